@@ -1,0 +1,17 @@
+"""Checkpoint formats, tensor by tensor. Imports neither `mtf` nor `recipes`."""
+
+from conversion.architecture import Architecture, infer_architecture
+from conversion.checkpoint import list_checkpoints, open_checkpoint
+from conversion.errors import ConversionError, IncompleteCheckpoint
+from conversion.tensor import Checkpoint, Tensor
+
+__all__ = [
+    "Architecture",
+    "Checkpoint",
+    "ConversionError",
+    "IncompleteCheckpoint",
+    "Tensor",
+    "infer_architecture",
+    "list_checkpoints",
+    "open_checkpoint",
+]

@@ -1,0 +1,89 @@
+"""Orbax's layout, ours and T5X's: one OCDBT database with a zarr array per leaf, dotted names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tensorstore as ts
+
+from conversion.errors import ConversionError, IncompleteCheckpoint
+from conversion.tensor import Checkpoint, zarr_tensor
+
+_ZARRAY = "/.zarray"
+
+
+def is_state(path: Path) -> bool:
+    """Whether `path` is what Orbax writes for one tree of arrays."""
+    return (path / "manifest.ocdbt").is_file() or (path / "_METADATA").is_file()
+
+
+def open_orbax(path: Path, state: Path, step: int | None) -> Checkpoint:
+    """Opens the checkpoint `path` whose arrays lie in `state`.
+
+    Raises:
+      IncompleteCheckpoint: the database or some of its arrays are missing or cut off.
+      ConversionError: arrays in a format that is not read here.
+    """
+    if not (state / "_METADATA").is_file():
+        raise IncompleteCheckpoint(f"{path} is incomplete: {state / '_METADATA'} is missing.")
+    try:
+        metadata = json.loads((state / "_METADATA").read_bytes())
+        leaves = [
+            tuple(str(key["key"]) for key in leaf["key_metadata"])
+            for leaf in metadata["tree_metadata"].values()
+            if not leaf["value_metadata"].get("skip_deserialize")  # empty dicts, None
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IncompleteCheckpoint(f"{path}: {state / '_METADATA'} is damaged.") from error
+    if metadata.get("use_zarr3") or not metadata.get("use_ocdbt", True):
+        raise ConversionError(
+            f"{path} is stored by Orbax as "
+            f"{'zarr 3' if metadata.get('use_zarr3') else 'plain directories'}; "
+            "expected OCDBT with zarr 2 (use_ocdbt=True, use_zarr3=False)."
+        )
+    if not (state / "manifest.ocdbt").is_file():
+        raise IncompleteCheckpoint(f"{path} is incomplete: {state / 'manifest.ocdbt'} is missing.")
+
+    base = {"driver": "file", "path": f"{state}/"}
+    arrays = _read_descriptions(path, {"driver": "ocdbt", "base": base})
+    missing = [".".join(leaf) for leaf in leaves if ".".join(leaf) not in arrays]
+    if missing:
+        raise IncompleteCheckpoint(
+            f"{path} is incomplete: {len(missing)} of {len(leaves)} arrays are missing "
+            f"({', '.join(sorted(missing)[:3])}{', …' if len(missing) > 3 else ''})."
+        )
+    tensors = {}
+    for leaf in leaves:
+        dotted, name = ".".join(leaf), "/".join(leaf)
+        description, files = arrays[dotted]
+        tensors[name] = zarr_tensor(
+            name,
+            description,
+            files,
+            {"driver": "ocdbt", "base": base, "path": f"{dotted}/"},
+            str(path),
+            all_chunks_stored=metadata.get("store_array_data_equal_to_fill_value", True),
+        )
+    return Checkpoint(path, "orbax", step, tensors)
+
+
+def _read_descriptions(path: Path, kvstore: dict[str, Any]) -> dict[str, tuple[bytes, set[str]]]:
+    """By dotted name: the contents of `.zarray`, and the names of the keys beside it."""
+    try:
+        database = ts.KvStore.open(kvstore).result()
+        keys = [key.decode() for key in database.list().result()]
+        reads = {
+            key.removesuffix(_ZARRAY): database.read(key) for key in keys if key.endswith(_ZARRAY)
+        }
+        arrays = {name: (read.result().value, set[str]()) for name, read in reads.items()}
+    except ValueError as error:
+        raise IncompleteCheckpoint(
+            f"{path} cannot be read; files are missing or cut off: {error}"
+        ) from error
+    for key in keys:
+        name, _, file = key.partition("/")
+        if name in arrays:
+            arrays[name][1].add(file)
+    return arrays

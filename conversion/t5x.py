@@ -1,0 +1,118 @@
+"""T5X's own layout: a msgpack file named `checkpoint`, and a zarr directory per large array."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from conversion.errors import ConversionError, IncompleteCheckpoint
+from conversion.tensor import Checkpoint, Tensor, array_tensor, dtype_from_name, zarr_tensor
+
+# flax.serialization's extension types, and its mark of an array cut into pieces (over 1 GiB).
+_NDARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
+_CHUNKED = "__msgpack_chunked_array__"
+
+
+def open_zarr(path: Path, step: int | None) -> Checkpoint:
+    """Opens `path`, which has a file named `checkpoint`.
+
+    Raises:
+      ConversionError: that file is none of T5X's.
+      IncompleteCheckpoint: it is cut off, or an array that it names is not all there.
+    """
+    content = (path / "checkpoint").read_bytes()
+    if b"model_checkpoint_path" in content[:200]:
+        raise ConversionError(
+            f"{path} is a Mesh TensorFlow checkpoint; reading those is not supported yet."
+        )
+    try:
+        tree = msgpack.unpackb(content, ext_hook=_unpack_extension, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise IncompleteCheckpoint(
+            f"{path / 'checkpoint'} is cut off or damaged ({len(content)} bytes): {error}"
+        ) from error
+    if not isinstance(tree, dict) or "target" not in (tree.get("optimizer") or {}):
+        raise ConversionError(
+            f"{path / 'checkpoint'} is not a T5X checkpoint: it has no optimizer/target."
+        )
+    tree.update(tree.pop("optimizer"))
+    tree.pop("version", None)
+    tensors = {name: _tensor(path, name, leaf) for name, leaf in _leaves(tree)}
+    return Checkpoint(path, "t5x-zarr", step, tensors)
+
+
+def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and _CHUNKED not in value and not _is_spec(value):
+            yield from _leaves(value, f"{name}/")
+        elif value is not None:
+            yield name, value
+
+
+def _is_spec(leaf: Mapping[Any, Any]) -> bool:
+    return isinstance(leaf.get("driver"), str) and "kvstore" in leaf
+
+
+def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
+    if not isinstance(leaf, Mapping):
+        return array_tensor(name, np.asarray(leaf))
+    if _CHUNKED in leaf:
+        return array_tensor(name, _join_chunks(leaf))
+    if leaf["driver"] != "zarr":
+        raise ConversionError(f"{path}: {name} is stored by {leaf['driver']!r}; expected 'zarr'.")
+    # Released checkpoints name a bucket (gcs) or an absolute path (gfile), older ones have the
+    # path one level up; a copy on disk has the directory beside the msgpack file in every case.
+    stored = leaf["kvstore"].get("path") or leaf.get("path") or name.replace("/", ".")
+    directory = path / PurePosixPath(stored).name
+    try:
+        metadata = (directory / ".zarray").read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise IncompleteCheckpoint(
+            f"{path} is incomplete: {name} should lie in {directory.name}/, "
+            "which is missing or has no .zarray."
+        ) from error
+    kvstore = {"driver": "file", "path": f"{directory}{os.sep}"}
+    tensor = zarr_tensor(name, metadata, _files_below(directory), kvstore, str(path))
+    noted = (leaf.get("metadata") or {}).get("shape")
+    if noted is not None and tuple(noted) != tensor.shape:
+        raise ConversionError(
+            f"{path}: {name} has shape {tensor.shape} in {directory.name}/ "
+            f"but {tuple(noted)} in the file 'checkpoint'."
+        )
+    return tensor
+
+
+def _files_below(directory: Path) -> set[str]:
+    """The files, by their path from `directory` (chunks may lie in folders, as 0/1)."""
+    found: set[str] = set()
+    for root, _, names in os.walk(directory):
+        prefix = os.path.relpath(root, directory)
+        found.update(n if prefix == "." else f"{prefix}/{n}" for n in names)
+    return found
+
+
+def _unpack_extension(code: int, data: bytes) -> Any:
+    """Decodes flax's msgpack extensions: [shape, dtype name, bytes], or a complex number."""
+    if code == _COMPLEX:
+        return complex(*msgpack.unpackb(data))
+    if code not in (_NDARRAY, _NUMPY_SCALAR):
+        raise ValueError(f"unknown msgpack extension {code}")
+    shape, dtype, buffer = msgpack.unpackb(data, strict_map_key=False)
+    array = np.frombuffer(buffer, dtype=dtype_from_name(dtype))
+    if array.size != math.prod(shape):
+        raise ValueError(f"an array of shape {tuple(shape)} has {array.size} numbers")
+    return array.reshape(shape)
+
+
+def _join_chunks(leaf: Mapping[Any, Any]) -> np.ndarray[Any, Any]:
+    def ordered(numbered: Mapping[str, Any]) -> list[Any]:
+        return [numbered[str(i)] for i in range(len(numbered))]
+
+    return np.concatenate(ordered(leaf["chunks"])).reshape(ordered(leaf["shape"]))

@@ -1,0 +1,128 @@
+"""A checkpoint as a dict of tensors that are read when asked, and the zarr reading beneath it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import types
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import tensorstore as ts
+
+from conversion.errors import ConversionError, IncompleteCheckpoint
+
+Index = types.EllipsisType | tuple[slice, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """One array of a checkpoint. Holds no data: `read` fetches it.
+
+    Attributes:
+      name: T5X's name, with '/': "target/encoder/layers_0/attention/query/kernel".
+      shape: of the whole array.
+      dtype: as stored.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    _reader: Callable[[Index], np.ndarray[Any, Any]] = dataclasses.field(repr=False, compare=False)
+
+    def read(self, index: Index = ...) -> np.ndarray[Any, Any]:
+        """Reads the array, or of it only what a tuple of slices selects, in its stored dtype.
+
+        Raises:
+          ConversionError: the stored bytes cannot be read.
+        """
+        try:
+            return self._reader(index)
+        except (ValueError, OSError, KeyError) as error:
+            raise ConversionError(f"{self.name} cannot be read: {error}") from error
+
+
+@dataclasses.dataclass
+class Checkpoint:
+    """An opened checkpoint.
+
+    Attributes:
+      path: the checkpoint's directory.
+      layout: how it is stored.
+      step: from the directory's name; None if the name has none.
+      tensors: by T5X's names: "target/…", "state/param_states/…/v_row", "state/step".
+    """
+
+    path: Path
+    layout: Literal["t5x-zarr", "orbax"]
+    step: int | None
+    tensors: dict[str, Tensor]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The model's parameters, under their names without "target/"."""
+        prefix = "target/"
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(prefix)
+        }
+
+
+def dtype_from_name(name: str) -> np.dtype[Any]:
+    """The numpy dtype of a zarr or numpy type name, bfloat16 included."""
+    # Older flax wrote bfloat16 under numpy's name for two bytes of anything.
+    return np.dtype(ml_dtypes.bfloat16) if name in ("bfloat16", "V2") else np.dtype(name)
+
+
+def array_tensor(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor that is in memory already."""
+    return Tensor(name, array.shape, array.dtype, lambda index: np.array(array[index]))
+
+
+def zarr_tensor(
+    name: str,
+    metadata: bytes,
+    files: Collection[str],
+    kvstore: dict[str, Any],
+    where: str,
+    *,
+    all_chunks_stored: bool = True,
+) -> Tensor:
+    """A tensor stored in zarr's version 2 format.
+
+    Args:
+      name: the tensor's name.
+      metadata: contents of its `.zarray`.
+      files: names of the keys beside it.
+      kvstore: TensorStore's description of where it lies.
+      where: for messages.
+      all_chunks_stored: the writer stored chunks of zeros too, so one that is not there is lost.
+
+    Raises:
+      IncompleteCheckpoint: chunks are missing, or `.zarray` is cut off.
+    """
+    try:
+        described = json.loads(metadata)
+        shape, chunks = tuple(described["shape"]), tuple(described["chunks"])
+        dtype = dtype_from_name(described["dtype"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise IncompleteCheckpoint(f"{where}: the description of {name} is damaged.") from error
+    separator = described.get("dimension_separator", ".")
+    counts = [range(-(-size // chunk)) for size, chunk in zip(shape, chunks, strict=True)]
+    expected = [separator.join(map(str, key)) or "0" for key in itertools.product(*counts)]
+    missing = [key for key in expected if key not in files]
+    if all_chunks_stored and missing:
+        raise IncompleteCheckpoint(
+            f"{where} is incomplete: {name} lacks {len(missing)} of its {len(expected)} chunks "
+            f"({', '.join(missing[:3])}{', …' if len(missing) > 3 else ''})."
+        )
+
+    def read(index: Index) -> np.ndarray[Any, Any]:
+        spec = {"driver": "zarr", "kvstore": kvstore, "recheck_cached_data": "open"}
+        return np.asarray(ts.open(spec, read=True, open=True).result()[index].read().result())
+
+    return Tensor(name, shape, dtype, read)

@@ -1,0 +1,141 @@
+"""Writing checkpoints: asynchronous, atomic, by all processes together (Orbax).
+
+`checkpoint_{step}/state` has the layout of T5X's Orbax checkpoints, layers unrolled under T5X's
+names; `checkpoint_{step}/data` the state of the data iterators of all processes, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from mtf.checkpoints.config import SaveCheckpointConfig
+from mtf.errors import UserError
+from mtf.training.train_state import TrainState, to_unrolled
+
+STEP_PREFIX = "checkpoint"
+
+
+def directory(model_dir: str | Path) -> Path:
+    """Where a run's checkpoints lie."""
+    return Path(model_dir).absolute() / "checkpoints"
+
+
+def state_dict(state: TrainState) -> dict[str, Any]:
+    """The state under T5X's top-level names: target, state/step, state/param_states."""
+    return {
+        "target": state.params,
+        "state": {"step": state.step, "param_states": state.param_states},
+    }
+
+
+class CheckpointManager:
+    """Saves a run's training state and its data iterator.
+
+    Args:
+      model_dir: the run directory.
+      config: when to save, how many to keep, and the parameters' dtype on disk.
+      stacked: whether states come with stacked layers.
+    """
+
+    def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig, *, stacked: bool):
+        self.config = config
+        self._stacked = stacked
+        self._unroll = jax.jit(to_unrolled)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=config.keep,
+            step_prefix=STEP_PREFIX,
+            create=True,
+            cleanup_tmp_directories=True,
+            enable_async_checkpointing=True,
+        )
+        self._manager = ocp.CheckpointManager(
+            directory(model_dir), options=options, item_names=("state", "data")
+        )
+
+    def latest_step(self) -> int | None:
+        """The step of the last complete checkpoint."""
+        return self._manager.latest_step()
+
+    def due(self, step: int) -> bool:
+        """Whether `step` is one at which to save."""
+        return self.config.period is not None and step % self.config.period == 0
+
+    def save(self, step: int, state: TrainState, data_state: dict[str, Any]) -> None:
+        """Begins to save; returns when the state has been copied off the devices.
+
+        A step that has a complete checkpoint already is left as it is.
+        """
+        if step in self._manager.all_steps():
+            return
+        tree = state_dict(self._unroll(state) if self._stacked else state)
+        save_args = jax.tree.map(lambda _: ocp.SaveArgs(), tree)
+        dtype = jnp.dtype(self.config.dtype)
+        save_args["target"] = jax.tree.map(lambda _: ocp.SaveArgs(dtype=dtype), tree["target"])
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.PyTreeSave(tree, save_args=save_args),
+                data=ocp.args.JsonSave(_gather(data_state)),
+            ),
+            force=True,
+        )
+
+    def restore_data_state(self, step: int) -> dict[str, Any]:
+        """The states of all processes' data iterators, in one dict.
+
+        Raises:
+          UserError: the checkpoint has none.
+        """
+        path = self._manager.directory / f"{STEP_PREFIX}_{step}"
+        if not (path / "data").is_dir():
+            raise UserError(
+                f"{path} lacks the place in the data (its directory data/), so it cannot be "
+                "continued from. Delete it to continue from the checkpoint before it, or start "
+                "another run with it as checkpoint.restore.path and mode 'specific'."
+            )
+        restored = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore()))
+        return restored["data"]
+
+    def reached_preemption(self, step: int) -> bool:
+        """Whether the processes of a multi-process run have agreed to stop at this step."""
+        return self._manager.reached_preemption(step)
+
+    def wait(self) -> None:
+        """Returns when everything begun is on disk; raises what failed."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits, and lets go of the directory."""
+        self._manager.close()
+
+
+def _gather(data_state: dict[str, Any]) -> dict[str, Any]:
+    """The iterator states of all processes in one dict; keys are disjoint or equal."""
+    if jax.process_count() == 1:
+        return data_state
+    blob = np.frombuffer(json.dumps(data_state).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array([blob.size]))
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: blob.size] = blob
+    merged: dict[str, Any] = {}
+    blobs = multihost_utils.process_allgather(padded)
+    for row, size in zip(blobs, sizes.reshape(-1), strict=True):
+        merged = _merge(merged, json.loads(row[: int(size)].tobytes()))
+    return merged
+
+
+def _merge(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    out = dict(a)
+    for key, value in b.items():
+        if isinstance(value, dict) and isinstance(out.get(key), dict):
+            value = _merge(out[key], value)
+        out[key] = value
+    return out

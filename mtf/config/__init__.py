@@ -1,0 +1,51 @@
+"""Configs: find a recipe, override it, check it, show it, compare it, store it. Needs Fiddle only.
+
+Nothing here knows of training, and nothing here imports jax.
+"""
+
+from mtf.config.calls import resolve
+from mtf.config.checks import build, check, find_problems
+from mtf.config.codegen import as_python
+from mtf.config.diff import Change, diff
+from mtf.config.lookup import Listing, list_recipes, recipe_name
+from mtf.config.overrides import Override, apply_overrides, summarize, try_overrides
+from mtf.config.run_dir import (
+    check_resume,
+    load_config,
+    new_run_dir,
+    undone_on_refusal,
+    write_run_dir,
+)
+from mtf.config.serialize import dump_json, load_json
+from mtf.config.show import as_flat_text, as_history_text, write_graph
+from mtf.config.tree import complete
+from mtf.environment import write_environment
+
+__all__ = [
+    "Change",
+    "Listing",
+    "Override",
+    "apply_overrides",
+    "as_flat_text",
+    "as_history_text",
+    "as_python",
+    "build",
+    "check",
+    "check_resume",
+    "complete",
+    "diff",
+    "dump_json",
+    "find_problems",
+    "list_recipes",
+    "load_config",
+    "load_json",
+    "new_run_dir",
+    "recipe_name",
+    "resolve",
+    "summarize",
+    "try_overrides",
+    "undone_on_refusal",
+    "write_environment",
+    "write_graph",
+    "write_run_dir",
+]

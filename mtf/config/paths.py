@@ -1,0 +1,93 @@
+"""Paths into a config: `model.network.mlp_activations.0`, `data.lengths['a.b']`."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mtf.errors import UserError
+
+Path = tuple[Any, ...]
+"""Steps from the root: a str names a field or a dict's key, an int an element or a dict's key."""
+
+_STEP = re.compile(r"\.?(?:(?P<name>[^.\[\]]+)|\[(?P<key>[^\[\]]*)\])")
+_ASSIGNMENT = re.compile(r"(?P<path>\+?(?:[^=\[\]]|\[[^\]]*\])+)=(?P<value>.*)", re.DOTALL)
+
+
+def parse_path(text: str) -> Path:
+    """Reads `a.b.0`, `a[0]` or `a['some.key']`.
+
+    Raises:
+      UserError: where the text is no path.
+    """
+    steps: list[Any] = []
+    position = 0
+    while position < len(text):
+        match = _STEP.match(text, position)
+        if match is None or (position == 0 and text[0] == "."):
+            raise UserError(f"{text!r} is not a path. A path looks like model.network.emb_dim.")
+        if match["name"] is not None:
+            name = match["name"].strip()
+            steps.append(int(name) if name.isdecimal() else name)
+        else:
+            try:
+                steps.append(ast.literal_eval(match["key"]))
+            except (ValueError, SyntaxError):
+                steps.append(match["key"])
+        position = match.end()
+    if not steps:
+        raise UserError("A path is missing. A path looks like model.network.emb_dim.")
+    return tuple(steps)
+
+
+def format_path(path: Sequence[Any]) -> str:
+    """Writes a path so that `parse_path` reads it back; the root is `config`."""
+    text = ""
+    for step in path:
+        plain = isinstance(step, int) or (
+            isinstance(step, str) and re.fullmatch(r"[^.\[\]=\s+']+", step) and not step.isdecimal()
+        )
+        text += f".{step}" if plain else f"[{step!r}]"
+    return text.removeprefix(".") or "config"
+
+
+def split_assignment(text: str) -> tuple[str, str]:
+    """Splits `PATH=VALUE` at its first `=` outside brackets.
+
+    Raises:
+      UserError: where there is no `=`.
+    """
+    match = _ASSIGNMENT.fullmatch(text)
+    if match is None:
+        raise UserError(f"{text!r} sets nothing. Write PATH=VALUE, as in train_steps=100.")
+    return match["path"].strip(), match["value"].strip()
+
+
+def nearest_paths(path: str, known: Iterable[str], n: int = 3) -> list[str]:
+    """Returns up to `n` of the `known` paths that `path` may have meant, best first.
+
+    A path that ends in what was given comes first (`dropout_rate` → `model.network.dropout_rate`),
+    then those whose last step is spelt alike, wherever they are in the tree; ties keep their order.
+    """
+    last = path.rpartition(".")[2]
+    scored: list[tuple[float, str]] = []
+    for candidate in known:
+        candidate_last = candidate.rpartition(".")[2]
+        if candidate.endswith("." + path):
+            score = 3.0
+        elif candidate_last == last:
+            score = 1.0 + _likeness(path, candidate)
+        else:
+            alike = _likeness(last, candidate_last)
+            score = 0.7 * alike + 0.3 * _likeness(path, candidate) if alike >= 0.6 else 0.0
+        if score >= 0.5:
+            scored.append((score, candidate))
+    scored.sort(key=lambda item: (-item[0], item[1].count(".")))
+    return [candidate for _, candidate in scored[:n]]
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()

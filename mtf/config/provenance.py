@@ -1,0 +1,103 @@
+"""Where a value was set: a line of a recipe, an override, a default."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from contextlib import AbstractContextManager
+from typing import Any
+
+import fiddle as fdl
+from fiddle import history
+
+from mtf.config.tree import Leaf
+
+_FIDDLE = os.path.dirname(fdl.__file__) + os.sep
+
+
+def in_file_of(function: Any) -> AbstractContextManager[Any]:
+    """Has values that are set meanwhile come from the lines of the function's own file.
+
+    A recipe that calls a builder is shown as `recipes/t5.py:12 (small → model.t5)`: its own line,
+    and what it called there.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    own_file = code.co_filename if code is not None else None
+
+    def provider() -> history.Location:
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_code.co_filename.startswith((_FIDDLE, __file__)):
+            frame = frame.f_back
+        setter = frame or sys._getframe()
+        while frame is not None and frame.f_code.co_filename != own_file:
+            frame = frame.f_back
+        if frame is None or frame is setter:
+            code = setter.f_code
+            return history.Location(code.co_filename, setter.f_lineno, code.co_name)
+        module = str(setter.f_globals.get("__name__", "")).rpartition(".")[2]
+        called = f"{frame.f_code.co_name} → {module}.{setter.f_code.co_name}"
+        return history.Location(frame.f_code.co_filename, frame.f_lineno, called)
+
+    return history.custom_location(provider)
+
+
+def of_field(node: fdl.Buildable, field: Any) -> str:
+    """Returns where a component's field was last set."""
+    entries = _values_set(node, field)
+    return describe(entries[-1].location) if entries else "default"
+
+
+def of_leaf(leaf: Leaf) -> str:
+    """Returns where a leaf got its value.
+
+    A dict's key or a tuple's element goes back to the change that brought its present value.
+    """
+    if not leaf.path:
+        return of_field(leaf.node, "__fn_or_cls__")
+    entries = _values_set(leaf.node, leaf.field)
+    if leaf.is_default or not entries:
+        return "default"
+    below = leaf.path[leaf.field_depth :]
+    while len(entries) > 1 and below and _at(entries[-2].new_value, below) == [leaf.value]:
+        entries.pop()
+    return describe(entries[-1].location)
+
+
+def is_default(leaf: Leaf) -> bool:
+    """Whether nobody set the value."""
+    return of_leaf(leaf) == "default"
+
+
+def describe(location: history.Location) -> str:
+    """Writes a location: `recipes/t5.py:12 (quickstart)`, `--set x=1 (command line)`."""
+    if location.line_number == 0:
+        return location.filename
+    name = os.path.relpath(location.filename)
+    if name.startswith(".."):
+        name = location.filename
+    function = f" ({location.function_name})" if location.function_name else ""
+    return f"{name}:{location.line_number}{function}"
+
+
+def _values_set(node: fdl.Buildable, field: Any) -> list[history.HistoryEntry]:
+    """Returns the changes of a field since it was last unset."""
+    entries: list[history.HistoryEntry] = []
+    for entry in node.__argument_history__.get(field, []):
+        if entry.new_value is history.DELETED:
+            entries = []
+        elif entry.kind is history.ChangeKind.NEW_VALUE:
+            entries.append(entry)
+    return entries
+
+
+def _at(value: Any, steps: tuple[Any, ...]) -> list[Any]:
+    """Returns [the value at the end of the steps], or [] where they lead nowhere."""
+    for step in steps:
+        if not isinstance(value, dict | list | tuple):
+            return []
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return []
+    return [value]

@@ -1,0 +1,87 @@
+"""A config as JSON, and back."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import json
+import sys
+from typing import Any
+
+import fiddle as fdl
+from fiddle.experimental import serialization
+
+from mtf.config import tree
+from mtf.errors import UserError
+
+_BUILTIN_TYPES = {"tuple", "list", "dict", "set", "frozenset", "bytes", "slice"}
+
+
+class ImportPolicy(serialization.PyrefPolicy):
+    """What a config.json may name: classes and functions of packages, none of Python itself.
+
+    So a config that someone else made cannot name `os.system` as a component.
+    """
+
+    def allows_import(self, module: str, symbol: str) -> bool:
+        """Returns whether `symbol` may be imported from `module`."""
+        if module == "builtins":
+            return symbol in _BUILTIN_TYPES
+        return module.partition(".")[0] not in sys.stdlib_module_names
+
+    def allows_value(self, value: Any) -> bool:
+        """Returns whether an imported value may stand in a config."""
+        return isinstance(value, type | enum.Enum) or inspect.isroutine(value)
+
+    def __str__(self) -> str:
+        return "classes and functions outside the standard library"
+
+
+def dump_json(config: fdl.Config) -> str:
+    """Returns the config as JSON, every default written out.
+
+    Raises:
+      UserError: a value or a component that cannot be written, such as a lambda.
+    """
+    try:
+        text = serialization.dump_json(tree.freeze_defaults(config), ImportPolicy(), indent=1)
+    except (
+        serialization.UnserializableValueError,
+        serialization.PyrefPolicyError,
+        AttributeError,
+    ) as error:
+        raise UserError(
+            "The config cannot be written as JSON, so the run could not be resumed: "
+            f"{str(error).strip()}. Use plain values, and classes and functions that a module "
+            "defines at its top."
+        ) from None
+    return text + "\n"
+
+
+def load_json(text: str, source: str) -> fdl.Config:
+    """Returns the config that `dump_json` wrote.
+
+    Args:
+      text: the JSON.
+      source: where it came from, for messages.
+
+    Raises:
+      UserError: no JSON, no config, or it names what cannot be imported (any more).
+    """
+    try:
+        config = serialization.load_json(text, ImportPolicy())
+    except json.JSONDecodeError as error:
+        raise UserError(f"{source} is not JSON: {error}.") from None
+    except (ModuleNotFoundError, AttributeError) as error:
+        reason = str(getattr(error, "proxy_base_exception", error))
+        raise UserError(
+            f"{source} names something that is not here: {reason}. Run from the folder the run was "
+            "started in, with the code it was started with."
+        ) from None
+    except serialization.PyrefPolicyError as error:
+        raise UserError(f"{source}: {error}") from None
+    except (KeyError, TypeError, serialization.DeserializationError):
+        raise UserError(f"{source} is not a config that mtf wrote.") from None
+    if not isinstance(config, fdl.Config):
+        raise UserError(f"{source} is not a config that mtf wrote.")
+    return config

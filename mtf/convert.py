@@ -1,0 +1,209 @@
+"""`python -m mtf.convert CHECKPOINT OUT_DIR --to hf`: a checkpoint in, another form of it out."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mtf.errors import UserError
+
+if TYPE_CHECKING:
+    from conversion import Checkpoint
+    from conversion.tokenizer import Tokenizer
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+_EPILOG = """\
+examples:
+  python -m mtf.convert runs/quickstart-20260101-120000 exported --to hf --verify
+  python -m mtf.convert t5_1_1_small/checkpoint_1000000 exported --to hf \\
+      --vocabulary sentencepiece.model
+
+OUT_DIR appears at the end and as a whole, after --verify has passed. If anything fails it is not
+made. Exit status: 0 done, 1 --verify found other numbers, 2 the input cannot be converted.
+"""
+
+
+class _VerificationFailed(Exception):
+    """The export computes other numbers than the checkpoint."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts a checkpoint as the command line says; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(format="%(message)s")
+    # Only now: these take what --help must not wait for.
+    from conversion import ConversionError
+
+    try:
+        if arguments.verify:
+            _require_torch()
+        return _export(arguments)
+    except _VerificationFailed:
+        return 1
+    except (ConversionError, UserError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m mtf.convert",
+        description="Turns a checkpoint (ours, T5X's zarr+msgpack, T5X's Orbax) into another form.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", type=Path, help="a run directory, or checkpoint_STEP")
+    add("out_dir", metavar="OUT_DIR", type=Path, help="must not exist, or be empty")
+    add("--to", required=True, choices=["hf"], help="hf: Hugging Face, for PyTorch")
+    add("--step", type=int, metavar="N", help="which checkpoint of several (default: the latest)")
+    add("--verify", action="store_true", help="compare float32 logits in both frameworks")
+    add(
+        "--vocabulary",
+        metavar="PATH.model|byt5|none",
+        help="SentencePiece model file, or ByT5's bytes (default: the run directory's)",
+    )
+    add(
+        "--model-type",
+        choices=["t5", "mt5", "byt5"],
+        help="default: mt5 for mT5's vocabulary size 250112, else t5",
+    )
+    add("--dtype", default="float32", help="float32 (default) or bfloat16")
+    add("--max-shard-size", default="5GB", metavar="SIZE", help="of a file (default: %(default)s)")
+    return parser
+
+
+def _require_torch() -> None:
+    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    if missing:
+        raise UserError(
+            f"--verify needs {' and '.join(missing)}: pip install 'mtf-jax[torch]' "
+            "(or leave --verify out)."
+        )
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from conversion import huggingface, infer_architecture, open_checkpoint
+
+    huggingface.check_output(arguments.out_dir)
+    checkpoint = open_checkpoint(arguments.checkpoint, arguments.step)
+    known = _known_of_run(checkpoint)
+    tokenizer = _tokenizer(arguments, known, infer_architecture(checkpoint).vocab_size)
+    export = huggingface.plan_export(
+        checkpoint,
+        model_type=arguments.model_type,
+        tokenizer=tokenizer,
+        dtype=arguments.dtype,
+        max_shard_size=_parse_size(arguments.max_shard_size),
+        **known.network,
+    )
+    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
+    print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
+    with huggingface.new_directory(arguments.out_dir) as directory:
+        files = huggingface.write_export(export, directory)
+        num_bytes = sum((directory / name).stat().st_size for name in files)
+        if arguments.verify:
+            from mtf import verify
+
+            result = verify.compare(export, directory)
+            print(result.report())
+            if not result.passed:
+                raise _VerificationFailed  # which makes `new_directory` drop what was written
+    print(
+        f"Wrote {arguments.out_dir}: {len(export.entries)} tensors, "
+        f"{export.num_parameters:,} parameters, {export.dtype}, {num_bytes:,} bytes in "
+        f"{len(files)} files ({', '.join(files)})"
+    )
+    if tokenizer is None:
+        print("No tokenizer: none is known for this checkpoint; name one with --vocabulary.")
+    print("Load it with:")
+    name, out = export.class_name, repr(str(arguments.out_dir))
+    print(f"  from transformers import {name}; model = {name}.from_pretrained({out})")
+    if tokenizer is not None:
+        print(
+            "  from transformers import AutoTokenizer; "
+            f"tokenizer = AutoTokenizer.from_pretrained({out})"
+        )
+    return 0
+
+
+class _Known(NamedTuple):
+    """What a run directory says of its checkpoints that their tensors do not.
+
+    Attributes:
+      network: values for `plan_export`.
+      vocabulary: one of `mtf.data.vocabularies`.
+    """
+
+    network: dict[str, Any]
+    vocabulary: Any
+
+
+def _known_of_run(checkpoint: Checkpoint) -> _Known:
+    """Reads the config of the run directory that holds the checkpoint, if one does."""
+    run_dir = checkpoint.path.resolve().parent.parent
+    if checkpoint.path.resolve().parent.name != "checkpoints":
+        return _Known({}, None)
+    if not (run_dir / "config.json").is_file():
+        return _Known({}, None)
+    import fiddle as fdl
+
+    from mtf.config.run_dir import load_config
+
+    config = load_config(run_dir)
+    network = fdl.build(config.model.network)
+    return _Known(
+        {
+            "mlp_activations": network.mlp_activations,
+            "dropout_rate": network.dropout_rate,
+            "relative_attention_max_distance": network.relative_attention_max_distance,
+        },
+        fdl.build(config.data.vocabulary),
+    )
+
+
+def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) -> Tokenizer | None:
+    """The tokenizer to write: the one asked for, or the run's, or ByT5's for --model-type byt5."""
+    from conversion.sentencepiece_model import read_sentencepiece
+    from conversion.tokenizer import Bytes, SentencePieces, default_extra_ids
+    from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+
+    asked = arguments.vocabulary
+    if asked == "none":
+        return None
+    if asked == "byt5":
+        same = isinstance(known.vocabulary, ByteVocabulary)
+        return Bytes(known.vocabulary.extra_ids if same else 0)
+    if asked is not None:
+        model = read_sentencepiece(Path(asked).expanduser())
+        return SentencePieces(model, default_extra_ids(model, vocab_size))
+    if isinstance(known.vocabulary, ByteVocabulary):
+        return Bytes(known.vocabulary.extra_ids)
+    if isinstance(known.vocabulary, SentencePieceVocabulary):
+        path = Path(known.vocabulary.path).expanduser()
+        if not path.is_file():
+            raise UserError(
+                f"The run's vocabulary {path} is not there; say where it is with --vocabulary "
+                "PATH.model, or export without a tokenizer by --vocabulary none."
+            )
+        return SentencePieces(read_sentencepiece(path), known.vocabulary.extra_ids)
+    return Bytes() if arguments.model_type == "byt5" else None
+
+
+def _parse_size(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip().upper())
+    if not match:
+        raise UserError(f"--max-shard-size {text}: expected bytes, or a size such as 500MB or 5GB.")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""From documents and pairs to examples of token ids: a sequence that goes on over all epochs.
+
+The sequence is made of units: for span corruption a group of documents that are concatenated, else
+one pair. Units are numbered through all epochs. Any example is read from its cursor alone, a few
+integers, so resuming needs no replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from mtf.data.config import TextFiles
+from mtf.data.files import Examples, Pair, open_examples
+from mtf.data.randomness import Purpose, permutation, random_bits
+from mtf.data.span_corruption import corrupt
+from mtf.errors import UserError
+
+Cursor = tuple[int, ...]
+
+
+class Example(NamedTuple):
+    """Token ids of inputs and targets, each (length,) int32, with end of sequence."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+
+
+class ExampleSource(Protocol):
+    """Examples by cursor.
+
+    Attributes:
+      num_units: units in an epoch.
+    """
+
+    num_units: int
+
+    def start(self, unit: int) -> Cursor:
+        """Returns the cursor of the first example of a unit."""
+
+    def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
+        """Returns the example at a cursor, None at a unit's end; and the next one's cursor."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order an epoch goes through some of a run's documents or pairs.
+
+    Attributes:
+      num_items: how many.
+      to_id: from places 0 … num_items-1 to numbers in all examples of the run.
+      seed: of the shuffle.
+      shuffle: a new random order in every epoch; else always 0 … num_items-1.
+    """
+
+    num_items: int
+    to_id: Callable[[np.ndarray], np.ndarray]
+    seed: int
+    shuffle: bool
+
+    def ids(self, epoch: int, start: int, stop: int) -> np.ndarray:
+        """Returns which examples come at positions start … stop-1 of an epoch."""
+        if not self.shuffle:
+            return self.to_id(np.arange(start, min(stop, self.num_items)))
+        return self.to_id(permutation(self.num_items, self.seed, epoch, Purpose.ORDER)[start:stop])
+
+
+class Dataset:
+    """A run's data, opened and divided into training and held-out examples.
+
+    Attributes:
+      data: what was asked for.
+      fingerprint: hash of the text and of the vocabulary.
+      held_out: numbers of the examples that are kept from training, sorted.
+    """
+
+    def __init__(self, data: TextFiles):
+        """Opens the files and the vocabulary; raises UserError where anything is wrong."""
+        self.data = data
+        self._vocab_size = data.vocabulary.vocab_size
+        if data.vocabulary.eos_id < 0:
+            raise UserError("data.vocabulary: the SentencePiece model has no end of sequence")
+        self._examples: Examples = open_examples(data)
+        if self._examples.kind == "documents":
+            self._num_tokens, _ = data.check_span_corruption(self._vocab_size)
+        self.fingerprint = f"{self._examples.fingerprint}/{data.vocabulary.fingerprint()}"
+        num_held_out = num_held_out_of(len(self._examples), data.num_held_out)
+        chosen = permutation(len(self._examples), data.seed, 0, Purpose.HELD_OUT)[:num_held_out]
+        self.held_out = np.sort(chosen)
+
+    def training(self) -> ExampleSource:
+        """Returns the examples to train on, as one reader of its own."""
+        # A place among the rest is moved by as many held-out numbers as lie before it.
+        shifts = self.held_out - np.arange(len(self.held_out))
+
+        def to_id(places: np.ndarray) -> np.ndarray:
+            return places + np.searchsorted(shifts, places, side="right")
+
+        num_items = len(self._examples) - len(self.held_out)
+        return self._source(
+            Order(num_items, to_id, self.data.seed, self.data.shuffle), Purpose.NOISE
+        )
+
+    def evaluation(self) -> ExampleSource:
+        """Returns the held-out examples, in the files' order."""
+        order = Order(len(self.held_out), self.held_out.__getitem__, self.data.seed, shuffle=False)
+        return self._source(order, Purpose.EVALUATION)
+
+    def _source(self, order: Order, noise: Purpose) -> ExampleSource:
+        if self._examples.kind == "pairs":
+            return _Pairs(self.data, self._examples, order)
+        return _SpanCorruption(
+            self.data, self._examples, order, noise, self._num_tokens, self._vocab_size
+        )
+
+
+def num_held_out_of(num_examples: int, wanted: int) -> int:
+    """Returns how many of `num_examples` are held out: at most a tenth, but one of two or more."""
+    return min(wanted, max(num_examples // 10, min(1, num_examples - 1)))
+
+
+class _Pairs:
+    """Pairs as examples: a unit is one pair, a cursor (unit,)."""
+
+    def __init__(self, data: TextFiles, examples: Examples, order: Order):
+        self.num_units = order.num_items
+        self._data = data
+        self._examples = examples
+        self._order = order
+
+    def start(self, unit: int) -> Cursor:
+        return (unit,)
+
+    def read(self, cursor: Cursor) -> tuple[Example, None]:
+        epoch, position = divmod(cursor[0], self.num_units)
+        (index,) = self._order.ids(epoch, position, position + 1)
+        pair = self._examples[index]
+        assert isinstance(pair, Pair)
+        inputs = self._feature("inputs", pair.inputs, self._data.inputs_add_eos)
+        return Example(inputs, self._feature("targets", pair.targets, True)), None
+
+    def _feature(self, name: str, text: str, add_eos: bool) -> np.ndarray:
+        vocabulary = self._data.vocabulary
+        ids = vocabulary.encode(text)[: self._data.task_feature_lengths[name] - add_eos]
+        return np.array([*ids, vocabulary.eos_id] if add_eos else ids, dtype=np.int32)
+
+
+class _SpanCorruption:
+    """Segments of concatenated documents as examples.
+
+    A unit is a group of `merge_documents` documents. A cursor is (unit, document in the group,
+    token in the document, segment in the group): where a segment starts, and its number.
+    """
+
+    def __init__(
+        self,
+        data: TextFiles,
+        examples: Examples,
+        order: Order,
+        noise: Purpose,
+        num_tokens: int,
+        vocab_size: int,
+    ):
+        self._group_size = data.span_corruption.merge_documents
+        self.num_units = -(-order.num_items // self._group_size)
+        self._data = data
+        self._examples = examples
+        self._order = order
+        self._noise = noise
+        self._num_tokens = num_tokens
+        self._vocab_size = vocab_size
+        self._group: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+        self._document: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int32))
+
+    def start(self, unit: int) -> Cursor:
+        return (unit, 0, 0, 0)
+
+    def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
+        unit, document, offset, segment = cursor
+        num_documents = len(self._ids(unit))
+        parts: list[np.ndarray] = []
+        missing = self._num_tokens
+        while missing and document < num_documents:
+            part = self._tokens(unit, document)[offset : offset + missing]
+            parts.append(part)
+            missing -= len(part)
+            offset += len(part)
+            if missing:
+                document, offset = document + 1, 0
+        if missing == self._num_tokens:
+            return None, None
+        following = None if missing else (unit, document, offset, segment + 1)
+        return self._corrupt(np.concatenate(parts), unit, segment), following
+
+    def _corrupt(self, tokens: np.ndarray, unit: int, segment: int) -> Example:
+        epoch, group = divmod(unit, self.num_units)
+        bits = random_bits(len(tokens), self._data.seed, epoch, self._noise, group, segment)
+        inputs, targets = corrupt(tokens, self._data.span_corruption, self._vocab_size, bits)
+        eos = [self._data.vocabulary.eos_id]
+        inputs = np.concatenate((inputs, eos)) if self._data.inputs_add_eos else inputs
+        return Example(inputs.astype(np.int32), np.concatenate((targets, eos)).astype(np.int32))
+
+    def _ids(self, unit: int) -> np.ndarray:
+        if self._group[0] != unit:
+            epoch, group = divmod(unit, self.num_units)
+            start = group * self._group_size
+            self._group = (unit, self._order.ids(epoch, start, start + self._group_size))
+        return self._group[1]
+
+    def _tokens(self, unit: int, document: int) -> np.ndarray:
+        """Returns the ids of a document, or of one chunk of a long one, without padding ids."""
+        if self._document[:2] != (unit, document):
+            text = self._examples[self._ids(unit)[document]]
+            assert isinstance(text, str)
+            tokens = np.array(self._data.vocabulary.encode(text), dtype=np.int32)
+            size = self._data.span_corruption.max_document_tokens
+            if len(tokens) > size:
+                epoch, group = divmod(unit, self.num_units)
+                position = group * self._group_size + document
+                bits = random_bits(1, self._data.seed, epoch, Purpose.CHUNK, position)
+                chunk = int(bits[0]) % -(-len(tokens) // size)
+                tokens = tokens[chunk * size : (chunk + 1) * size]
+            self._document = (unit, document, tokens[tokens != self._data.vocabulary.pad_id])
+        return self._document[2]

@@ -1,0 +1,68 @@
+"""What a run ran on. Needs the standard library only, so that a job needs no Fiddle for it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT_FILE = "environment.json"
+
+# Whose versions are recorded where they are installed.
+_PACKAGES = (
+    *("mtf-jax", "fiddle", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorstore"),
+    *("numpy", "ml_dtypes", "msgpack", "grain", "array-record", "sentencepiece", "safetensors"),
+    *("seqio", "tensorflow", "torch", "transformers"),
+    *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
+)
+
+
+def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
+    """Writes environment.json: versions, platform, git revision, devices.
+
+    Args:
+      run_dir: an existing run directory.
+      devices: as the job sees them; empty before it has started.
+    """
+    versions: dict[str, str] = {}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    environment = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "git": _git_state(),
+        "devices": list(devices),
+    }
+    write_atomically(Path(run_dir) / ENVIRONMENT_FILE, json.dumps(environment, indent=1) + "\n")
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Returns the revision of the working directory's repository and whether it has changes."""
+    if shutil.which("git") is None:
+        return None
+
+    def git(*arguments: str) -> str | None:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    revision = git("rev-parse", "HEAD")
+    if revision is None:
+        return None
+    status = git("status", "--porcelain", "--untracked-files=no")
+    return {"revision": revision, "dirty": bool(status)}
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Writes a file that appears whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, file)

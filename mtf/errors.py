@@ -1,0 +1,21 @@
+"""The error that means "the user can mend this": printed as one message, exit status 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input, named clearly: what, where, what was expected, the nearest alternative."""
+
+
+def nearest(name: str, options: Iterable[str], n: int = 3) -> list[str]:
+    """Returns up to `n` of `options` that look most like `name`, best first."""
+    return difflib.get_close_matches(name, list(options), n=n, cutoff=0.5)
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """Returns `" Did you mean a, b?"`, or an empty string where nothing is near."""
+    found = nearest(name, options)
+    return f" Did you mean {', '.join(found)}?" if found else ""

@@ -1,0 +1,5 @@
+"""What a recipe returns: jobs, frozen dataclasses with `run()`."""
+
+from mtf.jobs.train import Train
+
+__all__ = ["Train"]

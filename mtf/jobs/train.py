@@ -1,0 +1,89 @@
+"""The training job. Imports no jax until it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mtf.checkpoints.config import CheckpointConfig
+from mtf.data.config import TextFiles
+from mtf.errors import UserError
+from mtf.models.config import EncoderDecoderModel
+from mtf.partitioning.config import PjitPartitioner
+from mtf.training.config import Adafactor, AdamW, Trainer
+
+_MAY_CHANGE = {"on_resume": "may change"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Trains a model: pretraining and fine-tuning alike (T5X: `train.train`).
+
+    Attributes:
+      model: the network and its loss.
+      data: what to train on.
+      optimizer: with its learning rate schedule.
+      train_steps: the last step, absolute: a checkpoint of step 1,000,000 trained for 1,000 more
+        has 1,001,000.
+      batch_size: sequences (packed rows) in a global batch.
+      trainer: microbatches, and how often to report and evaluate.
+      partitioner: how model and batch are spread over devices.
+      checkpoint: when to save, and what to start from.
+      model_dir: the run directory. If it has checkpoints, the run continues from the latest.
+      random_seed: of initial parameters and dropout; the data has its own.
+      num_samples: held-out examples to show with their predictions at the end.
+    """
+
+    model: EncoderDecoderModel
+    data: TextFiles
+    optimizer: Adafactor | AdamW
+    train_steps: int = dataclasses.field(metadata=_MAY_CHANGE)
+    batch_size: int
+    trainer: Trainer = Trainer()
+    partitioner: PjitPartitioner = dataclasses.field(
+        default=PjitPartitioner(), metadata=_MAY_CHANGE
+    )
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    model_dir: str | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
+    random_seed: int = 0
+    num_samples: int = dataclasses.field(default=3, metadata=_MAY_CHANGE)
+
+    def __post_init__(self) -> None:
+        for field in ("train_steps", "batch_size"):
+            if getattr(self, field) < 1:
+                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        if self.num_samples < 0:
+            raise UserError(f"num_samples must not be negative, not {self.num_samples}.")
+        parts = self.trainer.num_microbatches
+        if self.batch_size % parts:
+            below = self.batch_size // parts * parts
+            near = " or ".join(str(n) for n in (below, below + parts) if n)
+            raise UserError(
+                f"batch_size {self.batch_size} is not divisible by "
+                f"trainer.num_microbatches {parts}. Nearest: {near}."
+            )
+        restore = self.checkpoint.restore
+        if restore is not None and restore.mode == "all":
+            raise UserError(
+                "checkpoint.restore.mode 'all' is for evaluation; training starts from one "
+                "checkpoint: 'latest' or 'specific'."
+            )
+
+    def run(self) -> None:
+        """Trains.
+
+        Raises:
+          UserError: the input cannot be used; nothing has been written.
+        """
+        from mtf.jobs.train_run import run
+
+        run(self)
+
+    def describe(self) -> str:
+        """What the run would be: parameters, mesh, tokens a step, bytes. Allocates none of it.
+
+        Raises:
+          UserError: the devices at hand do not suit the mesh or the batch.
+        """
+        from mtf.jobs.train_plan import describe
+
+        return describe(self)

@@ -1,0 +1,193 @@
+"""A training run from its parts: data, mesh, state, loop, and what is shown at the end."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from mtf.checkpoints import manager as checkpoint_manager
+from mtf.checkpoints.manager import CheckpointManager
+from mtf.checkpoints.restore import checkpoint_paths, restore_state
+from mtf.data import loader
+from mtf.data.vocabularies import Vocabulary
+from mtf.decoding.greedy import greedy
+from mtf.environment import write_environment
+from mtf.errors import UserError
+from mtf.jobs.train_plan import make_trainer
+from mtf.models.t5 import num_parameters
+from mtf.partitioning.mesh import Partitioning
+from mtf.training import loop
+from mtf.training.flops import peak_flops, train_step_flops
+from mtf.training.metrics import plot_loss
+from mtf.training.progress import Progress, count
+from mtf.training.train_state import TrainState
+from mtf.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from mtf.jobs.train import Train
+
+EVALUATION = "held_out"
+
+
+def run(job: Train) -> None:
+    """See `Train.run`."""
+    started = time.perf_counter()
+    primary = jax.process_index() == 0
+
+    # Everything that can be wrong with the input is found here, before anything is written.
+    partitioning = Partitioning.create(job.partitioner)
+    partitioning.check_batch_size(job.batch_size, job.trainer.num_microbatches)
+    check_vocabulary(job)
+    trainer = make_trainer(job, partitioning)
+    shard_id, num_shards = partitioning.data_layout(job.batch_size)
+    shard = {"batch_size": job.batch_size, "shard_id": shard_id, "num_shards": num_shards}
+    batches = loader.make_train_iterator(job.data, **shard)
+    evaluations = {EVALUATION: functools.partial(loader.make_eval_batches, job.data, **shard)}
+    run_dir = Path(job.model_dir or time.strftime("runs/train-%Y%m%d-%H%M%S"))
+    state = starting_state(job, trainer, run_dir)
+    first_step = int(state.step)
+    if first_step >= job.train_steps and latest_checkpoint(run_dir) is None:
+        raise UserError(
+            f"train_steps {job.train_steps} is absolute, and the checkpoint to start from is at "
+            f"step {first_step}: nothing would be trained. For {job.train_steps} more steps, set "
+            f"train_steps={first_step + job.train_steps}."
+        )
+
+    # From here on files are written.
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if primary:
+        write_environment(run_dir, [str(device) for device in jax.devices()])
+    checkpoints = CheckpointManager(run_dir, job.checkpoint.save, stacked=trainer.stacked)
+    latest = checkpoints.latest_step()
+    if latest is not None:
+        batches.set_state(checkpoints.restore_data_state(latest))
+    lengths = job.data.task_feature_lengths
+    inputs, targets = lengths["inputs"], lengths["targets"]
+    devices = partitioning.mesh.devices
+    peak = peak_flops(devices.flat[0].device_kind)
+    progress = Progress(
+        first_step,
+        job.train_steps,
+        tokens_per_step=job.batch_size * (inputs + targets),
+        flops_per_step=train_step_flops(job.model.network, job.batch_size, inputs, targets),
+        peak_flops=peak and peak * devices.size,
+        quiet=not primary,
+    )
+    progress.note(
+        f"{run_dir}: {count(num_parameters(job.model.network))} parameters on {devices.size} × "
+        f"{devices.flat[0].device_kind}, {job.batch_size * (inputs + targets):,} tokens a step"
+    )
+    if first_step >= job.train_steps:
+        progress.note(f"{run_dir} is at step {first_step} of {job.train_steps}: nothing to train.")
+    elif first_step:
+        progress.note(f"continuing from step {first_step}")
+
+    state, stopped = loop.train(
+        trainer,
+        state,
+        batches,
+        train_steps=job.train_steps,
+        batch_size=job.batch_size,
+        run_dir=run_dir,
+        checkpoints=checkpoints,
+        evaluations=evaluations,
+        progress=progress,
+        setup_seconds=time.perf_counter() - started,
+    )
+    checkpoints.close()
+    if stopped is not None:
+        progress.note(
+            f"{stopped}: saved step {int(state.step)} in {checkpoint_manager.directory(run_dir)}\n"
+            f"continue with: python -m mtf.run --from {run_dir}"
+        )
+        return
+    samples = show_samples(job, trainer, state) if job.num_samples else ""
+    if primary:
+        plot = plot_loss(run_dir, [loop.evaluation_dir(run_dir, EVALUATION)])
+        print(samples, end="")
+        print(f"run directory  {run_dir}\nloss curve     {plot}")
+        print(f"export         python -m mtf.convert {run_dir} {run_dir}/hf --to hf")
+        sys.stdout.flush()
+
+
+def check_vocabulary(job: Train) -> None:
+    """Refuses a network with fewer embedding rows than the vocabulary has ids.
+
+    Raises:
+      UserError: see above.
+    """
+    rows, ids = job.model.network.vocab_size, job.data.vocabulary.vocab_size
+    if rows < ids:
+        raise UserError(
+            f"model.network.vocab_size is {rows}, but data.vocabulary has {ids} ids, sentinels "
+            f"included; expected at least {ids} rows (padded to a multiple of 128: "
+            f"{-(-ids // 128) * 128})."
+        )
+
+
+def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
+    """The state to begin with: the run's own latest checkpoint, else the configured one, else new.
+
+    Raises:
+      UserError: the checkpoint does not fit the model; names the tensors and both shapes.
+    """
+    read = functools.partial(
+        restore_state,
+        shapes=trainer.state_shapes,
+        shardings=trainer.state_shardings,
+        initial=trainer.init_state,
+    )
+    own = latest_checkpoint(run_dir)
+    if own is not None:
+        return read(own)
+    restore = job.checkpoint.restore
+    if restore is None:
+        return trainer.init_state()
+    return read(
+        checkpoint_paths(restore)[-1],
+        assignment_map=restore.assignment_map,
+        fallback_to_scratch=restore.fallback_to_scratch,
+    )
+
+
+def latest_checkpoint(run_dir: Path) -> Path | None:
+    """The last complete checkpoint of a run directory, if there is one."""
+    import conversion
+
+    directory = checkpoint_manager.directory(run_dir)
+    found = conversion.list_checkpoints(directory) if directory.is_dir() else []
+    return found[-1][1] if found else None
+
+
+def show_samples(job: Train, trainer: Trainer, state: TrainState) -> str:
+    """Held-out inputs with their true and predicted targets, as text."""
+    examples = loader.held_out_examples(job.data, job.num_samples)
+    if not examples:
+        return ""
+    lengths = job.data.task_feature_lengths
+    tokens = np.zeros((len(examples), lengths["inputs"]), np.int32)
+    for row, (inputs, _) in zip(tokens, examples, strict=True):
+        row[: len(inputs)] = inputs
+    decode = jax.jit(
+        functools.partial(greedy, job.model.network, max_length=lengths["targets"]),
+        out_shardings=trainer.partitioning.replicated,
+    )
+    with jax.set_mesh(trainer.partitioning.mesh):
+        predictions = np.asarray(decode(state.params, encoder_input_tokens=tokens))
+    vocabulary = job.data.vocabulary
+    lines = []
+    for (inputs, targets), predicted in zip(examples, predictions, strict=True):
+        lines.append(f"input      {_line(vocabulary, inputs)}")
+        lines.append(f"true       {_line(vocabulary, targets)}")
+        lines.append(f"predicted  {_line(vocabulary, predicted)}\n")
+    return "\n".join(lines) + "\n"
+
+
+def _line(vocabulary: Vocabulary, ids: Any) -> str:
+    return " ".join(vocabulary.decode([int(i) for i in ids]).split())

@@ -1,0 +1,615 @@
+"""The T5 network, from top to bottom like the paper (Raffel et al. 2020, §2.1; Shazeer 2020).
+
+Plain functions over a nested dict of float32 parameters under T5X's names. What a layer's
+parameters are called, how large they are, how they start and along which logical axes they may be
+sharded stands in one place: the `*_parameters` functions. `b` is the batch, `q` and `k` are query
+and key positions, `h` heads, `d` the size of a head.
+
+Unrolled, the layers of a stack are `layers_0`, `layers_1`, …; with `config.scan_layers` they are
+one entry `layers` with a leading axis (`mtf.models.stacking`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mtf.models.config import T5Config
+from mtf.models.stacking import layers_of, stack_layers
+from mtf.partitioning.mesh import constrain
+
+Params = dict[str, Any]
+Batch = Mapping[str, jax.Array]
+Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
+
+LAYER_NORM_EPSILON = 1e-6
+MASKED = -1e10  # the logit of what must not be attended to
+
+
+# --------------------------------------------------------------------------------- parameters
+
+
+class Parameter(NamedTuple):
+    """One parameter: its shape, a logical axis name for each dimension, and how it starts."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    init: Initializer
+
+
+def _is_parameter(x: object) -> bool:
+    return isinstance(x, Parameter)
+
+
+_variance_scaling = jax.nn.initializers.variance_scaling
+_fan_in_normal = _variance_scaling(1.0, "fan_in", "normal")
+_fan_in_truncated = _variance_scaling(1.0, "fan_in", "truncated_normal")
+
+
+def attention_parameters(config: T5Config) -> Params:
+    """Query, key, value and output kernels, 2-D with the heads joined, as T5X has them."""
+    emb, joined = config.emb_dim, config.num_heads * config.head_dim
+
+    def query_init(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        # T5 does not scale attention logits; the scale is in the query's start instead.
+        return _fan_in_normal(rng, shape, dtype) / math.sqrt(config.head_dim)
+
+    def project(init: Initializer) -> Params:
+        return {"kernel": Parameter((emb, joined), ("embed", "joined_kv"), init)}
+
+    return {
+        "query": project(query_init),
+        "key": project(_fan_in_normal),
+        "value": project(_fan_in_normal),
+        "out": {"kernel": Parameter((joined, emb), ("joined_kv", "embed"), _fan_in_normal)},
+    }
+
+
+def mlp_parameters(config: T5Config) -> Params:
+    """`wi` (one activation) or `wi_0`, `wi_1`, … (gated), and `wo`."""
+    emb, mlp = config.emb_dim, config.mlp_dim
+    num_projections = len(config.mlp_activations)
+    names = ["wi"] if num_projections == 1 else [f"wi_{i}" for i in range(num_projections)]
+    return {
+        **{
+            n: {"kernel": Parameter((emb, mlp), ("embed", "mlp"), _fan_in_truncated)} for n in names
+        },
+        "wo": {"kernel": Parameter((mlp, emb), ("mlp", "embed"), _fan_in_truncated)},
+    }
+
+
+def layer_norm_parameters(config: T5Config) -> Params:
+    """The scale of a root-mean-square norm; T5 has no bias anywhere."""
+    return {"scale": Parameter((config.emb_dim,), ("embed",), jax.nn.initializers.ones)}
+
+
+def relpos_bias_parameters(config: T5Config) -> Params:
+    """The relative position bias that all layers of a stack share."""
+    shape = (config.num_heads, config.relative_attention_num_buckets)
+    init = _variance_scaling(1.0, "fan_avg", "uniform")
+    return {"rel_embedding": Parameter(shape, ("heads", "relpos_buckets"), init)}
+
+
+def encoder_layer_parameters(config: T5Config) -> Params:
+    """Self-attention and MLP, each behind a norm."""
+    return {
+        "pre_attention_layer_norm": layer_norm_parameters(config),
+        "attention": attention_parameters(config),
+        "pre_mlp_layer_norm": layer_norm_parameters(config),
+        "mlp": mlp_parameters(config),
+    }
+
+
+def decoder_layer_parameters(config: T5Config) -> Params:
+    """Self-attention, attention to the encoder, and MLP, each behind a norm."""
+    return {
+        "pre_self_attention_layer_norm": layer_norm_parameters(config),
+        "self_attention": attention_parameters(config),
+        "pre_cross_attention_layer_norm": layer_norm_parameters(config),
+        "encoder_decoder_attention": attention_parameters(config),
+        "pre_mlp_layer_norm": layer_norm_parameters(config),
+        "mlp": mlp_parameters(config),
+    }
+
+
+def parameters(config: T5Config) -> Params:
+    """All parameters of the network as `Parameter`s, unrolled, under T5X's names."""
+    vocab, emb = config.vocab_size, config.emb_dim
+    encoder = {
+        f"layers_{i}": encoder_layer_parameters(config) for i in range(config.num_encoder_layers)
+    }
+    decoder = {
+        f"layers_{i}": decoder_layer_parameters(config) for i in range(config.num_decoder_layers)
+    }
+    tree: Params = {
+        "token_embedder": {
+            "embedding": Parameter(
+                (vocab, emb), ("vocab", "embed"), jax.nn.initializers.normal(1.0)
+            )
+        },
+        "encoder": {
+            "relpos_bias": relpos_bias_parameters(config),
+            **encoder,
+            "encoder_norm": layer_norm_parameters(config),
+        },
+        "decoder": {
+            "relpos_bias": relpos_bias_parameters(config),
+            **decoder,
+            "decoder_norm": layer_norm_parameters(config),
+        },
+    }
+    if not config.logits_via_embedding:
+        tree["decoder"]["logits_dense"] = {
+            "kernel": Parameter((emb, vocab), ("embed", "vocab"), _fan_in_truncated)
+        }
+    return tree
+
+
+def param_shapes(config: T5Config, *, stacked: bool = False) -> Params:
+    """Shapes and dtypes of the parameters; allocates nothing.
+
+    Args:
+      config: the network.
+      stacked: as `stack_layers` gives them instead of unrolled.
+    """
+    shapes = jax.tree.map(
+        lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32),
+        parameters(config),
+        is_leaf=_is_parameter,
+    )
+    return jax.eval_shape(stack_layers, shapes) if stacked else shapes
+
+
+def param_axes(config: T5Config, *, stacked: bool = False) -> Params:
+    """The logical axes of the parameters: a tuple of names for each."""
+    axes = jax.tree.map(lambda p: p.axes, parameters(config), is_leaf=_is_parameter)
+    if not stacked:
+        return axes
+    for side in ("encoder", "decoder"):
+        layer = axes[side]["layers_0"]
+        axes[side] = {k: v for k, v in axes[side].items() if not k.startswith("layers_")}
+        axes[side]["layers"] = jax.tree.map(
+            lambda names: ("layers", *names), layer, is_leaf=lambda x: isinstance(x, tuple)
+        )
+    return axes
+
+
+def init_params(config: T5Config, rng: jax.Array) -> Params:
+    """Fresh parameters, unrolled. A parameter's values depend on `rng` and its name alone."""
+
+    def init(path: tuple[Any, ...], p: Parameter) -> jax.Array:
+        name = "/".join(entry.key for entry in path)
+        return p.init(jax.random.fold_in(rng, zlib.crc32(name.encode())), p.shape, jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(init, parameters(config), is_leaf=_is_parameter)
+
+
+def num_parameters(config: T5Config) -> int:
+    """How many numbers the parameters are."""
+    leaves = jax.tree.leaves(parameters(config), is_leaf=_is_parameter)
+    return sum(math.prod(p.shape) for p in leaves)
+
+
+# --------------------------------------------------------------------------------- small parts
+
+
+def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+    """`x @ kernel` over the last axis of `x`, (…, in) → (…, out), without bias.
+
+    All leading axes are joined first: a plain 2-D product has a much faster gradient on CPU.
+    """
+    dtype = dtype or x.dtype
+    rows = x.reshape(-1, x.shape[-1]).astype(dtype)
+    return (rows @ kernel.astype(dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+def layer_norm(x: jax.Array, params: Params) -> jax.Array:
+    """Root-mean-square norm: no mean, no bias; computed in float32."""
+    x32 = x.astype(jnp.float32)
+    mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
+    y = (x32 * jax.lax.rsqrt(mean_square + LAYER_NORM_EPSILON)).astype(x.dtype)
+    return y * params["scale"].astype(x.dtype)
+
+
+class Dropout(NamedTuple):
+    """Dropout with one key, from which each place derives its own. `rng` None turns it off."""
+
+    rate: float
+    rng: jax.Array | None
+
+    def at(self, place: int | jax.Array) -> Dropout:
+        """The dropout of one layer, or of one place in it."""
+        return self if self.rng is None else Dropout(self.rate, jax.random.fold_in(self.rng, place))
+
+    def __call__(self, x: jax.Array, place: int, shared_axis: int | None = -2) -> jax.Array:
+        """Zeroes elements of `x` with probability `rate` and scales up the others.
+
+        One decision holds along `shared_axis` (the positions of a sequence, as in T5X).
+        """
+        if self.rng is None or self.rate == 0.0:
+            return x
+        shape = list(x.shape)
+        if shared_axis is not None:
+            shape[shared_axis] = 1
+        keep = 1.0 - self.rate
+        kept = jax.random.bernoulli(jax.random.fold_in(self.rng, place), keep, tuple(shape))
+        return jnp.where(kept, x / jnp.asarray(keep, x.dtype), jnp.zeros((), x.dtype))
+
+
+def relative_position_bucket(
+    relative_position: jax.Array, *, bidirectional: bool, num_buckets: int, max_distance: int
+) -> jax.Array:
+    """The bucket of each key position minus query position.
+
+    Half of the buckets are exact distances, the other half grow logarithmically up to
+    `max_distance`. Bidirectional attention splits them between keys before and after the query.
+    """
+    offset = jnp.zeros_like(relative_position)
+    if bidirectional:
+        num_buckets //= 2
+        offset = jnp.where(relative_position > 0, num_buckets, 0)
+        distance = jnp.abs(relative_position)
+    else:
+        distance = jnp.maximum(-relative_position, 0)
+    num_exact = num_buckets // 2
+    ratio = jnp.log(distance.astype(jnp.float32) / num_exact + jnp.finfo(jnp.float32).eps)
+    coarse = num_exact + (
+        ratio / math.log(max_distance / num_exact) * (num_buckets - num_exact)
+    ).astype(jnp.int32)
+    coarse = jnp.minimum(coarse, num_buckets - 1)
+    return offset + jnp.where(distance < num_exact, distance, coarse)
+
+
+def relpos_bias(
+    config: T5Config,
+    params: Params,
+    query_positions: jax.Array,
+    key_positions: jax.Array,
+    *,
+    bidirectional: bool,
+) -> jax.Array:
+    """Attention logits' bias by relative position.
+
+    Args:
+      config: the network.
+      params: `relpos_bias` of a stack.
+      query_positions: (q,).
+      key_positions: (k,).
+      bidirectional: True in the encoder.
+
+    Returns:
+      (1, h, q, k) float32.
+    """
+    buckets = relative_position_bucket(
+        key_positions[None, :] - query_positions[:, None],
+        bidirectional=bidirectional,
+        num_buckets=config.relative_attention_num_buckets,
+        max_distance=config.relative_attention_max_distance,
+    )
+    # A one-hot product: the gradient of a gather would be a slow scatter on accelerators.
+    one_hot = jax.nn.one_hot(buckets.reshape(-1), config.relative_attention_num_buckets)
+    bias = params["rel_embedding"].astype(jnp.float32) @ one_hot.T  # (h, q·k)
+    return bias.reshape(1, config.num_heads, *buckets.shape)
+
+
+# --------------------------------------------------------------------------------- attention
+
+
+def split_heads(config: T5Config, x: jax.Array) -> jax.Array:
+    """(b, length, h·d) → (b, length, h, d)."""
+    return x.reshape(*x.shape[:-1], config.num_heads, config.head_dim)
+
+
+def keys_and_values(config: T5Config, params: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keys and values of `x`, each (b, k, h, d)."""
+    key = split_heads(config, dense(x, params["key"]["kernel"]))
+    value = split_heads(config, dense(x, params["value"]["kernel"]))
+    return key, value
+
+
+def attention(
+    config: T5Config,
+    params: Params,
+    x: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    bias: jax.Array | None,
+    dropout: Dropout,
+) -> jax.Array:
+    """Multi-head attention of `x` to keys and values.
+
+    Args:
+      config: the network.
+      params: an attention's kernels.
+      x: (b, q, emb) what asks.
+      key: (b, k, h, d).
+      value: (b, k, h, d).
+      mask: (b or 1, 1, q or 1, k) bool, True where a query may see a key.
+      bias: (1, h, q, k) float32, or None.
+      dropout: of the attention weights, one decision for all queries.
+
+    Returns:
+      (b, q, emb).
+    """
+    query = split_heads(config, dense(x, params["query"]["kernel"]))
+    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits = logits + bias
+    weights = jax.nn.softmax(jnp.where(mask, logits, MASKED), axis=-1).astype(x.dtype)
+    weights = dropout(weights, 0)
+    y = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+    return dense(y.reshape(*y.shape[:2], -1), params["out"]["kernel"])
+
+
+def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
+    """(b, 1, q, k): a query sees the keys of its own segment; segment 0 is padding."""
+    same = query_segments[:, None, :, None] == key_segments[:, None, None, :]
+    return same & (key_segments > 0)[:, None, None, :]
+
+
+# --------------------------------------------------------------------------------- layers
+
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "linear": lambda x: x,
+}
+
+
+def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax.Array:
+    """The feed-forward block: the activated projections multiplied, then projected back."""
+    hidden: jax.Array | None = None
+    for i, name in enumerate(config.mlp_activations):
+        kernel = params["wi" if len(config.mlp_activations) == 1 else f"wi_{i}"]["kernel"]
+        y = _ACTIVATIONS[name](dense(x, kernel))
+        hidden = y if hidden is None else hidden * y
+    assert hidden is not None
+    hidden = constrain(dropout(hidden, 0), "batch", "length", "mlp")
+    return dense(hidden, params["wo"]["kernel"])
+
+
+def encoder_layer(
+    config: T5Config, params: Params, x: jax.Array, mask: jax.Array, bias: jax.Array, drop: Dropout
+) -> jax.Array:
+    """(b, length, emb) → the same."""
+    y = layer_norm(x, params["pre_attention_layer_norm"])
+    key, value = keys_and_values(config, params["attention"], y)
+    y = attention(config, params["attention"], y, key, value, mask, bias, drop.at(0))
+    x = x + drop(y, 1)
+
+    y = layer_norm(x, params["pre_mlp_layer_norm"])
+    x = x + drop(mlp(config, params["mlp"], y, drop.at(2)), 3)
+    return constrain(x, "batch", "length", "embed")
+
+
+class SelfAttentionCache(NamedTuple):
+    """Keys and values of the positions decoded so far, (b, max_length, h, d) each."""
+
+    key: jax.Array
+    value: jax.Array
+
+
+def decoder_layer(
+    config: T5Config,
+    params: Params,
+    x: jax.Array,
+    encoded_kv: tuple[jax.Array, jax.Array],
+    mask: jax.Array,
+    cross_mask: jax.Array,
+    bias: jax.Array,
+    drop: Dropout,
+    cache: SelfAttentionCache | None = None,
+    position: jax.Array | int = 0,
+) -> tuple[jax.Array, SelfAttentionCache | None]:
+    """(b, q, emb) → the same, and the cache with this call's positions written into it.
+
+    Args:
+      config: the network.
+      params: of this layer.
+      x: (b, q, emb).
+      encoded_kv: keys and values of the encoder's output for this layer (`keys_and_values`).
+      mask: of the self-attention.
+      cross_mask: of the attention to the encoder.
+      bias: of the self-attention.
+      drop: dropout of this layer.
+      cache: None in training, where `x` holds all positions.
+      position: with a cache, where `x` begins.
+    """
+    y = layer_norm(x, params["pre_self_attention_layer_norm"])
+    key, value = keys_and_values(config, params["self_attention"], y)
+    if cache is not None:
+        key = jax.lax.dynamic_update_slice_in_dim(cache.key, key, position, axis=1)
+        value = jax.lax.dynamic_update_slice_in_dim(cache.value, value, position, axis=1)
+        cache = SelfAttentionCache(key, value)
+    y = attention(config, params["self_attention"], y, key, value, mask, bias, drop.at(0))
+    x = x + drop(y, 1)
+
+    y = layer_norm(x, params["pre_cross_attention_layer_norm"])
+    cross = params["encoder_decoder_attention"]
+    y = attention(config, cross, y, *encoded_kv, cross_mask, None, drop.at(2))
+    x = x + drop(y, 3)
+
+    y = layer_norm(x, params["pre_mlp_layer_norm"])
+    x = x + drop(mlp(config, params["mlp"], y, drop.at(4)), 5)
+    return constrain(x, "batch", "length", "embed"), cache
+
+
+# --------------------------------------------------------------------------------- stacks
+
+_REMAT_POLICIES: dict[str, Any] = {
+    "minimal": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+    "full": None,
+}
+
+
+def _run_layers(
+    config: T5Config,
+    layers: Params,
+    layer_fn: Callable[[Params, jax.Array, jax.Array | int], jax.Array],
+    x: jax.Array,
+) -> jax.Array:
+    """Runs `layer_fn(params, x, layer number)` for each layer, scanned or one by one."""
+    if config.remat_policy != "none":
+        layer_fn = jax.checkpoint(layer_fn, policy=_REMAT_POLICIES[config.remat_policy])
+    if "layers" not in layers:
+        for i, params in enumerate(layers_of(layers)):
+            x = layer_fn(params, x, i)
+        return x
+    stacked = layers["layers"]
+    num_layers = jax.tree.leaves(stacked)[0].shape[0]
+
+    def body(x: jax.Array, xs: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
+        params, i = xs
+        return layer_fn(params, x, i), None
+
+    return jax.lax.scan(body, x, (stacked, jnp.arange(num_layers)))[0]
+
+
+def embed(config: T5Config, params: Params, tokens: jax.Array) -> jax.Array:
+    """(b, length) ids → (b, length, emb) activations."""
+    table = params["token_embedder"]["embedding"].astype(config.dtype)
+    # Whole rows on every device, as the batch is split over the axis that splits `embed`.
+    table = constrain(table, "vocab", None)
+    return constrain(jnp.take(table, tokens, axis=0), "batch", "length", "embed")
+
+
+def encode(
+    config: T5Config,
+    params: Params,
+    tokens: jax.Array,
+    segment_ids: jax.Array | None = None,
+    dropout_rng: jax.Array | None = None,
+) -> jax.Array:
+    """The encoder.
+
+    Args:
+      config: the network.
+      params: all parameters.
+      tokens: (b, length) ids, 0 is padding.
+      segment_ids: (b, length) of packed rows; None where a row is one sequence.
+      dropout_rng: None turns dropout off.
+
+    Returns:
+      (b, length, emb) of `config.dtype`.
+    """
+    drop = Dropout(config.dropout_rate, dropout_rng)
+    segments = (tokens > 0).astype(jnp.int32) if segment_ids is None else segment_ids
+    mask = segment_mask(segments, segments)
+    positions = jnp.arange(tokens.shape[1])
+    stack = params["encoder"]
+    bias = relpos_bias(config, stack["relpos_bias"], positions, positions, bidirectional=True)
+
+    def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
+        return encoder_layer(config, p, x, mask, bias, drop.at(0).at(i))
+
+    x = drop(embed(config, params, tokens), 1)
+    x = _run_layers(config, stack, layer, x)
+    return drop(layer_norm(x, stack["encoder_norm"]), 2, shared_axis=None)
+
+
+def decode(
+    config: T5Config,
+    params: Params,
+    encoded: jax.Array,
+    encoder_segments: jax.Array,
+    input_tokens: jax.Array,
+    segment_ids: jax.Array,
+    dropout_rng: jax.Array | None = None,
+) -> jax.Array:
+    """The decoder over whole targets, up to what the output projection takes.
+
+    Args:
+      config: the network.
+      params: all parameters.
+      encoded: (b, k, emb) from `encode`.
+      encoder_segments: (b, k); 1 for every token of an unpacked row, 0 for padding.
+      input_tokens: (b, q) targets shifted right.
+      segment_ids: (b, q), likewise.
+      dropout_rng: None turns dropout off.
+
+    Returns:
+      (b, q, emb) of `config.dtype`.
+    """
+    drop = Dropout(config.dropout_rate, dropout_rng)
+    positions = jnp.arange(input_tokens.shape[1])
+    causal = positions[:, None] >= positions[None, :]
+    mask = segment_mask(segment_ids, segment_ids) & causal
+    cross_mask = segment_mask(segment_ids, encoder_segments)
+    stack = params["decoder"]
+    bias = relpos_bias(config, stack["relpos_bias"], positions, positions, bidirectional=False)
+
+    def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
+        encoded_kv = keys_and_values(config, p["encoder_decoder_attention"], encoded)
+        layer_drop = drop.at(0).at(i)
+        return decoder_layer(config, p, x, encoded_kv, mask, cross_mask, bias, layer_drop)[0]
+
+    x = drop(embed(config, params, input_tokens), 1)
+    x = _run_layers(config, stack, layer, x)
+    return drop(layer_norm(x, stack["decoder_norm"]), 2)
+
+
+def output_kernel(config: T5Config, params: Params) -> jax.Array:
+    """The (emb, vocab) float32 matrix that turns the decoder's output into logits."""
+    if config.logits_via_embedding:
+        return params["token_embedder"]["embedding"].T * config.emb_dim**-0.5
+    return params["decoder"]["logits_dense"]["kernel"]
+
+
+def logits(config: T5Config, params: Params, decoded: jax.Array) -> jax.Array:
+    """(b, q, emb) → (b, q, vocab), in float32."""
+    y = dense(decoded, output_kernel(config, params), jnp.dtype(jnp.float32))
+    return constrain(y, "batch", "length", "vocab")
+
+
+# --------------------------------------------------------------------------------- the network
+
+
+def segments(batch: Batch) -> tuple[jax.Array, jax.Array]:
+    """Encoder and decoder segment ids of a batch, packed or not."""
+    if "encoder_segment_ids" in batch:
+        return batch["encoder_segment_ids"], batch["decoder_segment_ids"]
+    return (
+        (batch["encoder_input_tokens"] > 0).astype(jnp.int32),
+        (batch["decoder_target_tokens"] > 0).astype(jnp.int32),
+    )
+
+
+def decoder_output(
+    config: T5Config, params: Params, batch: Batch, dropout_rng: jax.Array | None = None
+) -> jax.Array:
+    """Encoder and decoder on a batch with T5X's feature names, without the output projection.
+
+    Returns:
+      (b, target length, emb) of `config.dtype`.
+    """
+    encoder_rng = decoder_rng = None
+    if dropout_rng is not None:
+        encoder_rng, decoder_rng = jax.random.split(dropout_rng)
+    encoder_segments, decoder_segments = segments(batch)
+    tokens = batch["encoder_input_tokens"]
+    encoded = encode(config, params, tokens, encoder_segments, encoder_rng)
+    inputs = batch["decoder_input_tokens"]
+    return decode(config, params, encoded, encoder_segments, inputs, decoder_segments, decoder_rng)
+
+
+def apply(
+    config: T5Config, params: Params, batch: Batch, *, dropout_rng: jax.Array | None = None
+) -> jax.Array:
+    """The network: float32 logits (b, target length, vocab) of a batch.
+
+    Args:
+      config: the network.
+      params: unrolled or stacked.
+      batch: `encoder_input_tokens`, `decoder_input_tokens`, `decoder_target_tokens`, each
+        (b, length) int32, and the segment ids of both sides where rows are packed.
+      dropout_rng: None turns dropout off.
+    """
+    return logits(config, params, decoder_output(config, params, batch, dropout_rng))

@@ -1,0 +1,172 @@
+"""Meshes, and how logical axes become shardings on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from mtf.errors import UserError
+from mtf.partitioning.config import LOGICAL_AXIS_RULES, PjitPartitioner
+
+MESH_AXES = ("data", "fsdp", "model")
+Rules = Sequence[tuple[str, str | tuple[str, ...] | None]]
+
+
+def make_mesh(partitioner: PjitPartitioner, devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh (data, fsdp, model) of all devices, or of those given.
+
+    Raises:
+      UserError: the number of devices is not divisible as asked.
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = partitioner.mesh_shape(len(devices))
+    submesh = partitioner.model_parallel_submesh
+    if submesh is not None and hasattr(devices[0], "coords"):
+        grid = _blocks(devices, submesh).reshape(shape)
+    else:
+        grid = mesh_utils.create_device_mesh(shape, devices=devices, allow_split_physical_axes=True)
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def _blocks(devices: Sequence[Any], submesh: tuple[int, int, int, int]) -> np.ndarray:
+    """TPU devices as (blocks, devices of a block), a block being a `submesh` of the torus."""
+    places = [(*device.coords, device.core_on_chip) for device in devices]
+    size = tuple(max(place[axis] for place in places) + 1 for axis in range(4))
+    if math.prod(size) != len(devices) or any(n % b for n, b in zip(size, submesh, strict=True)):
+        raise UserError(
+            f"model_parallel_submesh {submesh} does not divide the devices' torus {size} "
+            "(x, y, z, cores)."
+        )
+    torus = np.empty(size, dtype=object)
+    for place, device in zip(places, devices, strict=True):
+        torus[place] = device
+    split = [part for n, b in zip(size, submesh, strict=True) for part in (n // b, b)]
+    blocks = torus.reshape(split).transpose(0, 2, 4, 6, 1, 3, 5, 7)
+    return blocks.reshape(-1, math.prod(submesh))
+
+
+def partition_spec(
+    axes: Sequence[str | None], shape: Sequence[int], mesh_shape: Mapping[str, int], rules: Rules
+) -> PartitionSpec:
+    """The sharding of an array whose dimensions have these logical axes.
+
+    A mesh axis is used once in an array, by the first dimension that asks for it, and not at all
+    by a dimension that it does not divide.
+    """
+    table = dict(rules)
+    taken: set[str] = set()
+    spec: list[tuple[str, ...] | str | None] = []
+    for name, size in zip(axes, shape, strict=True):
+        wanted = table.get(name) if name is not None else None
+        names = (wanted,) if isinstance(wanted, str) else (wanted or ())
+        names = tuple(n for n in names if n not in taken and mesh_shape.get(n, 1) > 1)
+        if not names or size % math.prod(mesh_shape[n] for n in names):
+            spec.append(None)
+            continue
+        taken.update(names)
+        spec.append(names[0] if len(names) == 1 else names)
+    return PartitionSpec(*spec)
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Pins an activation to the standard rules on the mesh in force; outside of one, nothing."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return x
+    spec = partition_spec(axes, x.shape, mesh.shape, LOGICAL_AXIS_RULES)
+    return jax.lax.with_sharding_constraint(x, spec)
+
+
+@dataclasses.dataclass(frozen=True)
+class Partitioning:
+    """A mesh and the rules on it: where arrays of a run lie."""
+
+    mesh: Mesh
+    rules: Rules
+
+    @classmethod
+    def create(
+        cls, partitioner: PjitPartitioner, devices: Sequence[Any] | None = None
+    ) -> Partitioning:
+        """The partitioning of a run over all devices, or those given."""
+        return cls(make_mesh(partitioner, devices), partitioner.logical_axis_rules)
+
+    @functools.cached_property
+    def num_data_shards(self) -> int:
+        """Parts into which a batch is split."""
+        return self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+
+    @property
+    def replicated(self) -> NamedSharding:
+        """Every device holds the whole array."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def batch(self) -> NamedSharding:
+        """The first dimension is split over data and fsdp."""
+        return NamedSharding(self.mesh, PartitionSpec(("data", "fsdp")))
+
+    def shardings(self, shapes: Any, axes: Any) -> Any:
+        """A tree of shardings for a tree of shapes and the tree of their logical axes."""
+
+        def sharding(shape: Any, names: tuple[str, ...]) -> NamedSharding:
+            spec = partition_spec(names, shape.shape, self.mesh.shape, self.rules)
+            return NamedSharding(self.mesh, spec)
+
+        return jax.tree.map(sharding, shapes, axes)
+
+    def check_batch_size(self, batch_size: int, num_microbatches: int = 1) -> None:
+        """Refuses a batch that the mesh does not divide.
+
+        Raises:
+          UserError: see above.
+        """
+        if batch_size % (self.num_data_shards * num_microbatches):
+            microbatches = f" × {num_microbatches} microbatches" if num_microbatches > 1 else ""
+            parts = self.num_data_shards * num_microbatches
+            below = batch_size // parts * parts
+            raise UserError(
+                f"batch_size {batch_size} is not divisible by the mesh: it is split over "
+                f"{self.num_data_shards} devices (data {self.mesh.shape['data']} × fsdp "
+                f"{self.mesh.shape['fsdp']}){microbatches}. Nearest: "
+                + " or ".join(str(n) for n in (below, below + parts) if n)
+                + "."
+            )
+
+    def data_layout(self, batch_size: int) -> tuple[int, int]:
+        """(shard_id, num_shards): which part of each global batch this process reads.
+
+        Processes that share a part (their devices differ in the model axis only) get the same.
+        """
+        rows: dict[int, tuple[int, int]] = {}
+        device: Any
+        for device, index in self.batch.devices_indices_map((batch_size,)).items():
+            start, stop, _ = index[0].indices(batch_size)
+            low, high = rows.get(device.process_index, (start, stop))
+            rows[device.process_index] = (min(low, start), max(high, stop))
+        low, high = rows[jax.process_index()]
+        size = high - low
+        if batch_size % size or low % size:
+            raise UserError(
+                f"The mesh gives process {jax.process_index()} rows {low} to {high} of a batch of "
+                f"{batch_size}, which is no even share. Choose fsdp and num_partitions so that "
+                "hosts hold whole, equal parts of the batch."
+            )
+        return low // size, batch_size // size
+
+    def global_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
+        """Global arrays from this process's rows, without communication."""
+
+        def make(x: np.ndarray) -> jax.Array:
+            shape = (batch_size, *x.shape[1:])
+            return jax.make_array_from_process_local_data(self.batch, x, shape)
+
+        return {name: make(x) for name, x in rows.items()}

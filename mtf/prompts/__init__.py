@@ -1,0 +1,1 @@
+"""Prompts: promptsource's templates read as data (`templates`), and applied to rows (`render`)."""

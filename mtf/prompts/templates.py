@@ -1,0 +1,275 @@
+"""promptsource's prompt templates, read as data from wherever they lie; never imported.
+
+promptsource keeps `templates/DATASET[/SUBSET]/templates.yaml`, a file per dataset. That tree is
+read from an archive (its sdist, or only the folder), from a directory, or from where promptsource
+is installed. Files are parsed when a dataset is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtf.errors import UserError, did_you_mean
+from mtf.prompts.extras import import_extra
+
+PROMPTSOURCE_VERSION = "0.2.3"
+ENVIRONMENT_VARIABLE = "MTF_PROMPTS"
+
+_FILE_NAME = "templates.yaml"
+_FILE_IN_ARCHIVE = re.compile(rf"(?:^|/)templates/(.+)/{re.escape(_FILE_NAME)}$")
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What its author says of a template.
+
+    Attributes:
+      original_task: whether it asks for what the dataset was made for.
+      choices_in_prompt: whether the model sees the answer choices; None where it is not said.
+      metrics: promptsource's names, such as "Accuracy" or "BLEU".
+      languages: of the prompt, not of the dataset; ISO 639-1.
+    """
+
+    original_task: bool = False
+    choices_in_prompt: bool | None = None
+    metrics: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Template:
+    """A prompt of a dataset.
+
+    Attributes:
+      id: promptsource's identifier.
+      name: unique within the dataset.
+      jinja: text of inputs, `|||`, text of targets.
+      answer_choices: Jinja text of the choices, separated by `|||`; None where answers are free.
+      reference: who wrote it, or where it comes from.
+      metadata: what its author says of it.
+    """
+
+    id: str
+    name: str
+    jinja: str
+    answer_choices: str | None = None
+    reference: str = ""
+    metadata: Metadata = Metadata()
+
+
+class Templates:
+    """All templates of a source, by dataset and subset.
+
+    Attributes:
+      source: where they come from, for messages.
+    """
+
+    def __init__(self, source: str, files: Mapping[str, bytes | Path]):
+        """`files` are contents or paths of YAML files, by `DATASET` or `DATASET/SUBSET`."""
+        self.source = source
+        self._files = dict(files)
+        self._parsed: dict[str, tuple[Template, ...]] = {}
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Names of the datasets that have templates, each with its subset: `DATASET[/SUBSET]`."""
+        return tuple(sorted(self._files))
+
+    def get(self, dataset: str, subset: str | None = None) -> tuple[Template, ...]:
+        """Returns the templates of a dataset, in the order of its file.
+
+        Raises:
+          UserError: there are none for it, or its file is not one of templates.
+        """
+        name = f"{dataset}/{subset}" if subset else dataset
+        if name not in self._files:
+            raise UserError(
+                f"{self.source} has no templates for {name}.{did_you_mean(name, self._files)}"
+            )
+        if name not in self._parsed:
+            content = self._files[name]
+            content = content.read_bytes() if isinstance(content, Path) else content
+            self._parsed[name] = parse_templates(content, f"{self.source}: {name}/{_FILE_NAME}")
+        return self._parsed[name]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all templates, as `fingerprint` has it; parses every file."""
+        return fingerprint(
+            template for name in self.datasets for template in self.get(*name.rsplit("/", 1))
+        )
+
+
+def fingerprint(templates: Iterable[Template]) -> str:
+    """Returns a hash of what decides the text of examples and the composition of mixtures.
+
+    That is name, Jinja, answer choices, original_task and metrics, in the order of the names; not
+    identifiers, references, languages and notes.
+    """
+    fields = sorted(
+        [t.name, t.jinja, t.answer_choices or "", t.metadata.original_task, t.metadata.metrics]
+        for t in templates
+    )
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
+
+
+def load_templates(path: str | os.PathLike[str] | None = None) -> Templates:
+    """Returns the templates in an archive or a directory.
+
+    Without `path` they are looked for in the file or directory that the environment variable
+    MTF_PROMPTS names, where promptsource is installed, and in `cached_archive()`.
+
+    Raises:
+      UserError: nothing is there, or it has no templates.
+    """
+    if path is not None:
+        return _open(Path(path), f"prompt templates {path}")
+    if os.environ.get(ENVIRONMENT_VARIABLE):
+        named = os.environ[ENVIRONMENT_VARIABLE]
+        return _open(Path(named), f"prompt templates {named} ({ENVIRONMENT_VARIABLE})")
+    installed = _installed_folder()
+    if installed is not None:
+        return _open(installed, f"prompt templates of the installed promptsource, {installed}")
+    if cached_archive().is_file():
+        return _open(cached_archive(), f"prompt templates {cached_archive()}")
+    raise UserError(
+        f"no prompt templates were found: {ENVIRONMENT_VARIABLE} is not set, promptsource is not "
+        f"installed, and there is no {cached_archive()}. Get them with: python -m mtf prompts "
+        f"fetch; or name an archive or directory of promptsource {PROMPTSOURCE_VERSION} in "
+        f"{ENVIRONMENT_VARIABLE}"
+    )
+
+
+def cached_archive() -> Path:
+    """Returns where promptsource's sdist lies after it was fetched into the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "mtf" / f"promptsource-{PROMPTSOURCE_VERSION}.tar.gz"
+
+
+def _installed_folder() -> Path | None:
+    """Returns the templates of an installed promptsource, which is found but not imported."""
+    spec = importlib.util.find_spec("promptsource")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(folder) / "templates").is_dir():
+            return Path(folder) / "templates"
+    return None
+
+
+def _open(path: Path, source: str) -> Templates:
+    path = path.expanduser()
+    files: dict[str, bytes | Path] = {}
+    if path.is_dir():
+        below = (path / "promptsource" / "templates", path / "templates")
+        root = next((folder for folder in below if folder.is_dir()), path)
+        for file in sorted(root.rglob(_FILE_NAME)):
+            files[file.parent.relative_to(root).as_posix()] = file
+    elif path.is_file():
+        files.update(_read_archive(path, source))
+    else:
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise UserError(f"{source}: does not exist.{did_you_mean(path.name, names)}")
+    if not files:
+        raise UserError(
+            f"{source}: has no templates; expected files templates/DATASET[/SUBSET]/{_FILE_NAME}, "
+            f"as promptsource {PROMPTSOURCE_VERSION} has them"
+        )
+    return Templates(source, files)
+
+
+def _read_archive(path: Path, source: str) -> dict[str, bytes]:
+    """Returns the contents of the YAML files in an archive; nothing is unpacked to disk."""
+    files = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                found = _FILE_IN_ARCHIVE.search(member.name)
+                content = archive.extractfile(member) if found and member.isfile() else None
+                if found and content is not None:
+                    files[found[1]] = content.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise UserError(
+            f"{source}: cannot be read as an archive: {error}; expected a .tar.gz, such as "
+            f"promptsource's sdist, or a directory"
+        ) from error
+    return files
+
+
+def parse_templates(content: bytes, where: str) -> tuple[Template, ...]:
+    """Returns the templates in a YAML file of promptsource's form, in its order.
+
+    Raises:
+      UserError: it is not of that form. Tags other than `!Template` and `!TemplateMetadata` are
+        refused, so reading a file never runs or makes anything.
+    """
+    yaml = import_extra("yaml", "reading prompt templates")
+    try:
+        document = yaml.load(content, Loader=_loader())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"{where}: is not a file of templates: {problem}") from error
+    entries = document.get("templates") if isinstance(document, dict) else None
+    if not isinstance(entries, dict):
+        raise UserError(f"{where}: has no mapping 'templates' at its top")
+    templates = tuple(_template(entry, f"{where}: {key}") for key, entry in entries.items())
+    names = [template.name for template in templates]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{where}: two templates are called {name!r}")
+    return templates
+
+
+class _Tagged(dict[str, Any]):
+    """The fields of a `!Template` or a `!TemplateMetadata`."""
+
+
+@functools.cache
+def _loader() -> Any:
+    yaml = import_extra("yaml", "reading prompt templates")
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        pass
+
+    def construct(loader: Any, node: Any) -> _Tagged:
+        return _Tagged(loader.construct_mapping(node, deep=True))
+
+    Loader.add_constructor("!Template", construct)
+    Loader.add_constructor("!TemplateMetadata", construct)
+    return Loader
+
+
+def _template(entry: object, where: str) -> Template:
+    if not isinstance(entry, _Tagged):
+        raise UserError(f"{where}: is no !Template")
+    for field in ("name", "jinja"):
+        if not isinstance(entry.get(field), str):
+            raise UserError(f"{where}: its {field!r} is missing or no text")
+    choices = entry.get("answer_choices")
+    if choices is not None and not isinstance(choices, str):
+        raise UserError(f"{where}: its 'answer_choices' are no text")
+    metadata = entry.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise UserError(f"{where}: its 'metadata' are no mapping")
+    return Template(
+        id=str(entry.get("id") or ""),
+        name=entry["name"],
+        jinja=entry["jinja"],
+        answer_choices=choices or None,
+        reference=str(entry.get("reference") or ""),
+        metadata=Metadata(
+            original_task=bool(metadata.get("original_task")),
+            choices_in_prompt=metadata.get("choices_in_prompt"),
+            metrics=tuple(metadata.get("metrics") or ()),
+            languages=tuple(metadata.get("languages") or ()),
+        ),
+    )

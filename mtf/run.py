@@ -1,0 +1,312 @@
+"""`python -m mtf.run RECIPE`: shows, checks and runs a recipe.
+
+Only the standard library is imported here, so that `--help` is quick; what is shown needs Fiddle,
+and only a job's `run()` and `describe()` import jax.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtf.errors import UserError
+
+if TYPE_CHECKING:
+    import fiddle as fdl
+
+    from mtf import config as config_lib
+
+_EPILOG = """\
+examples:
+  python -m mtf.run --list
+  python -m mtf.run recipes.quickstart
+  python -m mtf.run recipes.quickstart --print flat
+  python -m mtf.run recipes.quickstart --set train_steps=50 model.network.dropout_rate=0.0
+  python -m mtf.run recipes.quickstart --set \\
+      "optimizer=@mtf.builders.optimizer.adamw(learning_rate=@mtf.builders.schedule.constant)"
+  python -m mtf.run my.py:recipe --set batch_size=64 --dry-run
+  python -m mtf.run --from runs/quickstart-20250101-120000 --set train_steps=2000
+
+A value is a Python literal, a word where a string is allowed, or @package.builder(kw=…).
++PATH=VALUE adds a key to a dict. Exit status: 0 done, 2 refused (nothing written), 1 failed.
+"""
+
+
+class _Overrides(argparse.Action):
+    """Collects --set, --unset and --apply in the order in which they were given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        kind = str(option_string).lstrip("-")
+        for text in [values] if isinstance(values, str) else values:
+            if kind == "set" and "=" not in text.partition("(")[0] and _looks_like_recipe(text):
+                namespace.stray.append(text)  # `--set a=1 RECIPE`
+            else:
+                namespace.overrides.append((kind, text))
+
+
+def _looks_like_recipe(text: str) -> bool:
+    name = text.partition("(")[0]
+    return ":" in name or ("." in name and all(part.isidentifier() for part in name.split(".")))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m mtf.run",
+        description="Run a recipe, or show what it would do.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "recipe",
+        nargs="*",
+        metavar="RECIPE[(kw=literal,…)]",
+        help="package.module.recipe, or file.py:recipe",
+    )
+    change = parser.add_argument_group("change the config (applied in this command line's order)")
+    change.add_argument(
+        "--set",
+        nargs="+",
+        action=_Overrides,
+        default=argparse.SUPPRESS,
+        metavar="PATH=VALUE",
+        help="set a field; +PATH=VALUE adds a key to a dict",
+    )
+    change.add_argument(
+        "--unset",
+        nargs="+",
+        action=_Overrides,
+        default=argparse.SUPPRESS,
+        metavar="PATH",
+        help="back to the default, or take a key out of a dict",
+    )
+    change.add_argument(
+        "--apply",
+        action=_Overrides,
+        default=argparse.SUPPRESS,
+        metavar="FIDDLER[(kw=…)]",
+        help="a function that changes the config",
+    )
+    show = parser.add_argument_group("show instead of run")
+    show.add_argument(
+        "--print",
+        choices=("flat", "history", "python", "json"),
+        help="the config: every value; where each came from; as code; as JSON",
+    )
+    show.add_argument(
+        "--diff", metavar="OTHER", help="against a recipe, a run directory or a config.json"
+    )
+    show.add_argument("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
+    show.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="build everything but allocate and write nothing: parameters, mesh, tokens, bytes",
+    )
+    show.add_argument("--list", action="store_true", help="all recipes")
+    resume = parser.add_argument_group("go on")
+    resume.add_argument(
+        "--from",
+        dest="from_dir",
+        metavar="RUN_DIR",
+        help="take the config of a run directory and go on there",
+    )
+    resume.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="let this differ from what the run directory was started with",
+    )
+    parser.add_argument(
+        "--engine", choices=("mtf", "t5x"), default="mtf", help="whose trainer runs the job"
+    )
+    parser.set_defaults(overrides=[], stray=[])
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status: 0 done, 2 refused, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = _parser().parse_intermixed_args(arguments)
+    if options.recipe:  # Then what stands after --set without "=" is a mistake, not the recipe.
+        options.overrides += [("set", text) for text in options.stray]
+    else:
+        options.recipe = options.stray
+    try:
+        return _main(options, f"python -m mtf.run {shlex.join(arguments)}")
+    except UserError as error:
+        print(f"error: {_text(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        if argv is None:  # The process is ours. A plain exit would wait for what still writes.
+            sys.stdout.flush()
+            os._exit(130)
+        return 130
+    except BrokenPipeError:
+        if not (_only_shows(options) or options.dry_run or options.list):
+            raise
+        # `| head` has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _only_shows(options: argparse.Namespace) -> bool:
+    return bool(options.print or options.diff or options.graph)
+
+
+def _text(error: UserError) -> str:
+    # Fiddle appends its context to what is raised under fdl.build.
+    return str(getattr(error, "proxy_base_exception", error))
+
+
+def _main(options: argparse.Namespace, command: str) -> int:
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if options.engine == "t5x":
+        raise UserError("--engine t5x: this version has mtf's own trainer only. Leave it out.")
+
+    # Not at the top: it needs Fiddle, which --help does not.
+    from mtf import config as config_lib
+
+    if options.list:
+        _print_list(config_lib.list_recipes())
+        return 0
+    config, name = _start(options)
+    overrides = [config_lib.Override(kind, text) for kind, text in options.overrides]
+    config, problems = config_lib.try_overrides(config, overrides)
+    problems += config_lib.find_problems(config)
+    shown = _only_shows(options)
+    if problems and shown:
+        # What is still missing does not keep anyone from looking at the rest.
+        problems = [p for p in problems if not p.startswith("Missing required values")]
+    if problems:
+        raise UserError(config_lib.summarize(problems))
+    if shown:
+        _show(config, name, options)
+        return 0
+    return _run(config, name, options, command)
+
+
+def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
+    """Returns the config before overrides, and its name."""
+    from mtf import config as config_lib
+
+    stray = [text for text in options.recipe if "=" in text.partition("(")[0]]
+    if stray:
+        raise UserError(f"{stray[0]} is no recipe. Write --set {stray[0]}")
+    if len(options.recipe) > 1:
+        raise UserError(f"One recipe at a time, not {', '.join(options.recipe)}.")
+    if options.from_dir is not None:
+        if options.recipe:
+            raise UserError(
+                f"--from {options.from_dir} has its own config: leave out {options.recipe[0]}, or "
+                f"leave out --from and --set model_dir={options.from_dir}."
+            )
+        config = config_lib.load_config(options.from_dir)
+        folder = Path(options.from_dir)
+        folder = folder.parent if folder.is_file() else folder
+        if _has_run_dir(config):
+            config.model_dir = str(folder)
+        return config, folder.resolve().name
+    if not options.recipe:
+        raise UserError(
+            "Which recipe? Write python -m mtf.run RECIPE, as in python -m mtf.run "
+            "recipes.quickstart; --list shows all, --help the options."
+        )
+    return config_lib.resolve(options.recipe[0]), config_lib.recipe_name(options.recipe[0])
+
+
+def _has_run_dir(config: fdl.Config) -> bool:
+    return "model_dir" in config.__signature_info__.parameters
+
+
+def _print_list(listings: Sequence[config_lib.Listing]) -> None:
+    if not listings:
+        print("There is no package `recipes` here.")
+    for listing in listings:
+        arguments = f"({listing.arguments})" if listing.arguments else ""
+        print(f"{listing.name}{arguments}\n    {listing.summary}")
+
+
+def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
+    from mtf import config as config_lib
+
+    if options.print == "flat":
+        print(config_lib.as_flat_text(config), end="")
+    elif options.print == "history":
+        print(config_lib.as_history_text(config), end="")
+    elif options.print == "python":
+        print(config_lib.as_python(config, f"The config of {name}."), end="")
+    elif options.print == "json":
+        print(config_lib.dump_json(config), end="")
+    if options.diff:
+        changes = config_lib.diff(_other(options.diff), config)
+        print(f"# {options.diff} → {name}" + ("" if changes else ": the same"))
+        for change in changes:
+            print(change)
+    if options.graph:
+        config_lib.write_graph(config, Path(options.graph))
+        print(f"Wrote {options.graph}.")
+
+
+def _other(name: str) -> fdl.Config:
+    """Returns the config of a run directory, a config.json or a recipe."""
+    from mtf import config as config_lib
+
+    if os.path.isdir(name) or name.endswith(".json"):
+        return config_lib.load_config(name)
+    return config_lib.complete(config_lib.resolve(name))
+
+
+def _build(config: fdl.Config, name: str) -> Any:
+    from mtf import config as config_lib
+
+    job = config_lib.build(config)
+    for method in ("run", "describe"):
+        if not callable(getattr(job, method, None)):
+            raise UserError(
+                f"{name} is the config of a {type(job).__name__}, which is no job: it has no "
+                f"{method}(). A recipe returns the config of a job, such as mtf.jobs.Train."
+            )
+    return job
+
+
+def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: str) -> int:
+    from mtf import config as config_lib
+
+    if not _has_run_dir(config):
+        job = _build(config, name)
+        if options.dry_run:
+            print(job.describe())
+        else:
+            job.run()
+        return 0
+    if config.model_dir is None and not options.dry_run:
+        overrides = [config_lib.Override("set", f"model_dir={config_lib.new_run_dir(name)!r}")]
+        config = config_lib.apply_overrides(config, overrides)
+    job = _build(config, name)
+    if config.model_dir is not None:
+        config_lib.check_resume(config, config.model_dir, options.allow)
+    if options.dry_run:
+        print(job.describe())
+        return 0
+    with config_lib.undone_on_refusal(config.model_dir):
+        config_lib.write_run_dir(config.model_dir, config, command, f"The config of {name}.")
+        job.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

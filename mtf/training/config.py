@@ -1,0 +1,193 @@
+"""Settings of the optimizer, the schedule and the trainer. Imports no jax."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mtf.errors import UserError, did_you_mean
+
+SCHEDULE_FACTORS = (
+    "constant",
+    "linear_warmup",
+    "linear_decay",
+    "rsqrt_decay",
+    "rsqrt_normalized_decay",
+    "decay_every",
+    "cosine_decay",
+)
+
+# Logical axis → its part in Adafactor's factored second moment, for parameters of rank > 2
+# (T5X: `adafactor.standard_logical_factor_rules`). BATCH dimensions are separate matrices.
+LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
+    ("vocab", "COLUMN"),
+    ("embed", "ROW"),
+    ("mlp", "COLUMN"),
+    ("heads", "COLUMN"),
+    ("kv", "COLUMN"),
+    ("joined_kv", "COLUMN"),
+    ("relpos_buckets", "NONE"),
+    ("layer_norm_scale", "NONE"),
+    ("layers", "BATCH"),
+    ("stack", "BATCH"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A learning rate as a product of named factors (T5X: `create_learning_rate_scheduler`).
+
+    Attributes:
+      factors: names joined by " * ", among constant, linear_warmup, linear_decay, rsqrt_decay,
+        rsqrt_normalized_decay, decay_every, cosine_decay. `linear_decay` brings its own constant
+        and warm-up.
+      base_learning_rate: the value of `constant`.
+      warmup_steps: of linear_warmup; where the decays begin.
+      decay_factor: of decay_every (a factor) and linear_decay (a slope per step).
+      steps_per_decay: of decay_every.
+      steps_per_cycle: of cosine_decay.
+      step_offset: step at which the schedule begins.
+      min_learning_rate: never less than this.
+    """
+
+    factors: str = "constant * linear_warmup * rsqrt_decay"
+    base_learning_rate: float = 0.5
+    warmup_steps: int = 1000
+    decay_factor: float = 0.5
+    steps_per_decay: int = 20000
+    steps_per_cycle: int = 100000
+    step_offset: int = 0
+    min_learning_rate: float = 1e-8
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name not in SCHEDULE_FACTORS:
+                raise UserError(
+                    f"factors: unknown schedule factor {name!r}; expected names among "
+                    f"{', '.join(SCHEDULE_FACTORS)}, joined by ' * '."
+                    + did_you_mean(name, SCHEDULE_FACTORS)
+                )
+        for field in ("steps_per_decay", "steps_per_cycle"):
+            if getattr(self, field) < 1:
+                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        needs_warmup = {"linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay"}
+        if self.warmup_steps < 1 and needs_warmup & set(self.names):
+            raise UserError(
+                f"warmup_steps must be at least 1 for {self.factors!r}, not {self.warmup_steps}."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The factors' names."""
+        return tuple(name.strip() for name in self.factors.split("*"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Adafactor:
+    """Adafactor as T5X has it (Shazeer & Stern 2018; T5X: `adafactor.py`).
+
+    Attributes:
+      learning_rate: the schedule; its value is multiplied by each parameter's scale.
+      decay_rate: exponent of the second moment's decay.
+      step_offset: step at which fine-tuning began, for the decay.
+      factored: row and column sums instead of the whole second moment of matrices.
+      min_dim_size_to_factor: smaller matrices are not factored.
+      logical_factor_rules: for parameters of rank > 2.
+      multiply_by_parameter_scale: update relative to the parameter's root mean square.
+      clipping_threshold: of an update's root mean square; None: no clipping.
+      beta1: first moment, None: none.
+      weight_decay_rate: fraction of the parameter taken off each step; None: none.
+      weight_decay_rate_lr_exponent: multiplies that fraction by lr ** exponent.
+      global_norm_clip_threshold: of all gradients together; None: no clipping.
+      epsilon1: added to squared gradients.
+      epsilon2: smallest parameter scale.
+    """
+
+    learning_rate: Schedule
+    decay_rate: float = 0.8
+    step_offset: int = 0
+    factored: bool = True
+    min_dim_size_to_factor: int = 128
+    logical_factor_rules: tuple[tuple[str, str], ...] = LOGICAL_FACTOR_RULES
+    multiply_by_parameter_scale: bool = True
+    clipping_threshold: float | None = 1.0
+    beta1: float | None = None
+    weight_decay_rate: float | None = None
+    weight_decay_rate_lr_exponent: float | None = None
+    global_norm_clip_threshold: float | None = None
+    epsilon1: float = 1e-30
+    epsilon2: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_rate("decay_rate", self.decay_rate)
+        if self.beta1 is not None:
+            _check_rate("beta1", self.beta1)
+        _check_positive("clipping_threshold", self.clipping_threshold)
+        _check_positive("global_norm_clip_threshold", self.global_norm_clip_threshold)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW:
+    """AdamW (Loshchilov & Hutter 2019), from optax.
+
+    Attributes:
+      learning_rate: the schedule.
+      beta1: decay of the first moment.
+      beta2: decay of the second moment.
+      epsilon: added to the root of the second moment.
+      weight_decay_rate: times the learning rate, taken off every parameter but norms' scales.
+      global_norm_clip_threshold: of all gradients together; None: no clipping.
+    """
+
+    learning_rate: Schedule
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay_rate: float = 0.0
+    global_norm_clip_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_rate("beta1", self.beta1)
+        _check_rate("beta2", self.beta2)
+        _check_positive("global_norm_clip_threshold", self.global_norm_clip_threshold)
+
+
+def _check_rate(name: str, value: float) -> None:
+    if not 0.0 <= value < 1.0:
+        raise UserError(f"{name} must be in [0, 1), not {value}.")
+
+
+def _check_positive(name: str, value: float | None) -> None:
+    if value is not None and value <= 0:
+        raise UserError(f"{name} must be positive or None, not {value}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """How the training step and the loop run (T5X: `trainer.Trainer` and `train.train`).
+
+    Attributes:
+      num_microbatches: parts of a batch whose gradients are added up before the update. Loss and
+        gradients do not depend on it.
+      stats_period: steps between lines of progress, TensorBoard and metrics.jsonl.
+      eval_period: steps between evaluations; None: none.
+      eval_steps: batches of each evaluation; None: all.
+      loss_chunk_elements: logits are computed in parts of at most so many elements a device
+        where the whole would have more, and never held together.
+    """
+
+    num_microbatches: int = dataclasses.field(default=1, metadata={"on_resume": "may change"})
+    stats_period: int = dataclasses.field(default=100, metadata={"on_resume": "may change"})
+    eval_period: int | None = dataclasses.field(default=1000, metadata={"on_resume": "may change"})
+    eval_steps: int | None = dataclasses.field(default=20, metadata={"on_resume": "may change"})
+    loss_chunk_elements: int = dataclasses.field(
+        default=2**25, metadata={"on_resume": "may change"}
+    )
+
+    def __post_init__(self) -> None:
+        for field in ("num_microbatches", "stats_period", "loss_chunk_elements"):
+            if getattr(self, field) < 1:
+                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        for field in ("eval_period", "eval_steps"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise UserError(f"{field} must be at least 1 or None, not {value}.")

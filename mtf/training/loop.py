@@ -1,0 +1,189 @@
+"""The training loop. In each step, in this order:
+
+    train → count → hear signals → statistics → evaluate → save
+
+Evaluation comes before saving, so that a checkpoint of step N stands for everything that step N
+has to show.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from mtf.checkpoints.manager import CheckpointManager
+from mtf.data.loader import BatchIterator
+from mtf.training.interrupts import Interrupts
+from mtf.training.metrics import MetricsWriter, summarize, timing
+from mtf.training.progress import Progress, duration
+from mtf.training.train_state import TrainState
+from mtf.training.trainer import Trainer
+
+# Name of an evaluation → its batches, anew at each call.
+Evaluations = Mapping[str, Callable[[], Iterable[Any]]]
+
+
+def evaluation_dir(run_dir: Path, name: str) -> Path:
+    """Where an evaluation during training writes its metrics."""
+    return run_dir / "training_eval" / name
+
+
+def train(
+    trainer: Trainer,
+    state: TrainState,
+    batches: BatchIterator,
+    *,
+    train_steps: int,
+    batch_size: int,
+    run_dir: Path,
+    checkpoints: CheckpointManager,
+    evaluations: Evaluations,
+    progress: Progress,
+    setup_seconds: float,
+) -> tuple[TrainState, str | None]:
+    """Trains from the state's step up to `train_steps`.
+
+    Args:
+      trainer: the compiled steps.
+      state: where to begin; its memory is taken over.
+      batches: positioned after the state's step.
+      train_steps: absolute, as in T5X.
+      batch_size: of the global batch.
+      run_dir: where metrics go.
+      checkpoints: where states go.
+      evaluations: what to evaluate on every `eval_period` steps and at the end.
+      progress: where lines go.
+      setup_seconds: for T5X's metric timing/init_or_restore_seconds.
+
+    Returns:
+      The last state, and the name of the signal that ended training early, if one did.
+    """
+    config, partitioning = trainer.config, trainer.partitioning
+    first_step = step = int(state.step)
+    started = period_started = time.perf_counter()
+    writer = MetricsWriter(run_dir / "train", first_step)
+    eval_writers = {
+        name: MetricsWriter(evaluation_dir(run_dir, name), first_step) for name in evaluations
+    }
+    period: list[Any] = []
+    extra = {"timing/init_or_restore_seconds": setup_seconds}
+    stopping = False
+    with Interrupts() as interrupts:
+        while step < train_steps and not stopping:
+            # Train. The step before is waited for, so that the host is one step ahead, no more.
+            batch = partitioning.global_batch(next(batches), batch_size)
+            if step == first_step:
+                extra["timing/compilation_seconds"] = _compile(trainer, state, batch, progress)
+                period_started = time.perf_counter()
+            if period:
+                jax.block_until_ready(period[-1])
+            state, metrics = trainer.train_step(state, batch)
+            step += 1
+            period.append(metrics)
+            progress.tick(step)
+
+            # Hear signals. What there is so far is recorded and saved then, as at the end.
+            stopping = _stop_asked(interrupts, checkpoints, step)
+            last = step == train_steps
+
+            # Statistics.
+            if step % config.stats_period == 0 or last or stopping:
+                summary = summarize(period)
+                now = time.perf_counter()
+                seconds = now - period_started
+                length = batch["decoder_target_tokens"].shape[1]
+                times = timing(len(period), batch_size, length, seconds, now - started)
+                writer.write(step, {**summary, **times, **extra})
+                loss = summary["loss_per_nonpadding_target_token"]
+                progress.stats(step, loss, summary["accuracy"], seconds / len(period))
+                period, extra = [], {}
+                period_started = now
+
+            # Evaluate.
+            pause = time.perf_counter()
+            if config.eval_period is not None and (step % config.eval_period == 0 or last):
+                evaluate(trainer, state, evaluations, eval_writers, step, batch_size, progress)
+                extra["timing/evaluate_seconds"] = time.perf_counter() - pause
+
+            # Save.
+            if checkpoints.due(step) or last or stopping:
+                extra["timing/checkpoint_seconds"] = _save(checkpoints, step, state, batches)
+            period_started += time.perf_counter() - pause
+
+        checkpoints.wait()
+    for each in (writer, *eval_writers.values()):
+        each.close()
+    return state, None if step >= train_steps else interrupts.requested or "preemption"
+
+
+def evaluate(
+    trainer: Trainer,
+    state: TrainState,
+    evaluations: Evaluations,
+    writers: dict[str, MetricsWriter],
+    step: int,
+    batch_size: int,
+    progress: Progress,
+) -> None:
+    """The loss on each evaluation's batches, without dropout (T5X: `train_eval`)."""
+    for name, make_batches in evaluations.items():
+        sums: list[Any] = []
+        for rows in make_batches():
+            if trainer.config.eval_steps is not None and len(sums) == trainer.config.eval_steps:
+                break
+            batch = trainer.partitioning.global_batch(rows, batch_size)
+            sums.append(trainer.eval_step(state.params, batch))
+        if sums:
+            summary = summarize(sums)
+            writers[name].write(step, summary)
+            loss, accuracy = summary["loss_per_nonpadding_target_token"], summary["accuracy"]
+            progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
+
+
+def _compile(trainer: Trainer, state: TrainState, batch: Any, progress: Progress) -> float:
+    start = time.perf_counter()
+    progress.note("compiling …")
+    _interruptibly(lambda: trainer.compile(state, batch))
+    seconds = time.perf_counter() - start
+    progress.note(f"compiled in {duration(seconds)}")
+    return seconds
+
+
+def _interruptibly(work: Callable[[], object]) -> None:
+    """Does what stays outside of Python for minutes, and hears signals meanwhile.
+
+    Python handles signals in the main thread only, between two of its own instructions.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="compile", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _save(
+    checkpoints: CheckpointManager, step: int, state: TrainState, batches: BatchIterator
+) -> float:
+    start = time.perf_counter()
+    checkpoints.save(step, state, batches.get_state())
+    return time.perf_counter() - start
+
+
+def _stop_asked(interrupts: Interrupts, checkpoints: CheckpointManager, step: int) -> bool:
+    """Whether to stop; where there are several processes, all of them agree on it."""
+    if jax.process_count() == 1:
+        return interrupts.requested is not None
+    return checkpoints.reached_preemption(step)

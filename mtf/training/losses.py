@@ -1,0 +1,211 @@
+"""Cross-entropy with z-loss and label smoothing (T5X: `losses.py`), computed in chunks.
+
+Logits are (batch, length, vocabulary) in float32: for mT5 the largest array of a step by far. Here
+they exist for a few positions at a time, and the gradients are made while they exist.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Factor = float | str | None
+
+
+class LossSums(NamedTuple):
+    """Sums over the tokens of a batch, weighted: scalars, float32.
+
+    Attributes:
+      loss: cross-entropy plus z-loss.
+      z_loss: its part in `loss`.
+      num_correct: tokens (weighted 1) whose most probable prediction is the target.
+    """
+
+    loss: jax.Array
+    z_loss: jax.Array
+    num_correct: jax.Array
+
+
+def weighted_cross_entropy(
+    hidden: jax.Array,
+    kernel: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    *,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    chunk: int | None = None,
+) -> LossSums:
+    """Summed cross-entropy of softmax(hidden @ kernel) against `targets`.
+
+    The entropy of smoothed labels is taken off, so that a perfect prediction costs 0.
+
+    Args:
+      hidden: (batch, length, emb), any float type; the product is in float32.
+      kernel: (emb, vocabulary) float32.
+      targets: (batch, length) ids.
+      weights: (batch, length) float32 factor of each token; not differentiated.
+      z_loss: weight of log²Z.
+      label_smoothing: probability given to the other tokens.
+      chunk: positions whose logits exist at a time; None: all.
+    """
+    length = hidden.shape[1]
+    chunk = length if chunk is None else min(chunk, length)
+    padding = -length % chunk
+    if padding:
+        hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0)))
+        targets = jnp.pad(targets, ((0, 0), (0, padding)))
+        weights = jnp.pad(weights, ((0, 0), (0, padding)))
+    weights = weights.astype(jnp.float32)
+    return _cross_entropy(hidden, kernel, targets, weights, z_loss, label_smoothing, chunk)
+
+
+class _ChunkGradients(NamedTuple):
+    hidden: jax.Array
+    kernel: jax.Array
+
+
+def _chunk(
+    hidden: jax.Array,
+    kernel: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    z_loss: float,
+    label_smoothing: float,
+    with_gradients: bool,
+) -> tuple[LossSums, _ChunkGradients | None]:
+    """Sums over one chunk of positions, and the gradients of `loss`."""
+    vocab = kernel.shape[1]
+    rows = hidden.reshape(-1, hidden.shape[-1]).astype(jnp.float32)  # (batch·chunk, emb)
+    targets, weights = targets.reshape(-1), weights.reshape(-1)
+    logits = rows @ kernel
+    is_target = jnp.arange(vocab)[None, :] == targets[:, None]
+
+    # The target has probability `confidence` and every other token `low`.
+    confidence, low = 1.0 - label_smoothing, label_smoothing / (vocab - 1)
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    target_logit = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+    cross_entropy = log_z - (confidence - low) * target_logit
+    if label_smoothing:
+        cross_entropy -= low * jnp.sum(logits, axis=-1)
+        cross_entropy += confidence * math.log(confidence) + (vocab - 1) * low * math.log(low)
+    z = z_loss * jnp.square(log_z)
+    # The first of equal logits is the prediction, as in argmax.
+    best = jnp.argmax(logits, axis=-1)
+    counted = (weights > 0).astype(jnp.float32)
+    sums = LossSums(
+        jnp.sum((cross_entropy + z) * weights),
+        jnp.sum(z * weights),
+        jnp.sum((best == targets) * counted),
+    )
+    if not with_gradients:
+        return sums, None
+    probabilities = jnp.exp(logits - log_z[:, None]) * (1.0 + 2.0 * z_loss * log_z)[:, None]
+    expected = jnp.where(is_target, confidence, low)
+    d_logits = (probabilities - expected) * weights[:, None]
+    d_hidden = (d_logits @ kernel.T).reshape(hidden.shape).astype(hidden.dtype)
+    return sums, _ChunkGradients(d_hidden, rows.T @ d_logits)
+
+
+def _all_chunks(
+    hidden: jax.Array,
+    kernel: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    z_loss: float,
+    label_smoothing: float,
+    chunk: int,
+    with_gradients: bool,
+) -> tuple[LossSums, _ChunkGradients | None]:
+    options = (z_loss, label_smoothing, with_gradients)
+    num_chunks = hidden.shape[1] // chunk
+    if num_chunks == 1:
+        return _chunk(hidden, kernel, targets, weights, *options)
+
+    def split(x: jax.Array) -> jax.Array:  # (batch, length, …) → (chunks, batch, chunk, …)
+        return jnp.moveaxis(x.reshape(x.shape[0], num_chunks, chunk, *x.shape[2:]), 1, 0)
+
+    def body(carry: Any, xs: Any) -> tuple[Any, Any]:
+        sums, d_kernel = carry
+        h, t, w = xs
+        new, gradients = _chunk(h, kernel, t, w, *options)
+        sums = jax.tree.map(jnp.add, sums, new)
+        if gradients is None:
+            return (sums, d_kernel), None
+        return (sums, d_kernel + gradients.kernel), gradients.hidden
+
+    zero = LossSums(*(jnp.zeros((), jnp.float32),) * 3)
+    d_kernel = jnp.zeros_like(kernel) if with_gradients else None
+    xs = (split(hidden), split(targets), split(weights))
+    (sums, d_kernel), d_hidden = jax.lax.scan(body, (zero, d_kernel), xs)
+    if d_kernel is None:
+        return sums, None
+    return sums, _ChunkGradients(jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape), d_kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _cross_entropy(
+    hidden: jax.Array,
+    kernel: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    z_loss: float,
+    label_smoothing: float,
+    chunk: int,
+) -> LossSums:
+    args = (hidden, kernel, targets, weights, z_loss, label_smoothing, chunk)
+    return _all_chunks(*args, with_gradients=False)[0]
+
+
+def _backward(
+    z_loss: float,
+    label_smoothing: float,
+    chunk: int,
+    gradients: _ChunkGradients,
+    cotangents: LossSums,
+) -> tuple[jax.Array, jax.Array, None, None]:
+    scale = cotangents.loss
+    d_hidden = gradients.hidden * scale.astype(gradients.hidden.dtype)
+    return d_hidden, gradients.kernel * scale, None, None
+
+
+_cross_entropy.defvjp(functools.partial(_all_chunks, with_gradients=True), _backward)
+
+
+def normalizing_factor_and_weights(
+    factor: Factor, batch: Mapping[str, jax.Array]
+) -> tuple[jax.Array | float, jax.Array]:
+    """What a batch's loss is divided by, and the weight of each of its tokens.
+
+    Taken over the whole batch, before it is cut into microbatches, so that neither loss nor
+    gradients depend on their number (T5X normalises every microbatch by itself).
+
+    Args:
+      factor: a number, None (1.0), NUM_REAL_TARGET_TOKENS, NUM_TOTAL_TARGET_TOKENS or
+        AVERAGE_PER_SEQUENCE (T5X: `SpecialLossNormalizingFactor`).
+      batch: with `decoder_loss_weights` or `decoder_target_tokens`, and segment ids if packed.
+
+    Returns:
+      (factor, weights (batch, length) float32).
+    """
+    targets = batch["decoder_target_tokens"]
+    weights = batch.get("decoder_loss_weights", targets > 0).astype(jnp.float32)
+    if factor == "NUM_REAL_TARGET_TOKENS":
+        return jnp.sum(weights), weights
+    if factor == "NUM_TOTAL_TARGET_TOKENS":
+        return float(targets.size), weights
+    if factor == "AVERAGE_PER_SEQUENCE":
+        segments = batch.get("decoder_segment_ids")
+        if segments is None:
+            total = jnp.sum(weights, axis=-1, keepdims=True)
+        else:
+            same = segments[:, :, None] == segments[:, None, :]  # (batch, length, length)
+            total = jnp.einsum("bij,bj->bi", same.astype(jnp.float32), weights)
+        weights = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1.0), 0.0)
+        return jnp.sum(weights), weights
+    return (1.0 if factor is None else float(factor)), weights

@@ -1,0 +1,240 @@
+"""The compiled steps of training and evaluation (T5X: `trainer.Trainer`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec
+
+from mtf.models import t5
+from mtf.models.config import EncoderDecoderModel
+from mtf.partitioning.mesh import Partitioning
+from mtf.training import config as settings
+from mtf.training.losses import LossSums, normalizing_factor_and_weights, weighted_cross_entropy
+from mtf.training.optimizers import make_optimizer
+from mtf.training.schedules import learning_rate
+from mtf.training.train_state import TrainState, init_state, state_shapes, state_shardings
+
+Batch = Mapping[str, jax.Array]
+Metrics = dict[str, jax.Array]
+
+
+def loss_fn(
+    model: EncoderDecoderModel,
+    params: t5.Params,
+    batch: Batch,
+    weights: jax.Array,
+    dropout_rng: jax.Array | None = None,
+    chunk: int | None = None,
+) -> tuple[jax.Array, LossSums]:
+    """Loss summed over the tokens of a batch, and its parts.
+
+    Args:
+      model: the network and its loss.
+      params: unrolled or stacked.
+      batch: as `t5.apply` takes it.
+      weights: (batch, length) float32, already divided by the normalizing factor.
+      dropout_rng: None turns dropout off.
+      chunk: target positions whose logits exist at a time.
+    """
+    network = model.network
+    sums = weighted_cross_entropy(
+        t5.decoder_output(network, params, batch, dropout_rng),
+        t5.output_kernel(network, params),
+        batch["decoder_target_tokens"],
+        weights,
+        z_loss=model.z_loss,
+        label_smoothing=model.label_smoothing,
+        chunk=chunk,
+    )
+    return sums.loss, sums
+
+
+def batch_metrics(batch: Batch) -> Metrics:
+    """Counts of a batch from which T5X's metrics are made."""
+    targets = batch["decoder_target_tokens"]
+    metrics = {
+        "num_seqs": jnp.float32(targets.shape[0]),
+        "num_target_tokens": jnp.float32(targets.size),
+        "num_weighted_tokens": jnp.sum(
+            (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
+        ),
+    }
+    for side, segments in zip(("encoder", "decoder"), t5.segments(batch), strict=True):
+        metrics[f"num_tokens/{side}"] = jnp.float32(segments.size)
+        metrics[f"num_nonpadding_tokens/{side}"] = jnp.sum((segments > 0).astype(jnp.float32))
+        # Segments are numbered from 1 in each row.
+        metrics[f"num_examples/{side}"] = jnp.sum(jnp.max(segments, axis=-1)).astype(jnp.float32)
+    return metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """Compiles and runs steps for one model, optimizer and mesh.
+
+    Attributes:
+      model: the network and its loss.
+      optimizer: its settings.
+      partitioning: the mesh.
+      config: microbatches and chunks.
+      random_seed: of initial parameters and dropout.
+    """
+
+    model: EncoderDecoderModel
+    optimizer: settings.Adafactor | settings.AdamW
+    partitioning: Partitioning
+    config: settings.Trainer = settings.Trainer()
+    random_seed: int = 0
+
+    @property
+    def stacked(self) -> bool:
+        """Whether parameters in memory are stacked by layer."""
+        return self.model.network.scan_layers
+
+    @functools.cached_property
+    def _rngs(self) -> tuple[jax.Array, jax.Array]:
+        init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
+        return init_rng, trainer_rng
+
+    @functools.cached_property
+    def state_shapes(self) -> TrainState:
+        """Shapes and dtypes of the state in memory."""
+        return state_shapes(self.model.network, self.optimizer, stacked=self.stacked)
+
+    @functools.cached_property
+    def state_shardings(self) -> TrainState:
+        """Where each array of the state lies."""
+        network, shapes = self.model.network, self.state_shapes
+        return state_shardings(network, shapes, self.partitioning, stacked=self.stacked)
+
+    def init_state(self) -> TrainState:
+        """A fresh state at step 0, made on the devices where it stays."""
+
+        @functools.partial(jax.jit, out_shardings=self.state_shardings)
+        def init(rng: jax.Array) -> TrainState:
+            return init_state(self.model.network, self.optimizer, rng, stacked=self.stacked)
+
+        with self._on_mesh():
+            return init(self._rngs[0])
+
+    # ------------------------------------------------------------------------------ one step
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        """One update. The old state's memory is reused: it is gone afterwards."""
+        with self._on_mesh():
+            return self._compiled_train_step(state, batch)
+
+    def eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
+        """The sums of one batch, without dropout."""
+        with self._on_mesh():
+            return self._jit_eval_step(params, batch)
+
+    def compile(self, state: Any, batch: Any) -> Any:
+        """Compiles the training step ahead of its first call; returns jax's compiled object.
+
+        Args:
+          state: a state, or its shapes.
+          batch: a global batch, or its shapes.
+        """
+        with self._on_mesh():
+            compiled = self._jit_train_step.lower(state, batch).compile()
+        self.__dict__["_compiled_train_step"] = compiled
+        return compiled
+
+    def _on_mesh(self) -> Any:
+        return jax.set_mesh(self.partitioning.mesh)
+
+    @functools.cached_property
+    def _compiled_train_step(self) -> Any:
+        return self._jit_train_step
+
+    @functools.cached_property
+    def _jit_train_step(self) -> Any:
+        return jax.jit(
+            self._train_step,
+            donate_argnums=0,
+            in_shardings=(self.state_shardings, self.partitioning.batch),
+            out_shardings=(self.state_shardings, self.partitioning.replicated),
+        )
+
+    @functools.cached_property
+    def _jit_eval_step(self) -> Any:
+        return jax.jit(
+            self._eval_step,
+            in_shardings=(self.state_shardings.params, self.partitioning.batch),
+            out_shardings=self.partitioning.replicated,
+        )
+
+    def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        rate = learning_rate(self.optimizer.learning_rate, state.step)
+        dropout_rng = None
+        if self.model.network.dropout_rate > 0:
+            dropout_rng = jax.random.fold_in(self._rngs[1], state.step)
+        grads, sums = self._gradients(state.params, batch, dropout_rng)
+        threshold = self.optimizer.global_norm_clip_threshold
+        if threshold is not None:
+            scale = jnp.minimum(1.0, threshold / optax.global_norm(grads))
+            grads = jax.tree.map(lambda g: g * scale, grads)
+        axes = t5.param_axes(self.model.network, stacked=self.stacked)
+        params, param_states = make_optimizer(self.optimizer, axes).update(
+            state.step, rate, grads, state.params, state.param_states
+        )
+        metrics = {**batch_metrics(batch), **sums._asdict(), "learning_rate": rate}
+        return TrainState(state.step + 1, params, param_states), metrics
+
+    def _eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
+        factor, weights = normalizing_factor_and_weights(self.model.loss_normalizing_factor, batch)
+        chunk = self._chunk(batch)
+        _, sums = loss_fn(self.model, params, batch, weights / factor, chunk=chunk)
+        return {**batch_metrics(batch), **sums._asdict()}
+
+    def _chunk(self, batch: Batch) -> int | None:
+        """Target positions whose logits may exist at a time on each device."""
+        rows, length = batch["decoder_target_tokens"].shape
+        partitioning = self.partitioning
+        devices = partitioning.num_data_shards * partitioning.mesh.shape["model"]
+        per_position = math.ceil(rows * self.model.network.vocab_size / devices)
+        if per_position * length <= self.config.loss_chunk_elements:
+            return None
+        return max(1, self.config.loss_chunk_elements // per_position)
+
+    def _gradients(
+        self, params: t5.Params, batch: Batch, dropout_rng: jax.Array | None
+    ) -> tuple[t5.Params, LossSums]:
+        """Gradients and loss of a batch, added up over its microbatches."""
+        factor, weights = normalizing_factor_and_weights(self.model.loss_normalizing_factor, batch)
+        weights = weights / factor
+        grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
+        num_microbatches = self.config.num_microbatches
+        if num_microbatches == 1:
+            return grad_fn(self.model, params, batch, weights, dropout_rng, self._chunk(batch))
+
+        parts = {**batch, "_weights": weights}
+        parts = jax.tree.map(self._split, parts)
+        chunk = self._chunk({k: v[0] for k, v in parts.items()})
+
+        def body(carry: Any, xs: Any) -> tuple[Any, None]:
+            part, i = xs
+            part = dict(part)
+            part_weights = part.pop("_weights")
+            rng = None if dropout_rng is None else jax.random.fold_in(dropout_rng, i)
+            new = grad_fn(self.model, params, part, part_weights, rng, chunk)
+            return jax.tree.map(jnp.add, carry, new), None
+
+        zero = jax.tree.map(jnp.zeros_like, params), LossSums(*(jnp.zeros((), jnp.float32),) * 3)
+        (grads, sums), _ = jax.lax.scan(body, zero, (parts, jnp.arange(num_microbatches)))
+        return grads, sums
+
+    def _split(self, x: jax.Array) -> jax.Array:
+        """(batch, …) → (microbatches, rows, …), every device keeping rows that it has already."""
+        num_microbatches = self.config.num_microbatches
+        x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
+        spec = PartitionSpec(None, ("data", "fsdp"))
+        return jax.lax.with_sharding_constraint(jnp.swapaxes(x, 0, 1), spec)

@@ -1,0 +1,241 @@
+"""Whether an exported model computes in PyTorch what its checkpoint computes here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from conversion import huggingface
+from conversion.errors import ConversionError
+from conversion.tokenizer import Bytes
+from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.models import t5
+from mtf.models.config import T5Config
+
+TOLERANCE = 1e-4
+
+# Real text of several lengths and scripts; padded to one length, the shorter rows are masked.
+_TEXTS = (
+    "Yes.",
+    "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
+    "Ninety-nine percent of the work is finding out which 1% matters; the rest is typing (mostly).",
+    "Größe, naïveté, façade: l'été à Besançon coûte 25 € de plus qu'à Brașov și Țara Făgărașului.",
+    "Съешь же ещё этих мягких французских булок, да выпей чаю.",
+    "今日はとても良い天気ですね。 مرحبا بالعالم 👋🏽",
+    "A much longer text follows. " * 12,
+)
+_RANDOM_SHAPES = ((3, 17, 9), (2, 160, 144))  # batch, encoder length, decoder length
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What the comparison found.
+
+    Attributes:
+      random_tokens: largest difference of any logit on random tokens.
+      real_text: the same on real text; None without a tokenizer.
+      largest_logit: to see the differences in proportion.
+      tokenizer_problem: the first text that the two tokenizers split differently.
+    """
+
+    random_tokens: float
+    real_text: float | None
+    largest_logit: float
+    tokenizer_problem: str | None
+
+    @property
+    def passed(self) -> bool:
+        """All logits within TOLERANCE (none of them NaN), and the same token ids."""
+        found = [self.random_tokens] + ([] if self.real_text is None else [self.real_text])
+        return all(delta <= TOLERANCE for delta in found) and self.tokenizer_problem is None
+
+    def report(self) -> str:
+        """Lines to print."""
+        real = "" if self.real_text is None else f", {self.real_text:.2e} on real text"
+        lines = [
+            f"Verified: float32 logits, JAX against PyTorch: max |Δ| = {self.random_tokens:.2e} "
+            f"on random tokens{real} (largest |logit| {self.largest_logit:.3g}, "
+            f"at most {TOLERANCE:.0e} allowed)"
+        ]
+        if self.real_text is not None and self.tokenizer_problem is None:
+            lines.append(f"Verified: the tokenizer gives the same ids on {len(_TEXTS)} texts")
+        if self.passed:
+            return "\n".join(lines)
+        lines[0] = lines[0].replace("Verified", "Compared")
+        if self.tokenizer_problem is not None:
+            lines.append(f"The tokenizers differ: {self.tokenizer_problem}")
+        return "\n".join([*lines, "VERIFICATION FAILED: nothing was written"])
+
+
+def compare(export: huggingface.Export, directory: Path) -> Comparison:
+    """Loads `directory` with `transformers` and the checkpoint here, and compares logits.
+
+    Raises:
+      ConversionError: `transformers` misses tensors or finds others than it expects.
+    """
+    with _quiet():
+        model = _load_torch(export, directory)
+        tokenizer_problem, text_ids = _compare_tokenizers(export, directory)
+    config, params = load_network(export)
+    rng = np.random.default_rng(0)
+
+    deltas, largest = [], 0.0
+    batches = [
+        _random_batch(rng, export.architecture.vocab_size, *shape) for shape in _RANDOM_SHAPES
+    ]
+    if text_ids is not None:
+        batches.append(_text_batch(text_ids))
+    for encoder_tokens, decoder_tokens in batches:
+        ours = _our_logits(config, params, encoder_tokens, decoder_tokens)
+        theirs = _torch_logits(model, encoder_tokens, decoder_tokens)
+        deltas.append(float(np.max(np.abs(ours - theirs))))
+        largest = max(largest, float(np.max(np.abs(ours))))
+    num_random = len(_RANDOM_SHAPES)
+    return Comparison(
+        random_tokens=float(np.max(deltas[:num_random])),
+        real_text=deltas[num_random] if text_ids is not None else None,
+        largest_logit=largest,
+        tokenizer_problem=tokenizer_problem,
+    )
+
+
+def _random_batch(
+    rng: np.random.Generator, vocab_size: int, batch: int, encoder: int, decoder: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Encoder tokens whose rows end in ever more padding, and decoder tokens."""
+    encoder_tokens = rng.integers(1, vocab_size, (batch, encoder))
+    for row in range(batch):
+        encoder_tokens[row, encoder - row * encoder // (2 * batch) :] = 0
+    decoder_tokens = rng.integers(1, vocab_size, (batch, decoder))
+    decoder_tokens[:, 0] = 0  # what generation starts from
+    return encoder_tokens, decoder_tokens
+
+
+def _text_batch(text_ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    length = max(map(len, text_ids))
+    encoder_tokens = np.array([ids + [0] * (length - len(ids)) for ids in text_ids])
+    targets = text_ids[len(text_ids) // 2]
+    decoder_tokens = np.tile([0, *targets[:-1]], (len(text_ids), 1))
+    return encoder_tokens, decoder_tokens
+
+
+def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
+    """The checkpoint in our model, its numbers rounded as the export's are."""
+    sizes = export.architecture
+    config = T5Config(
+        vocab_size=sizes.vocab_size,
+        emb_dim=sizes.emb_dim,
+        num_heads=sizes.num_heads,
+        head_dim=sizes.head_dim,
+        num_encoder_layers=sizes.num_encoder_layers,
+        num_decoder_layers=sizes.num_decoder_layers,
+        mlp_dim=sizes.mlp_dim,
+        mlp_activations=sizes.mlp_activations,
+        logits_via_embedding=sizes.logits_via_embedding,
+        relative_attention_num_buckets=sizes.relative_attention_num_buckets,
+        relative_attention_max_distance=export.relative_attention_max_distance,
+        dropout_rate=0.0,
+        dtype="float32",
+        scan_layers=False,
+    )
+    tensors = export.checkpoint.parameters()
+    written = huggingface.DTYPES[export.dtype]
+    params: t5.Params = {}
+    for entry in export.entries:
+        *parents, last = entry.t5x.split("/")
+        node = params
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = tensors[entry.t5x].read().astype(written).astype(np.float32)
+    return config, params
+
+
+def _our_logits(
+    config: T5Config, params: t5.Params, encoder_tokens: np.ndarray, decoder_tokens: np.ndarray
+) -> np.ndarray:
+    # On the CPU, in whole float32: an accelerator's products are rounder by default.
+    with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("float32"):
+        batch = {
+            "encoder_input_tokens": jnp.asarray(encoder_tokens, jnp.int32),
+            "decoder_input_tokens": jnp.asarray(decoder_tokens, jnp.int32),
+            "decoder_target_tokens": jnp.ones(decoder_tokens.shape, jnp.int32),
+        }
+        return np.asarray(jax.jit(functools.partial(t5.apply, config))(params, batch))
+
+
+def _load_torch(export: huggingface.Export, directory: Path) -> Any:
+    import transformers
+
+    model_class = getattr(transformers, export.class_name)
+    model, info = model_class.from_pretrained(directory, output_loading_info=True)
+    problems = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    if any(problems.values()):
+        raise ConversionError(
+            f"transformers {transformers.__version__} does not accept all tensors: {problems}"
+        )
+    return model.float().eval()
+
+
+def _torch_logits(model: Any, encoder_tokens: np.ndarray, decoder_tokens: np.ndarray) -> np.ndarray:
+    import torch
+
+    with torch.no_grad():
+        logits = model(
+            input_ids=torch.from_numpy(encoder_tokens),
+            attention_mask=torch.from_numpy((encoder_tokens != 0).astype(np.int64)),
+            decoder_input_ids=torch.from_numpy(decoder_tokens),
+        ).logits
+    return np.asarray(logits.numpy())
+
+
+def _compare_tokenizers(
+    export: huggingface.Export, directory: Path
+) -> tuple[str | None, list[list[int]] | None]:
+    """The first difference, and the ids of the texts; None without a tokenizer."""
+    if export.tokenizer is None:
+        return None, None
+    from transformers import AutoTokenizer
+
+    vocabulary: ByteVocabulary | SentencePieceVocabulary
+    if isinstance(export.tokenizer, Bytes):
+        vocabulary = ByteVocabulary(export.tokenizer.extra_ids)
+    else:
+        path = str(export.tokenizer.model.path)
+        vocabulary = SentencePieceVocabulary(path, export.tokenizer.extra_ids)
+    theirs = AutoTokenizer.from_pretrained(directory)
+    text_ids, problem = [], None
+    for text in _TEXTS:
+        expected = [*vocabulary.encode(text), vocabulary.eos_id]
+        text_ids.append(expected)
+        found = theirs(text).input_ids
+        if found != expected and problem is None:
+            problem = f"{text!r} is {expected} here and {found} in transformers"
+    if export.tokenizer.extra_ids and problem is None:
+        expected_id = vocabulary.sentinel(0)
+        found_id = theirs.convert_tokens_to_ids("<extra_id_0>")
+        if found_id != expected_id:
+            problem = f"<extra_id_0> is {expected_id} here and {found_id} in transformers"
+    return problem, text_ids
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the notes and progress bars of `transformers`."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()

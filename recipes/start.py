@@ -1,0 +1,59 @@
+"""The first run of a new user."""
+
+from __future__ import annotations
+
+import fiddle as fdl
+
+from mtf import builders
+from mtf.jobs import Train
+
+
+def quickstart(
+    train_steps: int = 1000,
+    batch_size: int = 16,
+    files: str | tuple[str, ...] | None = None,
+) -> fdl.Config[Train]:
+    """Trains a small T5 1.1 from scratch on English text, in minutes on a laptop.
+
+    The text is what every Python carries: its documentation topics and the docstrings of its
+    standard library. It is read as bytes with ByT5's ids and 125 sentinels above them, and the
+    model learns T5's span corruption (Raffel et al. 2020, §3.1.4): 15% of the bytes are hidden, in
+    spans of three on average.
+
+    Command: `python -m mtf.run recipes.quickstart`; with your own text
+    `python -m mtf.run recipes.quickstart --set data.files=my.txt`.
+    Hardware: two CPU cores, under three minutes.
+    Expect: a loss of 3 nats a target byte after 100 steps and about 2.15 at the end, on held-out
+    text too. It has learned the form of the task and which letters are common, not English.
+
+    Args:
+      train_steps: updates.
+      batch_size: packed rows of 64 bytes.
+      files: your text instead; `.txt`, `.jsonl`, `.tsv`, or `.gz` of them.
+    """
+    return builders.job.train(
+        model=builders.model.t5(
+            vocab_size=builders.model.BYT5_VOCAB_SIZE,
+            emb_dim=256,
+            num_heads=4,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            mlp_dim=512,
+            dropout_rate=0.0,
+            dtype="float32",
+            scan_layers=False,
+        ),
+        data=builders.data.text_files(
+            builders.vocabulary.byte(extra_ids=125),
+            inputs_length=64,
+            targets_length=14,
+            files=files,
+        ),
+        optimizer=builders.optimizer.adafactor(
+            builders.schedule.rsqrt(learning_rate=0.35, warmup_steps=300)
+        ),
+        train_steps=train_steps,
+        batch_size=batch_size,
+        trainer=builders.trainer.trainer(stats_period=50, eval_period=250, eval_steps=20),
+        checkpoint=builders.checkpoint.checkpoint(period=250, keep=3),
+    )

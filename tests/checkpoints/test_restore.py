@@ -1,0 +1,206 @@
+"""Starting from checkpoints of every layout, in every mode."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+import conversion
+from mtf.checkpoints.config import RestoreCheckpointConfig, SaveCheckpointConfig
+from mtf.checkpoints.manager import CheckpointManager
+from mtf.checkpoints.restore import checkpoint_paths, restore_state
+from mtf.errors import UserError
+from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.mesh import Partitioning
+from mtf.training.config import Adafactor, AdamW, Schedule
+from mtf.training.train_state import TrainState
+from mtf.training.trainer import Trainer
+from tests.conftest import GOLDEN, needs_shared
+from tests.training import golden
+
+SMALL = T5Config(
+    vocab_size=32,
+    emb_dim=8,
+    num_heads=2,
+    head_dim=4,
+    num_encoder_layers=2,
+    num_decoder_layers=1,
+    mlp_dim=12,
+    dtype="float32",
+    scan_layers=False,
+)
+
+
+def make_trainer(
+    network: T5Config = SMALL, optimizer: Adafactor | AdamW | None = None, seed: int = 0
+) -> Trainer:
+    partitioning = Partitioning.create(PjitPartitioner(), jax.devices()[:1])
+    optimizer = optimizer or Adafactor(Schedule(), min_dim_size_to_factor=8)
+    return Trainer(EncoderDecoderModel(network), optimizer, partitioning, random_seed=seed)
+
+
+def restore(trainer: Trainer, path: Path, **options: Any) -> TrainState:
+    return restore_state(
+        path,
+        trainer.state_shapes,
+        trainer.state_shardings,
+        initial=trainer.init_state,
+        **options,
+    )
+
+
+def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        np.testing.assert_array_equal(value, b[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
+    """A run directory with steps 0 and 7 (the same state but for the step), and that state."""
+    run_dir = tmp_path_factory.mktemp("run")
+    trainer = make_trainer(seed=1)
+    state = trainer.init_state()
+    manager = CheckpointManager(run_dir, SaveCheckpointConfig(), stacked=False)
+    manager.save(0, state, {"place": 0})
+    seven = dataclasses.replace(state, step=state.step + 7)
+    manager.save(7, seven, {"place": 7})
+    manager.close()
+    return run_dir, golden.flat(seven, trainer)
+
+
+def test_own_checkpoints_come_back_whole_scanned_or_not(
+    saved: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    run_dir, expected = saved
+    for scan_layers in (False, True):
+        trainer = make_trainer(dataclasses.replace(SMALL, scan_layers=scan_layers))
+        assert_same(golden.flat(restore(trainer, run_dir), trainer), expected)
+
+
+def test_own_checkpoints_have_t5xs_names(saved: tuple[Path, dict[str, np.ndarray]]) -> None:
+    run_dir, _ = saved
+    checkpoint = conversion.open_checkpoint(run_dir)
+    assert checkpoint.step == 7
+    names = set(checkpoint.tensors)
+    assert "target/encoder/layers_1/attention/query/kernel" in names
+    assert "state/param_states/decoder/layers_0/mlp/wi_0/kernel/v_row" in names
+    assert "state/step" in names
+
+
+def test_a_scanned_run_saves_what_an_unrolled_one_does(tmp_path: Path) -> None:
+    saved = []
+    for scan_layers in (False, True):
+        trainer = make_trainer(dataclasses.replace(SMALL, scan_layers=scan_layers))
+        run_dir = tmp_path / str(scan_layers)
+        manager = CheckpointManager(run_dir, SaveCheckpointConfig(), stacked=scan_layers)
+        manager.save(0, trainer.init_state(), {})
+        manager.close()
+        tensors = conversion.open_checkpoint(run_dir).tensors
+        saved.append({name: tensor.read() for name, tensor in tensors.items()})
+    assert_same(*saved)
+
+
+def test_the_save_dtype_is_that_of_the_parameters_on_disk(tmp_path: Path) -> None:
+    trainer = make_trainer()
+    state = trainer.init_state()
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(dtype="bfloat16"), stacked=False)
+    manager.save(0, state, {})
+    manager.close()
+    tensors = conversion.open_checkpoint(tmp_path).tensors
+    for name, tensor in tensors.items():
+        if name.startswith("target/"):
+            assert tensor.dtype == ml_dtypes.bfloat16, name
+        elif name != "state/step":
+            assert tensor.dtype == np.float32, name
+    kernel = "target/encoder/layers_0/mlp/wo/kernel"
+    expected = golden.flat(state, trainer)[kernel].astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(tensors[kernel].read(), expected)
+    assert golden.flat(restore(trainer, tmp_path), trainer)[kernel].dtype == np.float32
+
+
+def test_modes(saved: tuple[Path, dict[str, np.ndarray]]) -> None:
+    run_dir, _ = saved
+    folder = run_dir / "checkpoints"
+
+    def steps(path: Path, mode: Any) -> list[str]:
+        return [p.name for p in checkpoint_paths(RestoreCheckpointConfig(str(path), mode))]
+
+    assert steps(folder, "latest") == ["checkpoint_7"]
+    assert steps(run_dir, "latest") == ["checkpoint_7"]
+    assert steps(folder, "all") == ["checkpoint_0", "checkpoint_7"]
+    assert steps(folder / "checkpoint_0", "specific") == ["checkpoint_0"]
+    with pytest.raises(UserError, match=r"does not exist\. Did you mean checkpoints\?"):
+        steps(run_dir / "checkpoint", "latest")
+    with pytest.raises(UserError, match="holds no complete checkpoint"):
+        steps(folder / "checkpoint_7" / "data", "latest")
+
+
+def test_assignment_map_renames_and_leaves_out(
+    saved: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    run_dir, theirs = saved
+    trainer = make_trainer(dataclasses.replace(SMALL, num_decoder_layers=2), seed=9)
+    fresh = golden.flat(trainer.init_state(), trainer)
+    ours = golden.flat(
+        restore(
+            trainer,
+            run_dir,
+            assignment_map=(
+                (r"(.*)/decoder/layers_1/(.*)", r"\1/decoder/layers_0/\2"),
+                (r"state/step", None),
+                (r".*/encoder_norm/.*", None),
+            ),
+        ),
+        trainer,
+    )
+    kernel = "target/decoder/layers_{}/mlp/wo/kernel"
+    np.testing.assert_array_equal(ours[kernel.format(1)], theirs[kernel.format(0)])
+    np.testing.assert_array_equal(ours[kernel.format(0)], theirs[kernel.format(0)])
+    assert ours["state/step"] == 0
+    name = "target/encoder/encoder_norm/scale"
+    np.testing.assert_array_equal(ours[name], fresh[name])
+
+
+def test_missing_tensors_are_refused_or_started_from_scratch(
+    saved: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    run_dir, theirs = saved
+    trainer = make_trainer(optimizer=AdamW(Schedule()), seed=9)
+    with pytest.raises(UserError, match=r"state/param_states/.*/mu: missing there"):
+        restore(trainer, run_dir)
+    ours = golden.flat(restore(trainer, run_dir, fallback_to_scratch=True), trainer)
+    name = "token_embedder/embedding"
+    np.testing.assert_array_equal(ours[f"target/{name}"], theirs[f"target/{name}"])
+    assert not ours[f"state/param_states/{name}/mu"].any()
+    assert ours["state/step"] == 7
+
+
+def test_other_shapes_are_refused_with_tensor_and_both_shapes(
+    saved: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    run_dir, _ = saved
+    trainer = make_trainer(dataclasses.replace(SMALL, mlp_dim=16))
+    with pytest.raises(UserError) as error:
+        restore(trainer, run_dir, fallback_to_scratch=True)
+    text = "target/decoder/layers_0/mlp/wi_0/kernel: shape (8, 12) there, (8, 16) here"
+    assert text in str(error.value)
+
+
+@needs_shared
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_t5xs_orbax_layout_holds_what_its_zarr_layout_holds(scan_layers: bool) -> None:
+    trainer = golden.make_trainer("const_legacy", scan_layers=scan_layers)
+    restored = [
+        golden.flat(restore(trainer, GOLDEN / variant / "checkpoint_40"), trainer)
+        for variant in ("const_orbax", "const_legacy")
+    ]
+    assert restored[0]["state/step"] == 40
+    assert_same(*restored)

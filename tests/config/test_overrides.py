@@ -1,0 +1,245 @@
+"""--set, --unset, --apply: what they change and what they refuse, as a user reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from mtf import config as config_lib
+from mtf.config import Override, apply_overrides
+from mtf.errors import UserError
+from tests.config import example
+
+
+def refusal(*overrides: str | Override) -> str:
+    with pytest.raises(UserError) as caught:
+        apply_overrides(example.small(), overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "expected"),
+    [
+        ("train_steps=7", lambda c: c.train_steps, 7),
+        ("model.z_loss=1", lambda c: c.model.z_loss, 1.0),
+        ("model.z_loss=1e-3", lambda c: c.model.z_loss, 0.001),
+        ("model.label_smoothing=0.1", lambda c: c.model.label_smoothing, 0.1),
+        ("model.label_smoothing=None", lambda c: c.model.label_smoothing, None),
+        ("model.network.dtype=float32", lambda c: c.model.network.dtype, "float32"),
+        ("model.network.dtype='float32'", lambda c: c.model.network.dtype, "float32"),
+        ("model.network.scan_layers=False", lambda c: c.model.network.scan_layers, False),
+        ("model_dir=/tmp/some dir", lambda c: c.model_dir, "/tmp/some dir"),
+        ("model_dir=a=b", lambda c: c.model_dir, "a=b"),
+        ("data.files=one.txt", lambda c: c.data.files, "one.txt"),
+        ("data.files=['a', 'b']", lambda c: c.data.files, ("a", "b")),
+        ("data.submesh=[2, 4]", lambda c: c.data.submesh, (2, 4)),
+        ("data.lengths.inputs=9", lambda c: c.data.lengths, {"inputs": 9, "targets": 114}),
+        ("data.lengths['inputs']=9", lambda c: c.data.lengths, {"inputs": 9, "targets": 114}),
+        ("data.lengths={'x': 1}", lambda c: c.data.lengths, {"x": 1}),
+        ("+data.lengths.x=1", lambda c: c.data.lengths["x"], 1),
+        (
+            "model.network.mlp_activations.0=relu",
+            lambda c: c.model.network.mlp_activations[0],
+            "relu",
+        ),
+        (
+            "model.network.mlp_activations=['relu']",
+            lambda c: c.model.network.mlp_activations,
+            ("relu",),
+        ),
+        ("logging.period=3", lambda c: c.logging.period, 3),
+        ("evaluation=None", lambda c: c.evaluation, None),
+    ],
+)
+def test_set(text: str, read: Callable[[Any], Any], expected: Any) -> None:
+    value = read(apply_overrides(example.small(), [text]))
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_int_for_float_is_a_float_when_built() -> None:
+    job = config_lib.build(apply_overrides(example.small(), ["model.z_loss=1"]))
+    assert type(job.model.z_loss) is float
+
+
+def test_the_recipe_itself_stays_as_it_is() -> None:
+    config = example.small()
+    apply_overrides(config, ["train_steps=7", "data.lengths.inputs=9"])
+    assert config.train_steps == 100
+    assert config.data.lengths["inputs"] == 512
+
+
+def test_tuple_element_that_is_a_component() -> None:
+    config = apply_overrides(example.with_list(), ["evaluations.1.lengths.inputs=20"])
+    assert [e.lengths["inputs"] for e in config.evaluations] == [1, 20]
+    assert isinstance(config.evaluations, tuple)
+
+
+def test_shared_component_and_dict_stay_shared() -> None:
+    config = apply_overrides(
+        example.small(), ["model.network.dropout_rate=0.5", "data.lengths.inputs=9"]
+    )
+    assert config.evaluation.network is config.model.network
+    assert config.evaluation.lengths is config.data.lengths
+    job = config_lib.build(config)
+    assert job.evaluation.network.dropout_rate == 0.5
+    assert job.evaluation.lengths["inputs"] == 9
+
+
+def test_equal_tuples_are_not_taken_for_shared() -> None:
+    config = example.small()
+    config.evaluation.network = fdl.Config(example.Network, emb_dim=64)
+    changed = apply_overrides(config, ["evaluation.network.mlp_activations.0=relu"])
+    assert changed.evaluation.network.mlp_activations == ("relu", "linear")
+    assert changed.model.network.mlp_activations == ("gelu", "linear")
+
+
+@pytest.mark.parametrize(
+    ("text", "cls", "rate"),
+    [
+        ("optimizer=@tests.config.example.adam", example.Adam, 0.01),
+        ("optimizer=@tests.config.example.adam(learning_rate=1)", example.Adam, 1.0),
+        (
+            "optimizer=@tests.config.example.scheduled(optimizer=@tests.config.example.adam("
+            "learning_rate=2), factor=4)",
+            example.Sgd,
+            8.0,
+        ),
+        ("optimizer=@tests.config.example.Adam", example.Adam, 0.001),
+        ("optimizer=@tests.config.example.Adam(learning_rate=2)", example.Adam, 2.0),
+    ],
+)
+def test_swap_a_component(text: str, cls: type[Any], rate: float) -> None:
+    job = config_lib.build(apply_overrides(example.small(), [text]))
+    assert type(job.optimizer) is cls
+    assert job.optimizer.learning_rate == rate
+
+
+def test_swap_by_a_class_then_set_its_required_field() -> None:
+    overrides = ["optimizer=@tests.config.example.Sgd", "optimizer.learning_rate=3"]
+    assert config_lib.build(apply_overrides(example.small(), overrides)).optimizer == example.Sgd(3)
+
+
+def test_order_counts() -> None:
+    short = Override("apply", "tests.config.example.short")
+    assert apply_overrides(example.small(), ["train_steps=9", short]).train_steps == 5
+    assert apply_overrides(example.small(), [short, "train_steps=9"]).train_steps == 9
+
+
+def test_fiddler_with_arguments_changes_a_defaulted_component() -> None:
+    short = Override("apply", "tests.config.example.short(steps=3)")
+    config = apply_overrides(example.small(), [short])
+    assert (config.train_steps, config.logging.period) == (3, 1)
+
+
+def test_unset() -> None:
+    config = apply_overrides(
+        example.small(dropout_rate=0.7),
+        [Override("unset", "model.network.dropout_rate"), Override("unset", "data.lengths.inputs")],
+    )
+    assert config_lib.build(config).model.network.dropout_rate == 0.1
+    assert config.data.lengths == {"targets": 114}
+
+
+def test_unset_of_a_required_field_is_missing() -> None:
+    config = apply_overrides(example.small(), [Override("unset", "model.network.emb_dim")])
+    with pytest.raises(UserError, match=r"model\.network\.emb_dim \(int\)"):
+        config_lib.check(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("dropout_rate=0", ["dropout_rate=0", "Did you mean model.network.dropout_rate"]),
+        ("model.network.dropuot_rate=0", ["Did you mean model.network.dropout_rate"]),
+        ("train_step=3", ["Job has no field train_step", "Did you mean train_steps"]),
+        ("modle.network.emb_dim=3", ["Did you mean model.network.emb_dim"]),
+        (
+            "data.lengths.input=3",
+            ["data.lengths has no key input", "inputs", "+data.lengths.input"],
+        ),
+        ("train_steps=1e6", ["expected int", "Write 1000000."]),
+        ("train_steps=1.5", ["expected int", "1.5"]),
+        ("train_steps=True", ["expected int", "bool True"]),
+        ("train_steps=None", ["expected int", "None"]),
+        ("train_steps=many", ["expected int", "many"]),
+        ("train_steps=", ["expected int", "nothing"]),
+        ("train_steps=[1", ["expected int", "not a complete Python literal"]),
+        ("model.z_loss=True", ["expected float", "bool True"]),
+        ("model.network.scan_layers=true", ["expected bool", "Write True."]),
+        ("model.network.scan_layers=1", ["expected bool", "int 1"]),
+        ("model.label_smoothing=none", ["expected float or None", "Write None."]),
+        ("model.network.dtype=bfloat61", ["'float32' or 'bfloat16'", "Did you mean bfloat16"]),
+        ("model.network.dtype=float16", ["float16 overflows, use bfloat16."]),
+        ("model_dir=3", ["expected str or None", "quotes"]),
+        ("data.files=a,b", ["neither a list nor one word", "['a', 'b']"]),
+        ("model.network.mlp_activations=relu", ["tuple[str, ...]", "['relu']"]),
+        ("data.lengths={'x': 'y'}", ["expected int", "'y'", "'x'"]),
+        ("data.submesh=[1,2,3]", ["2 elements, not 3"]),
+        ("model.network.mlp_activations.2=relu", ["has 2 elements", "2 is not among them"]),
+        ("optimizer=3", ["expected Sgd or Adam", "@builder"]),
+        ("optimizer=None", ["expected Sgd or Adam", "None"]),
+        ("optimizer={'learning_rate': 1}", ["expected Sgd or Adam"]),
+        ("optimizer=adam", ["expected Sgd or Adam", "@builder"]),
+        ("optimizer=@tests.config.example.Network", ["expected Sgd or Adam", "Network"]),
+        ("optimizer=@tests.config.example.adamm", ["no builder", "tests.config.example.adam"]),
+        ("optimizer=@tests.config.example.adam(lr=1)", ["no argument lr", "learning_rate"]),
+        ("optimizer=@tests.config.example.adam(learning_rate='x')", ["expected float", "'x'"]),
+        ("optimizer=@tests.config.example.scheduled", ["needs optimizer", "factor (float)"]),
+        (
+            "optimizer=@tests.config.example.scheduled(factor=1, optimizer=3)",
+            ["optimizer=3", "write @builder"],
+        ),
+        (
+            "optimizer=@tests.config.example.scheduled(factor=1, optimizer=@"
+            "tests.config.example.Network)",
+            ["Config[Sgd | Adam]"],
+        ),
+        ("optimizer=@tests.config.example.no_config", ["returns a int"]),
+        ("train_steps.x=3", ["train_steps is the value 100"]),
+        ("evaluation.x=3", ["Evaluation has no field x"]),
+        ("train_steps", ["PATH=VALUE"]),
+        ("+train_stops=3", ["Job has no field train_stops", "train_steps"]),
+        (".=3", ["not a path"]),
+    ],
+)
+def test_refused(text: str, says: list[str]) -> None:
+    message = refusal(text)
+    for part in says:
+        assert part in message
+    assert "\n" not in message
+
+
+def test_path_into_none_says_how_to_set_it() -> None:
+    assert "evaluation is None" in refusal("evaluation=None", "evaluation.lengths={}")
+
+
+def test_all_mistakes_at_once() -> None:
+    message = refusal(
+        "dropout_rate=0",
+        "train_steps=1e6",
+        Override("unset", "nothing"),
+        Override("apply", "tests.config.example.shrot"),
+    )
+    assert message.startswith("4 mistakes:")
+    for part in (
+        "dropout_rate=0",
+        "Write 1000000",
+        "--unset nothing",
+        "tests.config.example.short",
+    ):
+        assert part in message
+
+
+def test_mistake_in_a_fiddler_shows_its_line() -> None:
+    message = refusal(Override("apply", "tests.config.example.misspelt"))
+    assert "train_stops" in message
+    assert "example.py" in message
+
+
+def test_element_of_a_tuple_cannot_be_unset() -> None:
+    message = refusal(Override("unset", "model.network.mlp_activations.0"))
+    assert "element of a tuple" in message

@@ -1,0 +1,175 @@
+"""The run directory: its files, what may change on resume, what is undone."""
+
+from __future__ import annotations
+
+import json
+import platform
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mtf import config as config_lib
+from mtf.config import apply_overrides
+from mtf.errors import UserError
+from tests.config import example
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / "run"
+    config_lib.write_run_dir(directory, example.small(), "python -m mtf.run small", "A title.")
+    return directory
+
+
+def test_files(run_dir: Path) -> None:
+    names = {file.name for file in run_dir.iterdir()}
+    assert names == {"config.json", "config.py", "config.txt", "overrides.txt", "environment.json"}
+    assert config_lib.load_config(run_dir) == config_lib.complete(example.small())
+    assert config_lib.load_config(run_dir / "config.json") == config_lib.load_config(run_dir)
+    assert runpy.run_path(str(run_dir / "config.py"))["config"]() == config_lib.load_config(run_dir)
+    assert "train_steps = 100\n" in (run_dir / "config.txt").read_text()
+    assert (run_dir / "overrides.txt").read_text() == "python -m mtf.run small\n"
+
+
+def test_environment(run_dir: Path) -> None:
+    config_lib.write_environment(run_dir, ["cpu:0"])
+    environment = json.loads((run_dir / "environment.json").read_text())
+    assert environment["python"] == platform.python_version()
+    assert environment["packages"]["fiddle"].startswith("0.3")
+    assert environment["devices"] == ["cpu:0"]
+
+
+def test_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        done = subprocess.run(
+            ["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    def state() -> dict[str, object]:
+        config_lib.write_environment(tmp_path / "run", [])
+        environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+        return dict(environment["git"])
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("a")
+    git("add", "file")
+    git("commit", "-q", "-m", "first")
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert state() == {"revision": git("rev-parse", "HEAD"), "dirty": False}
+    (tmp_path / "file").write_text("b")
+    assert state()["dirty"] is True
+
+
+def test_history_of_a_stored_config_names_its_file(run_dir: Path) -> None:
+    lines = config_lib.as_history_text(config_lib.load_config(run_dir)).splitlines()
+    assert all(line.endswith("run/config.json") for line in lines)
+
+
+def test_new_and_empty_directories_are_fine(tmp_path: Path) -> None:
+    assert not config_lib.check_resume(example.small(), tmp_path / "new")
+    assert not config_lib.check_resume(example.small(), tmp_path)
+
+
+def test_same_config_goes_on(run_dir: Path) -> None:
+    assert config_lib.check_resume(example.small(), run_dir)
+
+
+def test_harmless_changes_go_on(run_dir: Path) -> None:
+    """The field itself is declared free (train_steps), or one above it (logging)."""
+    changes = ["train_steps=200", "logging.name=x", "model.network.scan_layers=False"]
+    moved = [*changes, "model_dir=/somewhere/else"]
+    assert config_lib.check_resume(apply_overrides(example.small(), moved), run_dir)
+
+
+def test_other_changes_are_refused_by_name(run_dir: Path) -> None:
+    changes = ["train_steps=200", "batch_size=16", "optimizer=@tests.config.example.Adam"]
+    with pytest.raises(UserError) as caught:
+        config_lib.check_resume(apply_overrides(example.small(), changes), run_dir)
+    message = str(caught.value)
+    assert "\n  batch_size: 8 → 16" in message
+    assert "optimizer: @tests.config.example.Sgd → @tests.config.example.Adam" in message
+    assert "train_steps" not in message
+    assert "--allow batch_size" in message or "--allow optimizer" in message
+
+
+def test_allowed_by_name_or_by_what_lies_above(run_dir: Path) -> None:
+    changes = ["batch_size=16", "optimizer.learning_rate=1", "optimizer.momentum=0.9"]
+    config = apply_overrides(example.small(), changes)
+    assert config_lib.check_resume(config, run_dir, ["batch_size", "optimizer"])
+    with pytest.raises(UserError, match=r"optimizer\.momentum"):
+        config_lib.check_resume(config, run_dir, ["batch_size", "optimizer.learning_rate"])
+
+
+def test_allow_of_what_is_not_there(run_dir: Path) -> None:
+    with pytest.raises(UserError, match="Did you mean batch_size"):
+        config_lib.check_resume(example.small(), run_dir, ["batchsize"])
+
+
+def test_directory_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(UserError, match="holds no run of mtf"):
+        config_lib.check_resume(example.small(), tmp_path)
+    with pytest.raises(UserError, match="is a file"):
+        config_lib.check_resume(example.small(), tmp_path / "thesis.tex")
+
+
+def test_changed_config_keeps_the_old_ones(run_dir: Path) -> None:
+    first = (run_dir / "config.json").read_text()
+    for steps in (200, 300):
+        config = apply_overrides(example.small(), [f"train_steps={steps}"])
+        config_lib.write_run_dir(run_dir, config, f"second {steps}")
+    assert (run_dir / "config.1.json").read_text() == first
+    assert config_lib.load_config(run_dir / "config.2.json").train_steps == 200
+    assert config_lib.load_config(run_dir).train_steps == 300
+    assert "train_steps = 300" in (run_dir / "config.txt").read_text()
+    assert len((run_dir / "overrides.txt").read_text().splitlines()) == 3
+
+
+def test_same_config_is_not_kept_twice(run_dir: Path) -> None:
+    config_lib.write_run_dir(run_dir, example.small(), "again")
+    assert not (run_dir / "config.1.json").exists()
+
+
+def test_refusal_of_a_new_run_leaves_nothing(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "x"
+    with pytest.raises(UserError), config_lib.undone_on_refusal(run_dir):
+        config_lib.write_run_dir(run_dir, example.small(), "command")
+        (run_dir / "checkpoints").mkdir()
+        raise UserError("no")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refusal_of_a_resumed_run_puts_everything_back(run_dir: Path) -> None:
+    (run_dir / "checkpoints").mkdir()
+    (run_dir / "checkpoints" / "file").write_text("x")
+    before = {f: f.read_bytes() for f in run_dir.rglob("*") if f.is_file()}
+    with pytest.raises(UserError), config_lib.undone_on_refusal(run_dir):
+        config = apply_overrides(example.small(), ["train_steps=200"])
+        config_lib.write_run_dir(run_dir, config, "command")
+        assert (run_dir / "config.1.json").exists()
+        raise UserError("no")
+    assert {f: f.read_bytes() for f in run_dir.rglob("*") if f.is_file()} == before
+
+
+def test_a_run_that_wrote_something_stays(tmp_path: Path) -> None:
+    run_dir = tmp_path / "x"
+    with pytest.raises(UserError), config_lib.undone_on_refusal(run_dir):
+        config_lib.write_run_dir(run_dir, example.small(), "command")
+        (run_dir / "metrics.jsonl").write_text("{}")
+        raise UserError("no")
+    assert (run_dir / "config.json").is_file()
+
+
+def test_no_run_directory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no run directory"):
+        config_lib.load_config(tmp_path / "missing")
+    with pytest.raises(UserError, match=r"it has no config\.json"):
+        config_lib.load_config(tmp_path)
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="not a config that mtf wrote"):
+        config_lib.load_config(tmp_path)

@@ -1,0 +1,212 @@
+"""Checkpoints of all layouts are read, and incomplete ones are refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import ml_dtypes
+import msgpack
+import numpy as np
+import pytest
+
+import conversion
+from conversion import ConversionError, IncompleteCheckpoint, open_checkpoint
+from tests.conftest import GOLDEN, needs_shared
+from tests.conversion import writers
+
+PARAMETERS = writers.random_parameters(num_encoder_layers=3, num_decoder_layers=1, tied=True)
+
+
+def assert_holds(checkpoint: conversion.Checkpoint, expected: dict[str, writers.Array]) -> None:
+    parameters = checkpoint.parameters()
+    assert parameters.keys() == expected.keys()
+    for name, value in expected.items():
+        assert parameters[name].shape == value.shape
+        np.testing.assert_array_equal(parameters[name].read(), value, err_msg=name)
+
+
+@pytest.mark.parametrize("kvstore", ["file", "gfile", "gcs", "older"])
+def test_t5x_arrays_lie_beside_the_msgpack_file(tmp_path: Path, kvstore: str) -> None:
+    path = writers.write_t5x(tmp_path, PARAMETERS, kvstore=kvstore)
+    checkpoint = open_checkpoint(path)
+    assert (checkpoint.layout, checkpoint.step) == ("t5x-zarr", 7)
+    assert checkpoint.tensors["state/step"].read() == 7
+    assert_holds(checkpoint, PARAMETERS)
+
+
+def test_t5x_inline_leaves(tmp_path: Path) -> None:
+    inline = ["encoder/encoder_norm/scale", "token_embedder/embedding"]
+    assert_holds(
+        open_checkpoint(writers.write_t5x(tmp_path, PARAMETERS, inline=inline)), PARAMETERS
+    )
+
+
+def test_t5x_bfloat16(tmp_path: Path) -> None:
+    inline = ["encoder/encoder_norm/scale"]
+    path = writers.write_t5x(tmp_path, PARAMETERS, dtype="bfloat16", inline=inline)
+    for tensor in open_checkpoint(path).parameters().values():
+        assert tensor.dtype == ml_dtypes.bfloat16
+        assert tensor.read().dtype == ml_dtypes.bfloat16
+    assert_holds(
+        open_checkpoint(path), {k: v.astype(ml_dtypes.bfloat16) for k, v in PARAMETERS.items()}
+    )
+
+
+def test_flax_itself_is_understood(tmp_path: Path) -> None:
+    serialization = pytest.importorskip("flax.serialization")
+    tree = {"target": {"a": np.arange(6.0).reshape(2, 3), "b": {"c": np.float32(2.5)}}}
+    content = serialization.to_bytes({"version": 3, "optimizer": tree})
+    (tmp_path / "checkpoint").write_bytes(content)
+    tensors = open_checkpoint(tmp_path).tensors
+    np.testing.assert_array_equal(tensors["target/a"].read(), tree["target"]["a"])
+    assert tensors["target/b/c"].read() == np.float32(2.5)
+
+
+def test_orbax(tmp_path: Path) -> None:
+    path = writers.write_orbax(tmp_path, PARAMETERS)
+    for place in (path, path / "state"):
+        checkpoint = open_checkpoint(place)
+        assert (checkpoint.layout, checkpoint.step) == ("orbax", 7)
+        assert checkpoint.tensors["state/step"].read() == 7
+        assert_holds(checkpoint, PARAMETERS)
+
+
+def test_a_slice_reads_only_its_chunks(tmp_path: Path) -> None:
+    path = writers.write_t5x(tmp_path, PARAMETERS)
+    tensor = open_checkpoint(path).parameters()["token_embedder/embedding"]
+    second_chunk = path / "target.token_embedder.embedding" / "1.0"
+    second_chunk.write_bytes(b"not gzip")
+    rows = PARAMETERS["token_embedder/embedding"][10:20, 3:5]
+    np.testing.assert_array_equal(tensor.read((slice(10, 20), slice(3, 5))), rows)
+    with pytest.raises(ConversionError, match="target/token_embedder/embedding cannot be read"):
+        tensor.read()
+
+
+@pytest.mark.parametrize("inside", [".", "checkpoints"])
+def test_the_latest_of_several(tmp_path: Path, inside: str) -> None:
+    for step in (9, 10, 100):
+        writers.write_orbax(tmp_path / inside, {"a": np.full(2, step)}, step)
+    assert open_checkpoint(tmp_path).step == 100
+    assert open_checkpoint(tmp_path, step=9).parameters()["a"].read().tolist() == [9, 9]
+    with pytest.raises(ConversionError, match="no checkpoint of step 11; it has 9, 10"):
+        open_checkpoint(tmp_path, step=11)
+
+
+def test_incomplete_ones_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writers.write_t5x(tmp_path, PARAMETERS, 1)
+    shutil.rmtree(writers.write_t5x(tmp_path, PARAMETERS, 2) / "target.encoder.encoder_norm.scale")
+    (writers.write_t5x(tmp_path, PARAMETERS, 3) / "checkpoint").unlink()
+    (tmp_path / "checkpoint_4.orbax-checkpoint-tmp").mkdir()
+    assert open_checkpoint(tmp_path).step == 1
+    assert "checkpoint_2 is incomplete" in caplog.text
+    assert "checkpoint_3 is not a complete checkpoint" in caplog.text
+
+
+def test_a_missing_chunk(tmp_path: Path) -> None:
+    path = writers.write_t5x(tmp_path, PARAMETERS)
+    (path / "target.decoder.layers_0.mlp.wo.kernel" / "1.0").unlink()
+    with pytest.raises(
+        IncompleteCheckpoint, match=r"decoder/layers_0/mlp/wo/kernel lacks 1 of .*2"
+    ):
+        open_checkpoint(path)
+
+
+def test_a_truncated_msgpack_file(tmp_path: Path) -> None:
+    path = writers.write_t5x(tmp_path, PARAMETERS)
+    content = (path / "checkpoint").read_bytes()
+    for length in (0, 1, 100, len(content) - 1):
+        (path / "checkpoint").write_bytes(content[:length])
+        with pytest.raises(IncompleteCheckpoint, match="cut off or damaged"):
+            open_checkpoint(path)
+
+
+@pytest.mark.parametrize("lost", ["manifest.ocdbt", "_METADATA", "d"])
+def test_orbax_without_some_of_its_files(tmp_path: Path, lost: str) -> None:
+    path = writers.write_orbax(tmp_path, PARAMETERS)
+    victim = path / "state" / lost
+    shutil.rmtree(victim) if victim.is_dir() else victim.unlink()
+    with pytest.raises(IncompleteCheckpoint, match=str(path)):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoint_5.orbax-checkpoint-tmp-0", "checkpoint_5.orbax-checkpoint-tmp"]
+)
+def test_an_unfinished_directory(tmp_path: Path, name: str) -> None:
+    writers.write_t5x(tmp_path, PARAMETERS, 5).rename(tmp_path / name)
+    with pytest.raises(IncompleteCheckpoint, match="never finished"):
+        open_checkpoint(tmp_path / name)
+    with pytest.raises(ConversionError, match=f"only unfinished: {name}"):
+        open_checkpoint(tmp_path)
+
+
+def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="no such directory"):
+        open_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(ConversionError, match="There is no checkpoint in"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "checkpoint").write_bytes(msgpack.packb({"params": 1}))
+    with pytest.raises(ConversionError, match="it has no optimizer/target"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(ConversionError, match="is a file"):
+        open_checkpoint(tmp_path / "checkpoint")
+
+
+@needs_shared
+def test_golden_layouts_agree() -> None:
+    legacy = open_checkpoint(GOLDEN / "const_legacy")
+    orbax = open_checkpoint(GOLDEN / "const_orbax" / "checkpoint_40")
+    assert legacy.step == orbax.step == 40
+    assert legacy.tensors["state/step"].read() == 40
+    assert len(legacy.tensors) == 261  # 52 parameters, each with m, v, v_col, v_row; and the step
+    assert legacy.tensors.keys() == orbax.tensors.keys()
+    for name, tensor in legacy.tensors.items():
+        np.testing.assert_array_equal(tensor.read(), orbax.tensors[name].read(), err_msg=name)
+
+
+@needs_shared
+def test_golden_factored_slots_are_inline() -> None:
+    tensors = open_checkpoint(GOLDEN / "factored_legacy", step=40).tensors
+    slot = "state/param_states/token_embedder/embedding"
+    assert tensors[f"{slot}/v_row"].shape == (64,)
+    assert tensors[f"{slot}/v_col"].shape == (384,)
+    assert tensors[f"{slot}/v"].read().tolist() == [0.0]
+
+
+@needs_shared
+def test_golden_others() -> None:
+    scanned = open_checkpoint(GOLDEN / "scan_legacy")
+    kernel = scanned.tensors["target/encoder/encoder/attention/query/kernel"]
+    assert kernel.read((slice(None), slice(1, 2))).shape == (64, 1, 4, 16)
+    with pytest.raises(ConversionError, match="relative position bias of its own"):
+        conversion.infer_architecture(scanned)
+    with pytest.raises(ConversionError, match="Mesh TensorFlow"):
+        open_checkpoint(GOLDEN / "mesh_tf")
+
+
+def test_architecture(tmp_path: Path) -> None:
+    parameters = writers.random_parameters(
+        vocab_size=100,
+        emb_dim=20,
+        num_heads=3,
+        head_dim=8,
+        num_encoder_layers=12,
+        num_decoder_layers=1,
+        mlp_dim=44,
+        gated=False,
+        tied=True,
+    )
+    found = conversion.infer_architecture(open_checkpoint(writers.write_t5x(tmp_path, parameters)))
+    assert found == conversion.Architecture(
+        vocab_size=100,
+        emb_dim=20,
+        num_heads=3,
+        head_dim=8,
+        num_encoder_layers=12,
+        num_decoder_layers=1,
+        mlp_dim=44,
+        mlp_activations=("relu",),
+        logits_via_embedding=True,
+        relative_attention_num_buckets=32,
+    )

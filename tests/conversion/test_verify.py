@@ -1,0 +1,209 @@
+"""The export in PyTorch: the same logits, the same greedy tokens, the same token ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed (extra: torch)"
+)
+
+from conversion import huggingface, infer_architecture, open_checkpoint  # noqa: E402
+from conversion.sentencepiece_model import read_sentencepiece  # noqa: E402
+from conversion.tokenizer import Bytes, SentencePieces, write_tokenizer  # noqa: E402
+from mtf import convert, verify  # noqa: E402
+from mtf.decoding.greedy import greedy  # noqa: E402
+from tests.conftest import GOLDEN, SHARED, needs_shared  # noqa: E402
+from tests.conversion import writers  # noqa: E402
+
+VOCABULARIES = SHARED / "data" / "vocabularies"
+
+MODELS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "t5_1_0": ({"gated": False, "tied": True}, []),
+    "t5_1_1": ({}, []),
+    "t5_1_1_bfloat16": ({}, ["--dtype", "bfloat16", "--max-shard-size", "50KB"]),
+    "mt5": ({"vocab_size": 600}, ["--model-type", "mt5"]),
+    "mt5_by_its_vocabulary_size": ({"vocab_size": 250112, "emb_dim": 8}, []),
+    "byt5": ({"num_encoder_layers": 6}, ["--model-type", "byt5"]),
+    "deeper_decoder": ({"num_encoder_layers": 1, "num_decoder_layers": 3}, []),
+}
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def logits_delta(printed: str) -> float:
+    found = re.search(r"max \|Δ\| = (\S+) on random", printed)
+    assert found
+    return float(found[1])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes, options = MODELS[name]
+    write = writers.write_orbax if name == "byt5" else writers.write_t5x
+    parameters = writers.random_parameters(**sizes, seed=3)
+    if name == "t5_1_0":
+        # Or the tied projection would repeat the token that came in.
+        parameters["token_embedder/embedding"] *= 0.05
+    source = write(tmp_path, parameters)
+    out = tmp_path / "out"
+    assert convert.main([str(source), str(out), "--to", "hf", "--verify", *options]) == 0
+    printed = capsys.readouterr().out
+    assert logits_delta(printed) <= 1e-4
+    assert ("MT5ForConditionalGeneration" in printed) == name.startswith("mt5")
+
+    # The class that the config names, and our model, both from what the user would load.
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).float().eval()
+    checkpoint = open_checkpoint(source)
+    export = huggingface.plan_export(
+        checkpoint, dtype="bfloat16" if name.endswith("bfloat16") else "float32"
+    )
+    config, params = verify.load_network(export)
+    rng = np.random.default_rng(5)
+    tokens = rng.integers(2, infer_architecture(checkpoint).vocab_size, (3, 12))
+    tokens[1, 7:] = 0
+    tokens[2, 2:] = 0
+    with torch.no_grad():
+        theirs = model.generate(
+            input_ids=torch.from_numpy(tokens),
+            attention_mask=torch.from_numpy((tokens != 0).astype(np.int64)),
+            max_new_tokens=16,
+            do_sample=False,
+            num_beams=1,
+        ).numpy()[:, 1:]
+    ours = np.asarray(greedy(config, params, jnp.asarray(tokens, jnp.int32), 16))
+    np.testing.assert_array_equal(ours[:, : theirs.shape[1]], theirs)
+    assert len(np.unique(ours)) > 3  # not one token again and again
+
+
+@needs_shared
+def test_golden_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for source in (GOLDEN / "const_legacy" / "checkpoint_40", GOLDEN / "const_orbax"):
+        out = tmp_path / source.parent.name
+        arguments = [str(source), str(out), "--to", "hf", "--verify", "--vocabulary", "byt5"]
+        assert convert.main(arguments) == 0
+        assert logits_delta(capsys.readouterr().out) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"scale_decoder_outputs": True}, {"relative_attention_max_distance": 20}]
+)
+def test_other_numbers_fail(
+    wrong: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = huggingface.config
+    monkeypatch.setattr(huggingface, "config", lambda export: right(export) | wrong)
+    source = writers.write_t5x(tmp_path / "source", writers.random_parameters())
+    out = tmp_path / "exported" / "out"
+    assert convert.main([str(source), str(out), "--to", "hf", "--verify"]) == 1
+    printed = capsys.readouterr().out
+    assert logits_delta(printed) > 1e-4
+    assert "VERIFICATION FAILED" in printed
+    assert not list(out.parent.iterdir())
+
+
+@pytest.mark.parametrize("swapped", [("q", "k"), ("wi_0", "wi_1")])
+def test_swapped_tensors_fail(
+    swapped: tuple[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from conversion import mapping
+
+    first, second = (f".{name}." for name in swapped)
+    changed = tuple(
+        row._replace(hf=row.hf.replace(first, second))
+        if first in row.hf
+        else row._replace(hf=row.hf.replace(second, first))
+        for row in mapping.ROWS
+    )
+    monkeypatch.setattr(mapping, "ROWS", changed)
+    source = writers.write_t5x(tmp_path, writers.random_parameters())
+    assert convert.main([str(source), str(tmp_path / "out"), "--to", "hf", "--verify"]) == 1
+    assert "VERIFICATION FAILED" in capsys.readouterr().out
+
+
+def lines_of_text() -> list[str]:
+    """The Declaration of Human Rights in 16 languages, and what is hard for tokenizers."""
+    lines = [
+        "  two  spaces and\ttab\nnew line  ",
+        "ﬁ ½ ① Ａ e\u0301 zero\u200bwidth",
+        "emoji 😀 and 𓀀, rare ⵣ",
+        "x" * 300,
+        "",
+    ]
+    for path in sorted((SHARED / "data" / "text" / "udhr").glob("*.txt")):
+        lines += path.read_text(encoding="utf-8").splitlines()[:80]
+    return lines
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "extra_ids", "first_sentinel"), [("t5", 100, 32099), ("mt5", 0, 250099)]
+)
+def test_same_ids_as_sentencepiece(
+    name: str, extra_ids: int, first_sentinel: int, tmp_path: Path
+) -> None:
+    import sentencepiece
+
+    path = VOCABULARIES / f"{name}.spiece.model"
+    write_tokenizer(tmp_path, SentencePieces(read_sentencepiece(path), extra_ids))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    reference = sentencepiece.SentencePieceProcessor(str(path))
+    lines = lines_of_text()
+    assert len(lines) > 800
+    for line in lines:
+        assert tokenizer(line).input_ids == [*reference.encode(line), 1], line
+    sentence = "The cat sat."
+    assert tokenizer.decode(tokenizer(sentence).input_ids, skip_special_tokens=True) == sentence
+    ids = tokenizer("before <extra_id_0> between <extra_id_1>").input_ids
+    assert [i for i in ids if i > first_sentinel - 100] == [first_sentinel, first_sentinel - 1]
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
+    if extra_ids:
+        again = transformers.T5Tokenizer.from_pretrained(tmp_path)
+        assert again.convert_tokens_to_ids("<extra_id_0>") == first_sentinel
+        assert again.convert_tokens_to_ids("<extra_id_99>") == 32000
+        assert [again(line).input_ids for line in lines[5:50]] == [
+            [*reference.encode(line), 1] for line in lines[5:50]
+        ]
+
+
+@pytest.mark.parametrize("extra_ids", [0, 125])
+def test_bytes(extra_ids: int, tmp_path: Path) -> None:
+    assert write_tokenizer(tmp_path, Bytes(extra_ids)) == "ByT5Tokenizer"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "Țară 😀"
+    assert tokenizer(text).input_ids == [*(byte + 3 for byte in text.encode()), 1]
+    if extra_ids:
+        assert tokenizer("a<extra_id_0>").input_ids == [ord("a") + 3, 3 + 256 + 125 - 1, 1]
+        assert tokenizer.convert_tokens_to_ids("<extra_id_124>") == 259
+
+
+@needs_shared
+def test_verify_with_a_real_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = writers.write_t5x(tmp_path, writers.random_parameters(vocab_size=32128))
+    path = str(VOCABULARIES / "t5.spiece.model")
+    arguments = [str(source), str(tmp_path / "out"), "--to", "hf", "--verify"]
+    assert convert.main([*arguments, "--vocabulary", path]) == 0
+    printed = capsys.readouterr().out
+    assert "on real text" in printed
+    assert "the same ids" in printed
+    assert (tmp_path / "out" / "spiece.model").is_file()

@@ -1,0 +1,165 @@
+"""Small checkpoints, written as T5X and Orbax write them, from numbers of numpy's generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import msgpack
+import numpy as np
+import tensorstore as ts
+
+Array = np.ndarray[Any, Any]
+
+
+def random_parameters(
+    *,
+    vocab_size: int = 384,
+    emb_dim: int = 32,
+    num_heads: int = 3,
+    head_dim: int = 8,
+    num_encoder_layers: int = 2,
+    num_decoder_layers: int = 2,
+    mlp_dim: int = 48,
+    gated: bool = True,
+    tied: bool = False,
+    seed: int = 0,
+) -> dict[str, Array]:
+    """Parameters of a T5 under T5X's names, of the sizes that FACTS gives them at the start."""
+    rng = np.random.default_rng(seed)
+    joined = num_heads * head_dim
+
+    def normal(*shape: int) -> Array:
+        return (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+
+    def scale() -> Array:
+        return rng.uniform(0.5, 1.5, emb_dim).astype(np.float32)
+
+    def attention(name: str) -> dict[str, Array]:
+        return {
+            **{f"{name}/{part}/kernel": normal(emb_dim, joined) for part in ("key", "value")},
+            f"{name}/query/kernel": normal(emb_dim, joined) / np.float32(np.sqrt(head_dim)),
+            f"{name}/out/kernel": normal(joined, emb_dim),
+        }
+
+    def mlp() -> dict[str, Array]:
+        names = ("wi_0", "wi_1") if gated else ("wi",)
+        return {
+            **{f"mlp/{name}/kernel": normal(emb_dim, mlp_dim) for name in names},
+            "mlp/wo/kernel": normal(mlp_dim, emb_dim),
+            "pre_mlp_layer_norm/scale": scale(),
+        }
+
+    tree = {"token_embedder/embedding": rng.standard_normal((vocab_size, emb_dim), np.float32)}
+    for side, depth in (("encoder", num_encoder_layers), ("decoder", num_decoder_layers)):
+        tree[f"{side}/relpos_bias/rel_embedding"] = rng.standard_normal((num_heads, 32), np.float32)
+        tree[f"{side}/{side}_norm/scale"] = scale()
+        for i in range(depth):
+            layer = mlp()
+            if side == "encoder":
+                layer |= attention("attention") | {"pre_attention_layer_norm/scale": scale()}
+            else:
+                layer |= attention("self_attention") | attention("encoder_decoder_attention")
+                layer |= {
+                    "pre_self_attention_layer_norm/scale": scale(),
+                    "pre_cross_attention_layer_norm/scale": scale(),
+                }
+            tree |= {f"{side}/layers_{i}/{name}": value for name, value in layer.items()}
+    if not tied:
+        tree["decoder/logits_dense/kernel"] = normal(emb_dim, vocab_size)
+    return tree
+
+
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """Names with '/' to nested dicts."""
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def flax_extension(array: Array) -> msgpack.ExtType:
+    """An array as flax.serialization packs it."""
+    packed = msgpack.packb((list(array.shape), array.dtype.name, array.tobytes()))
+    return msgpack.ExtType(1, packed)
+
+
+def write_t5x(
+    directory: Path,
+    parameters: dict[str, Array],
+    step: int = 7,
+    *,
+    kvstore: str = "file",
+    dtype: str = "float32",
+    inline: Iterable[str] = (),
+) -> Path:
+    """Writes T5X's zarr+msgpack layout; returns the checkpoint's directory.
+
+    Args:
+      directory: gets `checkpoint_{step}`.
+      parameters: by T5X's names, without "target/".
+      step: of the checkpoint.
+      kvstore: how the msgpack file names the arrays' place: "file", "gfile", "gcs", or "older" for
+        a path at the top level.
+      dtype: of the stored parameters.
+      inline: names stored in the msgpack file itself.
+    """
+    path = directory / f"checkpoint_{step}"
+    path.mkdir(parents=True)
+    target: dict[str, Any] = {}
+    for name, value in parameters.items():
+        stored = value.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        if name in inline:
+            target[name] = flax_extension(stored)
+            continue
+        dotted = f"target.{name.replace('/', '.')}"
+        metadata = {
+            "shape": list(value.shape),
+            # Two chunks along the first axis, the second one ragged when the size is odd.
+            "chunks": [max(1, -(-value.shape[0] // 2)), *value.shape[1:]],
+            "compressor": {"id": "gzip", "level": 1},
+        }
+        ts.open(
+            {
+                "driver": "zarr",
+                "kvstore": {"driver": "file", "path": f"{path / dotted}/"},
+                "metadata": {**metadata, "dtype": dtype if dtype == "bfloat16" else "<f4"},
+            },
+            create=True,
+        ).result().write(stored).result()
+        places: dict[str, dict[str, Any]] = {
+            "file": {"kvstore": {"driver": "file", "path": f"{dotted}/"}},
+            "gfile": {"kvstore": {"driver": "gfile", "path": f"/elsewhere/checkpoint_7/{dotted}/"}},
+            "gcs": {"kvstore": {"driver": "gcs", "bucket": "b", "path": f"models/c_7/{dotted}/"}},
+            "older": {"kvstore": {"driver": "gfile"}, "path": dotted},
+        }
+        target[name] = {
+            "driver": "zarr",
+            "dtype": dtype,
+            "metadata": metadata,
+            **places[kvstore],
+        }
+    step_array = flax_extension(np.asarray(step, np.int32))
+    tree = {
+        "version": 3,
+        "optimizer": {"target": nested(target), "state": {"step": step_array, "param_states": {}}},
+    }
+    (path / "checkpoint").write_bytes(msgpack.packb(tree))
+    return path
+
+
+def write_orbax(directory: Path, parameters: dict[str, Array], step: int = 7) -> Path:
+    """Writes `checkpoint_{step}/state` with Orbax itself; returns the checkpoint's directory."""
+    import orbax.checkpoint as ocp
+
+    path = directory / f"checkpoint_{step}"
+    tree = {"target": nested(parameters), "state": {"step": np.asarray(step, np.int32)}}
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save((path / "state").resolve(), tree)
+    return path

@@ -1,0 +1,193 @@
+"""Reading .txt, .jsonl and .tsv, and what is said where they cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mtf.data import files
+from mtf.data.config import TextFiles
+from mtf.data.files import Examples, Pair, TextFile, open_examples
+from mtf.data.python_text import python_documents
+from mtf.errors import UserError
+from tests.conftest import SHARED, needs_shared
+from tests.data.helpers import BYTES, write
+
+LENGTHS = {"inputs": 32, "targets": 8}
+
+
+def read(*paths: str) -> list[str | Pair]:
+    examples = opened(*paths)
+    return [examples[i] for i in range(len(examples))]
+
+
+def opened(*paths: str) -> Examples:
+    return open_examples(TextFiles(BYTES, LENGTHS, files=paths))
+
+
+def test_a_line_of_text_is_a_document_and_blank_lines_are_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one\n\n  \n two \r\nthrée")
+    assert read(path) == ["one", " two ", "thrée"]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\ntwo\n")
+    assert read(str(tmp_path / "a.txt")) == ["one", "two"]
+
+
+def test_json_lines_hold_documents_or_pairs(tmp_path: Path) -> None:
+    documents = write(tmp_path / "a.jsonl", '{"text": "one\\ntwo", "id": 3}\n\n{"text": "é"}\n')
+    assert read(documents) == ["one\ntwo", "é"]
+    pairs = write(tmp_path / "b.jsonl", '{"targets": "b", "inputs": "a"}\n')
+    assert read(pairs) == [Pair("a", "b")]
+
+
+def test_tab_separated_lines_are_pairs(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 'a b\tc\n"x"\t\r\n')
+    assert read(path) == [Pair("a b", "c"), Pair('"x"', "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "one\ntwo\n"),
+        ("a.jsonl", '{"text": "one"}\n{"text": "two"}'),
+        ("a.tsv", "one\ttwo\n"),
+    ],
+)
+def test_compressed_files_read_the_same(tmp_path: Path, name: str, text: str) -> None:
+    plain = write(tmp_path / name, text)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    assert read(f"{plain}.gz") == read(plain)
+
+
+def test_patterns_and_several_files(tmp_path: Path) -> None:
+    for name in ("b1.txt", "b0.txt", "a.txt"):
+        write(tmp_path / name, f"{name}\n")
+    pattern = str(tmp_path / "b*.txt")
+    assert read(pattern, str(tmp_path / "a.txt")) == ["b0.txt", "b1.txt", "a.txt"]
+    assert read(str(tmp_path / "b0.txt"), pattern) == ["b0.txt", "b1.txt"]  # each file once
+
+
+@given(
+    lines=st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1),
+    block=st.sampled_from([1, 7, 1 << 20]),
+)
+def test_any_text_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], block: int
+) -> None:
+    lines = [line.replace("\n", "").rstrip("\r") for line in lines]
+    # Blank is what has nothing but blanks and control characters.
+    expected = [line for line in lines if max(line, default="") > " "]
+    path = tmp_path_factory.mktemp("any") / "a.txt"
+    path.write_bytes("\n".join(["first", *lines]).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_BLOCK_BYTES", block)
+        assert read(str(path)) == ["first", *expected]
+
+
+def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
+    first = opened(write(tmp_path / "a.txt", "one\ntwo\n")).fingerprint
+    assert opened(write(tmp_path / "b.txt", "one\ntwo\n")).fingerprint == first
+    assert opened(write(tmp_path / "c.txt", "one\nTwo\n")).fingerprint != first
+
+
+def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one\n")
+    assert read(path) == ["one"]
+    write(tmp_path / "a.txt", "two\n")
+    os.utime(path, ns=(1, 1))
+    assert read(path) == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", r"a\.txt is empty"),
+        ("a.txt", b"\n \n\n", r"a\.txt is empty"),
+        ("a.txt.gz", gzip.compress(b""), r"a\.txt\.gz is empty"),
+        ("a.txt.gz", b"plain text", r"a\.txt\.gz cannot be read: Not a gzipped file"),
+        ("a.txt.gz", gzip.compress(b"some text " * 99)[:-20], r"a\.txt\.gz cannot be read: "),
+        ("a.txt", b"one\nt\xe9l\n", r"a\.txt:2 is not UTF-8: byte 2 of the line is 0xe9"),
+        ("a.csv", b"one,two\n", r"a\.csv has a suffix that says nothing; expected one of \.txt "),
+        ("a.tsv", b"one\ttwo\n\nthree\n", r"a\.tsv:3 has 1 columns; expected 2"),
+        ("a.tsv", b"a\tb\tc\n", r"a\.tsv:1 has 3 columns"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2 is not JSON: .* at column 10"),
+        ("a.jsonl", b'["a"]\n', r"a\.jsonl:1 is not a JSON object; expected .*text"),
+        ("a.jsonl", b'{"txt": "a"}\n', r"a\.jsonl:1 has no 'text', only 'txt'; expected"),
+        ("a.jsonl", b'{"inputs": "a"}\n', r"a\.jsonl:1 has no 'targets', only 'inputs'"),
+        ("a.jsonl", b'{"text": 7}\n', r"a\.jsonl:1: 'text' is int; expected a string"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"inputs": "a", "targets": "b"}\n',
+            r"a\.jsonl:2 is not one of documents, as the file's first line is",
+        ),
+    ],
+)
+def test_unreadable_files_are_named(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        opened(str(tmp_path / name))
+
+
+def test_a_missing_file_is_named_with_its_neighbours(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.txt", "text\n")
+    with pytest.raises(UserError, match=r"corpsu\.txt does not exist\. Did you mean corpus\.txt"):
+        opened(str(tmp_path / "corpsu.txt"))
+    with pytest.raises(UserError, match="neither does the folder"):
+        opened(str(tmp_path / "nowhere" / "corpus.txt"))
+    with pytest.raises(UserError, match=r"no file matches .*\*\.tsv"):
+        opened(str(tmp_path / "*.tsv"))
+    with pytest.raises(UserError, match=r"is a directory; expected files, such as .*/\*\.txt"):
+        opened(str(tmp_path))
+    with pytest.raises(UserError, match="is a remote address; expected a local file"):
+        opened("gs://bucket/corpus.txt")
+
+
+def test_documents_and_pairs_do_not_mix(tmp_path: Path) -> None:
+    text, pairs = write(tmp_path / "a.txt", "one\n"), write(tmp_path / "b.tsv", "a\tb\n")
+    with pytest.raises(UserError, match=r"a\.txt holds documents and .*b\.tsv holds pairs"):
+        opened(text, pairs)
+
+
+def test_a_bad_line_far_down_is_named_when_it_is_read(tmp_path: Path) -> None:
+    examples = opened(write(tmp_path / "a.tsv", "a\tb\n" * 2000 + "c\n"))
+    with pytest.raises(UserError, match=r"a\.tsv:2001 has 1 columns"):
+        examples[2000]
+
+
+@needs_shared
+def test_real_text() -> None:
+    path = SHARED / "data" / "text" / "ro_wordnet_glosses.txt"
+    file = TextFile(path)
+    lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    assert len(file) == len(lines)
+    assert [file[i] for i in (0, 999, len(lines) - 1)] == [lines[0], lines[999], lines[-1]]
+
+
+def test_python_carries_english_text() -> None:
+    documents = python_documents()
+    assert len(documents) > 3000
+    assert sum(map(len, documents)) > 1_000_000
+    assert len(set(documents)) == len(documents)
+    assert all(document == document.strip() != "" for document in documents)
+    # A topic of pydoc and a docstring, read through Python itself.
+    import json
+    import pydoc_data.topics
+
+    assert pydoc_data.topics.topics["assert"].strip() in documents
+    assert json.JSONDecoder.decode.__doc__ is not None
+    assert any(document.startswith("Simple JSON") for document in documents)
+
+
+def test_pythons_text_is_the_same_every_time() -> None:
+    first = python_documents()
+    python_documents.cache_clear()
+    assert python_documents() == first

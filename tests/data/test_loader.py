@@ -1,0 +1,414 @@
+"""The batches that training gets: complete, the same however they are shared, and resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+import threading
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mtf.data.config import SpanCorruption, TextFiles
+from mtf.data.loader import BatchIterator, held_out_examples, make_eval_batches, make_train_iterator
+from mtf.data.packing import Batch
+from mtf.errors import UserError
+from tests.data.helpers import (
+    BYTES,
+    EOS,
+    LENGTHS_32,
+    restore,
+    without_padding,
+    write,
+    write_pairs,
+)
+
+PAIR_LENGTHS = {"inputs": 64, "targets": 32}
+
+
+def take(iterator: Any, count: int) -> list[Batch]:
+    return list(itertools.islice(iterator, count))
+
+
+def assert_same(left: list[Batch], right: list[Batch]) -> None:
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def examples_of_row(batch: Batch, row: int) -> list[tuple[list[int], list[int]]]:
+    """Returns the (inputs, targets) of a row, by its segment ids where it has any."""
+    inputs, targets = batch["encoder_input_tokens"][row], batch["decoder_target_tokens"][row]
+    if "encoder_segment_ids" not in batch:
+        return [(without_padding(inputs), without_padding(targets))]
+    of_inputs, of_targets = batch["encoder_segment_ids"][row], batch["decoder_segment_ids"][row]
+    return [
+        (inputs[of_inputs == i].tolist(), targets[of_targets == i].tolist())
+        for i in range(1, of_targets.max(initial=0) + 1)
+    ]
+
+
+def pair_number(inputs: list[int], targets: list[int]) -> int:
+    """Returns which pair of `write_pairs` an example is; fails unless it is whole."""
+    assert inputs[-1] == EOS and targets[-1] == EOS
+    left, right = BYTES.decode(inputs), BYTES.decode(targets)
+    assert re.fullmatch(r"\d{4}i+", left) and re.fullmatch(r"\d{4}t+", right)
+    assert left[:4] == right[:4]
+    return int(left[:4])
+
+
+def write_documents(path: Path, num_documents: int) -> str:
+    rng = np.random.default_rng(1)
+    return write(
+        path, "".join(f"<{i:04d}{'x' * rng.integers(1, 90)}>\n" for i in range(num_documents))
+    )
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> TextFiles:
+    return TextFiles(BYTES, PAIR_LENGTHS, write_pairs(tmp_path / "pairs.tsv", 90), num_held_out=7)
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> TextFiles:
+    return TextFiles(
+        BYTES,
+        LENGTHS_32,
+        write_documents(tmp_path / "documents.txt", 43),
+        span_corruption=SpanCorruption(merge_documents=4),
+        num_held_out=4,
+    )
+
+
+@pytest.fixture(params=["documents", "pairs", "unpacked pairs", "unpacked documents"])
+def data(request: pytest.FixtureRequest, documents: TextFiles, pairs: TextFiles) -> TextFiles:
+    data = pairs if "pairs" in request.param else documents
+    return dataclasses.replace(data, pack="unpacked" not in request.param)
+
+
+# Completeness.
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 4])
+def test_every_pair_is_used_once_an_epoch_and_never_a_held_out_one(
+    pairs: TextFiles, num_shards: int
+) -> None:
+    data = dataclasses.replace(pairs, pack=False)
+    held_out = {pair_number(*map(list, pair)) for pair in held_out_examples(data, 100)}
+    assert len(held_out) == 7
+    shards = [
+        make_train_iterator(data, batch_size=4, shard_id=i, num_shards=num_shards)
+        for i in range(num_shards)
+    ]
+    used = []
+    for _ in range(2 * 83 // 4 + 1):
+        for shard in shards:
+            batch = next(shard)
+            rows = range(len(batch["encoder_input_tokens"]))
+            used += [pair_number(*examples_of_row(batch, row)[0]) for row in rows]
+    first, second = used[:83], used[83:166]
+    assert sorted(first) == sorted(second) == sorted(set(range(90)) - held_out)
+    assert first != second
+    assert first != sorted(first)
+
+
+def test_packing_loses_no_pair_and_splits_none(pairs: TextFiles) -> None:
+    batch_size, num_shards = 8, 2
+    shards = [
+        make_train_iterator(pairs, batch_size=batch_size, shard_id=i, num_shards=num_shards)
+        for i in range(num_shards)
+    ]
+    used = [Counter[int]() for _ in range(batch_size)]
+    for _ in range(40):
+        rows = [(shard, row) for shard in map(next, shards) for row in range(4)]
+        for counts, (batch, row) in zip(used, rows, strict=True):
+            counts.update(pair_number(*pair) for pair in examples_of_row(batch, row))
+    assert sum(counts.total() for counts in used) > 2 * 40 * batch_size
+    # Without packing, the test above, row r of the batches is pairs r, r + 8, … of the sequence.
+    unpacked = make_train_iterator(dataclasses.replace(pairs, pack=False), batch_size=batch_size)
+    sequence = [
+        pair_number(*examples_of_row(b, r)[0]) for b in take(unpacked, 300) for r in range(8)
+    ]
+    states = {k: v for shard in shards for k, v in shard.get_state().items()}
+    for row, counts in enumerate(used):
+        # What was read and not yet used waits in open rows, which the state names.
+        waiting = [sequence[unit] for cursors in states[str(row)]["open"] for (unit,) in cursors]
+        assert len(waiting) < 100
+        (end,) = states[str(row)]["next"]
+        assert counts + Counter(waiting) == Counter(sequence[row:end:batch_size])
+
+
+@pytest.mark.parametrize(("batch_size", "num_units"), [(2, 10), (4, 10), (16, 10)])
+def test_every_document_is_used_once_an_epoch(
+    documents: TextFiles, batch_size: int, num_units: int
+) -> None:
+    """39 documents in groups of 4 are 10 units an epoch; row r has units r, r + batch_size, …"""
+    data = dataclasses.replace(documents, pack=False)
+    iterator = make_train_iterator(data, batch_size=batch_size)
+    texts = [""] * batch_size
+    for batch in take(iterator, 600 // batch_size):
+        for row in range(batch_size):
+            ((inputs, targets),) = examples_of_row(batch, row)
+            texts[row] += BYTES.decode(restore(inputs, targets, 259))
+    held_out_text = "".join(
+        BYTES.decode(restore(*example, 259)) for example in held_out_examples(data, 1000)
+    )
+    held_out = set(re.findall(r"<(\d{4})x+>", held_out_text))
+    assert len(held_out) == 4
+    epochs: defaultdict[int, list[str]] = defaultdict(list)
+    complete = [0] * batch_size
+    for row, text in enumerate(texts):
+        # No separator, nothing lost at the edges of segments: whole documents one after another.
+        found = re.findall(r"<(\d{4})x+>", text)
+        assert re.fullmatch(r"(<\d{4}x+>)*(<[\dx]*)?", text)
+        unit = row
+        while found:
+            size = 3 if unit % num_units == num_units - 1 else 4
+            if len(found) < size:
+                break
+            epochs[unit // num_units] += found[:size]
+            found = found[size:]
+            unit += batch_size
+        complete[row] = unit
+    num_complete_epochs = min(complete) // num_units
+    assert num_complete_epochs >= 1
+    expected = sorted({f"{i:04d}" for i in range(43)} - held_out)
+    for epoch in range(num_complete_epochs):
+        assert sorted(epochs[epoch]) == expected
+    if num_complete_epochs > 1:
+        assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("num_lines", [1, 2, 20])
+@pytest.mark.parametrize("pack", [True, False])
+def test_tiny_files_train(tmp_path: Path, num_lines: int, pack: bool) -> None:
+    path = write(tmp_path / "tiny.txt", "\n".join(f"line number {i}" for i in range(num_lines)))
+    data = TextFiles(BYTES, LENGTHS_32, path, pack=pack)
+    batches = take(make_train_iterator(data, batch_size=16), 5)
+    assert all((batch["decoder_loss_weights"].sum(axis=1) > 0).all() for batch in batches)
+    assert len(held_out_examples(data, 10)) == (num_lines > 1)
+    assert (len(list(make_eval_batches(data, batch_size=16))) > 0) == (num_lines > 1)
+
+
+# Examples.
+
+
+def test_pairs_are_truncated_with_their_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.tsv", "abcdefgh\tijklmnop\n")
+    data = TextFiles(BYTES, {"inputs": 4, "targets": 3}, path, pack=False)
+    batch = next(make_train_iterator(data, batch_size=1))
+    assert batch["encoder_input_tokens"].tolist() == [[100, 101, 102, EOS]]
+    assert batch["decoder_target_tokens"].tolist() == [[108, 109, EOS]]
+    assert batch["decoder_input_tokens"].tolist() == [[0, 108, 109]]
+    without = dataclasses.replace(data, inputs_add_eos=False)
+    batch = next(make_train_iterator(without, batch_size=1))
+    assert batch["encoder_input_tokens"].tolist() == [[100, 101, 102, 103]]
+    assert batch["decoder_target_tokens"].tolist() == [[108, 109, EOS]]
+
+
+def test_segments_fill_the_inputs(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.txt", "a" * 5000)
+    data = TextFiles(BYTES, LENGTHS_32, path)
+    for batch in take(make_train_iterator(data, batch_size=2), 30):
+        assert (batch["encoder_input_tokens"] != 0).all()
+        assert (batch["decoder_target_tokens"][:, -1] == EOS).all()
+    without = dataclasses.replace(data, inputs_add_eos=False)
+    batch = next(make_train_iterator(without, batch_size=2))
+    assert (batch["encoder_input_tokens"] != 0).sum(axis=1).tolist() == [31, 31]
+
+
+def test_a_long_document_gives_one_aligned_chunk_an_epoch(tmp_path: Path) -> None:
+    chunks = ["a" * 100, "b" * 100, "c" * 50]
+    path = write(tmp_path / "long.txt", "".join(chunks))
+    data = TextFiles(
+        BYTES, LENGTHS_32, path, SpanCorruption(max_document_tokens=100), pack=False, shuffle=False
+    )
+    text = ""
+    for batch in take(make_train_iterator(data, batch_size=1), 200):
+        ((inputs, targets),) = examples_of_row(batch, 0)
+        text += BYTES.decode(restore(inputs, targets, 259))
+    runs = ["".join(run) for _, run in itertools.groupby(text)][:-1]
+    assert {run[0] for run in runs} == set("abc")
+    assert all(len(run) % (50 if run[0] == "c" else 100) == 0 for run in runs)
+
+
+def test_noise_differs_between_epochs_and_seeds(tmp_path: Path) -> None:
+    path = write(tmp_path / "one.txt", "a line of text that is one document " * 3)
+    data = TextFiles(BYTES, {"inputs": 128, "targets": 32}, path, pack=False)
+    targets = [
+        batch["decoder_target_tokens"].tobytes()
+        for batch in take(make_train_iterator(data, batch_size=1), 20)
+    ]
+    assert len(set(targets)) == 20
+    other = next(make_train_iterator(dataclasses.replace(data, seed=1), batch_size=1))
+    assert other["decoder_target_tokens"].tobytes() not in targets
+
+
+def test_noise_differs_between_segments_and_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.txt", f"{'a' * 5000}\n" * 40)
+    data = TextFiles(BYTES, LENGTHS_32, path, SpanCorruption(merge_documents=1))
+    batches = take(make_train_iterator(data, batch_size=8), 20)
+    features = ("encoder_input_tokens", "decoder_target_tokens")
+    seen = {
+        tuple(batch[name][row].tobytes() for name in features)
+        for batch in batches
+        for row in range(8)
+    }
+    # 34 tokens, 5 noise tokens in 2 spans: 28 gaps and 4 gaps give 112 masks. Of 160 draws about
+    # 85 differ; noise that repeats itself along a row or across rows gives at most 20.
+    assert len(seen) > 60
+
+
+def test_without_shuffling_pairs_come_in_the_files_order(pairs: TextFiles) -> None:
+    data = dataclasses.replace(pairs, pack=False, shuffle=False, num_held_out=0)
+    batches = take(make_train_iterator(data, batch_size=10), 10)
+    numbers = [pair_number(*examples_of_row(b, row)[0]) for b in batches for row in range(10)]
+    assert numbers == [*range(90), *range(10)]
+
+
+# Held-out examples.
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 4])
+@pytest.mark.parametrize("pack", [True, False])
+def test_evaluation_loses_nothing(pairs: TextFiles, pack: bool, num_shards: int) -> None:
+    data = dataclasses.replace(pairs, pack=pack)
+    expected = sorted(pair_number(*map(list, pair)) for pair in held_out_examples(data, 100))
+    found = []
+    num_batches = []
+    for shard in range(num_shards):
+        batches = list(make_eval_batches(data, batch_size=4, shard_id=shard, num_shards=num_shards))
+        num_batches.append(len(batches))
+        for batch in batches:
+            assert batch["encoder_input_tokens"].shape == (4 // num_shards, 64)
+            for row in range(4 // num_shards):
+                if batch["decoder_loss_weights"][row].any():
+                    found += [pair_number(*pair) for pair in examples_of_row(batch, row)]
+    assert sorted(found) == expected
+    assert len(set(num_batches)) == 1
+
+
+def test_held_out_examples_are_always_the_same(documents: TextFiles) -> None:
+    first, second = held_out_examples(documents, 3), held_out_examples(documents, 3)
+    assert len(first) == 3
+    for a, b in zip(first, second, strict=True):
+        assert a.inputs.tolist() == b.inputs.tolist()
+        assert a.targets.tolist() == b.targets.tolist()
+    other = held_out_examples(dataclasses.replace(documents, seed=5), 3)
+    assert [e.inputs.tolist() for e in other] != [e.inputs.tolist() for e in first]
+
+
+# Sharing and resuming.
+
+
+@pytest.mark.parametrize("num_shards", [2, 4])
+def test_the_global_batch_does_not_depend_on_the_number_of_processes(
+    data: TextFiles, num_shards: int
+) -> None:
+    whole = take(make_train_iterator(data, batch_size=8), 60)
+    shards = [
+        take(make_train_iterator(data, batch_size=8, shard_id=i, num_shards=num_shards), 60)
+        for i in range(num_shards)
+    ]
+    joined = [
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for parts in zip(*shards, strict=True)
+    ]
+    assert_same(joined, whole)
+
+
+def stored(iterator: BatchIterator) -> dict[str, Any]:
+    text = json.dumps(iterator.get_state())
+    assert len(text) < 20_000
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_resuming_gives_the_same_batches(data: TextFiles, prefetch: int) -> None:
+    rng = np.random.default_rng(0)
+    iterator = make_train_iterator(data, batch_size=8, prefetch=prefetch)
+    states = {0: stored(iterator)}
+    moments = sorted(rng.choice(np.arange(1, 100), 4, replace=False).tolist())
+    batches = []
+    for step in range(1, 300):
+        batches.append(next(iterator))
+        if step in moments:
+            states[step] = stored(iterator)
+    for step, state in states.items():
+        resumed = make_train_iterator(data, batch_size=8, prefetch=prefetch)
+        resumed.set_state(state)
+        assert stored(resumed) == state
+        assert_same(take(resumed, 200 if step <= 99 else 0), batches[step : step + 200])
+
+
+def test_an_iterator_in_use_can_go_back(data: TextFiles) -> None:
+    iterator = make_train_iterator(data, batch_size=4)
+    take(iterator, 7)
+    state = stored(iterator)
+    expected = take(iterator, 20)
+    iterator.set_state(state)
+    assert_same(take(iterator, 20), expected)
+
+
+def test_resuming_with_another_number_of_processes(data: TextFiles) -> None:
+    whole = make_train_iterator(data, batch_size=8)
+    take(whole, 33)
+    halves = [make_train_iterator(data, batch_size=8, shard_id=i, num_shards=2) for i in range(2)]
+    for half in halves:
+        take(half, 33)
+    union = stored(halves[0]) | stored(halves[1])
+    assert union == stored(whole)
+    last = make_train_iterator(data, batch_size=8, shard_id=3, num_shards=4)
+    last.set_state(union)
+    expected = [{k: v[6:] for k, v in batch.items()} for batch in take(whole, 50)]
+    assert_same(take(last, 50), expected)
+
+
+def test_a_place_of_another_run_is_refused(tmp_path: Path, pairs: TextFiles) -> None:
+    state = stored(make_train_iterator(pairs, batch_size=4))
+    with pytest.raises(UserError, match=r"has no row 4, 5, 6, 7; expected .* same batch_size"):
+        make_train_iterator(pairs, batch_size=8).set_state(state)
+    changed = dataclasses.replace(pairs, files=write_pairs(tmp_path / "b.tsv", 90, seed=1))
+    with pytest.raises(UserError, match="training text or vocabulary is not what"):
+        make_train_iterator(changed, batch_size=4).set_state(state)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(pairs: TextFiles) -> None:
+    with pytest.raises(UserError, match="batch_size: 10 rows cannot be shared by 4 processes"):
+        make_train_iterator(pairs, batch_size=10, num_shards=4)
+
+
+def test_a_bad_line_stops_training_with_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path / "bad.tsv", "a\tb\n" * 1500 + "c\n")
+    data = TextFiles(BYTES, PAIR_LENGTHS, path, num_held_out=0)
+    with pytest.raises(UserError, match=r"bad\.tsv:1501 has 1 columns"):
+        take(make_train_iterator(data, batch_size=2), 1000)
+
+
+def test_files_without_any_token_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "void.jsonl", '{"text": ""}\n' * 3)
+    with pytest.raises(UserError, match="not one token to train on"):
+        next(make_train_iterator(TextFiles(BYTES, LENGTHS_32, path), batch_size=2))
+
+
+def test_lengths_are_checked_when_json_lines_turn_out_to_be_documents(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "one"}\n')
+    with pytest.raises(UserError, match=r"\['targets'\]: 4 is too small"):
+        make_train_iterator(TextFiles(BYTES, {"inputs": 64, "targets": 4}, path), batch_size=2)
+
+
+def test_no_thread_outlives_its_iterator(pairs: TextFiles) -> None:
+    before = set(threading.enumerate())
+    iterator = make_train_iterator(pairs, batch_size=2)
+    next(iterator)
+    (worker,) = set(threading.enumerate()) - before
+    del iterator
+    worker.join(timeout=10)
+    assert not worker.is_alive()

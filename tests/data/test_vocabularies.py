@@ -1,0 +1,159 @@
+"""Vocabularies against SeqIO's and ByT5's published ids."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.errors import UserError
+from tests.conftest import SHARED, needs_shared
+
+VOCABULARIES = SHARED / "data" / "vocabularies"
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A SentencePiece model of 40 pieces with T5's special ids."""
+    prefix = tmp_path_factory.mktemp("vocabulary") / "small"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the cat sat on the mat", "a dog ran to the park"] * 20),
+        model_prefix=str(prefix),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    return f"{prefix}.model"
+
+
+def test_byte_ids_are_byt5s() -> None:
+    vocabulary = ByteVocabulary()
+    assert vocabulary.vocab_size == 259
+    assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) == (0, 1, 2)
+    assert vocabulary.encode("Aé") == [ord("A") + 3, 0xC3 + 3, 0xA9 + 3]
+    assert ByteVocabulary(extra_ids=125).vocab_size == 384
+
+
+@given(text=st.text())
+def test_bytes_keep_every_text(text: str) -> None:
+    vocabulary = ByteVocabulary()
+    assert vocabulary.decode([*vocabulary.encode(text), 1, 0, 0]) == text
+
+
+def test_bytes_show_sentinels_and_drop_what_is_no_text() -> None:
+    assert ByteVocabulary().decode([100, 258, 101, 257, 1, 102, 0, 2, 9999]) == (
+        "a<extra_id_0>b<extra_id_1>c"
+    )
+    assert ByteVocabulary(extra_ids=10).decode([268, 100, 259, 258]) == "<extra_id_0>a<extra_id_9>"
+    assert ByteVocabulary().decode([100, 0xC3 + 3, 101]) == "ab"  # half a character
+
+
+def test_sentinels_descend_from_the_last_id() -> None:
+    assert [ByteVocabulary().sentinel(i) for i in (0, 1)] == [258, 257]
+    with pytest.raises(UserError, match="no sentinel 300 in a vocabulary of 259"):
+        ByteVocabulary().sentinel(300)
+
+
+def test_extra_ids_follow_the_pieces_of_a_model(small_model: str) -> None:
+    plain = sentencepiece.SentencePieceProcessor(model_file=small_model)
+    vocabulary = SentencePieceVocabulary(small_model, extra_ids=7)
+    size = plain.get_piece_size()
+    assert vocabulary.vocab_size == size + 7
+    assert vocabulary.encode("the cat sat") == plain.encode("the cat sat")
+    assert vocabulary.decode(plain.encode("a dog ran")) == "a dog ran"
+    ids = vocabulary.encode("the <extra_id_0> sat <extra_id_6>")
+    assert [i for i in ids if i >= size] == [size + 6, size]
+    assert vocabulary.sentinel(0) == size + 6
+    assert vocabulary.decode([*ids, 1, 0, 0]) == "the <extra_id_0> sat <extra_id_6>"
+    assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) == (0, 1, 2)
+
+
+def test_ids_over_the_range_are_unknown(small_model: str) -> None:
+    vocabulary = SentencePieceVocabulary(small_model)
+    cat = vocabulary.encode("cat")
+    assert vocabulary.decode([*cat, 10**6]) == vocabulary.decode([*cat, vocabulary.unk_id])
+
+
+def test_half_a_surrogate_pair_is_a_question_mark(small_model: str) -> None:
+    vocabulary = SentencePieceVocabulary(small_model)
+    assert vocabulary.encode("cat \ud800") == vocabulary.encode("cat ?")
+    assert ByteVocabulary().decode(ByteVocabulary().encode("cat \ud800")) == "cat ?"
+
+
+@needs_shared
+def test_t5s_vocabulary() -> None:
+    vocabulary = SentencePieceVocabulary(str(VOCABULARIES / "t5.spiece.model"))
+    assert vocabulary.vocab_size == 32100
+    assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) == (0, 1, 2)
+    # The ids that the T5 tokenizer's documentation shows.
+    assert vocabulary.encode("The <extra_id_0> walks in <extra_id_1> park") == (
+        [37, 32099, 10681, 16, 32098, 2447]
+    )
+
+
+@needs_shared
+def test_mt5s_sentinels_are_pieces_of_its_model() -> None:
+    vocabulary = SentencePieceVocabulary(str(VOCABULARIES / "mt5.spiece.model"), extra_ids=0)
+    assert vocabulary.vocab_size == 250100
+    assert vocabulary.decode([vocabulary.sentinel(0)]).strip() == "<extra_id_0>"
+    assert vocabulary.decode([250000]).strip() == "<extra_id_99>"
+
+
+def test_a_missing_model_is_named_with_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "spiece.model").write_bytes(b"")
+    with pytest.raises(UserError, match=r"spice\.model does not exist\. Did you mean spiece\.mod"):
+        _ = SentencePieceVocabulary(str(tmp_path / "spice.model")).vocab_size
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no model", b"\x00\x01\x02"])
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.model"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"bad\.model is not a SentencePiece model"):
+        SentencePieceVocabulary(str(path)).encode("text")
+
+
+def test_negative_extra_ids_are_refused() -> None:
+    with pytest.raises(UserError, match="-1 is negative"):
+        ByteVocabulary(extra_ids=-1)
+
+
+def test_fingerprints_tell_vocabularies_apart(tmp_path: Path, small_model: str) -> None:
+    copy = tmp_path / "copy.model"
+    copy.write_bytes(Path(small_model).read_bytes())
+    assert (
+        SentencePieceVocabulary(str(copy)).fingerprint()
+        == SentencePieceVocabulary(small_model).fingerprint()
+    )
+    names = {
+        SentencePieceVocabulary(small_model).fingerprint(),
+        SentencePieceVocabulary(small_model, extra_ids=0).fingerprint(),
+        ByteVocabulary().fingerprint(),
+        ByteVocabulary(extra_ids=100).fingerprint(),
+    }
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("mtf.data.config", "numpy sentencepiece jax tensorflow"),
+        ("mtf.data.loader", "sentencepiece jax tensorflow"),
+    ],
+)
+def test_imports_are_light(module: str, absent: str) -> None:
+    code = f"import sys, {module}; print(*[m for m in {absent.split()} if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == []

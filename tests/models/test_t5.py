@@ -1,0 +1,237 @@
+"""The network: its size, its parts, what may and what may not influence what."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import fiddle as fdl
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mtf import builders
+from mtf.models import t5
+from mtf.models.config import T5Config
+from mtf.models.stacking import stack_layers, unstack_layers
+
+SMALL = T5Config(
+    vocab_size=48,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=4,
+    num_encoder_layers=2,
+    num_decoder_layers=3,
+    mlp_dim=24,
+    dropout_rate=0.0,
+    dtype="float32",
+    scan_layers=False,
+)
+
+APPLY = jax.jit(t5.apply, static_argnums=0)
+
+# Published or counted in the released checkpoints.
+NUM_PARAMETERS = {
+    "t5_1_1": {
+        "small": 76_961_152,
+        "base": 247_577_856,
+        "large": 783_150_080,
+        "xl": 2_849_757_184,
+        "xxl": 11_135_332_352,
+    },
+    "mt5": {
+        "small": 300_176_768,
+        "base": 582_401_280,
+        "large": 1_229_581_312,
+        "xl": 3_742_619_648,
+        "xxl": 12_921_057_280,
+    },
+    "t5_1_0": {
+        "small": 60_506_624,
+        "base": 222_903_552,
+        "large": 737_668_096,
+        "3b": 2_851_598_336,
+        "11b": 11_307_321_344,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "expected"),
+    [(family, size, n) for family, sizes in NUM_PARAMETERS.items() for size, n in sizes.items()],
+)
+def test_number_of_parameters(family: str, size: str, expected: int) -> None:
+    network = fdl.build(getattr(builders.model, family)(size)).network
+    assert t5.num_parameters(network) == expected
+    shapes = jax.tree.leaves(t5.param_shapes(network, stacked=True))
+    assert sum(int(np.prod(shape.shape)) for shape in shapes) == expected
+
+
+def random_batch(config: T5Config, rows: int = 2) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(2, config.vocab_size, (rows, 10)).astype(np.int32)
+    targets = rng.integers(2, config.vocab_size, (rows, 7)).astype(np.int32)
+    inputs[1, 6:] = 0
+    targets[1, 4:] = 0
+    return {
+        "encoder_input_tokens": inputs,
+        "decoder_input_tokens": np.pad(targets, ((0, 0), (1, 0)))[:, :-1],
+        "decoder_target_tokens": targets,
+    }
+
+
+def test_scanned_and_unrolled_agree() -> None:
+    params = t5.init_params(SMALL, jax.random.PRNGKey(0))
+    batch = random_batch(SMALL)
+    stacked = stack_layers(params)
+    np.testing.assert_allclose(APPLY(SMALL, stacked, batch), APPLY(SMALL, params, batch), atol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)
+
+
+@pytest.mark.parametrize("remat_policy", ["minimal", "full"])
+def test_remat_changes_nothing_but_memory(remat_policy: str) -> None:
+    small = dataclasses.replace(SMALL, num_encoder_layers=1, num_decoder_layers=1)
+    params = t5.init_params(small, jax.random.PRNGKey(0))
+    batch = random_batch(small)
+
+    def loss(config: T5Config, params: t5.Params) -> jax.Array:
+        rng = jax.random.PRNGKey(1)
+        return jnp.sum(jnp.square(APPLY(config, params, batch, dropout_rng=rng)))
+
+    config = dataclasses.replace(small, dropout_rate=0.1)
+    remat = dataclasses.replace(config, remat_policy=remat_policy)
+    grad = jax.jit(jax.grad(loss, argnums=1), static_argnums=0)
+    expected = grad(config, params)
+    ours = grad(remat, params)
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=1e-3)
+    jax.tree.map(close, ours, expected)
+
+
+def test_the_decoder_does_not_see_the_future_and_nobody_sees_padding() -> None:
+    params = t5.init_params(SMALL, jax.random.PRNGKey(0))
+    batch = random_batch(SMALL)
+    logits = np.asarray(APPLY(SMALL, params, batch))
+    later = {k: v.copy() for k, v in batch.items()}
+    later["decoder_input_tokens"][0, 5] = 3
+    changed = np.asarray(APPLY(SMALL, params, later))
+    np.testing.assert_array_equal(changed[0, :5], logits[0, :5])
+    assert np.abs(changed[0, 5:] - logits[0, 5:]).max() > 1e-3
+
+    shorter = {k: v.copy() for k, v in batch.items()}
+    shorter["encoder_input_tokens"] = shorter["encoder_input_tokens"][:, :6]
+    cut = np.asarray(APPLY(SMALL, params, shorter))
+    np.testing.assert_allclose(cut[1, :4], logits[1, :4], atol=1e-5)
+
+
+def test_packed_sequences_do_not_see_each_other() -> None:
+    params = t5.init_params(SMALL, jax.random.PRNGKey(0))
+    rng = np.random.default_rng(3)
+    lengths = [(5, 3), (4, 2)]
+    examples = [(rng.integers(2, 48, i), rng.integers(2, 48, t)) for i, t in lengths]
+    packed = {
+        "encoder_input_tokens": np.zeros((1, 12), np.int32),
+        "encoder_segment_ids": np.zeros((1, 12), np.int32),
+        "decoder_input_tokens": np.zeros((1, 8), np.int32),
+        "decoder_target_tokens": np.zeros((1, 8), np.int32),
+        "decoder_segment_ids": np.zeros((1, 8), np.int32),
+    }
+    i = t = 0
+    for segment, (inputs, targets) in enumerate(examples, start=1):
+        packed["encoder_input_tokens"][0, i : i + len(inputs)] = inputs
+        packed["encoder_segment_ids"][0, i : i + len(inputs)] = segment
+        packed["decoder_target_tokens"][0, t : t + len(targets)] = targets
+        packed["decoder_input_tokens"][0, t + 1 : t + len(targets)] = targets[:-1]
+        packed["decoder_segment_ids"][0, t : t + len(targets)] = segment
+        i, t = i + len(inputs), t + len(targets)
+    together = np.asarray(APPLY(SMALL, params, packed))[0]
+
+    def loss(logits: np.ndarray, targets: np.ndarray) -> float:
+        logits = logits.astype(np.float64)
+        log_z = np.log(np.exp(logits).sum(axis=-1))
+        return float(np.sum(log_z - logits[np.arange(len(targets)), targets]))
+
+    t = 0
+    for inputs, targets in examples:
+        alone = {
+            "encoder_input_tokens": inputs[None].astype(np.int32),
+            "decoder_input_tokens": np.pad(targets, (1, 0))[None, :-1].astype(np.int32),
+            "decoder_target_tokens": targets[None].astype(np.int32),
+        }
+        expected = np.asarray(APPLY(SMALL, params, alone))[0]
+        ours = together[t : t + len(targets)]
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+        assert loss(ours, targets) == pytest.approx(loss(expected, targets), rel=1e-5)
+        t += len(targets)
+
+
+def test_relative_position_buckets() -> None:
+    # By hand from the T5 paper's rule: 32 buckets, distances up to 128. Causal: 16 exact ones,
+    # then logarithmic; 128 and beyond share the last.
+    causal = t5.relative_position_bucket(
+        -jnp.array([-5, 0, 1, 15, 16, 127, 128, 1000]),
+        bidirectional=False,
+        num_buckets=32,
+        max_distance=128,
+    )
+    assert causal.tolist() == [0, 0, 1, 15, 16, 31, 31, 31]
+    # Both directions: 16 buckets each, 8 exact; keys after the query have the upper half.
+    both = t5.relative_position_bucket(
+        jnp.array([0, -1, 1, -7, 7, -8, 8, -1000, 1000]),
+        bidirectional=True,
+        num_buckets=32,
+        max_distance=128,
+    )
+    assert both.tolist() == [0, 1, 17, 7, 23, 8, 24, 15, 31]
+
+
+def test_initial_parameters_have_t5s_scales() -> None:
+    config = dataclasses.replace(
+        SMALL, vocab_size=512, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512
+    )
+    params = t5.init_params(config, jax.random.PRNGKey(0))
+    layer = params["decoder"]["layers_1"]
+    attention = layer["self_attention"]
+    deviations = {
+        "embedding": (params["token_embedder"]["embedding"], 1.0),
+        "query": (attention["query"]["kernel"], 256**-0.5 * 64**-0.5),
+        "key": (attention["key"]["kernel"], 256**-0.5),
+        "out": (attention["out"]["kernel"], 256**-0.5),
+        "wi_0": (layer["mlp"]["wi_0"]["kernel"], 256**-0.5),
+        "wo": (layer["mlp"]["wo"]["kernel"], 512**-0.5),
+        "logits": (params["decoder"]["logits_dense"]["kernel"], 256**-0.5),
+        # Uniform with variance 1 / mean(fan in, fan out) of (4 heads, 32 buckets).
+        "relpos": (params["decoder"]["relpos_bias"]["rel_embedding"], 18**-0.5),
+    }
+    for name, (values, expected) in deviations.items():
+        tolerance = 0.15 if name == "relpos" else 0.02
+        assert float(jnp.std(values)) == pytest.approx(expected, rel=tolerance), name
+    assert float(jnp.max(jnp.abs(params["encoder"]["encoder_norm"]["scale"] - 1.0))) == 0.0
+    # Truncated at two standard deviations, unlike the attention kernels.
+    wo = layer["mlp"]["wo"]["kernel"] * 512**0.5
+    assert float(jnp.max(jnp.abs(wo))) < 2.3
+
+
+def test_dropout_is_shared_along_the_sequence_and_keeps_the_mean() -> None:
+    drop = t5.Dropout(0.25, jax.random.PRNGKey(0))
+    x = jnp.ones((64, 10, 128))
+    y = np.asarray(drop(x, 0))
+    assert set(np.unique(y.round(4))) == {np.float32(0.0), np.float32(1.3333)}
+    assert (y == y[:, :1]).all()
+    assert y.mean() == pytest.approx(1.0, abs=0.02)
+    alone = np.asarray(drop(x, 0, shared_axis=None))
+    assert not (alone == alone[:, :1]).all()
+
+
+def test_bfloat16_activations_and_float32_logits() -> None:
+    config = dataclasses.replace(SMALL, dtype="bfloat16")
+    params = t5.init_params(config, jax.random.PRNGKey(0))
+    batch = random_batch(config)
+    assert (
+        jax.eval_shape(functools.partial(t5.decoder_output, config), params, batch).dtype
+        == jnp.bfloat16
+    )
+    logits = APPLY(config, params, batch)
+    assert logits.dtype == jnp.float32
+    exact = APPLY(SMALL, params, batch)
+    assert float(jnp.max(jnp.abs(logits - exact))) < 0.1 * float(jnp.std(exact))

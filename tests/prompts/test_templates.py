@@ -1,0 +1,177 @@
+"""Reading templates from directories, archives and an installed promptsource."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import sys
+from pathlib import Path
+
+import pytest
+
+from mtf.errors import UserError
+from mtf.prompts import templates as module
+from mtf.prompts.templates import Metadata, Template, Templates, fingerprint, load_templates
+from tests.conftest import SHARED, needs_shared
+from tests.prompts.helpers import YAML, write_archive, write_tree
+
+ARCHIVE = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
+
+EXPECTED = (
+    Template(
+        id="11-bb",
+        name="which is it",
+        jinja="Is {{ thing }} a fruit? ||| {{ answer_choices[label] }}",
+        answer_choices="no ||| yes",
+        reference="ours",
+        metadata=Metadata(True, False, ("Accuracy", "Other"), ("en",)),
+    ),
+    Template(id="22-aa", name="describe", jinja="Describe: {{ thing }} ||| {{ text }}"),
+)
+
+
+def made_of(text: str) -> Templates:
+    return Templates("ours", {"fruit": text.encode()})
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MTF_PROMPTS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("below", ["", "templates", "promptsource/templates"])
+def test_a_directory(tmp_path: Path, below: str) -> None:
+    write_tree(tmp_path / "it" / below, {"fruit": YAML, "food/fruit": YAML})
+    found = load_templates(tmp_path / "it")
+    assert found.datasets == ("food/fruit", "fruit")
+    assert found.get("fruit") == found.get("food", "fruit") == found.get("food/fruit") == EXPECTED
+
+
+@pytest.mark.parametrize("root", ["promptsource-0.2.3/promptsource", "promptsource", "."])
+def test_an_archive(tmp_path: Path, root: str) -> None:
+    files = {
+        f"{root}/templates/fruit/templates.yaml": YAML,
+        f"{root}/templates/food/fruit/templates.yaml": YAML,
+        f"{root}/templates.py": "raise SystemExit",
+        "PKG-INFO": "Version: 0.2.3",
+    }
+    found = load_templates(write_archive(tmp_path / "it.tar.gz", files))
+    assert found.datasets == ("food/fruit", "fruit")
+    assert found.get("fruit") == EXPECTED
+
+
+def test_an_installed_promptsource_is_read_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "promptsource" / "templates", {"fruit": YAML})
+    (tmp_path / "promptsource" / "__init__.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load_templates().get("fruit") == EXPECTED
+    assert "promptsource" not in sys.modules
+
+
+def test_the_environment_variable_comes_first_then_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "cache" / "mtf" / "promptsource-0.2.3.tar.gz"
+    cached.parent.mkdir(parents=True)
+    write_archive(cached, {"promptsource-0.2.3/promptsource/templates/a/templates.yaml": YAML})
+    assert module.cached_archive() == cached
+    assert load_templates().datasets == ("a",)
+    monkeypatch.setenv("MTF_PROMPTS", str(write_tree(tmp_path / "tree", {"b": YAML})))
+    assert load_templates().datasets == ("b",)
+    assert load_templates(cached).datasets == ("a",)
+
+
+def test_no_templates_at_all() -> None:
+    with pytest.raises(UserError, match=r"no prompt templates were found.*prompts fetch.*0\.2\.3"):
+        load_templates()
+
+
+def test_a_source_without_templates_is_named(tmp_path: Path) -> None:
+    write_tree(tmp_path / "prompts", {"fruit": YAML})
+    with pytest.raises(UserError, match=r"promts: does not exist\. Did you mean prompts\?"):
+        load_templates(tmp_path / "promts")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty: has no templates; expected files templates/DATAS"):
+        load_templates(tmp_path / "empty")
+    archive = write_archive(tmp_path / "code.tar.gz", {"promptsource/templates.py": "pass"})
+    with pytest.raises(UserError, match=r"code\.tar\.gz: has no templates"):
+        load_templates(archive)
+
+
+def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
+    whole = write_archive(
+        tmp_path / "a.tar.gz", {f"templates/{n}/templates.yaml": YAML * 99 for n in "abc"}
+    ).read_bytes()
+    for content in (b"text", gzip.compress(b"text"), whole[: len(whole) // 2]):
+        path = tmp_path / "broken.tar.gz"
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"broken\.tar\.gz: cannot be read as an archive"):
+            load_templates(path)
+
+
+def test_an_unknown_dataset_is_named_with_its_neighbours() -> None:
+    with pytest.raises(UserError, match=r"ours has no templates for friut\. Did you mean fruit\?"):
+        made_of(YAML).get("friut")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("reference: ours", "reference: !!python/object/apply:os.abort []", "could not determine"),
+        ("!TemplateMetadata", "!Metadata", r"could not determine a constructor.*'!Metadata'"),
+        ("id: 11-bb", "id: [", r"ours: fruit/templates\.yaml: is not a file of templates.*line"),
+        ("templates:", "prompts:", "has no mapping 'templates' at its top"),
+        ("11-bb: !Template\n", "11-bb:\n", "11-bb: is no !Template"),
+        ("name: describe", "title: describe", "22-aa: its 'name' is missing or no text"),
+        ("name: describe", "name: which is it", "two templates are called 'which is it'"),
+        ("answer_choices: null", "answer_choices: [a, b]", "its 'answer_choices' are no text"),
+        ("metadata: !TemplateMetadata", "metadata: 7\n    more:", "its 'metadata' are no mapping"),
+    ],
+)
+def test_a_file_that_is_none_of_templates_is_named(old: str, new: str, message: str) -> None:
+    assert old in YAML
+    with pytest.raises(UserError, match=message):
+        made_of(YAML.replace(old, new)).get("fruit")
+
+
+def test_bytes_that_are_not_text_are_named() -> None:
+    with pytest.raises(UserError, match="is not a file of templates"):
+        Templates("ours", {"fruit": YAML.encode().replace(b"ours", b"\xe9")}).get("fruit")
+
+
+def test_without_yaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(UserError, match=r"needs the package yaml.*pip install 'mtf-jax\[tasks\]'"):
+        made_of(YAML).get("fruit")
+
+
+def test_the_fingerprint_follows_what_decides_the_examples() -> None:
+    first, second = EXPECTED
+    whole = fingerprint(EXPECTED)
+    assert whole == fingerprint([second, first]) == made_of(YAML).fingerprint
+    same = dataclasses.replace(first, id="33", reference="theirs")
+    assert fingerprint([same, second]) == whole
+    changes: list[Template] = [
+        dataclasses.replace(first, name="what is it"),
+        dataclasses.replace(first, jinja=first.jinja + " "),
+        dataclasses.replace(first, answer_choices="yes ||| no"),
+        dataclasses.replace(first, metadata=Metadata(False, metrics=first.metadata.metrics)),
+        dataclasses.replace(first, metadata=Metadata(True, metrics=("Accuracy",))),
+    ]
+    others = {fingerprint([changed, second]) for changed in changes}
+    assert len(others) == len(changes) and whole not in others
+    assert fingerprint([first]) != whole
+
+
+@needs_shared
+def test_promptsource_itself() -> None:
+    found = load_templates(ARCHIVE)
+    assert len(found.datasets) == 279
+    copa = found.get("super_glue", "copa")
+    assert len(copa) == 12
+    # As in the file, which is not the order of the names.
+    assert copa[0].name == "exercise" and copa[0].metadata.metrics == ("Accuracy",)
+    assert len(found.get("Zaid/coqa_expanded")) > 0

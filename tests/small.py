@@ -1,0 +1,174 @@
+"""A tiny run of recipes.quickstart for tests of the command line, and how its results are read."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import conversion
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "jumps", "over", "lazy", "dogs")
+
+# 34 bytes make 32 inputs and 8 targets (T5's lengths, in spans of three).
+SETTINGS: dict[str, Any] = {
+    "model.network.vocab_size": 384,
+    "model.network.num_encoder_layers": 1,
+    "model.network.num_decoder_layers": 1,
+    "model.network.emb_dim": 32,
+    "model.network.mlp_dim": 64,
+    "model.network.num_heads": 2,
+    "model.network.head_dim": 16,
+    "model.network.dropout_rate": 0.1,
+    "model.network.dtype": "float32",
+    "model.network.scan_layers": False,
+    "data.vocabulary.extra_ids": 125,
+    "data.span_corruption.mean_noise_span_length": 3.0,
+    "data.task_feature_lengths.inputs": 32,
+    "data.task_feature_lengths.targets": 16,
+    "optimizer": "@mtf.builders.optimizer.adafactor("
+    "learning_rate=@mtf.builders.schedule.constant(learning_rate=0.01))",
+    "batch_size": 8,
+    "trainer.stats_period": 1,
+    "trainer.eval_period": None,
+    "num_samples": 0,
+}
+
+_SAYS_CONTINUING = re.compile(r"^continuing from step (\d+)$", re.MULTILINE)
+
+
+def write_text(folder: Path, num_lines: int = 200) -> Path:
+    """Writes `text.txt`, the same at every call."""
+    rng = random.Random(0)
+    lines = (" ".join(rng.choices(_WORDS, k=rng.randint(5, 15))) for _ in range(num_lines))
+    file = folder / "text.txt"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+def arguments(text: Path | str, **settings: Any) -> list[str]:
+    """The command line's arguments of a tiny run; a setting's dots are written as `__`."""
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    values = {"data.files": str(text), **SETTINGS, **named}
+    return ["recipes.quickstart", "--set", *(f"{name}={value}" for name, value in values.items())]
+
+
+def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Popen[str]:
+    """Starts `python -m mtf.run …` in a process (and session) of its own, with pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "mtf.run", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **_cached(), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A background job's children ignore Ctrl-C; these must hear it wherever pytest runs.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def run(
+    arguments: list[str], cwd: Path, *, status: int = 0, timeout: float = 240, **environment: str
+) -> str:
+    """Runs a command line to its end, asserts its exit status; returns stdout and stderr."""
+    with start(arguments, cwd, **environment) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode == status, out + err
+    return out + err
+
+
+def read_until(stream: IO[str] | None, beginning: str) -> str:
+    """Reads a process' stdout or stderr up to the end of the line that begins so."""
+    assert stream is not None
+    text = ""
+    for line in stream:
+        text += line
+        if line.startswith(beginning):
+            return text
+    raise AssertionError(f"no line begins with {beginning!r} in:\n{text}")
+
+
+def continued_from(output: str) -> int | None:
+    """The step that a run says it continues from; None: it began anew."""
+    found = _SAYS_CONTINUING.findall(output)
+    return int(found[0]) if found else None
+
+
+def steps(run_dir: Path) -> list[int]:
+    """The steps whose checkpoint directory has its final name, in order."""
+    names = [path.name for path in _entries(run_dir) if re.fullmatch(r"checkpoint_\d+", path.name)]
+    return sorted(int(name.removeprefix("checkpoint_")) for name in names)
+
+
+def unfinished(run_dir: Path) -> list[str]:
+    """The names of checkpoint directories that are being written, or never were finished."""
+    return [path.name for path in _entries(run_dir) if "orbax-checkpoint-tmp" in path.name]
+
+
+def _entries(run_dir: Path) -> Iterator[Path]:
+    folder = run_dir / "checkpoints"
+    return folder.iterdir() if folder.is_dir() else iter(())
+
+
+def read_checkpoint(run_dir: Path, step: int) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Every tensor of a checkpoint, bit for bit: name → (dtype, shape, bytes)."""
+    opened = conversion.open_checkpoint(run_dir / "checkpoints" / f"checkpoint_{step}")
+    arrays = {name: tensor.read() for name, tensor in opened.tensors.items()}
+    return {name: (str(x.dtype), x.shape, x.tobytes()) for name, x in arrays.items()}
+
+
+def read_data_state(run_dir: Path, step: int) -> dict[str, Any]:
+    """The data iterators' states in a checkpoint."""
+    file = run_dir / "checkpoints" / f"checkpoint_{step}" / "data" / "metadata"
+    state: dict[str, Any] = json.loads(file.read_text())
+    return state
+
+
+def read_metrics(run_dir: Path, kind: str = "train") -> list[dict[str, float]]:
+    """The lines of a metrics.jsonl without what depends on the clock."""
+    lines = (run_dir / kind / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if not name.startswith("timing/")}
+        for line in lines
+    ]
+
+
+def assert_same_end(run_dir: Path, reference: Path, step: int) -> None:
+    """Asserts that two runs ended with the same bits: tensors, place in the data, metrics."""
+    expected = read_checkpoint(reference, step)
+    found = read_checkpoint(run_dir, step)
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if found[name] != expected[name]] == []
+    assert read_data_state(run_dir, step) == read_data_state(reference, step)
+    for kind in ("train", "training_eval/held_out"):
+        assert read_metrics(run_dir, kind) == read_metrics(reference, kind)
+
+
+def _cached() -> dict[str, str]:
+    """Environment variables with which processes share what they compile."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": _cache_dir().name,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+@functools.cache
+def _cache_dir() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="mtf-compiled-")

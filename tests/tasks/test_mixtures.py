@@ -1,0 +1,247 @@
+"""Mixtures against T0's and mT0's own definitions.
+
+`golden_mixtures.tsv` was made by running those definitions themselves (the files tasks.py of
+bigscience-workshop/t-zero and lintangsutawika/multilingual-t0) with promptsource 0.2.3 and with
+stand-ins for SeqIO and the datasets: a row is a task, its rate, and the mixtures that have it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+import tarfile
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from mtf.errors import UserError
+from mtf.prompts.templates import Templates, load_templates
+from mtf.tasks.mixtures import ALIASES, list_mixtures, mixture, prompted_task
+from mtf.tasks.t0 import datasets
+from tests.conftest import SHARED, needs_shared
+from tests.prompts.helpers import YAML
+
+ARCHIVE = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
+GOLDEN = Path(__file__).with_name("golden_mixtures.tsv")
+
+# Name → tasks, datasets, sum of rates; from FACTS' table, which counted the originals.
+FACTS: dict[str, tuple[int, int, int | None]] = {
+    "t0_train": (313, 38, 17_277_798),
+    "t0+_train": (392, 48, 20_672_671),
+    "t0++_train": (464, 54, 23_118_591),
+    "t0_train_one_og_prompt": (35, 35, 1_993_444),
+    "t0_train_all_og_prompts": (222, 35, 12_527_831),
+    "t0_eval_score_eval": (116, 9, None),
+    "t0_train_score_eval": (89, 14, None),
+    "bias_fairness_eval_score_eval": (16, 2, None),
+    "mt5_d4_gpt_sglue_train": (464, 54, 23_118_591),
+}
+MT0_COUNTS = {
+    "mt5_d4_train": 313,
+    "gpt_train": 44,
+    "sglue_train": 72,
+    "t0_plus_train": 357,
+    "t0_plus_plus_train": 429,
+    "mt0_train_mixture": 494,
+    "mt0p_train_mixture": 555,
+}
+EVALUATION = {
+    "anli": 45,
+    "super_glue/cb": 15,
+    "super_glue/copa": 12,
+    "super_glue/rte": 10,
+    "super_glue/wic": 10,
+    "super_glue/wsc.fixed": 10,
+    "winogrande/winogrande_xl": 5,
+    "story_cloze/2016": 5,
+    "hellaswag": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def templates() -> Templates:
+    return load_templates(ARCHIVE)
+
+
+def made_up(**others: str) -> Templates:
+    """Two prompts of our own for every dataset."""
+    files = {row.key: YAML.encode() for row in datasets() if any(row.fingerprints)}
+    return Templates("ours", {**files, **{key: text.encode() for key, text in others.items()}})
+
+
+def rates(name: str, templates: Templates) -> dict[str, int | None]:
+    tasks = mixture(name, templates, check_version=False).tasks
+    found = {task.name: rate for task, rate in tasks}
+    assert len(found) == len(tasks)  # names are unique
+    return found
+
+
+@needs_shared
+@pytest.mark.parametrize("name", FACTS)
+def test_counts_and_rates_are_the_facts(name: str, templates: Templates) -> None:
+    num_tasks, num_datasets, sum_of_rates = FACTS[name]
+    tasks = mixture(name, templates).tasks
+    assert len({task.name for task, _ in tasks}) == len(tasks) == num_tasks
+    assert len({(task.dataset, task.subset) for task, _ in tasks}) == num_datasets
+    if sum_of_rates is None:
+        assert {rate for _, rate in tasks} == {None}
+    else:
+        assert sum(rate or 0 for _, rate in tasks) == sum_of_rates
+
+
+@needs_shared
+@pytest.mark.parametrize("name", MT0_COUNTS)
+def test_counts_of_mt0s_mixtures_are_the_facts(name: str, templates: Templates) -> None:
+    made = mixture(name, templates)
+    assert len({task.name for task, _ in made.tasks}) == len(made.tasks) == MT0_COUNTS[name]
+    assert made.vocabulary == "mt5"
+
+
+@needs_shared
+def test_tasks_and_rates_are_those_of_the_originals(templates: Templates) -> None:
+    golden: dict[str, dict[str, int | None]] = defaultdict(dict)
+    with GOLDEN.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            for name in row["mixtures"].split():
+                golden[name][row["task"]] = int(row["rate"]) if row["rate"] else None
+    assert len(golden) == 14
+    for name, expected in golden.items():
+        assert rates(name, templates) == expected, name
+
+
+@needs_shared
+def test_what_t0_is_evaluated_on(templates: Templates) -> None:
+    tasks = [task for task, _ in mixture("t0_eval_score_eval", templates).tasks]
+    counts = Counter(f"{task.dataset}/{task.subset}".removesuffix("/None") for task in tasks)
+    assert counts == EVALUATION
+    assert all(task.kind == "rank" and task.name.endswith("_score_eval") for task in tasks)
+    anli = [task for task in tasks if task.dataset == "anli"]
+    for part in ("r1", "r2", "r3"):
+        of_round = [task for task in anli if task.name.endswith(f"_{part}_score_eval")]
+        assert len(of_round) == 15
+        for task in of_round:
+            assert task.splits == {
+                "train": f"train_{part}",
+                "validation": f"dev_{part}",
+                "test": f"test_{part}",
+            }
+
+
+@needs_shared
+def test_what_bias_is_evaluated_on(templates: Templates) -> None:
+    tasks = [task for task, _ in mixture("bias_fairness_eval_score_eval", templates).tasks]
+    counts = Counter((task.dataset, task.subset) for task in tasks)
+    assert counts == {("super_glue", "axg"): 10, ("crows_pairs", None): 6}
+
+
+@needs_shared
+def test_one_prompt_of_the_original_task(templates: Templates) -> None:
+    everything = rates("t0_train", templates)
+    one = [task for task, _ in mixture("t0_train_one_og_prompt", templates).tasks]
+    every = [task for task, _ in mixture("t0_train_all_og_prompts", templates).tasks]
+    for task in one:
+        siblings = [t for t in every if (t.dataset, t.subset) == (task.dataset, task.subset)]
+        assert task.template.name == min(t.template.name for t in siblings)
+    left_out = {"kilt_tasks/hotpotqa", "app_reviews", "quarel"}
+    base = {row.key for row in datasets() if row.train_group == "BASE"}
+    assert {f"{t.dataset}/{t.subset}".removesuffix("/None") for t in one} == base - left_out
+    assert {task.name for task in every} <= set(everything)
+
+
+@needs_shared
+def test_large_datasets_are_capped(templates: Templates) -> None:
+    by_dataset: dict[str, set[int | None]] = defaultdict(set)
+    for task, rate in mixture("t0++_train", templates).tasks:
+        by_dataset[task.dataset].add(rate)
+    assert by_dataset["amazon_polarity"] == by_dataset["gigaword"] == {55_555}
+    assert by_dataset["yelp_review_full"] == {71_428}
+    assert by_dataset["wiki_bio"] == {100_000}
+    assert by_dataset["dbpedia_14"] == {125_000}
+    assert by_dataset["glue"] == {3_668, 363_846}
+
+
+@needs_shared
+def test_the_same_templates_have_the_same_fingerprint(templates: Templates) -> None:
+    first = mixture("t0_train", templates).fingerprint
+    assert first == mixture("t0_train", load_templates(ARCHIVE)).fingerprint
+    assert first == mixture("mt5_d4_train", templates).fingerprint
+    assert first != mixture("t0+_train", templates).fingerprint
+
+
+@needs_shared
+def test_templates_of_another_version_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    root = tmp_path / "promptsource" / "templates"
+    for key in ("super_glue/copa", "acronym_identification"):
+        file = root / key / "templates.yaml"
+        file.write_text(re.sub(r"\blabel\b", "class", file.read_text("utf-8")), "utf-8")
+    changed = load_templates(tmp_path)
+    message = (
+        r"are of another version than promptsource 0\.2\.3 or 0\.1\.0, with which this mixture is "
+        r"defined: those of super_glue/copa differ from 0\.2\.3$"
+    )
+    with pytest.raises(UserError, match=message):
+        mixture("t0_eval_score_eval", changed)
+    assert len(mixture("t0_eval_score_eval", changed, check_version=False).tasks) == 116
+    assert len(mixture("t0_train_score_eval", load_templates(ARCHIVE)).tasks) == 89
+    assert mixture("gpt_train", changed)  # has none of them
+
+
+def test_definitions_need_no_library_before_they_are_asked_for() -> None:
+    code = "import sys, mtf.tasks.mixtures, mtf.tasks.sources; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"jinja2", "yaml", "pyarrow", "datasets", "numpy", "jax", "tensorflow", "seqio"}
+    assert not heavy & set(done.stdout.split())
+
+
+def test_older_names() -> None:
+    made = made_up()
+    assert {name for name in list_mixtures() if name.startswith("d4_")} == set(ALIASES)
+    for older, name in {
+        "d4_train": "t0_train",
+        "d4_gpt_train": "t0+_train",
+        "d4_gpt_sglue_train": "t0++_train",
+        "d4_score_eval": "t0_eval_score_eval",
+    }.items():
+        assert rates(older, made) == rates(name, made)
+        assert mixture(older, made, check_version=False).name == older
+
+
+def test_broken_tasks_are_left_out_of_training_and_still_counted_by_the_cap() -> None:
+    made = made_up(gigaword=YAML.replace("name: describe", "name: 'summarize:'"))
+    for name in ("t0_train", "t0_train_all_og_prompts"):
+        found = {task: rate for task, rate in rates(name, made).items() if "gigaword" in task}
+        assert found == {"gigaword_which_is_it": 250_000}
+    assert prompted_task("gigaword_summarize_", made).template.name == "summarize:"
+
+
+def test_a_task_by_its_name() -> None:
+    made = made_up()
+    task = prompted_task("super_glue_wsc.fixed_which_is_it", made)
+    assert (task.dataset, task.subset, task.kind) == ("super_glue", "wsc.fixed", "generate")
+    assert prompted_task(task.name + "_score_eval", made) == task.score_eval()
+    assert prompted_task("anli_describe_r2", made).splits["validation"] == "dev_r2"
+    message = r"no task 'anli_describe_r2_score_eval'\. Did you mean .*_score_eval"
+    with pytest.raises(UserError, match=message):  # it has no choices
+        prompted_task("anli_describe_r2_score_eval", made)
+    with pytest.raises(UserError, match=r"no task 'anli_describe_r9'\. Did you mean anli_describ"):
+        prompted_task("anli_describe_r9", made)
+
+
+def test_an_unknown_mixture_is_named_with_its_neighbours() -> None:
+    message = r"there is no mixture 't0_trian'\. Did you mean t0_train, .* All of them: .*mt0p_tra"
+    with pytest.raises(UserError, match=message):
+        mixture("t0_trian", made_up())
+
+
+def test_templates_that_lack_a_dataset_are_named() -> None:
+    few = Templates("few", {"glue/mrpc": YAML.encode()})
+    message = r"few: are of another version than promptsource 0\.2\.3 or 0\.1\.0.* those of "
+    with pytest.raises(UserError, match=message):
+        mixture("t0_train", few)
+    with pytest.raises(UserError, match="few has no templates for glue/qqp"):
+        mixture("t0_train", few, check_version=False)

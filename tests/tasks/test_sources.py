@@ -1,0 +1,181 @@
+"""Rows from a mirror, and from a stand-in for the hub."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mtf.errors import UserError
+from mtf.tasks.sources import MissingDatasetError, open_split
+from mtf.tasks.t0 import datasets
+from tests.conftest import SHARED, needs_shared
+
+MIRROR = SHARED / "data" / "datasets"
+ROWS: list[dict[str, Any]] = [
+    {"text": "one", "label": 1, "options": ["a", "b"], "answers": {"text": ["x"], "at": [3]}},
+    {"text": None, "label": 0, "options": [], "answers": {"text": [], "at": []}},
+]
+FEATURES = {"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}
+
+
+@pytest.fixture(autouse=True)
+def no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MTF_DATA_DIR", raising=False)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows).replace_schema_metadata(
+        {"huggingface": json.dumps(FEATURES)}
+    )
+    pq.write_table(table, path)
+
+
+@pytest.mark.parametrize("subset", [None, "ripe"])
+def test_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subset: str | None) -> None:
+    write(tmp_path / "fruit" / (subset or "") / "train.parquet", ROWS)
+    rows = open_split("fruit", subset, "train", data_dir=tmp_path)
+    assert len(rows) == 2
+    assert list(rows) == list(rows) == ROWS
+    monkeypatch.setenv("MTF_DATA_DIR", str(tmp_path))
+    assert list(open_split("fruit", subset, "train")) == ROWS
+
+
+def test_many_rows_come_in_their_order(tmp_path: Path) -> None:
+    write(tmp_path / "fruit" / "train.parquet", [{"n": i} for i in range(2500)])
+    rows = open_split("fruit", None, "train", data_dir=tmp_path)
+    assert len(rows) == 2500 and [row["n"] for row in rows] == list(range(2500))
+
+
+@needs_shared
+def test_class_labels_are_numbers() -> None:
+    rows = open_split("super_glue", "rte", "validation", data_dir=MIRROR)
+    assert len(rows) == 277
+    assert {row["label"] for row in rows} == {0, 1}
+    trec = next(iter(open_split("trec", None, "train", data_dir=MIRROR)))
+    assert isinstance(trec["label-coarse"], int)
+
+
+def test_a_missing_dataset_is_named_with_the_path_that_was_tried(tmp_path: Path) -> None:
+    path = tmp_path / "super_glue" / "rte" / "train.parquet"
+    message = (
+        rf"^super_glue/rte, split train, is missing: the mirror has no {path}; .*needs the package "
+        r"datasets.*pip install 'mtf-jax\[tasks\]'\. To use a copy of your own, put it at "
+        r"DIR/super_glue/rte/train\.parquet and set MTF_DATA_DIR=DIR$"
+    )
+    with pytest.raises(MissingDatasetError, match=message):
+        open_split("super_glue", "rte", "train", data_dir=tmp_path)
+    with pytest.raises(MissingDatasetError, match="no mirror is named: MTF_DATA_DIR is not set"):
+        open_split("super_glue", "rte", "train")
+
+
+def test_a_missing_split_is_named_with_those_that_are_there(tmp_path: Path) -> None:
+    write(tmp_path / "fruit" / "validation.parquet", ROWS)
+    with pytest.raises(MissingDatasetError, match=r"only validation\. Did you mean validation\?"):
+        open_split("fruit", None, "validatoin", data_dir=tmp_path)
+
+
+def test_story_cloze_comes_with_its_form(tmp_path: Path) -> None:
+    with pytest.raises(MissingDatasetError, match=r"form: https://cs\.rochester\.edu/nlp/rocstor"):
+        open_split("story_cloze", "2016", "validation", data_dir=tmp_path)
+
+
+def test_trec_is_not_taken_from_the_hub() -> None:
+    with pytest.raises(MissingDatasetError, match=r"CogComp/trec has other columns"):
+        open_split("trec", None, "train")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "fruit" / "train.parquet"
+    write(path, ROWS)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"fruit/train\.parquet is not a Parquet file: "):
+        open_split("fruit", None, "train", data_dir=tmp_path)
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, load_dataset: Callable[..., object]) -> None:
+    module = ModuleType("datasets")
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+
+
+def test_the_hub_is_asked_under_todays_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(*args: object, **kwargs: object) -> object:
+        asked.append((args, kwargs))
+        return ROWS
+
+    hub(monkeypatch, load_dataset)
+    assert list(open_split("anli", None, "dev_r1")) == ROWS
+    open_split("super_glue", "rte", "train")
+    open_split("somebody/else", None, "test")
+    assert asked == [
+        (("facebook/anli", None), {"split": "dev_r1"}),
+        (("aps/super_glue", "rte"), {"split": "train"}),
+        (("somebody/else", None), {"split": "test"}),
+    ]
+
+
+def test_every_dataset_of_t0_has_a_name_of_today_or_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def load_dataset(name: str, *args: object, **kwargs: object) -> object:
+        asked.append(name)
+        return ROWS
+
+    hub(monkeypatch, load_dataset)
+    refused = set()
+    for row in datasets():
+        if any(row.fingerprints):
+            try:
+                open_split(row.name, row.subset, "train")
+            except MissingDatasetError:
+                refused.add(row.name)
+    assert refused == {"story_cloze", "trec"}
+    assert all(name.count("/") == 1 for name in asked)
+
+
+def test_what_a_script_made_is_read_from_its_own_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(name: str, *args: object, **kwargs: object) -> object:
+        if name != "parquet":
+            raise RuntimeError("Dataset scripts are no longer supported, but found piqa.py")
+        asked.append(kwargs)
+        return ROWS
+
+    hub(monkeypatch, load_dataset)
+    assert list(open_split("piqa", None, "train")) == ROWS
+    open_split("duorc", "SelfRC", "test")
+    branch = "refs/convert/parquet"
+    assert [kwargs["data_files"] for kwargs in asked] == [
+        f"hf://datasets/ybisk/piqa@{branch}/*/train/*.parquet",
+        f"hf://datasets/ibm-research/duorc@{branch}/SelfRC/test/*.parquet",
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("no such"), ValueError("no such"), RuntimeError("no such")]
+)
+def test_what_the_hub_does_not_have_is_named(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def load_dataset(*args: object, **kwargs: object) -> object:
+        raise error
+
+    hub(monkeypatch, load_dataset)
+    message = rf"the Hugging Face hub does not give nyu-mll/glue \({type(error).__name__}: no such"
+    with pytest.raises(MissingDatasetError, match=message):
+        open_split("glue", "mrpc", "train")

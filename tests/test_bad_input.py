@@ -1,0 +1,310 @@
+"""Bad input is refused with one clear message and exit status 2, and nothing is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtf.run import main
+from tests import small
+
+Refusal = Callable[[list[str]], str]
+
+
+def _content(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: empty but for text.txt."""
+    monkeypatch.chdir(tmp_path)
+    small.write_text(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> Refusal:
+    """Runs a command line that must be refused; returns what it says."""
+
+    def call(arguments: list[str]) -> str:
+        before = _content(folder)
+        capsys.readouterr()
+        status = main(arguments)
+        out, err = capsys.readouterr()
+        assert (status, out) == (2, "")
+        _check_message(err)
+        assert _content(folder) == before
+        return err
+
+    return call
+
+
+def _check_message(text: str) -> None:
+    assert text.startswith("error: ")
+    assert text.count("error:") == 1
+    assert "Traceback" not in text
+
+
+def _arguments(text: str = "text.txt", **settings: Any) -> list[str]:
+    return small.arguments(text, **{"train_steps": 2, **settings})
+
+
+def _restoring(path: Path | str, **settings: Any) -> dict[str, str]:
+    """Settings that start from a checkpoint."""
+    values = "".join(f", {name}={value!r}" for name, value in settings.items())
+    restore = "@mtf.checkpoints.config.RestoreCheckpointConfig"
+    return {"checkpoint__restore": f"{restore}(path={str(path)!r}{values})"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that has ended at step 2; no test changes it."""
+    folder = tmp_path_factory.mktemp("finished")
+    text = small.write_text(folder)
+    settings = {"model_dir": "run", "model__network__scan_layers": True}
+    small.run(_arguments(str(text), **settings), folder)
+    return folder / "run"
+
+
+# ----------------------------------------------------------------------------- the command line
+
+OVERRIDES: list[tuple[str, list[str]]] = [
+    (
+        "model.network.droput_rate=0.0",
+        ["T5Config has no field droput_rate", "Did you mean model.network.dropout_rate?"],
+    ),
+    ("dropout_rate=0.0", ["Train has no field", "Did you mean model.network.dropout_rate?"]),
+    ("data.task_feature_lengths.input=64", ["keys: inputs, targets", "Did you mean inputs?"]),
+    ("batch_size=8.5", ["batch_size=8.5: expected int, got float 8.5"]),
+    ("train_steps=1e6", ["expected int, got float", "Write 1000000."]),
+    ("model.network.scan_layers=yes", ["expected bool, got the word yes"]),
+    ("optimizer=3", ["expected Adafactor or AdamW, got int 3"]),
+    ("model.network.dtype=float16", ["model.network.dtype", "overflow", "'bfloat16'"]),
+    ("model.network.dtype=fp16", ["model.network.dtype", "overflow", "'bfloat16'"]),
+    ("checkpoint.save.dtype=float16", ["checkpoint.save.dtype", "Did you mean bfloat16"]),
+    ("trainer.num_microbatches=3", ["batch_size 8", "num_microbatches 3", "Nearest: 6 or 9"]),
+    ("checkpoint.save.keep=0", ["checkpoint.save: keep must be at least 1 or None, not 0"]),
+    ("num_samples=-1", ["num_samples must not be negative, not -1"]),
+]
+
+
+@pytest.mark.parametrize(("override", "says"), OVERRIDES, ids=[text for text, _ in OVERRIDES])
+def test_override(refusal: Refusal, override: str, says: list[str]) -> None:
+    message = refusal([*_arguments(), override])
+    assert all(part in message for part in says), message
+
+
+def test_missing_values_are_listed_together(refusal: Refusal) -> None:
+    message = refusal([*_arguments(), "--unset", "train_steps", "batch_size"])
+    assert "Missing required values; set each with --set PATH=VALUE" in message
+    assert "train_steps (int)" in message
+    assert "batch_size (int)" in message
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ("recipes.quickstrt", "Did you mean recipes.quickstart?"),
+        ("quickstart", "Did you mean recipes.quickstart?"),
+        ("recipes.start", "recipes.start is a module, not a recipe. It has"),
+        ("mine.py:recipe", "There is no file mine.py"),
+    ],
+)
+def test_recipe(refusal: Refusal, recipe: str, says: str) -> None:
+    assert says in refusal([recipe, "--set", "train_steps=2"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["recipes.quickstart", "train_steps=2"], "Write --set train_steps=2"),
+        (["recipes.quickstart", "--set", "train_steps", "=", "2"], "Write PATH=VALUE"),
+        (["--from", "nowhere"], "There is no run directory nowhere"),
+        (["--from", "."], "it has no config.json"),
+        (["--from", "text.txt"], "text.txt is not JSON"),
+    ],
+)
+def test_arguments(refusal: Refusal, arguments: list[str], says: str) -> None:
+    assert says in refusal(arguments)
+
+
+# -------------------------------------------------------------------------------------- the data
+
+FILES: list[tuple[str, bytes | None, list[str]]] = [
+    ("texts.txt", None, ["data.files: texts.txt does not exist", "Did you mean text.txt?"]),
+    ("no/text.txt", None, ["does not exist, and neither does the folder no"]),
+    ("*.jsonl", None, ["data.files: no file matches *.jsonl"]),
+    (".", None, ["data.files: . is a directory; expected files"]),
+    ("gs://bucket/text.txt", None, ["is a remote address; expected a local file"]),
+    ("a.txt", b"", ["data.files: a.txt is empty; expected a line of text"]),
+    ("a.txt", b"\n\n", ["data.files: a.txt is empty; expected a line of text"]),
+    ("a.txt", "good\ncafé\n".encode("latin-1"), ["a.txt:2 is not UTF-8", "byte 4", "0xe9"]),
+    ("a.csv", b"a,b\n", ["a.csv has a suffix that says nothing; expected one of .txt"]),
+    ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', ["a.jsonl:2 has no 'text', only 'txt'"]),
+    ("a.tsv", b"one\ttwo\nthree\n", ["a.tsv:2 has 1 columns; expected 2"]),
+    ("a.txt.gz", b"text", ["data.files: a.txt.gz cannot be read"]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "says"), FILES)
+def test_file(
+    refusal: Refusal, folder: Path, name: str, content: bytes | None, says: list[str]
+) -> None:
+    if content is not None:
+        (folder / name).write_bytes(content)
+    message = refusal(_arguments(name))
+    assert all(part in message for part in says), message
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"data__task_feature_lengths__inputs": 3},
+            ["data: inputs length 3 is too small for span corruption", "expected a larger"],
+        ),
+        (
+            {"data__task_feature_lengths__targets": 6},
+            ["data.task_feature_lengths['targets']: 6 is too small", "gives 8 targets"],
+        ),
+        (  # 31 tokens have 5 noise tokens, in spans of one.
+            {"data__vocabulary__extra_ids": 4, "data__span_corruption__mean_noise_span_length": 1},
+            ["data.vocabulary.extra_ids: 4 are too few", "need 5 sentinels"],
+        ),
+        (
+            {"model__network__vocab_size": 300},
+            ["model.network.vocab_size is 300", "has 384 ids, sentinels included", "at least 384"],
+        ),
+    ],
+)
+def test_lengths_and_vocabulary(
+    refusal: Refusal, settings: dict[str, Any], says: list[str]
+) -> None:
+    message = refusal(_arguments(**settings))
+    assert all(part in message for part in says), message
+
+
+# -------------------------------------------------------------------------------------- the mesh
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batch_size": 6}, ["batch_size 6 is not divisible by the mesh", "8 devices", "8."]),
+        ({"partitioner__num_partitions": 3}, ["3 devices, but there are 8"]),
+        (
+            {"batch_size": 12, "partitioner__num_partitions": 2, "trainer__num_microbatches": 2},
+            ["batch_size 12", "4 devices", "2 microbatches", "Nearest: 8 or 16"],
+        ),
+    ],
+)
+def test_batch_and_mesh(folder: Path, settings: dict[str, Any], says: list[str]) -> None:
+    before = _content(folder)
+    flags = "--xla_force_host_platform_device_count=8"
+    message = small.run(_arguments(**settings), folder, status=2, XLA_FLAGS=flags)
+    _check_message(message)
+    assert all(part in message for part in says), message
+    assert _content(folder) == before
+
+
+# ------------------------------------------------------------------------------- run directories
+
+
+def test_run_directory_of_another_config(refusal: Refusal, finished: Path, folder: Path) -> None:
+    shutil.copytree(finished, folder / "run")
+    settings = {"model_dir": "run", "random_seed": 1, "model__network__emb_dim": 48}
+    message = refusal(_arguments(str(finished.parent / "text.txt"), **settings))
+    assert "run holds a run of another config" in message
+    assert "model.network.emb_dim: 32 → 48" in message
+    assert "random_seed: 0 → 1" in message
+    assert "--allow model.network.emb_dim" in message
+    assert "scan_layers" not in message  # Another way to compute the same.
+
+
+@pytest.mark.parametrize(
+    ("model_dir", "says"),
+    [
+        (".", "is not empty and holds no run of mtf"),
+        ("text.txt", "model_dir: text.txt is a file, not a directory"),
+        ("text.txt/run", "model_dir: text.txt/run cannot be used: Not a directory"),
+        ("/proc/run", "model_dir: /proc/run cannot be used"),
+    ],
+)
+def test_model_dir(refusal: Refusal, model_dir: str, says: str) -> None:
+    assert says in refusal(_arguments(model_dir=model_dir))
+
+
+def test_text_has_changed_since(refusal: Refusal, finished: Path, folder: Path) -> None:
+    shutil.copytree(finished, folder / "run")
+    small.write_text(folder, num_lines=100)
+    message = refusal(
+        ["--from", "run", "--allow", "data.files", "--set", "data.files=text.txt", "train_steps=4"]
+    )
+    assert "the training text or vocabulary is not what the stored place belongs to" in message
+
+
+def test_checkpoint_without_its_place_in_the_data(
+    refusal: Refusal, finished: Path, folder: Path
+) -> None:
+    shutil.copytree(finished, folder / "run")
+    shutil.rmtree(folder / "run" / "checkpoints" / "checkpoint_2" / "data")
+    message = refusal(["--from", "run", "--set", "train_steps=4"])
+    assert "run/checkpoints/checkpoint_2 lacks the place in the data" in message
+
+
+# ----------------------------------------------------------------------------------- checkpoints
+
+
+def test_checkpoint_of_another_shape(refusal: Refusal, finished: Path) -> None:
+    message = refusal(
+        _arguments(train_steps=4, model__network__vocab_size=512, **_restoring(finished))
+    )
+    assert f"The checkpoint {finished}/checkpoints/checkpoint_2 does not fit this model" in message
+    kernel, embedding = "target/decoder/logits_dense/kernel", "target/token_embedder/embedding"
+    assert f"\n  {kernel}: shape (32, 384) there, (32, 512) here" in message
+    assert f"\n  {embedding}: shape (384, 32) there, (512, 32) here" in message
+
+
+def test_checkpoint_of_another_depth(refusal: Refusal, finished: Path) -> None:
+    settings = {"model__network__num_encoder_layers": 2, **_restoring(finished)}
+    message = refusal(_arguments(train_steps=4, **settings))
+    name = "target/encoder/layers_1/attention/key/kernel"
+    assert f"\n  {name}: missing there (expected shape (32, 32))" in message
+
+
+def test_train_steps_are_absolute(refusal: Refusal, finished: Path) -> None:
+    message = refusal(_arguments(train_steps=2, **_restoring(finished)))
+    assert "train_steps 2 is absolute" in message
+    assert "at step 2" in message
+    assert "train_steps=4" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "says"),
+    [
+        ("nowhere", {}, "checkpoint.restore.path: nowhere does not exist"),
+        ("text.tx", {}, "text.tx does not exist. Did you mean text.txt?"),
+        ("text.txt", {}, "text.txt is a file; expected a directory"),
+        (".", {}, "checkpoint.restore.path: . holds no complete checkpoint_STEP directory"),
+        (".", {"mode": "specific"}, "There is no checkpoint in ."),
+        (".", {"mode": "last"}, "expected 'specific', 'latest' or 'all', got str 'last'"),
+        (".", {"mode": "all"}, "checkpoint.restore.mode 'all' is for evaluation"),
+    ],
+)
+def test_restore_path(refusal: Refusal, path: str, settings: dict[str, str], says: str) -> None:
+    assert says in refusal(_arguments(**_restoring(path, **settings)))
+
+
+def test_restore_path_is_one_checkpoint(refusal: Refusal, finished: Path) -> None:
+    path = finished / "checkpoints" / "checkpoint_2"
+    message = refusal(_arguments(train_steps=4, **_restoring(path)))
+    assert "is a checkpoint itself" in message
+    assert "checkpoint.restore.mode=specific" in message

@@ -1,0 +1,127 @@
+"""SIGTERM and Ctrl-C: the run saves where it is, says so, and goes on from there."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import small
+
+LAST_STEP = 60
+# For what is to be interrupted while it compiles.
+NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds text.txt and `whole`, a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("interrupts")
+    small.write_text(folder)
+    small.run(_arguments(folder, "whole"), folder)
+    return folder
+
+
+def _arguments(folder: Path, model_dir: str) -> list[str]:
+    return small.arguments(
+        folder / "text.txt",
+        train_steps=LAST_STEP,
+        model_dir=model_dir,
+        model__network__scan_layers=True,
+    )
+
+
+def _check_goes_on(folder: Path, name: str, step: int | None) -> None:
+    """The run continues from a step (None: anew), and ends as if it had not been interrupted."""
+    said = small.run(["--from", name], folder)
+    assert small.continued_from(said) == step
+    small.assert_same_end(folder / name, folder / "whole", LAST_STEP)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_saves_says_so_and_goes_on(folder: Path, number: signal.Signals) -> None:
+    run_dir = folder / number.name
+    with small.start(_arguments(folder, number.name), folder) as process:
+        small.read_until(process.stdout, "step 5/")
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert err.startswith(f"\n{number.name}: saving after this step")
+    assert "Traceback" not in err
+    said = re.search(rf"^{number.name}: saved step (\d+) in {run_dir}/checkpoints$", out, re.M)
+    assert said, out
+    step = int(said[1])
+    assert 5 <= step < LAST_STEP
+    assert small.steps(run_dir) == [step]
+    assert f"continue with: python -m mtf.run --from {number.name}" in out
+    _check_goes_on(folder, number.name, step)
+
+
+def test_statistics_of_a_period_that_was_cut_short_are_kept(folder: Path) -> None:
+    arguments = [*_arguments(folder, "period"), "trainer.stats_period=1000"]
+    with small.start(arguments, folder) as process:
+        small.read_until(process.stdout, "compiled")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+    assert process.returncode == 0, err
+    (step,) = small.steps(folder / "period")
+    assert step < LAST_STEP
+    assert [line["step"] for line in small.read_metrics(folder / "period")] == [step]
+
+
+def test_sigterm_while_compiling(folder: Path) -> None:
+    with small.start(_arguments(folder, "compiling"), folder, **NO_CACHE) as process:
+        small.read_until(process.stdout, "compiling …")
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        heard = small.read_until(process.stderr, "SIGTERM: saving after this step")
+        assert process.poll() is None
+        out, err = process.communicate()
+    assert process.returncode == 0, heard + err
+    # It was heard before the compiler had finished.
+    assert out.startswith("compiled in")
+    assert "SIGTERM: saved step 1 in" in out
+    _check_goes_on(folder, "compiling", 1)
+
+
+def test_second_ctrl_c_stops_at_once(folder: Path) -> None:
+    with small.start(_arguments(folder, "twice"), folder) as process:
+        small.read_until(process.stdout, "step 5/")
+        process.send_signal(signal.SIGINT)
+        small.read_until(process.stderr, "SIGINT: saving")
+        process.send_signal(signal.SIGINT)
+        sent = time.perf_counter()
+        _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert time.perf_counter() - sent < 3
+    assert err == "Interrupted.\n"
+    assert small.steps(folder / "twice") == []
+    _check_goes_on(folder, "twice", None)
+
+
+def test_second_ctrl_c_while_compiling_stops_at_once(folder: Path) -> None:
+    with small.start(_arguments(folder, "compiling_twice"), folder, **NO_CACHE) as process:
+        small.read_until(process.stdout, "compiling …")
+        process.send_signal(signal.SIGINT)
+        small.read_until(process.stderr, "SIGINT: saving")
+        process.send_signal(signal.SIGINT)
+        sent = time.perf_counter()
+        out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert time.perf_counter() - sent < 3
+    assert (out, err) == ("", "Interrupted.\n")
+
+
+def test_ctrl_c_before_training(folder: Path) -> None:
+    """It has nothing to save yet: one is enough."""
+    with small.start(_arguments(folder, "early"), folder) as process:
+        while not (folder / "early" / "config.json").exists():
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert (out, err) == ("", "Interrupted.\n")

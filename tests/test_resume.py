@@ -1,0 +1,252 @@
+"""A run that was stopped, or killed, and resumed ends with the bits of one that never stopped."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mtf.builders import data, vocabulary
+from mtf.checkpoints.config import SaveCheckpointConfig
+from mtf.checkpoints.manager import CheckpointManager, state_dict
+from mtf.config import build
+from mtf.data.loader import make_train_iterator
+from mtf.run import main
+from mtf.training.train_state import TrainState, to_stacked
+from tests import small
+
+# MTF_TEST_KILLS asks for more; each costs about five seconds.
+NUM_KILLS = int(os.environ.get("MTF_TEST_KILLS", "3"))
+
+LAST_STEP = 60
+SCANNED_ADAFACTOR = {
+    "model__network__scan_layers": True,
+    "optimizer__min_dim_size_to_factor": 16,  # so that the tiny matrices are factored
+}
+UNROLLED_ADAMW = {
+    "model__network__scan_layers": False,
+    "trainer__eval_period": 15,
+    "optimizer": "@mtf.builders.optimizer.adamw("
+    "learning_rate=@mtf.builders.schedule.constant(learning_rate=0.003), weight_decay_rate=0.1)",
+}
+
+
+def _saving_often(text: Path, model_dir: str) -> list[str]:
+    often = {"checkpoint__save__period": 2, "checkpoint__save__keep": None}
+    return small.arguments(
+        text, train_steps=LAST_STEP, model_dir=model_dir, **often, **SCANNED_ADAFACTOR
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds text.txt and `whole`, an uninterrupted run that saved every second step."""
+    folder = tmp_path_factory.mktemp("resume")
+    small.run(_saving_often(small.write_text(folder), "whole"), folder)
+    return folder
+
+
+def _check_resumed_in_the_middle(folder: Path, whole: Path, settings: dict[str, Any]) -> None:
+    half = folder / "half"
+    half_way = LAST_STEP // 2
+    text = folder / "text.txt"
+    small.run(small.arguments(text, train_steps=half_way, model_dir=half, **settings), folder)
+    assert small.steps(half) == [half_way]
+    said = small.run(["--from", "half", "--set", f"train_steps={LAST_STEP}"], folder)
+    assert small.continued_from(said) == half_way
+    small.assert_same_end(half, whole, LAST_STEP)
+    lines = small.read_metrics(half)
+    assert [line["step"] for line in lines] == list(range(1, LAST_STEP + 1))
+    assert lines[-1]["loss"] < lines[0]["loss"] / 2  # It has learnt.
+
+
+def test_resumed_run_has_the_same_bits_scanned_with_adafactor(folder: Path) -> None:
+    _check_resumed_in_the_middle(folder, folder / "whole", SCANNED_ADAFACTOR)
+
+
+def test_resumed_run_has_the_same_bits_unrolled_with_adamw(tmp_path: Path) -> None:
+    text = small.write_text(tmp_path)
+    whole = small.arguments(text, train_steps=LAST_STEP, model_dir="whole", **UNROLLED_ADAMW)
+    small.run(whole, tmp_path)
+    _check_resumed_in_the_middle(tmp_path, tmp_path / "whole", UNROLLED_ADAMW)
+
+
+def test_resumed_iterator_gives_the_same_batches(tmp_path: Path) -> None:
+    text = str(small.write_text(tmp_path))
+    files = build(
+        data.text_files(vocabulary.byte(100), inputs_length=32, targets_length=16, files=text)
+    )
+    whole = make_train_iterator(files, batch_size=4)
+    batches = [next(whole) for _ in range(40)]
+
+    stopped = make_train_iterator(files, batch_size=4)
+    for _ in range(17):
+        next(stopped)
+    manager = CheckpointManager(tmp_path / "run", SaveCheckpointConfig(), stacked=False)
+    manager.save(17, _numbered_state(17), stopped.get_state())
+    manager.close()
+    manager = CheckpointManager(tmp_path / "run", SaveCheckpointConfig(), stacked=False)
+    resumed = make_train_iterator(files, batch_size=4)
+    resumed.set_state(manager.restore_data_state(17))
+    manager.close()
+    for expected in batches[17:]:
+        found = next(resumed)
+        assert found.keys() == expected.keys()
+        for name in expected:
+            np.testing.assert_array_equal(found[name], expected[name])
+
+
+def _numbered_state(number: float) -> TrainState:
+    """A state full of a number, large enough to take a while to write."""
+
+    def full(*shape: int) -> jax.Array:
+        return jnp.full(shape, number, jnp.float32)
+
+    params = {
+        "token_embedder": {"embedding": full(1024, 1024)},
+        "encoder": {
+            "layers_0": {"kernel": full(512, 1024)},
+            "layers_1": {"kernel": full(512, 1024)},
+        },
+        "decoder": {"layers_0": {"kernel": full(512, 1024)}, "norm": {"scale": full(1024)}},
+    }
+    slots = jax.tree.map(lambda x: {"v": full(*x.shape)}, params)
+    return TrainState(jnp.int32(number), params, slots)
+
+
+@pytest.mark.parametrize("stacked", [True, False], ids=["stacked", "unrolled"])
+def test_later_steps_do_not_disturb_a_save(tmp_path: Path, stacked: bool) -> None:
+    """Each step takes over the memory of the state before, which may still be being written."""
+    num_saves, num_steps_between = 8, 25
+    state = to_stacked(_numbered_state(0)) if stacked else _numbered_state(0)
+    add_one = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(period=1), stacked=stacked)
+    num_taken_over = 0
+    for step in range(1, num_saves * num_steps_between + 1):
+        before, state = state, add_one(state)
+        num_taken_over += all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+        if step % num_steps_between == 0:
+            manager.save(step, state, {"place": step})
+    manager.close()
+    assert num_taken_over > num_saves * (num_steps_between - 2)  # Else nothing has been tested.
+    for step in range(num_steps_between, num_saves * num_steps_between + 1, num_steps_between):
+        found = small.read_checkpoint(tmp_path, step)
+        leaves = jax.tree_util.tree_leaves_with_path(state_dict(_numbered_state(step)))
+        expected = {"/".join(key.key for key in path): np.asarray(leaf) for path, leaf in leaves}
+        assert found.keys() == expected.keys()
+        wrong = [name for name in expected if found[name][2] != expected[name].tobytes()]
+        assert wrong == []
+        assert small.read_data_state(tmp_path, step) == {"place": step}
+
+
+class KilledRun:
+    """A run whose processes are killed; checks from where each of them continues."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self.run_dir = folder / name
+        self._complete: list[int] = []
+
+    def start(self) -> subprocess.Popen[str]:
+        self._complete = small.steps(self.run_dir)
+        if (self.run_dir / "config.json").exists():
+            return small.start(["--from", self.run_dir.name], self._folder)
+        return small.start(
+            _saving_often(self._folder / "text.txt", self.run_dir.name), self._folder
+        )
+
+    def check_continued(self, output: str) -> None:
+        """The process that was started last continued from the last complete checkpoint."""
+        last = self._complete[-1] if self._complete else None
+        if last == LAST_STEP:
+            assert f"is at step {last} of {last}: nothing to train" in output
+        else:
+            assert small.continued_from(output) == last, output
+
+    def finish(self) -> None:
+        """Runs it to its end, which must be that of the run that nobody killed."""
+        with self.start() as process:
+            out, err = process.communicate()
+        assert process.returncode == 0, err
+        self.check_finished(out)
+
+    def check_finished(self, output: str) -> None:
+        self.check_continued(output)
+        whole = self._folder / "whole"
+        small.assert_same_end(self.run_dir, whole, LAST_STEP)
+        assert small.unfinished(self.run_dir) == []
+        # Likewise all that was saved on the way, by whichever process.
+        for step in small.steps(self.run_dir):
+            assert small.read_checkpoint(self.run_dir, step) == small.read_checkpoint(whole, step)
+
+
+def test_killed_at_random_moments(folder: Path) -> None:
+    rng = random.Random(7)
+    names = (f"killed_{i}" for i in itertools.count())
+    run = KilledRun(folder, next(names))
+    num_kills = num_in_saves = 0
+    while num_kills < NUM_KILLS:
+        with run.start() as process:
+            # Starting takes longer than training here; most kills shall come after it.
+            begun = rng.random() < 0.8
+            said = small.read_until(process.stdout, "compiled") if begun else ""
+            time.sleep(rng.uniform(0.0, 2.0))
+            ended = process.poll() is not None
+            process.kill()
+            out = said + process.communicate()[0]
+        if begun:
+            run.check_continued(out)
+        num_kills += not ended
+        num_in_saves += bool(small.unfinished(run.run_dir))
+        print(f"kill {num_kills}: {small.steps(run.run_dir)[-1:]} {small.unfinished(run.run_dir)}")
+        if small.steps(run.run_dir)[-1:] == [LAST_STEP]:  # Go on with another one.
+            run.finish()
+            run = KilledRun(folder, next(names))
+    print(f"{num_kills} kills, {num_in_saves} of them during a save")
+    run.finish()
+
+
+def test_killed_during_a_save(folder: Path) -> None:
+    run = KilledRun(folder, "killed_in_saves")
+    for num_complete in (0, 2):
+        with run.start() as process:
+            while len(small.steps(run.run_dir)) < num_complete or not small.unfinished(run.run_dir):
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.0005)
+            process.kill()
+            out, _ = process.communicate()
+        assert small.unfinished(run.run_dir)
+        run.check_continued(out)
+    run.finish()
+
+
+def test_start_that_was_killed_early_can_be_repeated(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*small.arguments(folder / "text.txt", model_dir=tmp_path / "run"), "--dry-run"]
+    (tmp_path / "run").mkdir()
+    for name in ("overrides.txt", "environment.json", ".config.json.123.tmp"):
+        shutil.copyfile(
+            folder / "whole" / name.replace(".123.tmp", "").lstrip("."), tmp_path / "run" / name
+        )
+    assert main(arguments) == 0
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    assert main(arguments) == 2
+    assert "is not empty and holds no run" in capsys.readouterr().err
+
+
+def test_finished_run_has_nothing_left_to_train(folder: Path, tmp_path: Path) -> None:
+    run_dir = shutil.copytree(folder / "whole", tmp_path / "whole")
+    said = small.run(["--from", "whole", "--set", "train_steps=40"], tmp_path)
+    assert f"is at step {LAST_STEP} of 40: nothing to train" in said
+    small.assert_same_end(run_dir, folder / "whole", LAST_STEP)

@@ -1,0 +1,124 @@
+"""Prints the losses of one training on every mesh of eight devices, as JSON. Run by test_mesh.py.
+
+Each key is "data,fsdp,model,microbatches,scanned".
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.mesh import Partitioning
+from mtf.training import config as settings
+from mtf.training.train_state import init_state
+from mtf.training.trainer import Trainer
+
+BATCH_SIZE = 32
+SIZES = (1, 2, 4, 8)
+
+
+def ragged_batches(num_steps: int) -> list[dict[str, np.ndarray]]:
+    """Packed rows whose lengths differ widely; some rows have no targets at all."""
+    rng = np.random.default_rng(0)
+    batches = []
+    for _ in range(num_steps):
+        batch = {
+            name: np.zeros((BATCH_SIZE, 16 if name.startswith("encoder") else 12), np.int32)
+            for name in (
+                "encoder_input_tokens",
+                "encoder_segment_ids",
+                "decoder_input_tokens",
+                "decoder_target_tokens",
+                "decoder_loss_weights",
+                "decoder_segment_ids",
+                "decoder_positions",
+            )
+        }
+        for row in range(BATCH_SIZE):
+            i = t = 0
+            for segment in range(1, int(rng.integers(0, 4)) + 1):
+                num_inputs, num_targets = rng.integers(1, 6), rng.integers(1, 5)
+                inputs, targets = slice(i, i + num_inputs), slice(t, t + num_targets)
+                batch["encoder_input_tokens"][row, inputs] = rng.integers(2, 64, num_inputs)
+                batch["encoder_segment_ids"][row, inputs] = segment
+                tokens = rng.integers(2, 64, num_targets)
+                batch["decoder_target_tokens"][row, targets] = tokens
+                batch["decoder_input_tokens"][row, t + 1 : t + num_targets] = tokens[:-1]
+                batch["decoder_loss_weights"][row, targets] = 1
+                batch["decoder_segment_ids"][row, targets] = segment
+                batch["decoder_positions"][row, targets] = np.arange(num_targets)
+                i, t = i + num_inputs, t + num_targets
+        batches.append(batch)
+    return batches
+
+
+@functools.cache
+def _initial_state(network: T5Config, optimizer: settings.Adafactor, scanned: bool) -> Any:
+    init = jax.jit(functools.partial(init_state, network, optimizer, stacked=scanned))
+    return jax.device_get(init(jax.random.PRNGKey(0)))
+
+
+def losses(mesh: tuple[int, int, int], num_microbatches: int, scanned: bool, **loss: Any) -> Any:
+    """Losses of three steps on one mesh."""
+    data, fsdp, model = mesh
+    network = T5Config(
+        vocab_size=64,
+        emb_dim=16,
+        num_heads=4,
+        head_dim=8,
+        num_encoder_layers=2 if scanned else 1,
+        num_decoder_layers=2 if scanned else 1,
+        mlp_dim=32,
+        dropout_rate=0.0,
+        dtype="float32",
+        scan_layers=scanned,
+    )
+    partitioning = Partitioning.create(
+        PjitPartitioner(num_partitions=model, fsdp=fsdp), jax.devices()[: math.prod(mesh)]
+    )
+    assert partitioning.mesh.shape == {"data": data, "fsdp": fsdp, "model": model}
+    optimizer = settings.Adafactor(
+        settings.Schedule("constant", 0.01),
+        min_dim_size_to_factor=8,
+        global_norm_clip_threshold=1.0,
+    )
+    trainer = Trainer(
+        EncoderDecoderModel(network, **loss),
+        optimizer,
+        partitioning,
+        settings.Trainer(num_microbatches=num_microbatches),
+    )
+    # Compiled once for all meshes, and laid out on each.
+    state = jax.device_put(_initial_state(network, optimizer, scanned), trainer.state_shardings)
+    out = []
+    for rows in ragged_batches(3):
+        state, metrics = trainer.train_step(state, partitioning.global_batch(rows, BATCH_SIZE))
+        out.append(float(metrics["loss"]))
+    return out
+
+
+def main() -> None:
+    """All meshes, one of them scanned; microbatches with every loss normalisation."""
+    assert jax.device_count() == 8
+    meshes = [mesh for mesh in itertools.product(SIZES, repeat=3) if math.prod(mesh) == 8]
+    found: dict[str, Any] = {}
+    for scanned in (False, True):
+        for mesh in [(1, 1, 1), *([(2, 2, 2)] if scanned else meshes)]:
+            found[f"{mesh},1,{scanned}"] = losses(mesh, 1, scanned)
+    for factor in (None, "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"):
+        for mesh, microbatches in [((1, 1, 1), 1), ((1, 1, 1), 2), ((1, 1, 1), 4), ((2, 2, 2), 4)]:
+            key = f"{mesh},{microbatches},{factor}"
+            found[key] = losses(mesh, microbatches, False, loss_normalizing_factor=factor)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
