@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import random
@@ -21,8 +22,9 @@ from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager, state_dict
 from mtf.config import build
 from mtf.data.loader import make_train_iterator
+from mtf.models.stacking import stack_layers
 from mtf.run import main
-from mtf.training.train_state import TrainState, to_stacked
+from mtf.training.train_state import TrainState
 from tests import small
 
 # MTF_TEST_KILLS asks for more; each costs about five seconds.
@@ -128,7 +130,13 @@ def _numbered_state(number: float) -> TrainState:
 def test_later_steps_do_not_disturb_a_save(tmp_path: Path, stacked: bool) -> None:
     """Each step takes over the memory of the state before, which may still be being written."""
     num_saves, num_steps_between = 8, 25
-    state = to_stacked(_numbered_state(0)) if stacked else _numbered_state(0)
+    state = _numbered_state(0)
+    if stacked:
+        state = dataclasses.replace(
+            state,
+            params=stack_layers(state.params),
+            param_states=stack_layers(state.param_states),
+        )
     add_one = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
     manager = CheckpointManager(tmp_path, SaveCheckpointConfig(period=1), stacked=stacked)
     num_taken_over = 0
