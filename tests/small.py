@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "model.network.dtype": "float32",
     "model.network.scan_layers": False,
     "data.vocabulary.extra_ids": 125,
-    "data.span_corruption.mean_noise_span_length": 3.0,
+    "data.objective.mean_noise_span_length": 3.0,
     "data.task_feature_lengths.inputs": 32,
     "data.task_feature_lengths.targets": 16,
     "optimizer": "@mtf.builders.optimizer.adafactor("

@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
 import fiddle as fdl
 
-from mtf.data.config import SpanCorruption, TextFiles
+from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
+from mtf.data.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+
+Vocabulary: TypeAlias = fdl.Config[ByteVocabulary] | fdl.Config[SentencePieceVocabulary]
+Objective: TypeAlias = (
+    fdl.Config[SpanCorruption]
+    | fdl.Config[IidDenoising]
+    | fdl.Config[BertStyle]
+    | fdl.Config[PrefixLM]
+)
+Normalization: TypeAlias = Literal["romanian_diacritics"] | None
+
+
+def span_corruption(
+    noise_density: float = 0.15, mean_noise_span_length: float = 3.0
+) -> fdl.Config[SpanCorruption]:
+    """T5's span corruption."""
+    return fdl.Config(
+        SpanCorruption, noise_density=noise_density, mean_noise_span_length=mean_noise_span_length
+    )
+
+
+def prefix_lm() -> fdl.Config[PrefixLM]:
+    """Prefix language modelling, as in LM adaptation."""
+    return fdl.Config(PrefixLM)
 
 
 def text_files(
-    vocabulary: fdl.Config[ByteVocabulary] | fdl.Config[SentencePieceVocabulary],
+    vocabulary: Vocabulary,
     *,
     inputs_length: int,
     targets_length: int,
     files: str | tuple[str, ...] | None = None,
-    noise_density: float = 0.15,
-    mean_noise_span_length: float = 3.0,
+    objective: Objective | None = None,
+    inputs_add_eos: bool = True,
+    normalization: Normalization = None,
     pack: bool = True,
     seed: int = 0,
 ) -> fdl.Config[TextFiles]:
-    """Text files: documents through span corruption, or pairs of inputs and targets.
+    """Text files: documents through an objective (span corruption), or pairs as they are.
 
     `files` None is the English text that every Python carries.
     """
@@ -28,11 +56,89 @@ def text_files(
         vocabulary=vocabulary,
         task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
         files=files,
-        span_corruption=fdl.Config(
-            SpanCorruption,
-            noise_density=noise_density,
-            mean_noise_span_length=mean_noise_span_length,
-        ),
+        objective=objective or span_corruption(),
+        inputs_add_eos=inputs_add_eos,
+        normalization=normalization,
+        pack=pack,
+        seed=seed,
+    )
+
+
+def text_corpora(
+    vocabulary: Vocabulary,
+    *,
+    inputs_length: int,
+    targets_length: int,
+    files: Mapping[str, str | tuple[str, ...]],
+    rates: Mapping[str, float] | None = None,
+    sampling_exponent: float = 0.3,
+    objective: Objective | None = None,
+    inputs_add_eos: bool = True,
+    seed: int = 0,
+) -> fdl.Config[TextCorpora]:
+    """A corpus of files per language, sampled by size or at given rates."""
+    return fdl.Config(
+        TextCorpora,
+        vocabulary=vocabulary,
+        task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
+        files=dict(files),
+        rates=None if rates is None else dict(rates),
+        sampling_exponent=sampling_exponent,
+        objective=objective or span_corruption(),
+        inputs_add_eos=inputs_add_eos,
+        seed=seed,
+    )
+
+
+def hub_stream(
+    vocabulary: Vocabulary,
+    *,
+    dataset: str,
+    inputs_length: int,
+    targets_length: int,
+    subsets: Mapping[str, float] | None = None,
+    eval_split: str | None = "validation",
+    objective: Objective | None = None,
+    inputs_add_eos: bool = True,
+    normalization: Normalization = None,
+    seed: int = 0,
+) -> fdl.Config[HubStream]:
+    """Documents streamed from the Hugging Face hub."""
+    return fdl.Config(
+        HubStream,
+        vocabulary=vocabulary,
+        task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
+        dataset=dataset,
+        subsets=None if subsets is None else dict(subsets),
+        eval_split=eval_split,
+        objective=objective or span_corruption(),
+        inputs_add_eos=inputs_add_eos,
+        normalization=normalization,
+        seed=seed,
+    )
+
+
+def task_mixture(
+    name: str,
+    vocabulary: Vocabulary,
+    *,
+    inputs_length: int,
+    targets_length: int,
+    loader: Literal["cache", "seqio"] = "cache",
+    cache_dir: str | None = None,
+    eval_split: str | None = "validation",
+    pack: bool = True,
+    seed: int = 0,
+) -> fdl.Config[TaskMixture]:
+    """A mixture of tasks, or one task, by its name."""
+    return fdl.Config(
+        TaskMixture,
+        mixture_or_task_name=name,
+        vocabulary=vocabulary,
+        task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
+        loader=loader,
+        cache_dir=cache_dir,
+        eval_split=eval_split,
         pack=pack,
         seed=seed,
     )

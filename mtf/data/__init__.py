@@ -1,6 +1,18 @@
 """Data: files to documents or pairs, examples, packed batches. `loader` is where to enter."""
 
-from mtf.data.config import SpanCorruption, TextFiles
+from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
+from mtf.data.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
-__all__ = ["ByteVocabulary", "SentencePieceVocabulary", "SpanCorruption", "TextFiles"]
+__all__ = [
+    "BertStyle",
+    "ByteVocabulary",
+    "HubStream",
+    "IidDenoising",
+    "PrefixLM",
+    "SentencePieceVocabulary",
+    "SpanCorruption",
+    "TaskMixture",
+    "TextCorpora",
+    "TextFiles",
+]

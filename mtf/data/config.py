@@ -1,4 +1,4 @@
-"""What a run trains on, as plain values: files, vocabulary, lengths, span corruption.
+"""What a run trains on, as plain values: files, streams or mixtures; lengths, objective.
 
 Nothing is opened here; `mtf.data.loader` does that.
 """
@@ -6,8 +6,15 @@ Nothing is opened here; `mtf.data.loader` does that.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.data.objectives import (
+    Objective,
+    SpanCorruption,
+    num_noise_tokens_and_spans,
+    span_corruption_lengths,
+)
+from mtf.data.vocabularies import ByteVocabulary, Vocabulary
 from mtf.errors import UserError, did_you_mean
 
 TEXT_SUFFIXES = (".txt", ".txt.gz")
@@ -16,126 +23,23 @@ JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
 SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PAIR_SUFFIXES)
 
 
-def num_noise_tokens_and_spans(
-    length: int, noise_density: float, mean_noise_span_length: float
-) -> tuple[int, int]:
-    """Returns how many of `length` tokens are noise, and in how many spans they lie.
-
-    Both are rounded half to even. There is at least one of each, at least one token stays, and
-    spans do not outnumber the tokens that stay. A length below 2 counts as 2.
-    """
-    length = max(length, 2)
-    num_noise = min(max(round(length * noise_density), 1), length - 1)
-    num_spans = max(round(num_noise / mean_noise_span_length), 1)
-    return num_noise, min(num_spans, length - num_noise)
-
-
-def span_corruption_lengths(
-    inputs_length: int, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
-) -> tuple[int, int]:
-    """Returns (tokens_length, targets_length) for span corruption to `inputs_length`.
-
-    `tokens_length` tokens become exactly `targets_length` targets and at most `inputs_length`
-    inputs, each with its end of sequence; more tokens would not fit the inputs.
-
-    Raises:
-      UserError: the length is too small to hold a noise span of the wanted kind.
-    """
-    noise_density, mean_noise_span_length = float(noise_density), float(mean_noise_span_length)
-
-    def lengths(num_tokens: int) -> tuple[int, int, int, int]:
-        num_noise = round(num_tokens * noise_density)
-        num_spans = round(num_noise / mean_noise_span_length)
-        inputs, targets = num_tokens - num_noise + num_spans + 1, num_noise + num_spans + 1
-        return num_noise, num_spans, inputs, targets
-
-    num_tokens = 1
-    while lengths(num_tokens + 1)[2] <= inputs_length:
-        num_tokens += 1
-    num_noise, num_spans, inputs, targets = lengths(num_tokens)
-    kept = num_noise_tokens_and_spans(num_tokens, noise_density, mean_noise_span_length)
-    if inputs > inputs_length or (num_noise, num_spans) != kept:
-        raise UserError(
-            f"inputs length {inputs_length} is too small for span corruption with "
-            f"noise_density={noise_density:g} and mean_noise_span_length="
-            f"{mean_noise_span_length:g}: {num_tokens} tokens would have {num_noise} noise tokens "
-            f"in {num_spans} spans; expected a larger inputs length or shorter spans"
-        )
-    if noise_density == 0.5 and targets > inputs_length:
-        # T5 keeps the targets no longer than the inputs.
-        num_tokens, targets = num_tokens - 1, targets - 1
-    return num_tokens, targets
-
-
-@dataclass(frozen=True)
-class SpanCorruption:
-    """T5's denoising objective (https://arxiv.org/abs/1910.10683, section 3.1.4).
-
-    Attributes:
-      noise_density: the part of the tokens that is noise.
-      mean_noise_span_length: tokens in a noise span, on average.
-      merge_documents: documents that are concatenated before they are cut into segments.
-      max_document_tokens: of a longer document, one random aligned chunk of this size is used.
-    """
-
-    noise_density: float = 0.15
-    mean_noise_span_length: float = 3.0
-    merge_documents: int = 128
-    max_document_tokens: int = 65536
-
-    def __post_init__(self) -> None:
-        if not 0 < self.noise_density < 1:
-            raise UserError(
-                f"span_corruption.noise_density: {self.noise_density} is not between 0 and 1"
-            )
-        if self.mean_noise_span_length < 1:
-            raise UserError(
-                f"span_corruption.mean_noise_span_length: {self.mean_noise_span_length} "
-                "is less than one token"
-            )
-        for name in ("merge_documents", "max_document_tokens"):
-            if getattr(self, name) < 1:
-                raise UserError(f"span_corruption.{name}: {getattr(self, name)} is less than 1")
-
-
-@dataclass(frozen=True)
-class TextFiles:
-    """Text files as training data.
-
-    Documents go through span corruption; pairs are trained on as they are. By the file's suffix
-    (each also with `.gz`, which is unpacked into memory):
-
-    * `.txt`: a line is a document, blank lines are skipped;
-    * `.jsonl`: a line is `{"text": …}`, a document, or `{"inputs": …, "targets": …}`, a pair;
-    * `.tsv`: a line is inputs, a tab, targets: a pair. No header, no quotation marks.
-
-    All must be UTF-8 and of one kind. A file is indexed, not loaded: 8 bytes of memory a line.
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What all training data has.
 
     Attributes:
       vocabulary: ByteVocabulary or SentencePieceVocabulary.
-      task_feature_lengths: {"inputs": tokens, "targets": tokens}, with end of sequence. Pairs that
-        are longer are truncated; for span corruption the targets must be long enough for the
-        inputs (`span_corruption_lengths`).
-      files: a path or pattern (`corpus/*.jsonl`), or several. None: the English text that every
-        Python carries (its documentation topics and the docstrings of its standard library).
-      span_corruption: how documents become inputs and targets.
-      inputs_add_eos: whether inputs end with end of sequence; targets always do.
+      task_feature_lengths: {"inputs": tokens, "targets": tokens} of a row, with end of sequence.
       pack: put several examples into a row, where they fit.
-      shuffle: a new global order of all documents or pairs in every epoch; else the files' order.
-      seed: of the order, the noise and the choice of what is held out.
-      num_held_out: documents or pairs that are kept from training, for evaluation. At most a
-        tenth of all is (but one, where there are two or more).
+      shuffle: a new global order in every epoch; else the data's own.
+      seed: of the order, and of every random choice that is made with the data.
     """
 
-    vocabulary: ByteVocabulary | SentencePieceVocabulary
+    vocabulary: Vocabulary
     task_feature_lengths: dict[str, int]
-    files: str | tuple[str, ...] | None = None
-    span_corruption: SpanCorruption = field(default_factory=SpanCorruption)
-    inputs_add_eos: bool = True
     pack: bool = True
     shuffle: bool = True
     seed: int = 0
-    num_held_out: int = 128
 
     def __post_init__(self) -> None:
         for name in self.task_feature_lengths:
@@ -153,20 +57,23 @@ class TextFiles:
                 raise UserError(f"data.task_feature_lengths[{name!r}]: {length} is less than 1")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"data.seed: {self.seed} is not between 0 and 2**63 - 1")
-        if self.num_held_out < 0:
-            raise UserError(f"data.num_held_out: {self.num_held_out} is negative")
-        if self.files is not None and not self.patterns:
-            raise UserError("data.files: no file is named; expected a path, several, or None")
-        # What a .jsonl file holds is known when it is opened; the loader checks again then.
-        if all(pattern.endswith(TEXT_SUFFIXES) for pattern in self.patterns):
-            self.check_span_corruption()
 
-    @property
-    def patterns(self) -> tuple[str, ...]:
-        """The paths and patterns in `files`, none for the text that Python carries."""
-        return (self.files,) if isinstance(self.files, str) else self.files or ()
 
-    def check_span_corruption(self, vocab_size: int | None = None) -> tuple[int, int]:
+@dataclass(frozen=True, kw_only=True)
+class Text(Features):
+    """What data of documents has: they become inputs and targets by an objective.
+
+    Attributes:
+      objective: how documents become inputs and targets.
+      inputs_add_eos: whether inputs end with end of sequence; targets always do.
+      normalization: "romanian_diacritics" writes ş and ţ (cedilla) as ș and ț (comma below).
+    """
+
+    objective: Objective = field(default_factory=SpanCorruption)
+    inputs_add_eos: bool = True
+    normalization: Literal["romanian_diacritics"] | None = None
+
+    def check_objective(self, vocab_size: int | None = None) -> tuple[int, int]:
         """Returns (tokens_length, targets_length); raises UserError if documents cannot be used.
 
         A segment needs one sentinel a noise span, and they descend from `vocab_size - 1`. Where
@@ -176,7 +83,8 @@ class TextFiles:
         padding, end of sequence and unknown. A SentencePiece model without extra ids is not read
         for that until the loader gives `vocab_size`.
         """
-        lengths, noise = self.task_feature_lengths, self.span_corruption
+        lengths, noise = self.task_feature_lengths, self.objective
+        assert isinstance(noise, SpanCorruption)
         num_tokens, targets_length = span_corruption_lengths(
             lengths["inputs"], noise.noise_density, noise.mean_noise_span_length
         )
@@ -203,3 +111,135 @@ class TextFiles:
                 f"need {num_sentinels} sentinels beside padding, end of sequence and unknown"
             )
         return num_tokens, targets_length
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFiles(Text):
+    """Text files as training data.
+
+    Documents go through the objective; pairs are trained on as they are. By the file's suffix
+    (each also with `.gz`, which is unpacked into memory):
+
+    * `.txt`: a line is a document, blank lines are skipped;
+    * `.jsonl`: a line is `{"text": …}`, a document, or `{"inputs": …, "targets": …}`, a pair;
+    * `.tsv`: a line is inputs, a tab, targets: a pair. No header, no quotation marks.
+
+    All must be UTF-8 and of one kind. A file is indexed, not loaded: 8 bytes of memory a line.
+    Pairs that are longer than `task_feature_lengths` are truncated; for documents the targets must
+    be long enough for what the objective makes of the inputs' length.
+
+    Attributes:
+      files: a path or pattern (`corpus/*.jsonl`), or several. None: the English text that every
+        Python carries (its documentation topics and the docstrings of its standard library).
+      num_held_out: documents or pairs that are kept from training, for evaluation. At most a
+        tenth of all is (but one, where there are two or more).
+    """
+
+    files: str | tuple[str, ...] | None = None
+    num_held_out: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_held_out < 0:
+            raise UserError(f"data.num_held_out: {self.num_held_out} is negative")
+        if self.files is not None and not self.patterns:
+            raise UserError("data.files: no file is named; expected a path, several, or None")
+        # What a .jsonl file holds is known when it is opened; the loader checks again then.
+        if all(pattern.endswith(TEXT_SUFFIXES) for pattern in self.patterns):
+            self.check_objective()
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The paths and patterns in `files`, none for the text that Python carries."""
+        return (self.files,) if isinstance(self.files, str) else self.files or ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCorpora(Text):
+    """Several corpora of text files, one a language, say, that are sampled from at rates.
+
+    Attributes:
+      files: name of a corpus → a path or pattern of its files, or several; as in `TextFiles`.
+      rates: name → how often it is sampled, relative to the others. None: |L| ** exponent, where
+        |L| is the number of its documents.
+      sampling_exponent: see `rates`; mT5's is 0.3 (https://arxiv.org/abs/2010.11934, section 3.1).
+      num_held_out: documents of each corpus that are kept from training, as in `TextFiles`.
+    """
+
+    files: dict[str, str | tuple[str, ...]]
+    rates: dict[str, float] | None = None
+    sampling_exponent: float = 0.3
+    num_held_out: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubStream(Text):
+    """Documents read from the Hugging Face hub as training goes on; nothing is downloaded first.
+
+    Attributes:
+      dataset: a repository of the hub (`dumitrescustefan/rlm`), or a format (`parquet`, `json`,
+        `text`) for `data_files`.
+      subsets: configuration → how often it is sampled, relative to the others. Empty: the dataset
+        has only one.
+      data_files: paths or patterns of local or remote files, for a format.
+      split: what is trained on.
+      eval_split: what is evaluated on; None: nothing.
+      text_key: the column that holds the text.
+      num_streams: in how many parts the dataset's files are divided, each read by itself; a
+        multiple of the number of processes and a divisor of the batch size.
+      eval_documents: how many documents of `eval_split` are evaluated on, the first ones.
+    """
+
+    dataset: str
+    subsets: dict[str, float] | None = None
+    data_files: str | tuple[str, ...] | None = None
+    split: str = "train"
+    eval_split: str | None = "validation"
+    text_key: str = "text"
+    num_streams: int = 8
+    eval_documents: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_objective()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskMixture(Features):
+    """A mixture of tasks, or one task, by its name (T5X: `utils.DatasetConfig`).
+
+    Attributes:
+      mixture_or_task_name: `t0++_train`, `c4_v220_span_corruption`, …; `python -m mtf.data --list`.
+      loader: "cache" reads what `python -m mtf.cache` has written, without TensorFlow. "seqio"
+        renders and tokenises as training goes on, through SeqIO.
+      cache_dir: where the cache is; for "seqio", a directory of SeqIO's caches.
+      split: what is trained on.
+      eval_split: what is evaluated on; None: nothing.
+      use_cached: for "seqio": read SeqIO's caches in `cache_dir` instead of the source.
+      data_dir: for "seqio": a local mirror of the datasets; None: MTF_DATA_DIR, else the hub.
+      templates: for "seqio": where promptsource's templates are; None: MTF_PROMPTS, else those
+        that `mtf prompts fetch` got.
+    """
+
+    mixture_or_task_name: str
+    loader: Literal["cache", "seqio"] = "cache"
+    cache_dir: str | None = None
+    split: str = "train"
+    eval_split: str | None = "validation"
+    use_cached: bool = False
+    data_dir: str | None = None
+    templates: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loader == "cache" and self.use_cached:
+            raise UserError(
+                "data.use_cached is about SeqIO's caches, for data.loader='seqio'; "
+                "data.loader='cache' always reads data.cache_dir"
+            )
+
+
+Data: TypeAlias = TextFiles | TextCorpora | HubStream | TaskMixture

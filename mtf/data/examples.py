@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from mtf.data.config import TextFiles
+from mtf.data.denoising import corrupt
 from mtf.data.files import Examples, Pair, open_examples
 from mtf.data.randomness import Purpose, permutation, random_bits
-from mtf.data.span_corruption import corrupt
 from mtf.errors import UserError
 
 Cursor = tuple[int, ...]
@@ -85,7 +85,7 @@ class Dataset:
             raise UserError("data.vocabulary: the SentencePiece model has no end of sequence")
         self._examples: Examples = open_examples(data)
         if self._examples.kind == "documents":
-            self._num_tokens, _ = data.check_span_corruption(self._vocab_size)
+            self._num_tokens, _ = data.check_objective(self._vocab_size)
         self.fingerprint = f"{self._examples.fingerprint}/{data.vocabulary.fingerprint()}"
         num_held_out = num_held_out_of(len(self._examples), data.num_held_out)
         chosen = permutation(len(self._examples), data.seed, 0, Purpose.HELD_OUT)[:num_held_out]
@@ -164,7 +164,7 @@ class _SpanCorruption:
         num_tokens: int,
         vocab_size: int,
     ):
-        self._group_size = data.span_corruption.merge_documents
+        self._group_size = data.objective.merge_documents
         self.num_units = -(-order.num_items // self._group_size)
         self._data = data
         self._examples = examples
@@ -198,7 +198,7 @@ class _SpanCorruption:
     def _corrupt(self, tokens: np.ndarray, unit: int, segment: int) -> Example:
         epoch, group = divmod(unit, self.num_units)
         bits = random_bits(len(tokens), self._data.seed, epoch, self._noise, group, segment)
-        inputs, targets = corrupt(tokens, self._data.span_corruption, self._vocab_size, bits)
+        inputs, targets = corrupt(tokens, self._data.objective, self._vocab_size, bits)
         eos = [self._data.vocabulary.eos_id]
         inputs = np.concatenate((inputs, eos)) if self._data.inputs_add_eos else inputs
         return Example(inputs.astype(np.int32), np.concatenate((targets, eos)).astype(np.int32))
@@ -216,7 +216,7 @@ class _SpanCorruption:
             text = self._examples[self._ids(unit)[document]]
             assert isinstance(text, str)
             tokens = np.array(self._data.vocabulary.encode(text), dtype=np.int32)
-            size = self._data.span_corruption.max_document_tokens
+            size = self._data.objective.max_document_tokens
             if len(tokens) > size:
                 epoch, group = divmod(unit, self.num_units)
                 position = group * self._group_size + document

@@ -1,50 +1,26 @@
-"""Batches for the trainer: endless for training, finite for the held-out examples.
+"""Batches for the trainer: endless for training, finite for evaluation; whatever they come from.
 
-Every row of the global batch is a stream of its own. Row r takes the units r, r + batch_size, … of
-the sequence that `mtf.data.examples` describes: the epochs one after the other, each in its own
-random order. So
-
-* the global batch at a step is the same however many processes share it;
-* each unit of each epoch belongs to exactly one stream: over all rows, every document or pair is
-  used exactly once an epoch, and an epoch need not be a multiple of anything (with fewer units than
-  rows, some rows start in later epochs);
-* streams run at their own pace, so where rows are packed one stream may begin an epoch a little
-  before another has finished the last.
+Each kind of data has a module of its own with the functions of this one, and only the one that is
+used is imported.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+import importlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
-from mtf.data.config import TextFiles
-from mtf.data.examples import Cursor, Dataset, Example, ExampleSource
-from mtf.data.packing import Batch, OpenRow, Packer, Row, to_batch
-from mtf.errors import UserError
+from mtf.data.config import Data, HubStream, TaskMixture, TextCorpora, TextFiles
+from mtf.data.examples import Example
+from mtf.data.packing import Batch
+from mtf.data.row_streams import BatchIterator
 
-State = dict[str, Any]
-
-
-class BatchIterator(Protocol):
-    """Batches without end, whose place can be stored and returned to."""
-
-    def __iter__(self) -> BatchIterator: ...
-
-    def __next__(self) -> Batch:
-        """Returns this process's rows of the next global batch."""
-
-    def get_state(self) -> State:
-        """Returns the place after the last batch that was returned, small and fit for JSON."""
-
-    def set_state(self, state: State) -> None:
-        """Returns to a place; `state` may join those of several processes."""
+_MODULES = {TextFiles: "text_loader", TextCorpora: "text_loader", HubStream: "stream_loader"}
 
 
 def make_train_iterator(
-    data: TextFiles,
+    data: Data,
     *,
     batch_size: int,
     shard_id: int = 0,
@@ -61,158 +37,40 @@ def make_train_iterator(
       prefetch: batches made ahead of time, in a thread; 0 makes each when it is asked for.
 
     Raises:
-      UserError: the data cannot be used (`mtf.data.files`), or not by so many processes.
+      UserError: the data cannot be used, or not by so many processes.
     """
-    rows = _shard_rows(batch_size, shard_id, num_shards)
-    dataset = Dataset(data)
-    streams = {row: _RowStream(dataset, row, batch_size) for row in rows}
-    return _TrainIterator(streams, data, dataset.fingerprint, prefetch)
+    batches: BatchIterator = _module(data).make_train_iterator(
+        data, batch_size=batch_size, shard_id=shard_id, num_shards=num_shards, prefetch=prefetch
+    )
+    return batches
 
 
-def make_eval_batches(
-    data: TextFiles, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> Iterator[Batch]:
-    """Opens `data` and returns its held-out examples in batches, always the same ones.
+def make_evaluations(
+    data: Data, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+) -> dict[str, Callable[[], Iterator[Batch]]]:
+    """Returns what `data` is evaluated on: by name, its batches, the same ones at every call.
 
-    None is lost: the last batch is filled up with padding rows, whose loss weights are 0. Without
-    held-out examples there are no batches. Arguments as for `make_train_iterator`.
+    No example is lost: the last batch is filled up with padding rows, whose loss weights are 0.
+    Arguments as for `make_train_iterator`.
     """
-    rows = _shard_rows(batch_size, shard_id, num_shards)
-    return _eval_batches(Dataset(data), batch_size, rows)
+    evaluations: dict[str, Callable[[], Iterator[Batch]]] = _module(data).make_evaluations(
+        data, batch_size=batch_size, shard_id=shard_id, num_shards=num_shards
+    )
+    return evaluations
 
 
-def held_out_examples(data: TextFiles, n: int) -> list[Example]:
-    """Returns up to `n` held-out examples (inputs, targets), with end of sequence, not packed."""
-    return list(itertools.islice(_all_examples(Dataset(data).evaluation()), n))
+def sample_examples(data: Data, n: int) -> list[Example]:
+    """Returns up to `n` examples that are evaluated on, not packed, to be looked at."""
+    examples: list[Example] = _module(data).sample_examples(data, n)
+    return examples
 
 
-def _shard_rows(batch_size: int, shard_id: int, num_shards: int) -> range:
-    if batch_size < 1:
-        raise UserError(f"batch_size: {batch_size} is less than 1")
-    if batch_size % num_shards:
-        raise UserError(f"batch_size: {batch_size} rows cannot be shared by {num_shards} processes")
-    if not 0 <= shard_id < num_shards:
-        raise UserError(f"shard_id: there is no shard {shard_id} of {num_shards}")
-    num_rows = batch_size // num_shards
-    return range(shard_id * num_rows, (shard_id + 1) * num_rows)
+def provenance(data: Data) -> dict[str, Any]:
+    """Returns what tells this data from other data: hashes and counts, fit for JSON."""
+    found: dict[str, Any] = _module(data).provenance(data)
+    return found
 
 
-def _all_examples(source: ExampleSource) -> Iterator[Example]:
-    """Returns the examples of one epoch."""
-    for unit in range(source.num_units):
-        cursor: Cursor | None = source.start(unit)
-        while cursor is not None:
-            example, cursor = source.read(cursor)
-            if example is not None:
-                yield example
-
-
-def _eval_batches(dataset: Dataset, batch_size: int, rows: range) -> Iterator[Batch]:
-    lengths, pack = dataset.data.task_feature_lengths, dataset.data.pack
-    packer = Packer(lengths, pack)
-    closed = [packer.add(example) for example in _all_examples(dataset.evaluation())]
-    global_rows = [row for row in closed if row is not None] + packer.flush()
-    for start in range(0, len(global_rows), batch_size):
-        mine = global_rows[start : start + batch_size][rows.start : rows.stop]
-        yield to_batch(mine, lengths, len(rows), pack)
-
-
-class _RowStream:
-    """One row of every batch."""
-
-    def __init__(self, dataset: Dataset, first_unit: int, stride: int):
-        self._source = dataset.training()
-        self._stride = stride
-        self._packer = Packer(dataset.data.task_feature_lengths, dataset.data.pack)
-        self._cursor = self._source.start(first_unit)
-
-    def next_row(self) -> Row:
-        num_empty_units = 0
-        while True:
-            cursor = self._cursor
-            example, following = self._source.read(cursor)
-            self._cursor = following or self._source.start(cursor[0] + self._stride)
-            if example is not None:
-                num_empty_units = 0
-                row = self._packer.add(example, cursor)
-                if row is not None:
-                    return row
-            elif num_empty_units > self._source.num_units:
-                raise UserError("data.files: there is not one token to train on")
-            else:
-                num_empty_units += 1
-
-    def get_state(self) -> State:
-        return {
-            "next": list(self._cursor),
-            "open": [row.cursors.copy() for row in self._packer.open_rows],
-        }
-
-    def set_state(self, state: State) -> None:
-        self._cursor = tuple(state["next"])
-        self._packer.open_rows = [self._read_again(cursors) for cursors in state["open"]]
-
-    def _read_again(self, cursors: list[list[int]]) -> OpenRow:
-        row = OpenRow()
-        for cursor in map(tuple, cursors):
-            example, _ = self._source.read(cursor)
-            assert example is not None
-            row.add(example, cursor)
-        return row
-
-
-class _TrainIterator:
-    def __init__(
-        self, streams: dict[int, _RowStream], data: TextFiles, fingerprint: str, prefetch: int
-    ):
-        self._streams = streams
-        self._data = data
-        self._fingerprint = fingerprint
-        self._prefetch = prefetch
-        # One worker makes the batches in their order. Each comes with the place after it, so that
-        # what was made ahead does not count as handed out.
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data")
-        self._ahead: deque[Future[tuple[Batch, State]]] = deque()
-        self._state = self._streams_state()
-
-    def __iter__(self) -> _TrainIterator:
-        return self
-
-    def __next__(self) -> Batch:
-        while len(self._ahead) <= self._prefetch:
-            self._ahead.append(self._executor.submit(self._make))
-        batch, self._state = self._ahead.popleft().result()
-        return batch
-
-    def get_state(self) -> State:
-        return self._state
-
-    def set_state(self, state: State) -> None:
-        missing = [str(row) for row in self._streams if str(row) not in state]
-        if missing:
-            raise UserError(
-                f"the stored place in the data has no row {', '.join(missing[:5])}; "
-                "expected that of a run with the same batch_size"
-            )
-        if state["data"] != self._fingerprint:
-            raise UserError(
-                f"the training text or vocabulary is not what the stored place belongs to: "
-                f"{self._fingerprint} now, {state['data']} then"
-            )
-        for future in self._ahead:
-            future.cancel()
-        if self._ahead:
-            wait(self._ahead)
-            self._ahead.clear()
-        for row, stream in self._streams.items():
-            stream.set_state(state[str(row)])
-        self._state = self._streams_state()
-
-    def _make(self) -> tuple[Batch, State]:
-        rows = [stream.next_row() for stream in self._streams.values()]
-        lengths = self._data.task_feature_lengths
-        return to_batch(rows, lengths, len(rows), self._data.pack), self._streams_state()
-
-    def _streams_state(self) -> State:
-        states: State = {str(row): stream.get_state() for row, stream in self._streams.items()}
-        return {"data": self._fingerprint, **states}
+def _module(data: Data) -> ModuleType:
+    name = f"{data.loader}_loader" if isinstance(data, TaskMixture) else _MODULES[type(data)]
+    return importlib.import_module(f"mtf.data.{name}")

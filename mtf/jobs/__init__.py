@@ -1,5 +1,6 @@
 """What a recipe returns: jobs, frozen dataclasses with `run()`."""
 
+from mtf.jobs.evaluate import Evaluate
 from mtf.jobs.train import Train
 
-__all__ = ["Train"]
+__all__ = ["Evaluate", "Train"]

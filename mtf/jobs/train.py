@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from mtf.checkpoints.config import CheckpointConfig
-from mtf.data.config import TextFiles
+from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
 from mtf.errors import UserError
 from mtf.models.config import EncoderDecoderModel
 from mtf.partitioning.config import PjitPartitioner
@@ -34,7 +34,7 @@ class Train:
     """
 
     model: EncoderDecoderModel
-    data: TextFiles
+    data: TextFiles | TextCorpora | HubStream | TaskMixture
     optimizer: Adafactor | AdamW
     train_steps: int = dataclasses.field(metadata=_MAY_CHANGE)
     batch_size: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from mtf.checkpoints.restore import checkpoint_paths, restore_state
 from mtf.data import loader
 from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.greedy import greedy
-from mtf.environment import write_environment
+from mtf.environment import write_atomically, write_environment
 from mtf.errors import UserError
 from mtf.jobs.train_plan import make_trainer
 from mtf.models.t5 import num_parameters
@@ -31,8 +32,6 @@ from mtf.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from mtf.jobs.train import Train
-
-EVALUATION = "held_out"
 
 
 def run(job: Train) -> None:
@@ -48,7 +47,7 @@ def run(job: Train) -> None:
     shard_id, num_shards = partitioning.data_layout(job.batch_size)
     shard = {"batch_size": job.batch_size, "shard_id": shard_id, "num_shards": num_shards}
     batches = loader.make_train_iterator(job.data, **shard)
-    evaluations = {EVALUATION: functools.partial(loader.make_eval_batches, job.data, **shard)}
+    evaluations = loader.make_evaluations(job.data, **shard)
     run_dir = Path(job.model_dir or time.strftime("runs/train-%Y%m%d-%H%M%S"))
     state = starting_state(job, trainer, run_dir)
     first_step = int(state.step)
@@ -63,6 +62,8 @@ def run(job: Train) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     if primary:
         write_environment(run_dir, [str(device) for device in jax.devices()])
+        provenance = json.dumps(loader.provenance(job.data), indent=1)
+        write_atomically(run_dir / "data.json", f"{provenance}\n")
     checkpoints = CheckpointManager(run_dir, job.checkpoint.save, stacked=trainer.stacked)
     latest = checkpoints.latest_step()
     if latest is not None:
@@ -109,7 +110,7 @@ def run(job: Train) -> None:
         return
     samples = show_samples(job, trainer, state) if job.num_samples else ""
     if primary:
-        plot = plot_loss(run_dir, [loop.evaluation_dir(run_dir, EVALUATION)])
+        plot = plot_loss(run_dir, [loop.evaluation_dir(run_dir, name) for name in evaluations])
         print(samples, end="")
         print(f"run directory  {run_dir}\nloss curve     {plot}")
         print(f"export         python -m mtf.convert {run_dir} {run_dir}/hf --to hf")
@@ -167,7 +168,7 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
 
 def show_samples(job: Train, trainer: Trainer, state: TrainState) -> str:
     """Held-out inputs with their true and predicted targets, as text."""
-    examples = loader.held_out_examples(job.data, job.num_samples)
+    examples = loader.sample_examples(job.data, job.num_samples)
     if not examples:
         return ""
     lengths = job.data.task_feature_lengths

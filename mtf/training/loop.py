@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from mtf.checkpoints.manager import CheckpointManager
-from mtf.data.loader import BatchIterator
+from mtf.data.row_streams import BatchIterator
 from mtf.training.interrupts import Interrupts
 from mtf.training.metrics import MetricsWriter, summarize, timing
 from mtf.training.progress import Progress, duration

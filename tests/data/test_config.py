@@ -76,9 +76,14 @@ def test_impossible_data_is_refused(values: dict[str, Any], message: str) -> Non
 
 
 def test_pairs_may_have_lengths_that_span_corruption_could_not_use() -> None:
-    TextFiles(BYTES, {"inputs": 512, "targets": 4}, files="pairs.tsv")
+    TextFiles(
+        vocabulary=BYTES, task_feature_lengths={"inputs": 512, "targets": 4}, files="pairs.tsv"
+    )
 
 
 def test_exactly_enough_targets_and_sentinels_are_accepted() -> None:
-    TextFiles(ByteVocabulary(extra_ids=28), {"inputs": 512, "targets": 114})
-    TextFiles(BYTES, {"inputs": 512, "targets": 114})
+    TextFiles(
+        vocabulary=ByteVocabulary(extra_ids=28),
+        task_feature_lengths={"inputs": 512, "targets": 114},
+    )
+    TextFiles(vocabulary=BYTES, task_feature_lengths={"inputs": 512, "targets": 114})

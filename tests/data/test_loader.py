@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf.data.config import SpanCorruption, TextFiles
-from mtf.data.loader import BatchIterator, held_out_examples, make_eval_batches, make_train_iterator
+from mtf.data.config import TextFiles
+from mtf.data.loader import make_evaluations, make_train_iterator, sample_examples
+from mtf.data.objectives import SpanCorruption
 from mtf.data.packing import Batch
+from mtf.data.row_streams import BatchIterator
 from mtf.errors import UserError
 from tests.data.helpers import (
     BYTES,
@@ -73,16 +75,21 @@ def write_documents(path: Path, num_documents: int) -> str:
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> TextFiles:
-    return TextFiles(BYTES, PAIR_LENGTHS, write_pairs(tmp_path / "pairs.tsv", 90), num_held_out=7)
+    return TextFiles(
+        vocabulary=BYTES,
+        task_feature_lengths=PAIR_LENGTHS,
+        files=write_pairs(tmp_path / "pairs.tsv", 90),
+        num_held_out=7,
+    )
 
 
 @pytest.fixture
 def documents(tmp_path: Path) -> TextFiles:
     return TextFiles(
-        BYTES,
-        LENGTHS_32,
-        write_documents(tmp_path / "documents.txt", 43),
-        span_corruption=SpanCorruption(merge_documents=4),
+        vocabulary=BYTES,
+        task_feature_lengths=LENGTHS_32,
+        files=write_documents(tmp_path / "documents.txt", 43),
+        objective=SpanCorruption(merge_documents=4),
         num_held_out=4,
     )
 
@@ -101,7 +108,7 @@ def test_every_pair_is_used_once_an_epoch_and_never_a_held_out_one(
     pairs: TextFiles, num_shards: int
 ) -> None:
     data = dataclasses.replace(pairs, pack=False)
-    held_out = {pair_number(*map(list, pair)) for pair in held_out_examples(data, 100)}
+    held_out = {pair_number(*map(list, pair)) for pair in sample_examples(data, 100)}
     assert len(held_out) == 7
     shards = [
         make_train_iterator(data, batch_size=4, shard_id=i, num_shards=num_shards)
@@ -158,7 +165,7 @@ def test_every_document_is_used_once_an_epoch(
             ((inputs, targets),) = examples_of_row(batch, row)
             texts[row] += BYTES.decode(restore(inputs, targets, 259))
     held_out_text = "".join(
-        BYTES.decode(restore(*example, 259)) for example in held_out_examples(data, 1000)
+        BYTES.decode(restore(*example, 259)) for example in sample_examples(data, 1000)
     )
     held_out = set(re.findall(r"<(\d{4})x+>", held_out_text))
     assert len(held_out) == 4
@@ -190,11 +197,11 @@ def test_every_document_is_used_once_an_epoch(
 @pytest.mark.parametrize("pack", [True, False])
 def test_tiny_files_train(tmp_path: Path, num_lines: int, pack: bool) -> None:
     path = write(tmp_path / "tiny.txt", "\n".join(f"line number {i}" for i in range(num_lines)))
-    data = TextFiles(BYTES, LENGTHS_32, path, pack=pack)
+    data = TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path, pack=pack)
     batches = take(make_train_iterator(data, batch_size=16), 5)
     assert all((batch["decoder_loss_weights"].sum(axis=1) > 0).all() for batch in batches)
-    assert len(held_out_examples(data, 10)) == (num_lines > 1)
-    assert (len(list(make_eval_batches(data, batch_size=16))) > 0) == (num_lines > 1)
+    assert len(sample_examples(data, 10)) == (num_lines > 1)
+    assert (len(list(make_evaluations(data, batch_size=16)["held_out"]())) > 0) == (num_lines > 1)
 
 
 # Examples.
@@ -202,7 +209,9 @@ def test_tiny_files_train(tmp_path: Path, num_lines: int, pack: bool) -> None:
 
 def test_pairs_are_truncated_with_their_end(tmp_path: Path) -> None:
     path = write(tmp_path / "long.tsv", "abcdefgh\tijklmnop\n")
-    data = TextFiles(BYTES, {"inputs": 4, "targets": 3}, path, pack=False)
+    data = TextFiles(
+        vocabulary=BYTES, task_feature_lengths={"inputs": 4, "targets": 3}, files=path, pack=False
+    )
     batch = next(make_train_iterator(data, batch_size=1))
     assert batch["encoder_input_tokens"].tolist() == [[100, 101, 102, EOS]]
     assert batch["decoder_target_tokens"].tolist() == [[108, 109, EOS]]
@@ -215,7 +224,7 @@ def test_pairs_are_truncated_with_their_end(tmp_path: Path) -> None:
 
 def test_segments_fill_the_inputs(tmp_path: Path) -> None:
     path = write(tmp_path / "long.txt", "a" * 5000)
-    data = TextFiles(BYTES, LENGTHS_32, path)
+    data = TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path)
     for batch in take(make_train_iterator(data, batch_size=2), 30):
         assert (batch["encoder_input_tokens"] != 0).all()
         assert (batch["decoder_target_tokens"][:, -1] == EOS).all()
@@ -228,7 +237,12 @@ def test_a_long_document_gives_one_aligned_chunk_an_epoch(tmp_path: Path) -> Non
     chunks = ["a" * 100, "b" * 100, "c" * 50]
     path = write(tmp_path / "long.txt", "".join(chunks))
     data = TextFiles(
-        BYTES, LENGTHS_32, path, SpanCorruption(max_document_tokens=100), pack=False, shuffle=False
+        vocabulary=BYTES,
+        task_feature_lengths=LENGTHS_32,
+        files=path,
+        objective=SpanCorruption(max_document_tokens=100),
+        pack=False,
+        shuffle=False,
     )
     text = ""
     for batch in take(make_train_iterator(data, batch_size=1), 200):
@@ -241,7 +255,12 @@ def test_a_long_document_gives_one_aligned_chunk_an_epoch(tmp_path: Path) -> Non
 
 def test_noise_differs_between_epochs_and_seeds(tmp_path: Path) -> None:
     path = write(tmp_path / "one.txt", "a line of text that is one document " * 3)
-    data = TextFiles(BYTES, {"inputs": 128, "targets": 32}, path, pack=False)
+    data = TextFiles(
+        vocabulary=BYTES,
+        task_feature_lengths={"inputs": 128, "targets": 32},
+        files=path,
+        pack=False,
+    )
     targets = [
         batch["decoder_target_tokens"].tobytes()
         for batch in take(make_train_iterator(data, batch_size=1), 20)
@@ -253,7 +272,12 @@ def test_noise_differs_between_epochs_and_seeds(tmp_path: Path) -> None:
 
 def test_noise_differs_between_segments_and_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "long.txt", f"{'a' * 5000}\n" * 40)
-    data = TextFiles(BYTES, LENGTHS_32, path, SpanCorruption(merge_documents=1))
+    data = TextFiles(
+        vocabulary=BYTES,
+        task_feature_lengths=LENGTHS_32,
+        files=path,
+        objective=SpanCorruption(merge_documents=1),
+    )
     batches = take(make_train_iterator(data, batch_size=8), 20)
     features = ("encoder_input_tokens", "decoder_target_tokens")
     seen = {
@@ -280,11 +304,12 @@ def test_without_shuffling_pairs_come_in_the_files_order(pairs: TextFiles) -> No
 @pytest.mark.parametrize("pack", [True, False])
 def test_evaluation_loses_nothing(pairs: TextFiles, pack: bool, num_shards: int) -> None:
     data = dataclasses.replace(pairs, pack=pack)
-    expected = sorted(pair_number(*map(list, pair)) for pair in held_out_examples(data, 100))
+    expected = sorted(pair_number(*map(list, pair)) for pair in sample_examples(data, 100))
     found = []
     num_batches = []
     for shard in range(num_shards):
-        batches = list(make_eval_batches(data, batch_size=4, shard_id=shard, num_shards=num_shards))
+        evaluations = make_evaluations(data, batch_size=4, shard_id=shard, num_shards=num_shards)
+        batches = list(evaluations["held_out"]())
         num_batches.append(len(batches))
         for batch in batches:
             assert batch["encoder_input_tokens"].shape == (4 // num_shards, 64)
@@ -296,12 +321,12 @@ def test_evaluation_loses_nothing(pairs: TextFiles, pack: bool, num_shards: int)
 
 
 def test_held_out_examples_are_always_the_same(documents: TextFiles) -> None:
-    first, second = held_out_examples(documents, 3), held_out_examples(documents, 3)
+    first, second = sample_examples(documents, 3), sample_examples(documents, 3)
     assert len(first) == 3
     for a, b in zip(first, second, strict=True):
         assert a.inputs.tolist() == b.inputs.tolist()
         assert a.targets.tolist() == b.targets.tolist()
-    other = held_out_examples(dataclasses.replace(documents, seed=5), 3)
+    other = sample_examples(dataclasses.replace(documents, seed=5), 3)
     assert [e.inputs.tolist() for e in other] != [e.inputs.tolist() for e in first]
 
 
@@ -387,7 +412,9 @@ def test_a_batch_that_processes_cannot_share_is_refused(pairs: TextFiles) -> Non
 
 def test_a_bad_line_stops_training_with_its_place(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.tsv", "a\tb\n" * 1500 + "c\n")
-    data = TextFiles(BYTES, PAIR_LENGTHS, path, num_held_out=0)
+    data = TextFiles(
+        vocabulary=BYTES, task_feature_lengths=PAIR_LENGTHS, files=path, num_held_out=0
+    )
     with pytest.raises(UserError, match=r"bad\.tsv:1501 has 1 columns"):
         take(make_train_iterator(data, batch_size=2), 1000)
 
@@ -395,13 +422,23 @@ def test_a_bad_line_stops_training_with_its_place(tmp_path: Path) -> None:
 def test_files_without_any_token_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "void.jsonl", '{"text": ""}\n' * 3)
     with pytest.raises(UserError, match="not one token to train on"):
-        next(make_train_iterator(TextFiles(BYTES, LENGTHS_32, path), batch_size=2))
+        next(
+            make_train_iterator(
+                TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path),
+                batch_size=2,
+            )
+        )
 
 
 def test_lengths_are_checked_when_json_lines_turn_out_to_be_documents(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "one"}\n')
     with pytest.raises(UserError, match=r"\['targets'\]: 4 is too small"):
-        make_train_iterator(TextFiles(BYTES, {"inputs": 64, "targets": 4}, path), batch_size=2)
+        make_train_iterator(
+            TextFiles(
+                vocabulary=BYTES, task_feature_lengths={"inputs": 64, "targets": 4}, files=path
+            ),
+            batch_size=2,
+        )
 
 
 def test_no_thread_outlives_its_iterator(pairs: TextFiles) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtf.data.config import SpanCorruption, span_corruption_lengths
-from mtf.data.span_corruption import corrupt, noise_mask, replace_spans
+from mtf.data.denoising import corrupt, noise_mask, replace_spans
+from mtf.data.objectives import SpanCorruption, span_corruption_lengths
 from mtf.errors import UserError
 from tests.data.helpers import EOS, restore
 

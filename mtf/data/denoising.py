@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mtf.data.config import SpanCorruption, num_noise_tokens_and_spans
+from mtf.data.objectives import SpanCorruption, num_noise_tokens_and_spans
 
 
 def noise_mask(length: int, config: SpanCorruption, bits: np.ndarray) -> np.ndarray:
