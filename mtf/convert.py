@@ -188,7 +188,7 @@ def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) ->
     if isinstance(known.vocabulary, ByteVocabulary):
         return Bytes(known.vocabulary.extra_ids)
     if isinstance(known.vocabulary, SentencePieceVocabulary):
-        path = Path(known.vocabulary.path).expanduser()
+        path = known.vocabulary.file
         if not path.is_file():
             raise UserError(
                 f"The run's vocabulary {path} is not there; say where it is with --vocabulary "

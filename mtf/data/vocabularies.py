@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from mtf.data.remote import is_remote, local_copy
 from mtf.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class ByteVocabulary:
 class SentencePieceVocabulary:
     """A SentencePiece model file, and `extra_ids` sentinels after its pieces.
 
+    `path` is a local file, or `gs://…`, which is downloaded once into the user's cache.
+
     As in SeqIO the extra ids are pieces `<extra_id_N>`, the 0th one last: the text `<extra_id_0>`
     is encoded as one id. For mT5's model, whose last pieces are its sentinels, give `extra_ids=0`.
     """
@@ -103,6 +106,11 @@ class SentencePieceVocabulary:
     def unk_id(self) -> int:
         """Id of the unknown piece."""
         return int(self._model.unk_id())
+
+    @property
+    def file(self) -> Path:
+        """The model file on this machine; one under gs:// is downloaded first."""
+        return _local_file(self.path)
 
     def sentinel(self, index: int) -> int:
         """Returns the id of sentinel `index`, counted from 0: `vocab_size - 1 - index`."""
@@ -151,11 +159,13 @@ def _sentinel_text(index: int) -> str:
     return f"<extra_id_{index}>"
 
 
+def _local_file(path: str) -> Path:
+    return local_copy(path) if is_remote(path) else Path(path).expanduser()
+
+
 def _read_model(path: str) -> bytes:
     """Returns the bytes of a model file; raises UserError where there is none."""
-    file = Path(path).expanduser()
-    if "://" in path:
-        raise UserError(f"SentencePiece model {path}: a remote address; expected a local file")
+    file = _local_file(path)
     if not file.is_file():
         names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         missing = "is a directory" if file.is_dir() else "does not exist"
