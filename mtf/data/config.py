@@ -22,6 +22,9 @@ PAIR_SUFFIXES = (".tsv", ".tsv.gz")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
 SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PAIR_SUFFIXES)
 
+# The loaders compare what was read before with what is there now, wherever it lies.
+_MAY_CHANGE = {"on_resume": "may change"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
@@ -226,12 +229,12 @@ class TaskMixture(Features):
 
     mixture_or_task_name: str
     loader: Literal["cache", "seqio"] = "cache"
-    cache_dir: str | None = None
+    cache_dir: str | None = field(default=None, metadata=_MAY_CHANGE)
     split: str = "train"
     eval_split: str | None = "validation"
     use_cached: bool = False
-    data_dir: str | None = None
-    templates: str | None = None
+    data_dir: str | None = field(default=None, metadata=_MAY_CHANGE)
+    templates: str | None = field(default=None, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,16 +58,17 @@ def run(job: Train) -> None:
             f"train_steps={first_step + job.train_steps}."
         )
 
-    # From here on files are written.
+    # From here on files are written; where there are checkpoints, only after their place in the
+    # data was found to be one of this data.
+    provenance = json.dumps(loader.provenance(job.data), indent=1)
     run_dir.mkdir(parents=True, exist_ok=True)
-    if primary:
-        write_environment(run_dir, [str(device) for device in jax.devices()])
-        provenance = json.dumps(loader.provenance(job.data), indent=1)
-        write_atomically(run_dir / "data.json", f"{provenance}\n")
     checkpoints = CheckpointManager(run_dir, job.checkpoint.save, stacked=trainer.stacked)
     latest = checkpoints.latest_step()
     if latest is not None:
         batches.set_state(checkpoints.restore_data_state(latest))
+    if primary:
+        write_environment(run_dir, [str(device) for device in jax.devices()])
+        write_atomically(run_dir / "data.json", f"{provenance}\n")
     lengths = job.data.task_feature_lengths
     inputs, targets = lengths["inputs"], lengths["targets"]
     devices = partitioning.mesh.devices
