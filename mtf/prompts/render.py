@@ -16,6 +16,8 @@ from mtf.errors import UserError
 from mtf.prompts.extras import import_extra
 from mtf.prompts.templates import Template
 
+# To be raised when a row would be given other text than before: caches of it are then refused.
+RENDERING_VERSION = 1
 SEPARATOR = "|||"
 NO_LABEL = "<NO LABEL>"
 MAX_VARIABLE_LENGTH = 2048

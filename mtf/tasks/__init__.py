@@ -1,1 +1,1 @@
-"""Tasks and mixtures of prompted datasets: T0's and mT0's. `mixtures` is where to enter."""
+"""Tasks and mixtures: prompts, plain text, translation. `mixtures` is where to enter."""

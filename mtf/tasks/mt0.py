@@ -1,16 +1,29 @@
-"""mT0's English training mixtures (https://github.com/lintangsutawika/multilingual-t0).
+"""mT0's mixtures (https://github.com/lintangsutawika/multilingual-t0).
 
-They are T0's tasks in other groups: what T0 holds out is trained on, and English tasks whose
-translations are evaluated (XTREME's) come only with `mt0p_train_mixture`.
+Training mixtures are T0's tasks in other groups: what T0 holds out is trained on, and English tasks
+whose translations are evaluated (XTREME's) come only with `mt0p_train_mixture`.
+
+Evaluation is on XNLI and XCOPA, whose rows are in many languages: promptsource's English templates
+for XNLI and COPA are applied to them. The repository has one prompt of its own for each instead,
+which is only generated; here every template is, and is ranked too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mtf.prompts.templates import Templates
 from mtf.tasks import t0
-from mtf.tasks.t0 import Dataset, Rated
+from mtf.tasks.prompted import PromptedTask, task_name
+from mtf.tasks.t0 import Dataset, RatedPrompt
+
+# fmt: off
+XNLI_LANGUAGES = (
+    "ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh",
+)
+XCOPA_LANGUAGES = ("et", "ht", "id", "it", "qu", "sw", "ta", "th", "tr", "vi", "zh")
+# fmt: on
 
 # GPT-3's evaluation sets that mT0's repository has in other groups than `gpt_train`.
 _NOT_IN_GPT = {"squad_v2", "openbookqa/main", "race/high", "race/middle"}
@@ -40,10 +53,49 @@ def xtreme_rows() -> tuple[Dataset, ...]:
     return t0.select(keys=_XTREME)
 
 
-def train(rows: Iterable[Dataset], templates: Templates) -> tuple[Rated, ...]:
+def train(rows: Iterable[Dataset], templates: Templates) -> tuple[RatedPrompt, ...]:
     """Returns all prompts at T0's rates, but ANLI's at the cap, as it has no split called train."""
     rows = tuple(rows)
     return tuple(
         (task, t0.MAX_EXAMPLES_PER_DATASET if task.dataset == "anli" else rate)
         for task, rate in t0.train(rows, templates)
+    )
+
+
+def xnli_rows() -> tuple[Dataset, ...]:
+    """Returns the dataset whose templates XNLI is evaluated with."""
+    return t0.select(keys={"xnli/en"})
+
+
+def xcopa_rows() -> tuple[Dataset, ...]:
+    """Returns the dataset whose templates XCOPA is evaluated with."""
+    return t0.select(keys={"super_glue/copa"})
+
+
+def xnli_tasks(row: Dataset, templates: Templates) -> tuple[PromptedTask, ...]:
+    """Returns a task for each of XNLI's 15 languages and each template of the row."""
+    return _in_languages("xnli", XNLI_LANGUAGES, row, templates)
+
+
+def xcopa_tasks(row: Dataset, templates: Templates) -> tuple[PromptedTask, ...]:
+    """Returns a task for each of XCOPA's 11 languages and each template of the row."""
+    return _in_languages("xcopa", XCOPA_LANGUAGES, row, templates)
+
+
+def _in_languages(
+    dataset: str, languages: Iterable[str], row: Dataset, templates: Templates
+) -> tuple[PromptedTask, ...]:
+    tasks = t0.prompt_tasks(row, templates)
+    return tuple(
+        replace(
+            task,
+            name=task_name(dataset, language, task.template.name),
+            dataset=dataset,
+            subset=language,
+            splits={"validation": "validation", "test": "test"},
+            train_size=None,
+            vocabulary="mt5",
+        )
+        for language in languages
+        for task in tasks
     )

@@ -46,7 +46,11 @@ def register(
     seqio = import_seqio()
     from mtf.tasks import seqio_tasks
 
-    provider, identities = seqio_tasks.build(name, vocabulary, data_dir, templates)
+    provider, used, fingerprints = seqio_tasks.build(name, vocabulary, data_dir, templates)
+    identities = {
+        each: f"vocabulary {used}, mirror {data_dir}, definition {fingerprint}"
+        for each, fingerprint in fingerprints.items()
+    }
     tasks = [task for task in seqio.get_subtasks(provider) if _is_new(task.name, identities)]
     # Names are checked before the first one is added, so that a refusal leaves nothing behind.
     if isinstance(provider, seqio.Mixture) and _is_new(name, identities):

@@ -9,45 +9,66 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
-from mtf.data.denoising import corrupt
-from mtf.data.objectives import Objective, SpanCorruption, span_corruption_lengths
-from mtf.data.randomness import Purpose, random_bits
-from mtf.data.vocabularies import ByteVocabulary, Vocabulary
+from mtf.data import denoising
+from mtf.data.command_line import ORIGINAL_VOCABULARIES
+from mtf.data.objectives import Objective
+from mtf.data.randomness import Purpose, permutation, random_bits
+from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.errors import UserError
 from mtf.prompts.templates import Templates, load_templates
 from mtf.tasks.mixtures import mixture
 from mtf.tasks.sources import MissingDatasetError, Rows, open_split
 from mtf.tasks.t0 import MAX_EXAMPLES_PER_DATASET
+from mtf.tasks.task import Task
+from mtf.tasks.text import TextTask
 
 MT5_PREFIX = "mt5_"
 # Rows of a source that are one part of it for SeqIO's Beam cacher, and parts at most.
 ROWS_PER_SHARD = 10_000
 MAX_SHARDS = 64
+ROWS_PER_BLOCK = 5_000
 
-_ORIGINAL_VOCABULARIES = {
-    "t5": "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model",
-    "mt5": "gs://t5-data/vocabs/mc4.250000.100extra/sentencepiece.model",
-}
+
+class OpenDatasets:
+    """Splits of datasets, each opened once, for all tasks that use it."""
+
+    def __init__(self, data_dir: str | os.PathLike[str] | None):
+        """`data_dir` as in `mtf.tasks.sources.open_split`; nothing is opened yet."""
+        self._data_dir = data_dir
+        self._opened: dict[tuple[str, str | None, str], Rows | MissingDatasetError] = {}
+
+    def rows(self, task: Task, split: str) -> Rows:
+        """Returns the rows of a task's split; raises MissingDatasetError where there are none."""
+        key = (task.dataset, task.subset, task.source_split(split))
+        if key not in self._opened:
+            try:
+                self._opened[key] = open_split(*key, data_dir=self._data_dir)
+            except MissingDatasetError as error:
+                self._opened[key] = error
+        rows = self._opened[key]
+        if isinstance(rows, MissingDatasetError):
+            raise rows
+        return rows
 
 
 class TaskSource(seqio.DataSource):
     """The examples of one of our tasks, rendered as they are read.
 
-    Any number of readers can share a split: each gets every num_shards-th row.
+    Any number of readers can share a split: each gets a part of its rows.
     """
 
-    def __init__(self, task: Any, data_dir: str | os.PathLike[str] | None):
-        """`task` is of `mtf.tasks`; nothing is opened before it is used."""
+    def __init__(self, task: Task, datasets: OpenDatasets, seed: int = 0):
+        """Nothing is opened before it is used; `seed` is of the templates' random choices."""
         super().__init__(splits=())
         self._task = task
-        self._data_dir = data_dir
-        self._rows: dict[str, Rows] = {}
+        self._datasets = datasets
+        self._seed = seed
 
     @functools.cached_property
     def splits(self) -> Sequence[str]:
@@ -56,35 +77,32 @@ class TaskSource(seqio.DataSource):
         Raises:
           MissingDatasetError: there is none at all.
         """
-        found = []
-        missing = None
-        for split in self._task.splits:
-            try:
-                self.rows(split)
-                found.append(split)
-            except MissingDatasetError as error:
-                missing = missing or error
-        if missing is not None and not found:
-            raise missing
-        return tuple(found)
+        return available_splits(self._task, self._datasets)
+
+    @functools.cached_property
+    def signature(self) -> dict[str, tf.TensorSpec]:
+        """What an example has: text; idx, is_correct and weight too where choices are ranked."""
+        text = tf.TensorSpec((), tf.string)
+        if self._task.kind == "documents":
+            return {"targets": text}
+        if self._task.kind == "generate":
+            return {"inputs": text, "targets": text}
+        return {
+            "inputs": text,
+            "targets": text,
+            "idx": tf.TensorSpec((2,), tf.int32),
+            "is_correct": tf.TensorSpec((), tf.bool),
+            "weight": tf.TensorSpec((), tf.float32),
+        }
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """True: any reader can skip the rows of the others."""
+        """True: rows can be read from any one on."""
         return True
-
-    def rows(self, split: str) -> Rows:
-        """Returns the rows of a split; raises MissingDatasetError where there are none."""
-        if split not in self._rows:
-            source_split = self._task.source_split(split)
-            self._rows[split] = open_split(
-                self._task.dataset, self._task.subset, source_split, data_dir=self._data_dir
-            )
-        return self._rows[split]
 
     def num_input_examples(self, split: str) -> int:
         """Returns the number of rows, of which not each need be an example."""
-        return len(self.rows(split))
+        return len(self._datasets.rows(self._task, split))
 
     def list_shards(self, split: str) -> Sequence[str]:
         """Returns names of the parts that SeqIO's Beam cacher works on."""
@@ -99,19 +117,63 @@ class TaskSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused: Any,
     ) -> tf.data.Dataset:
-        """Returns the examples of a shard of a split, in the order of its rows.
+        """Returns the examples of a shard of a split.
 
-        `shuffle` and `seed` change nothing: SeqIO shuffles what comes out of the task.
+        `shuffle` puts blocks of rows in an order that depends on `seed`. SeqIO shuffles what comes
+        out of the task, but only a thousand examples at a time.
         """
         index, num_shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
-        examples = functools.partial(self._examples, split, index, num_shards)
-        signature = _signature(self._task)
-        return tf.data.Dataset.from_generator(examples, output_signature=signature)
+        rows = self._datasets.rows(self._task, split)
+        first, last = (len(rows) * part // num_shards for part in (index, index + 1))
+        starts = np.arange(first, last, ROWS_PER_BLOCK)
+        if shuffle:
+            starts = starts[permutation(len(starts), seed or 0, 0, Purpose.ORDER)]
 
-    def _examples(self, split: str, index: int, num_shards: int) -> Iterator[dict[str, Any]]:
-        for number, row in enumerate(self.rows(split)):
-            if number % num_shards == index:
-                yield from self._task.row_examples(row, number, split)
+        def examples() -> Iterator[dict[str, Any]]:
+            for start in starts.tolist():
+                block = rows.rows(start, min(start + ROWS_PER_BLOCK, last))
+                for number, row in enumerate(block, start):
+                    for example in self._task.row_examples(row, number, split, self._seed):
+                        yield {name: _value(example[name]) for name in self.signature}
+
+        return tf.data.Dataset.from_generator(examples, output_signature=self.signature)
+
+
+def _value(value: Any) -> Any:
+    # JSON can hold halves of surrogate pairs, which TensorFlow does not take.
+    return value.encode("utf-8", errors="replace") if isinstance(value, str) else value
+
+
+def available_splits(task: Task, datasets: OpenDatasets) -> tuple[str, ...]:
+    """Returns those of a task's splits that there is data for.
+
+    Raises:
+      MissingDatasetError: there is none at all.
+    """
+    found, missing = [], []
+    for split in task.splits:
+        try:
+            datasets.rows(task, split)
+            found.append(split)
+        except MissingDatasetError as error:
+            missing.append(error)
+    if not found:
+        raise missing[0]
+    return tuple(found)
+
+
+class Built(NamedTuple):
+    """A mixture or a task of ours, as SeqIO's.
+
+    Attributes:
+      provider: it itself, not registered.
+      vocabulary: what its vocabulary is.
+      fingerprints: hashes of its definition and of its tasks', by their names.
+    """
+
+    provider: seqio.Task | seqio.Mixture
+    vocabulary: str
+    fingerprints: dict[str, str]
 
 
 def build(
@@ -119,63 +181,65 @@ def build(
     vocabulary: Vocabulary | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     templates: str | os.PathLike[str] | Templates | None = None,
-) -> tuple[seqio.Task | seqio.Mixture, dict[str, str]]:
-    """Returns a mixture or a task by its name, as SeqIO's; and what tells each from others.
+) -> Built:
+    """Returns a mixture or a task by its name.
 
-    Nothing is registered. Arguments and errors are those of `seqio_registry.register`. Of a mixture
-    that is only evaluated, tasks without data are left out, with a message.
+    Arguments and errors are those of `seqio_registry.register`. Of a mixture that is only
+    evaluated, tasks whose data nobody need have are left out, with a message.
     """
     if not isinstance(templates, Templates) and templates is not None:
         templates = load_templates(templates)
     found = mixture(name, templates)
-    if vocabulary is None:
-        described, vocab = _original_vocabulary(found.vocabulary)
-    else:
-        described, vocab = vocabulary.fingerprint(), seqio_vocabulary(vocabulary)
-    where = f"vocabulary {described}, mirror {data_dir}"
+    vocabulary = vocabulary or _original_vocabulary(found.vocabulary)
+    described, vocab = vocabulary.fingerprint(), seqio_vocabulary(vocabulary)
+    datasets = OpenDatasets(data_dir)
     is_task = [task.name for task, _ in found.tasks] == [name]
-    prefix = MT5_PREFIX if found.vocabulary == "mt5" and not is_task else ""
-    rated = [
-        (_task(prefix + task.name, task, vocab, data_dir), rate)
-        for task, rate in found.tasks
-        if is_task or _has_data_or_is_trained_on(task, data_dir)
-    ]
-    identities = {
-        prefix + task.name: f"{where}, definition {task.fingerprint}" for task, _ in found.tasks
-    }
     if is_task:
-        return rated[0][0], identities
-    if not rated:
+        [(task, _)] = found.tasks
+        made = seqio_task(name, task, vocab, datasets)
+        return Built(made, described, {name: task.fingerprint})
+    left_out = _without_data([task for task, _ in found.tasks], datasets)
+    rates = []
+    fingerprints = {name: found.fingerprint}
+    for task, rate in found.tasks:
+        if task.name not in left_out:
+            # mT5's own tasks are only there with its vocabulary.
+            prefix = MT5_PREFIX if task.vocabulary != found.vocabulary == "mt5" else ""
+            made = seqio_task(prefix + task.name, task, vocab, datasets)
+            rates.append((made, _num_examples if rate is None else rate))
+            fingerprints[made.name] = task.fingerprint
+    if not rates:
         raise MissingDatasetError(f"mixture {name}: there is data for none of its tasks")
-    identities[name] = f"{where}, definition {found.fingerprint}"
-    rates = [(task, _num_examples if rate is None else rate) for task, rate in rated]
-    return seqio.Mixture(name, rates), identities
+    return Built(seqio.Mixture(name, rates), described, fingerprints)
 
 
 def seqio_vocabulary(vocabulary: Vocabulary) -> seqio.Vocabulary:
     """Returns SeqIO's vocabulary with the same ids."""
     if isinstance(vocabulary, ByteVocabulary):
         return seqio.ByteVocabulary(extra_ids=vocabulary.extra_ids)
-    path = os.path.expanduser(vocabulary.path)
-    return seqio.SentencePieceVocabulary(path, extra_ids=vocabulary.extra_ids)
+    return seqio.SentencePieceVocabulary(str(vocabulary.file), extra_ids=vocabulary.extra_ids)
 
 
-def _original_vocabulary(name: str) -> tuple[str, seqio.Vocabulary]:
-    if name not in _ORIGINAL_VOCABULARIES:
-        raise UserError(f"the {name} vocabulary has no public address; name a file of it")
-    path = _ORIGINAL_VOCABULARIES[name]
+def _original_vocabulary(name: str) -> Vocabulary:
+    if name not in ORIGINAL_VOCABULARIES:
+        raise UserError(f"vocabulary: the {name} model has no public address; name a file of it")
     # Both models have their extra ids as pieces.
-    return path, seqio.SentencePieceVocabulary(path)
+    return SentencePieceVocabulary(ORIGINAL_VOCABULARIES[name], extra_ids=0)
 
 
-def _has_data_or_is_trained_on(task: Any, data_dir: str | os.PathLike[str] | None) -> bool:
-    if task.kind != "rank":
-        return True
-    try:
-        return bool(TaskSource(task, data_dir).splits)
-    except MissingDatasetError as error:
-        print(f"{task.name} is left out: {error}", file=sys.stderr)
-        return False
+def _without_data(tasks: Sequence[Task], datasets: OpenDatasets) -> set[str]:
+    """Returns the names of ranked tasks whose data nobody need have; says so, once a dataset."""
+    reasons: dict[str, list[str]] = {}
+    for task in tasks:
+        if task.kind == "rank":
+            try:
+                available_splits(task, datasets)
+            except MissingDatasetError as error:
+                if error.skippable_in_evaluation:
+                    reasons.setdefault(str(error), []).append(task.name)
+    for reason, names in reasons.items():
+        print(f"{len(names)} tasks ({names[0]}, …) are left out: {reason}", file=sys.stderr)
+    return {name for names in reasons.values() for name in names}
 
 
 def _num_examples(task: seqio.Task) -> float:
@@ -186,36 +250,44 @@ def _num_examples(task: seqio.Task) -> float:
     return rate
 
 
-def _task(
-    name: str, task: Any, vocabulary: seqio.Vocabulary, data_dir: str | os.PathLike[str] | None
+class CachedTask(seqio.Task):
+    """A task whose cache may also lie under its name without `mt5_`, as `mtf.cache` writes it."""
+
+    @property
+    def cache_dir(self) -> str | None:
+        """Where the task's cache is, None where there is none."""
+        found: str | None = super().cache_dir
+        if found is None:
+            for folder in seqio.get_global_cache_dirs():
+                path = os.path.join(folder, self.name.removeprefix(MT5_PREFIX))
+                if tf.io.gfile.exists(os.path.join(path, "COMPLETED")):
+                    return path
+        return found
+
+
+def seqio_task(
+    name: str, task: Task, vocabulary: seqio.Vocabulary, datasets: OpenDatasets, seed: int = 0
 ) -> seqio.Task:
-    tokenised = [seqio.preprocessors.tokenize]
-    if task.kind == "documents":
-        preprocessors = [
-            *tokenised,
-            seqio.CacheDatasetPlaceholder(),
-            functools.partial(apply_objective, objective=task.objective),
-            seqio.preprocessors.append_eos_after_trim,
-        ]
+    """Returns a task as SeqIO's, under a name; `seed` is of its template's random choices."""
+    cached = seqio.CacheDatasetPlaceholder()
+    if isinstance(task, TextTask):
+        last = seqio.preprocessors.append_eos_after_trim
+        steps = [cached, functools.partial(denoise, objective=task.objective), last]
     else:
-        preprocessors = [
-            *tokenised,
-            seqio.preprocessors.append_eos,
-            seqio.CacheDatasetPlaceholder(),
-        ]
-    return seqio.Task(
+        steps = [seqio.preprocessors.append_eos, cached]
+    return CachedTask(
         name,
-        source=TaskSource(task, data_dir),
+        source=TaskSource(task, datasets, seed),
         output_features={
             "inputs": seqio.Feature(vocabulary, add_eos=task.inputs_add_eos),
             "targets": seqio.Feature(vocabulary, add_eos=task.targets_add_eos),
         },
-        preprocessors=preprocessors,
+        preprocessors=[seqio.preprocessors.tokenize, *steps],
         postprocess_fn=_postprocess(task),
     )
 
 
-def _postprocess(task: Any) -> Callable[..., Any] | None:
+def _postprocess(task: Task) -> Callable[..., Any] | None:
     if task.kind == "generate":
         return lambda text, **_: task.postprocess(text)
     if task.kind == "rank":
@@ -228,21 +300,7 @@ def _postprocess(task: Any) -> Callable[..., Any] | None:
     return None
 
 
-def _signature(task: Any) -> dict[str, tf.TensorSpec]:
-    text = tf.TensorSpec((), tf.string)
-    if task.kind == "documents":
-        return {"targets": text}
-    signature = {"inputs": text, "targets": text}
-    if task.kind == "rank":
-        signature["idx"] = tf.TensorSpec((2,), tf.int32)
-        signature["is_correct"] = tf.TensorSpec((), tf.bool)
-        signature["weight"] = tf.TensorSpec((), tf.float32)
-    elif task.has_answer_choices:
-        signature["answer_choices"] = tf.TensorSpec((None,), tf.string)
-    return signature
-
-
-def apply_objective(
+def denoise(
     dataset: tf.data.Dataset,
     sequence_length: Mapping[str, int],
     output_features: Mapping[str, seqio.Feature],
@@ -253,14 +311,12 @@ def apply_objective(
     T5's steps: a chunk of a long document, concatenation, segments, noise. The noise is made by
     `mtf.data.denoising`, from SeqIO's seeds.
     """
-    assert isinstance(objective, SpanCorruption)
-    num_tokens, _ = span_corruption_lengths(
-        sequence_length["inputs"], objective.noise_density, objective.mean_noise_span_length
-    )
+    lengths = objective.segment_lengths(sequence_length, output_features["inputs"].add_eos)
+    num_tokens = lengths.num_tokens
     vocab_size = output_features["targets"].vocabulary.vocab_size
     size = objective.max_document_tokens
 
-    def chunk(example: Mapping[str, tf.Tensor], seed: tf.Tensor) -> tf.Tensor:
+    def chunk(example: Mapping[str, tf.Tensor], seed: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         tokens = example["targets"]
         num_chunks = (tf.size(tokens) - 1) // size + 1
         start = size * tf.random.stateless_uniform((), seed, 0, num_chunks, tf.int32)
@@ -276,13 +332,14 @@ def apply_objective(
             lambda start: tokens[start : start + num_tokens]
         )
 
-    def noise(tokens: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    def noise(tokens: tf.Tensor, seed: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
         def with_numpy(ids: np.ndarray, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            bits = random_bits(len(ids), int(seeds[0]), int(seeds[1]), Purpose.NOISE)
-            inputs, targets = corrupt(ids, objective, vocab_size, bits)
+            num_bits = denoising.BITS_PER_TOKEN * len(ids)
+            bits = random_bits(num_bits, int(seeds[0]), int(seeds[1]), Purpose.NOISE)
+            inputs, targets = denoising.apply_objective(ids, objective, lengths, vocab_size, bits)
             return inputs.astype(np.int32), targets.astype(np.int32)
 
-        made = tf.numpy_function(with_numpy, (tokens, seed), (tf.int32, tf.int32))
+        made = tf.numpy_function(with_numpy, (tokens, tf.stack(seed)), (tf.int32, tf.int32))
         for part in made:
             part.set_shape((None,))
         return dict(zip(("inputs", "targets"), made, strict=True))

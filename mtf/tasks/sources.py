@@ -1,11 +1,15 @@
 """Where the rows of datasets come from: a local mirror, else the Hugging Face hub.
 
+`open_split` gives the rows of a split, whichever of them has it; what is streamed from the hub
+instead (`mtf/data/stream_loader.py`) takes only `hub_name` from here.
+
 A mirror is a directory of `DATASET[/SUBSET]/SPLIT.parquet`, under the names that the datasets had
 in 2021, with the columns that promptsource's templates expect (class labels are integers).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +30,7 @@ _HUB_NAMES = {
     "anli": "facebook/anli",
     "app_reviews": "sealuzh/app_reviews",
     "cnn_dailymail": "abisee/cnn_dailymail",
+    "c4": "allenai/c4",
     "common_gen": "allenai/common_gen",
     "cos_e": "Salesforce/cos_e",
     "cosmos_qa": "allenai/cosmos_qa",
@@ -37,10 +42,13 @@ _HUB_NAMES = {
     "glue": "nyu-mll/glue",
     "hellaswag": "Rowan/hellaswag",
     "imdb": "stanfordnlp/imdb",
+    "jigsaw_toxicity_pred": "google/jigsaw_toxicity_pred",
     "kilt_tasks": "facebook/kilt_tasks",
+    "mc4": "allenai/c4",
     "multi_news": "alexfabbri/multi_news",
     "multi_nli": "nyu-mll/multi_nli",
     "openbookqa": "allenai/openbookqa",
+    "opus100": "Helsinki-NLP/opus-100",
     "paws": "google-research-datasets/paws",
     "piqa": "ybisk/piqa",
     "qasc": "allenai/qasc",
@@ -64,6 +72,8 @@ _HUB_NAMES = {
     "wino_bias": "uclanlp/wino_bias",
     "winogrande": "allenai/winogrande",
     "wiqa": "allenai/wiqa",
+    "xcopa": "cambridgeltl/xcopa",
+    "xnli": "facebook/xnli",
     "xsum": "EdinburghNLP/xsum",
     "yelp_review_full": "Yelp/yelp_review_full",
 }
@@ -75,8 +85,22 @@ _NOT_ON_HUB = {
 }
 
 
+# Nobody can be expected to have these, so that evaluation goes on without them.
+_BEHIND_A_FORM = {"story_cloze"}
+
+
 class MissingDatasetError(UserError):
-    """A dataset, or a split of it, is neither in the mirror nor on the hub."""
+    """A dataset, or a split of it, is neither in the mirror nor on the hub.
+
+    Attributes:
+      skippable_in_evaluation: whether a mixture is evaluated without it, with a note. It is so
+        where a dataset can only be asked for by a form; in training it is an error all the same.
+    """
+
+    def __init__(self, message: str, *, skippable_in_evaluation: bool = False):
+        """`message` says what is missing, where it was looked for and how to get it."""
+        super().__init__(message)
+        self.skippable_in_evaluation = skippable_in_evaluation
 
 
 class Rows(Protocol):
@@ -86,6 +110,13 @@ class Rows(Protocol):
 
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
 
+    def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """Yields rows `start` to `stop`, without reading all before them.
+
+        As in a slice, a `stop` after the end is the end; neither may be negative.
+        """
+        ...
+
 
 class ParquetRows:
     """The rows of a Parquet file, as Python values; a thousand are in memory at a time."""
@@ -93,14 +124,32 @@ class ParquetRows:
     def __init__(self, path: Path):
         """Raises UserError where the file is not Parquet."""
         self.path = path
-        self._num_rows = int(self._open().metadata.num_rows)
+        with self._open() as file:
+            self._num_rows = int(file.metadata.num_rows)
 
     def __len__(self) -> int:
         return self._num_rows
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self._open().iter_batches(batch_size=1000):
-            yield from batch.to_pylist()
+        return self.rows(0, len(self))
+
+    def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """Yields rows `start` to `stop`; row groups without any of them are not read."""
+        with self._open() as file:
+            sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+            ends = list(itertools.accumulate(sizes))
+            groups = [
+                number
+                for number, (size, end) in enumerate(zip(sizes, ends, strict=True))
+                if end > start and end - size < stop
+            ]
+            if not groups:
+                return
+            position = ends[groups[0]] - sizes[groups[0]]
+            for batch in file.iter_batches(batch_size=1000, row_groups=groups):
+                wanted = batch.slice(max(start - position, 0), max(stop - max(start, position), 0))
+                yield from wanted.to_pylist()
+                position += len(batch)
 
     def _open(self) -> Any:
         parquet = import_extra("pyarrow.parquet", "reading Parquet files")
@@ -109,6 +158,41 @@ class ParquetRows:
             return parquet.ParquetFile(self.path)
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise UserError(f"{self.path} is not a Parquet file: {error}") from error
+
+
+class HubRows:
+    """The rows of a split that the library `datasets` has downloaded."""
+
+    def __init__(self, dataset: Any):
+        """`dataset` is a `datasets.Dataset`."""
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._dataset)
+
+    def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """Yields rows `start` to `stop`."""
+        return iter(self._dataset.select(range(len(self))[start:stop]))
+
+
+def hub_name(dataset: str) -> str:
+    """Returns the repository that a dataset has on the Hugging Face hub today.
+
+    Args:
+      dataset: its name of 2021, when few had an owner's name before them; any other is returned as
+        it is.
+
+    Raises:
+      MissingDatasetError: the hub does not have it, or no longer as it was; says why.
+    """
+    if dataset in _NOT_ON_HUB:
+        raise MissingDatasetError(
+            _NOT_ON_HUB[dataset], skippable_in_evaluation=dataset in _BEHIND_A_FORM
+        )
+    return _HUB_NAMES.get(dataset, dataset)
 
 
 def open_split(
@@ -130,35 +214,52 @@ def open_split(
       MissingDatasetError: it is nowhere; says where it was looked for and how to get it.
       UserError: the mirror's file is damaged.
     """
-    root = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     name = f"{dataset}/{subset}" if subset else dataset
-    if root is None:
+    folder = _mirror_folder(dataset, subset, data_dir)
+    if folder is None:
         tried = f"no mirror is named: {ENVIRONMENT_VARIABLE} is not set"
     else:
-        folder = Path(root).expanduser() / name
         path = folder / f"{split}.parquet"
         if path.is_file():
             return ParquetRows(path)
         tried = f"the mirror has no {path}"
         if folder.is_dir():
-            splits = sorted(file.stem for file in folder.glob("*.parquet"))
+            splits = mirror_splits(dataset, subset, data_dir)
             tried += f", only {', '.join(splits) or 'no splits'}.{did_you_mean(split, splits)}"
     return _open_hub(dataset, subset, split, f"{name}, split {split}, is missing: {tried}")
+
+
+def mirror_splits(
+    dataset: str, subset: str | None, data_dir: str | os.PathLike[str] | None = None
+) -> list[str]:
+    """Returns the names of a dataset's splits in the mirror, which is found as in `open_split`."""
+    folder = _mirror_folder(dataset, subset, data_dir)
+    return sorted(file.stem for file in folder.glob("*.parquet")) if folder else []
+
+
+def _mirror_folder(
+    dataset: str, subset: str | None, data_dir: str | os.PathLike[str] | None
+) -> Path | None:
+    root = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(root).expanduser() / dataset / (subset or "") if root else None
 
 
 def _open_hub(dataset: str, subset: str | None, split: str, missing: str) -> Rows:
     mirror = "DIR/" + (f"{dataset}/{subset}" if subset else dataset) + f"/{split}.parquet"
     how = f"To use a copy of your own, put it at {mirror} and set {ENVIRONMENT_VARIABLE}=DIR"
-    if dataset in _NOT_ON_HUB:
-        raise MissingDatasetError(f"{missing}; {_NOT_ON_HUB[dataset]}. {how}")
-    repository = _HUB_NAMES.get(dataset, dataset)
+    try:
+        repository = hub_name(dataset)
+    except MissingDatasetError as error:
+        raise MissingDatasetError(
+            f"{missing}; {error}. {how}", skippable_in_evaluation=error.skippable_in_evaluation
+        ) from error
     try:
         hub = import_extra("datasets", "reading from the Hugging Face hub")
     except UserError as error:
         raise MissingDatasetError(f"{missing}; {error}. {how}") from error
     try:
         try:
-            rows: Rows = hub.load_dataset(repository, subset, split=split)
+            rows = hub.load_dataset(repository, subset, split=split)
         except RuntimeError as error:
             if "scripts are no longer supported" not in str(error):
                 raise
@@ -170,4 +271,4 @@ def _open_hub(dataset: str, subset: str | None, split: str, missing: str) -> Row
             f"{missing}; the Hugging Face hub does not give {repository} "
             f"({type(error).__name__}: {error}). {how}"
         ) from error
-    return rows
+    return HubRows(rows)

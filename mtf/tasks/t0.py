@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from mtf.errors import UserError
 from mtf.prompts.templates import Template, Templates, fingerprint
-from mtf.tasks.task import SAME_SPLITS, Task, task_name
+from mtf.tasks.prompted import PromptedTask, task_name
+from mtf.tasks.task import SAME_SPLITS, Task
 
 MAX_EXAMPLES_PER_DATASET = 500_000
 TEMPLATE_VERSIONS = ("0.2.3", "0.1.0")
@@ -22,6 +23,7 @@ ANLI_ROUNDS = ("r1", "r2", "r3")
 
 # A task with its rate; None: as many as it has examples, at most MAX_EXAMPLES_PER_DATASET.
 Rated = tuple[Task, int | None]
+RatedPrompt = tuple[PromptedTask, int | None]
 
 # Inputs that are too long, and broken caches.
 BLACKLIST = frozenset(
@@ -74,7 +76,7 @@ class Dataset:
     Attributes:
       name, subset: the dataset and its configuration, as they were in 2021.
       train_group: BASE (T0), GPT (added by T0+), SGLUE (added by T0++), MT0 (not T0's), or empty.
-      eval_group: BASE, BIAS_FAIRNESS, or empty.
+      eval_group: BASE, BIAS_FAIRNESS, MT0 (not T0's), or empty.
       train_size: rows of its training split; None where it has none or no task depends on it.
       fingerprints: of its templates in each of TEMPLATE_VERSIONS; empty where it has none there,
         or others than its mixtures are defined with.
@@ -149,7 +151,7 @@ def check_templates(templates: Templates, rows: Iterable[Dataset]) -> None:
 
 def prompt_tasks(
     row: Dataset, templates: Templates, keep: Callable[[Template], bool] = lambda _: True
-) -> tuple[Task, ...]:
+) -> tuple[PromptedTask, ...]:
     """Returns a task for each template of a dataset that is kept, in the order of their names.
 
     ANLI has one for each of its rounds, which are parts of its splits.
@@ -157,7 +159,7 @@ def prompt_tasks(
     chosen = sorted(filter(keep, templates.get(row.name, row.subset)), key=lambda t: t.name)
     rounds = ANLI_ROUNDS if row.key == "anli" else (None,)
     return tuple(
-        Task(
+        PromptedTask(
             name=task_name(row.name, row.subset, template.name) + (f"_{part}" if part else ""),
             dataset=row.name,
             subset=row.subset,
@@ -178,7 +180,7 @@ def rate(row: Dataset, templates: Templates) -> int:
     return MAX_EXAMPLES_PER_DATASET // len(templates.get(row.name, row.subset))
 
 
-def train(rows: Iterable[Dataset], templates: Templates) -> tuple[Rated, ...]:
+def train(rows: Iterable[Dataset], templates: Templates) -> tuple[RatedPrompt, ...]:
     """Returns all prompts of the datasets, at their rates."""
     return tuple(
         (task, rate(row, templates))
@@ -190,7 +192,7 @@ def train(rows: Iterable[Dataset], templates: Templates) -> tuple[Rated, ...]:
 
 def train_original_task(
     rows: Iterable[Dataset], templates: Templates, num_prompts: int | None = None
-) -> tuple[Rated, ...]:
+) -> tuple[RatedPrompt, ...]:
     """Returns the prompts that ask for the dataset's own task, the first `num_prompts` of each."""
     return tuple(
         (task, rate(row, templates))
@@ -202,19 +204,26 @@ def train_original_task(
 
 def score_eval(
     rows: Iterable[Dataset], templates: Templates, original_task_only: bool = True
-) -> tuple[Rated, ...]:
+) -> tuple[RatedPrompt, ...]:
     """Returns the ranked twins of the prompts that have answer choices, without rates."""
-    return tuple(
-        (task.score_eval(), None)
+    return ranked(
+        task
         for row in rows
         for task in prompt_tasks(row, templates)
-        if task.template.answer_choices is not None
-        and (task.template.metadata.original_task or not original_task_only)
-        and task.name not in BLACKLIST
+        if task.template.metadata.original_task or not original_task_only
     )
 
 
-def train_score_eval(rows: Iterable[Dataset], templates: Templates) -> tuple[Rated, ...]:
+def ranked(tasks: Iterable[PromptedTask]) -> tuple[RatedPrompt, ...]:
+    """Returns the ranked twins of the tasks that have answer choices, without rates."""
+    return tuple(
+        (task.score_eval(), None)
+        for task in tasks
+        if task.template.answer_choices is not None and task.name not in BLACKLIST
+    )
+
+
+def train_score_eval(rows: Iterable[Dataset], templates: Templates) -> tuple[RatedPrompt, ...]:
     """Returns the ranked twins of training tasks on which T0's checkpoints were compared."""
     return tuple(
         (task, task_rate)

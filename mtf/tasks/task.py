@@ -1,102 +1,84 @@
-"""A prompted task: one template over one dataset, to be generated or to be ranked."""
+"""What every task has: a name, a dataset, its splits, and how a row becomes examples.
+
+Prompted tasks are in `prompted.py`, documents for self-supervised objectives in `text.py`,
+translation in `translation.py`; `mixtures.py` finds all of them by name.
+"""
 
 from __future__ import annotations
 
-import re
+import abc
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from mtf.errors import UserError, did_you_mean
-from mtf.prompts.render import fixed_answer_choices, render
-from mtf.prompts.templates import Template
 
-SCORE_EVAL = "_score_eval"
+Kind = Literal["generate", "rank", "documents"]
+Vocabulary = Literal["t5", "mt5", "romanian"]
+
 SAME_SPLITS = {"train": "train", "validation": "validation", "test": "test"}
 
-# T5's metrics of GLUE and SuperGLUE; T0 scores wsc.fixed and multirc by accuracy.
-_BENCHMARK_METRICS = {
-    ("glue", "mrpc"): ("f1", "accuracy"),
-    ("glue", "qqp"): ("f1", "accuracy"),
-    ("super_glue", "axg"): (),
-    ("super_glue", "cb"): ("mean_3class_f1", "accuracy"),
-    ("super_glue", "record"): ("squad",),
-}
-# promptsource's names of metrics → T5's.
-_METRICS = {
-    "BLEU": "bleu",
-    "ROUGE": "rouge",
-    "Span Squad": "span_squad",
-    "Squad": "squad",
-    "Trivia QA": "trivia_qa",
-    "Accuracy": "accuracy",
-    "Sequence Accuracy": "sequence_accuracy",
-    "Pearson Correlation": "pearson_corrcoef",
-    "Spearman Correlation": "spearman_corrcoef",
-    "MultiRC": "multirc_f1_over_all_answers",
-    "AUC": "auc",
-    "COQA F1": "coqa_f1",
-    "Edit Distance": "edit_distance",
-    "Other": "accuracy",
-}
 
-
-@dataclass(frozen=True)
-class Task:
-    """A template applied to a dataset.
+@dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """A dataset, and how its rows become text.
 
     Attributes:
-      name: unique; T0's.
-      dataset: name of the dataset, as it was in 2021.
+      name: unique.
+      dataset: name of the dataset, as it was when the task was defined.
       subset: its configuration, None where it has none.
-      template: the prompt.
       kind: "generate": an example a row. "rank": an example a row and answer choice, whose
-        likelihoods are compared.
+        likelihoods are compared. "documents": a text a row, which an objective makes examples of.
       splits: the task's splits, each with the name that it has in the dataset, which need not have
         all of them.
       train_size: rows of the training split; None where it has none or it is not known.
       inputs_add_eos, targets_add_eos: whether tokens end with end of sequence; T0's do not and do.
+      vocabulary: whose the task is made for, where it is used by itself; that of a mixture counts
+        where it is another.
     """
 
     name: str
     dataset: str
     subset: str | None
-    template: Template
-    kind: Literal["generate", "rank"] = "generate"
+    kind: Kind = "generate"
     splits: Mapping[str, str] = field(default_factory=lambda: dict(SAME_SPLITS), hash=False)
     train_size: int | None = None
-
-    inputs_add_eos: ClassVar[bool] = False
-    targets_add_eos: ClassVar[bool] = True
-
-    @property
-    def prompt_name(self) -> str:
-        """Name of the task or, of a ranked one, of the task that it is the twin of."""
-        return self.name.removesuffix(SCORE_EVAL) if self.kind == "rank" else self.name
+    inputs_add_eos: bool = False
+    targets_add_eos: bool = True
+    vocabulary: Vocabulary = "t5"
 
     @property
-    def label_classes(self) -> tuple[str, ...] | None:
-        """The answer choices where they are the same for every row, else None."""
-        return fixed_answer_choices(self.template)
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of what decides the text of the examples, and whether its tokens end with EOS."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics, T5's; those of a ranked task are `rank_classification`."""
-        if self.kind == "rank":
-            return ("rank_classification",)
-        if self.dataset in ("glue", "super_glue"):
-            return _BENCHMARK_METRICS.get((self.dataset, self.subset or ""), ("accuracy",))
-        return tuple(dict.fromkeys(_metric(name, self) for name in self.template.metadata.metrics))
+        """Names of the metrics, T5's."""
+        return ()
 
-    def score_eval(self) -> Task:
-        """Returns the ranked twin of this task.
+    @abc.abstractmethod
+    def row_examples(
+        self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
+    ) -> list[dict[str, Any]]:
+        """Returns the examples of row `index` of a split: none where the row is left out.
 
         Raises:
-          UserError: its template has no answer choices.
+          UserError: the row is not one of the task's dataset.
         """
-        if self.template.answer_choices is None:
-            raise UserError(f"task {self.name} has no answer choices to be ranked")
-        return replace(self, name=self.name + SCORE_EVAL, kind="rank")
+
+    def examples(
+        self, rows: Iterable[Mapping[str, Any]], split: str, seed: int = 0
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the examples of the rows of a split, which must be given from its first."""
+        for index, row in enumerate(rows):
+            yield from self.row_examples(row, index, split, seed)
+
+    def postprocess(self, text: str) -> str | int:
+        """Returns what metrics compare: a class index, or the stripped text."""
+        return text.strip()
 
     def source_split(self, split: str) -> str:
         """Returns the name that a split of this task has in the dataset."""
@@ -107,64 +89,28 @@ class Task:
             )
         return self.splits[split]
 
-    def examples(
-        self, rows: Iterable[Mapping[str, Any]], split: str, seed: int = 0
-    ) -> Iterator[dict[str, Any]]:
-        """Yields the examples of the rows of a split, which must be given from its first."""
-        for index, row in enumerate(rows):
-            yield from self.row_examples(row, index, split, seed)
-
-    def row_examples(
-        self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
-    ) -> list[dict[str, Any]]:
-        """Returns the examples of row `index` of a split: none where the template leaves it out.
-
-        Random choices of the template depend on `seed`, the task (its twin has the same text),
-        the split and the index. An example has inputs and targets, and
-
-        * to be generated: answer_choices, where the template has them;
-        * to be ranked: idx [row, choice], is_correct (whether targets are the row's) and weight 1.
-
-        Raises:
-          UserError: the template fails on this row.
-        """
-        rendered = render(self.template, row, f"{self.prompt_name}/{split}/{index}/{seed}")
-        if rendered is None:
-            return []
-        inputs, targets, choices = rendered
-        if self.kind == "generate":
-            example: dict[str, Any] = {"inputs": inputs, "targets": targets}
-            return [example if choices is None else {**example, "answer_choices": list(choices)}]
-        return [
-            {
-                "inputs": inputs,
-                "targets": choice,
-                "idx": [index, number],
-                "is_correct": choice == targets,
-                "weight": 1.0,
-            }
-            for number, choice in enumerate(choices or ())
+    def hash_of(self, *fields: object) -> str:
+        """Returns a hash of the dataset, its splits, EOS and `fields`, which must be JSON."""
+        common = [
+            type(self).__name__,
+            self.dataset,
+            self.subset,
+            sorted(self.splits.items()),
+            self.inputs_add_eos,
+            self.targets_add_eos,
         ]
-
-    def postprocess(self, text: str) -> str | int:
-        """Returns what metrics compare: a class index (-1 if it is none), or the stripped text."""
-        text = text.strip()
-        classes = self.label_classes
-        if classes is None:
-            return text
-        return classes.index(text) if text in classes else -1
+        return hashlib.sha256(json.dumps([common, *fields]).encode()).hexdigest()[:16]
 
 
-def task_name(dataset: str, subset: str | None, template: str) -> str:
-    """Returns T0's name of a task: everything but word characters, `.` and `_` becomes `_`."""
-    middle = f"_{subset}_" if subset else "_"
-    return re.sub(r"[^\w\d\._]+", "_", dataset + middle + template)
+def column(row: Mapping[str, Any], name: str, task: Task) -> Any:
+    """Returns a column of a row.
 
-
-def _metric(name: str, task: Task) -> str:
-    if name not in _METRICS:
+    Raises:
+      UserError: the row has no such column; names those that it has.
+    """
+    if name not in row:
         raise UserError(
-            f"task {task.name}: its template has an unknown metric {name!r}; "
-            f"expected one of {', '.join(_METRICS)}.{did_you_mean(name, _METRICS)}"
+            f"task {task.name}: a row of {task.dataset} has no column {name!r}; it has "
+            f"{', '.join(row)}.{did_you_mean(name, row)}"
         )
-    return _METRICS[name]
+    return row[name]

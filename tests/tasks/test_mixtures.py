@@ -15,11 +15,21 @@ import tarfile
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mtf.errors import UserError
 from mtf.prompts.templates import Templates, load_templates
-from mtf.tasks.mixtures import ALIASES, list_mixtures, mixture, prompted_task
+from mtf.tasks.mixtures import (
+    ALIASES,
+    list_mixtures,
+    list_tasks,
+    mixture,
+    prompted_task,
+    split_available,
+)
+from mtf.tasks.sources import MissingDatasetError
 from mtf.tasks.t0 import datasets
 from tests.conftest import SHARED, needs_shared
 from tests.prompts.helpers import YAML
@@ -47,6 +57,13 @@ MT0_COUNTS = {
     "t0_plus_plus_train": 429,
     "mt0_train_mixture": 494,
     "mt0p_train_mixture": 555,
+    # 15 languages with 15 prompts, 11 with 12; T0's tasks with 99 pairs of languages.
+    "xnli_eval": 225,
+    "xnli_score_eval": 225,
+    "xcopa_eval": 132,
+    "xcopa_score_eval": 132,
+    "t0_train_plus_opus": 313 + 99,
+    "t0pp_train_plus_opus": 429 + 99,
 }
 EVALUATION = {
     "anli": 45,
@@ -232,10 +249,89 @@ def test_a_task_by_its_name() -> None:
         prompted_task("anli_describe_r9", made)
 
 
-def test_an_unknown_mixture_is_named_with_its_neighbours() -> None:
-    message = r"there is no mixture 't0_trian'\. Did you mean t0_train, .* All of them: .*mt0p_tra"
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("t0_trian", r" Did you mean t0_train, "),
+        ("c4_span_corruption", r" Did you mean c4_v220_span_corruption, "),
+        ("super_glue_rte_which_is_i", r" Did you mean super_glue_rte_which_is_it, "),
+        ("!", r" `python -m mtf\.data --list` has all\.$"),
+    ],
+)
+def test_an_unknown_name_is_named_with_its_neighbours(name: str, hint: str) -> None:
+    with pytest.raises(UserError, match=rf"there is no mixture or task '{name}'\.{hint}") as error:
+        mixture(name, made_up())
+    assert len(str(error.value)) < 200  # not a list of all
+
+
+def test_an_unknown_name_without_templates_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("MTF_PROMPTS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    message = r"no mixture 't0_trian'\. Did you mean t0_train.* no prompt templates .*prompts fetch"
     with pytest.raises(UserError, match=message):
-        mixture("t0_trian", made_up())
+        mixture("t0_trian")
+    assert mixture("mc4_prefix_lm").name == "mc4_prefix_lm"  # text and translation need none
+
+
+def test_a_task_is_a_mixture_of_one() -> None:
+    made = made_up()
+    prompted = mixture("super_glue_rte_which_is_it", made, check_version=False)
+    assert prompted.tasks == ((prompted_task("super_glue_rte_which_is_it", made), None),)
+    assert prompted.vocabulary == "t5"
+    [(ranked, _)] = mixture("anli_which_is_it_r1_score_eval", made, check_version=False).tasks
+    assert ranked.kind == "rank" and ranked.splits["train"] == "train_r1"
+    [(text, _)] = mixture("c4_v220_span_corruption").tasks
+    assert text.kind == "documents"
+    assert mixture("opus100_en_ro_mt").vocabulary == "mt5"
+    with pytest.raises(UserError, match="ours: are of another version than promptsource"):
+        mixture("super_glue_rte_which_is_it", made)
+
+
+def test_all_tasks_have_names_of_their_own() -> None:
+    names = list_tasks(made_up())
+    assert len(set(names)) == len(names)
+    assert not set(names) & set(list_mixtures())
+    assert {"mc4.ro", "opus100_ro_en_mt", "xnli_sw_which_is_it_score_eval"} <= set(names)
+
+
+def test_the_fingerprint_of_a_mixture_is_that_of_its_tasks() -> None:
+    made = made_up()
+    first = mixture("gpt_train", made, check_version=False)
+    other = made_up(piqa=YAML.replace("Is {{", "Was {{"))
+    assert first.fingerprint == mixture("gpt_train", made_up(), check_version=False).fingerprint
+    assert first.fingerprint != mixture("gpt_train", other, check_version=False).fingerprint
+    assert mixture("mc4").fingerprint != mixture("mc4_prefix_lm").fingerprint
+    assert len(mixture("opus100_train_mixture").fingerprint) == 16
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def test_evaluation_goes_on_without_story_cloze(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.delenv("MTF_DATA_DIR", raising=False)
+    made = mixture("t0_eval_score_eval", made_up(), check_version=False)
+    sources = {(t.dataset, t.subset, t.source_split("validation")) for t, _ in made.tasks}
+    for dataset, subset, split in sources - {("story_cloze", "2016", "validation")}:
+        write(tmp_path / dataset / (subset or "") / f"{split}.parquet", [{"label": 0}])
+    available = split_available(made, "validation", tmp_path)
+    [(absent, reason)] = available.absent
+    assert absent.dataset == "story_cloze"
+    assert "https://cs.rochester.edu/nlp/rocstories/" in reason
+    assert [*available.tasks] == [task for task, _ in made.tasks if task is not absent]
+
+    write(tmp_path / "story_cloze" / "2016" / "validation.parquet", [{"label": 0}])
+    assert split_available(made, "validation", tmp_path).absent == ()
+
+    (tmp_path / "hellaswag" / "validation.parquet").unlink()
+    with pytest.raises(MissingDatasetError, match="hellaswag, split validation, is missing"):
+        split_available(made, "validation", tmp_path)
 
 
 def test_templates_that_lack_a_dataset_are_named() -> None:

@@ -14,9 +14,9 @@ import pytest
 from mtf.prompts.render import Rendered, render
 from mtf.prompts.templates import Template, load_templates
 from mtf.tasks.mixtures import mixture
+from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.sources import open_split
 from mtf.tasks.t0 import datasets, prompt_tasks
-from mtf.tasks.task import Task
 from tests.conftest import SHARED, needs_shared
 
 ARCHIVE = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
@@ -53,7 +53,7 @@ def plain(template: Template, row: dict[str, Any]) -> Rendered | None:
     return Rendered(inputs, targets or "<NO LABEL>", choices) if inputs else None
 
 
-def applies_to(task: Task, row: dict[str, Any]) -> bool:
+def applies_to(task: PromptedTask, row: dict[str, Any]) -> bool:
     """Whether a conditional template is for this row, told from its name and from the data."""
     if task.dataset == "trec":
         # The classes as their numbers have it: SOURCES' Parquet files carry the names.

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mtf.errors import UserError
-from mtf.tasks.sources import MissingDatasetError, open_split
+from mtf.tasks.sources import MissingDatasetError, hub_name, mirror_splits, open_split
 from mtf.tasks.t0 import datasets
 from tests.conftest import SHARED, needs_shared
 
@@ -56,6 +56,46 @@ def test_many_rows_come_in_their_order(tmp_path: Path) -> None:
     assert len(rows) == 2500 and [row["n"] for row in rows] == list(range(2500))
 
 
+@pytest.mark.parametrize("row_group_size", [1, 700, 5000])
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 2500), (0, 0), (699, 701), (1000, 2000), (2499, 9999), (2500, 2600)]
+)
+def test_a_range_of_rows(tmp_path: Path, row_group_size: int, start: int, stop: int) -> None:
+    path = tmp_path / "fruit" / "train.parquet"
+    path.parent.mkdir()
+    table = pa.Table.from_pylist([{"n": i} for i in range(2500)])
+    pq.write_table(table, path, row_group_size=row_group_size)
+    rows = open_split("fruit", None, "train", data_dir=tmp_path)
+    assert [row["n"] for row in rows.rows(start, stop)] == list(range(2500)[start:stop])
+
+
+def test_a_range_reads_only_the_row_groups_that_it_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fruit" / "train.parquet"
+    path.parent.mkdir()
+    table = pa.Table.from_pylist([{"n": i} for i in range(1000)])
+    pq.write_table(table, path, row_group_size=100)
+    rows = open_split("fruit", None, "train", data_dir=tmp_path)
+    asked: list[list[int]] = []
+    whole = pq.ParquetFile.iter_batches
+
+    def iter_batches(file: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(kwargs["row_groups"])
+        return whole(file, *args, **kwargs)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
+    assert [row["n"] for row in rows.rows(350, 420)] == list(range(350, 420))
+    assert asked == [[3, 4]]
+
+
+def test_the_splits_of_a_mirror(tmp_path: Path) -> None:
+    for split in ("validation", "test_r1"):
+        write(tmp_path / "fruit" / "ripe" / f"{split}.parquet", ROWS)
+    assert mirror_splits("fruit", "ripe", tmp_path) == ["test_r1", "validation"]
+    assert mirror_splits("fruit", None, tmp_path) == mirror_splits("fruit", None) == []
+
+
 @needs_shared
 def test_class_labels_are_numbers() -> None:
     rows = open_split("super_glue", "rte", "validation", data_dir=MIRROR)
@@ -85,13 +125,33 @@ def test_a_missing_split_is_named_with_those_that_are_there(tmp_path: Path) -> N
 
 
 def test_story_cloze_comes_with_its_form(tmp_path: Path) -> None:
-    with pytest.raises(MissingDatasetError, match=r"form: https://cs\.rochester\.edu/nlp/rocstor"):
+    message = r"form: https://cs\.rochester\.edu/nlp/rocstor"
+    with pytest.raises(MissingDatasetError, match=message) as error:
         open_split("story_cloze", "2016", "validation", data_dir=tmp_path)
+    assert error.value.skippable_in_evaluation
 
 
 def test_trec_is_not_taken_from_the_hub() -> None:
-    with pytest.raises(MissingDatasetError, match=r"CogComp/trec has other columns"):
+    with pytest.raises(MissingDatasetError, match=r"CogComp/trec has other columns") as error:
         open_split("trec", None, "train")
+    assert not error.value.skippable_in_evaluation
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        ("c4", "allenai/c4"),
+        ("mc4", "allenai/c4"),
+        ("xnli", "facebook/xnli"),
+        ("xcopa", "cambridgeltl/xcopa"),
+        ("opus100", "Helsinki-NLP/opus-100"),
+        ("dumitrescustefan/rlm", "dumitrescustefan/rlm"),
+    ],
+)
+def test_names_of_today(dataset: str, name: str) -> None:
+    assert hub_name(dataset) == name
+    with pytest.raises(MissingDatasetError, match="through a form"):
+        hub_name("story_cloze")
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -100,6 +160,13 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError, match=r"fruit/train\.parquet is not a Parquet file: "):
         open_split("fruit", None, "train", data_dir=tmp_path)
+
+
+class HubDataset(list[dict[str, Any]]):
+    """Stands in for a `datasets.Dataset`."""
+
+    def select(self, indices: range) -> HubDataset:
+        return HubDataset(self[i] for i in indices)
 
 
 def hub(monkeypatch: pytest.MonkeyPatch, load_dataset: Callable[..., object]) -> None:
@@ -113,10 +180,12 @@ def test_the_hub_is_asked_under_todays_name(monkeypatch: pytest.MonkeyPatch) -> 
 
     def load_dataset(*args: object, **kwargs: object) -> object:
         asked.append((args, kwargs))
-        return ROWS
+        return HubDataset(ROWS)
 
     hub(monkeypatch, load_dataset)
-    assert list(open_split("anli", None, "dev_r1")) == ROWS
+    rows = open_split("anli", None, "dev_r1")
+    assert len(rows) == 2 and list(rows) == list(rows.rows(0, 9)) == ROWS
+    assert list(rows.rows(1, 2)) == ROWS[1:]
     open_split("super_glue", "rte", "train")
     open_split("somebody/else", None, "test")
     assert asked == [
@@ -133,16 +202,15 @@ def test_every_dataset_of_t0_has_a_name_of_today_or_a_reason(
 
     def load_dataset(name: str, *args: object, **kwargs: object) -> object:
         asked.append(name)
-        return ROWS
+        return HubDataset(ROWS)
 
     hub(monkeypatch, load_dataset)
     refused = set()
     for row in datasets():
-        if any(row.fingerprints):
-            try:
-                open_split(row.name, row.subset, "train")
-            except MissingDatasetError:
-                refused.add(row.name)
+        try:
+            open_split(row.name, row.subset, "train")
+        except MissingDatasetError:
+            refused.add(row.name)
     assert refused == {"story_cloze", "trec"}
     assert all(name.count("/") == 1 for name in asked)
 
@@ -154,7 +222,7 @@ def test_what_a_script_made_is_read_from_its_own_branch(monkeypatch: pytest.Monk
         if name != "parquet":
             raise RuntimeError("Dataset scripts are no longer supported, but found piqa.py")
         asked.append(kwargs)
-        return ROWS
+        return HubDataset(ROWS)
 
     hub(monkeypatch, load_dataset)
     assert list(open_split("piqa", None, "train")) == ROWS

@@ -1,147 +1,79 @@
-"""Tasks: names, examples to generate and to rank, metrics."""
+"""What all tasks have in common."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mtf.errors import UserError
-from mtf.tasks.task import Task, task_name
+from mtf.prompts import render
+from mtf.tasks.prompted import PromptedTask
+from mtf.tasks.task import Task
+from mtf.tasks.text import text_tasks
+from mtf.tasks.translation import translation_tasks
 from tests.prompts.helpers import template
 
 FRUIT = template("Is {{ x }} a fruit? ||| {{ answer_choices[label] }}", "no ||| yes")
-ROWS = [{"x": "an apple", "label": 1}, {"x": "a stone", "label": 0}]
+PROMPTED = PromptedTask(name="food_fruit", dataset="food", subset=None, template=FRUIT)
+TASKS: list[tuple[Task, dict[str, Any]]] = [
+    (PROMPTED, {"x": "an apple", "label": 1}),
+    (PROMPTED.score_eval(), {"x": "an apple", "label": 1}),
+    (text_tasks()["mc4.ro"], {"text": "Un măr."}),
+    (translation_tasks()["opus100_en_ro_mt"], {"translation": {"en": "apple", "ro": "măr"}}),
+]
 
 
-def made(dataset: str = "food", subset: str | None = None, **fields: Any) -> Task:
-    fields = {"name": "food", "template": FRUIT, **fields}
-    return Task(dataset=dataset, subset=subset, **fields)
+@pytest.mark.parametrize(("task", "row"), TASKS, ids=[task.name for task, _ in TASKS])
+def test_every_kind_of_task_makes_examples(task: Task, row: dict[str, Any]) -> None:
+    examples = task.row_examples(row, 0, "train")
+    assert examples and list(task.examples([row, row], "train"))[: len(examples)] == examples
+    for example in examples:
+        assert isinstance(example["targets"], str)
+        assert ("inputs" in example) == (task.kind != "documents")
+    assert task.source_split("train") == "train"
+    assert isinstance(hash(task), int)
+    with pytest.raises(UserError, match=rf"{task.name} has no split 'trian'.* Did you mean train"):
+        task.source_split("trian")
 
 
-@pytest.mark.parametrize(
-    ("parts", "name"),
-    [
-        (("anli", None, "can we infer"), "anli_can_we_infer"),
-        (("super_glue", "wsc.fixed", "p is/are r"), "super_glue_wsc.fixed_p_is_are_r"),
-        (("cnn_dailymail", "3.0.0", "a-b"), "cnn_dailymail_3.0.0_a_b"),
-        (("gigaword", None, "summarize: "), "gigaword_summarize_"),
-        (("a/b", None, "…why? x_y"), "a_b__why_x_y"),
-        (("a", "b", "été 2"), "a_b_été_2"),
-    ],
-)
-def test_names(parts: tuple[str, str | None, str], name: str) -> None:
-    assert task_name(*parts) == name
-
-
-def test_an_example_to_generate() -> None:
-    assert list(made().examples(ROWS, "train")) == [
-        {"inputs": "Is an apple a fruit?", "targets": "yes", "answer_choices": ["no", "yes"]},
-        {"inputs": "Is a stone a fruit?", "targets": "no", "answer_choices": ["no", "yes"]},
+@pytest.mark.parametrize(("task", "row"), TASKS, ids=[task.name for task, _ in TASKS])
+def test_fingerprints_follow_the_dataset_and_eos(task: Task, row: dict[str, Any]) -> None:
+    changed = [
+        replace(task, dataset="other"),
+        replace(task, subset="other"),
+        replace(task, inputs_add_eos=not task.inputs_add_eos),
+        replace(task, splits={"train": "other"}),
     ]
-    free = made(template=template("Say {{ x }} ||| {{ x }}"))
-    assert list(free.examples(ROWS[:1], "train")) == [
-        {"inputs": "Say an apple", "targets": "an apple"}
+    assert len({task.fingerprint, *(other.fingerprint for other in changed)}) == 5
+    assert replace(task, train_size=7).fingerprint == task.fingerprint
+
+
+def test_the_fingerprint_of_a_prompted_task_follows_its_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = [
+        replace(PROMPTED, template=replace(FRUIT, jinja=FRUIT.jinja + ".")),
+        replace(PROMPTED, template=replace(FRUIT, answer_choices="nein ||| ja")),
+        # Random choices of a template depend on the task's name.
+        replace(PROMPTED, name="other"),
+        PROMPTED.score_eval(),
     ]
+    fingerprints = {PROMPTED.fingerprint, *(task.fingerprint for task in changed)}
+    assert len(fingerprints) == 5
+    assert replace(PROMPTED, template=replace(FRUIT, id="2")).fingerprint == PROMPTED.fingerprint
+    monkeypatch.setattr("mtf.tasks.prompted.RENDERING_VERSION", render.RENDERING_VERSION + 1)
+    assert PROMPTED.fingerprint not in fingerprints
 
 
-def test_an_example_to_rank_for_each_choice() -> None:
-    twin = made().score_eval()
-    assert twin.name == "food_score_eval" and twin.kind == "rank"
-    examples = list(twin.examples(ROWS, "validation"))
-    assert [(e["inputs"], e["targets"]) for e in examples] == [
-        ("Is an apple a fruit?", "no"),
-        ("Is an apple a fruit?", "yes"),
-        ("Is a stone a fruit?", "no"),
-        ("Is a stone a fruit?", "yes"),
-    ]
-    assert [e["idx"] for e in examples] == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    assert [e["is_correct"] for e in examples] == [False, True, True, False]
-    assert {e["weight"] for e in examples} == {1.0}
-
-
-def test_rows_that_are_left_out_leave_their_number_free() -> None:
-    chosen = template("{% if label %}{{ x }} ||| a{% endif %}", "a ||| b")
-    examples = list(made(template=chosen).score_eval().examples([*ROWS[::-1]], "test"))
-    assert [e["idx"] for e in examples] == [[1, 0], [1, 1]]
-
-
-def test_without_a_label_no_choice_is_correct() -> None:
-    unlabelled = made(template=template("x ||| ", "no ||| yes")).score_eval()
-    assert [e["is_correct"] for e in unlabelled.examples([{}], "test")] == [False, False]
-
-
-def test_without_choices_there_is_nothing_to_rank() -> None:
-    with pytest.raises(UserError, match="task food has no answer choices to be ranked"):
-        made(template=template("x ||| y")).score_eval()
-
-
-def test_random_choices_follow_seed_task_split_and_row() -> None:
-    random = template("{{ x | choice }} ||| a", "a ||| b")
-    rows = [{"x": list(range(1000))}] * 20
-    task = made(template=random)
-
-    def inputs(task: Task, split: str = "train", seed: int = 0) -> list[str]:
-        return [example["inputs"] for example in task.examples(rows, split, seed)]
-
-    first = inputs(task)
-    assert len(set(first)) > 15  # the rows are the same, their numbers are not
-    assert inputs(task) == first
-    assert inputs(made(template=random, name="other")) != first
-    assert inputs(task, "validation") != first
-    assert inputs(task, seed=1) != first
-    assert inputs(task.score_eval())[::2] == first  # the twin has the same text
-    assert [task.row_examples(rows[0], i, "train")[0]["inputs"] for i in (7, 3)] == [
-        first[7],
-        first[3],
-    ]
-
-
-def test_postprocessing() -> None:
-    fixed = made()
-    assert [fixed.postprocess(text) for text in (" yes\n", "no", "perhaps", "Yes")] == [
-        1,
-        0,
-        -1,
-        -1,
-    ]
-    assert fixed.label_classes == ("no", "yes")
-    varying = made(template=template("x ||| y", "{{ a }} ||| b"))
-    assert varying.postprocess(" b ") == "b" and varying.label_classes is None
-
-
-@pytest.mark.parametrize(
-    ("dataset", "subset", "metrics"),
-    [
-        ("glue", "mrpc", ("f1", "accuracy")),
-        ("glue", "qqp", ("f1", "accuracy")),
-        ("super_glue", "cb", ("mean_3class_f1", "accuracy")),
-        ("super_glue", "record", ("squad",)),
-        ("super_glue", "rte", ("accuracy",)),
-        ("super_glue", "wsc.fixed", ("accuracy",)),
-        ("super_glue", "multirc", ("accuracy",)),
-        ("xsum", None, ("rouge", "bleu", "accuracy")),
-    ],
-)
-def test_metrics(dataset: str, subset: str | None, metrics: tuple[str, ...]) -> None:
-    prompt = template("x ||| y", "y ||| z", metrics=("ROUGE", "BLEU", "Other"))
-    task = made(dataset, subset, template=prompt)
-    assert task.metrics == metrics
-    assert task.score_eval().metrics == ("rank_classification",)
-
-
-def test_an_unknown_metric_is_named() -> None:
-    task = made(template=template("x ||| y", metrics=("Acuracy",)))
-    with pytest.raises(UserError, match=r"task food: .*'Acuracy'; .*Did you mean Accuracy"):
-        _ = task.metrics
-
-
-def test_splits_have_the_names_of_the_dataset() -> None:
-    task = made(splits={"validation": "dev_r1"})
-    assert task.source_split("validation") == "dev_r1"
-    with pytest.raises(UserError, match=r"food has no split 'valid'; it has validation\. Did you"):
-        task.source_split("valid")
-
-
-def test_inputs_end_without_end_of_sequence_and_targets_with_it() -> None:
-    assert (made().inputs_add_eos, made().targets_add_eos) == (False, True)
+def test_a_fingerprint_is_the_same_in_every_program() -> None:
+    code = "from mtf.tasks.text import text_tasks; print(text_tasks()['mc4.ro'].fingerprint)"
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", code]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == text_tasks()["mc4.ro"].fingerprint

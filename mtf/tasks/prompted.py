@@ -1,0 +1,143 @@
+"""A prompted task: one template over one dataset, to be generated or to be ranked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mtf.errors import UserError, did_you_mean
+from mtf.prompts.render import RENDERING_VERSION, fixed_answer_choices, render
+from mtf.prompts.templates import Template, fingerprint
+from mtf.tasks.task import Task
+
+SCORE_EVAL = "_score_eval"
+
+# T5's metrics of GLUE and SuperGLUE; T0 scores wsc.fixed and multirc by accuracy.
+_BENCHMARK_METRICS = {
+    ("glue", "mrpc"): ("f1", "accuracy"),
+    ("glue", "qqp"): ("f1", "accuracy"),
+    ("super_glue", "axg"): (),
+    ("super_glue", "cb"): ("mean_3class_f1", "accuracy"),
+    ("super_glue", "record"): ("squad",),
+}
+# promptsource's names of metrics → T5's.
+_METRICS = {
+    "BLEU": "bleu",
+    "ROUGE": "rouge",
+    "Span Squad": "span_squad",
+    "Squad": "squad",
+    "Trivia QA": "trivia_qa",
+    "Accuracy": "accuracy",
+    "Sequence Accuracy": "sequence_accuracy",
+    "Pearson Correlation": "pearson_corrcoef",
+    "Spearman Correlation": "spearman_corrcoef",
+    "MultiRC": "multirc_f1_over_all_answers",
+    "AUC": "auc",
+    "COQA F1": "coqa_f1",
+    "Edit Distance": "edit_distance",
+    "Other": "accuracy",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptedTask(Task):
+    """A template applied to a dataset; the names are T0's.
+
+    Attributes:
+      template: the prompt.
+    """
+
+    template: Template
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the template, of what its random choices depend on, and of how it is applied."""
+        return self.hash_of(
+            self.prompt_name, self.kind, fingerprint([self.template]), RENDERING_VERSION
+        )
+
+    @property
+    def prompt_name(self) -> str:
+        """Name of the task or, of a ranked one, of the task that it is the twin of."""
+        return self.name.removesuffix(SCORE_EVAL) if self.kind == "rank" else self.name
+
+    @property
+    def label_classes(self) -> tuple[str, ...] | None:
+        """The answer choices where they are the same for every row, else None."""
+        return fixed_answer_choices(self.template)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics, T5's; those of a ranked task are `rank_classification`."""
+        if self.kind == "rank":
+            return ("rank_classification",)
+        if self.dataset in ("glue", "super_glue"):
+            return _BENCHMARK_METRICS.get((self.dataset, self.subset or ""), ("accuracy",))
+        return tuple(dict.fromkeys(_metric(name, self) for name in self.template.metadata.metrics))
+
+    def score_eval(self) -> PromptedTask:
+        """Returns the ranked twin of this task.
+
+        Raises:
+          UserError: its template has no answer choices.
+        """
+        if self.template.answer_choices is None:
+            raise UserError(f"task {self.name} has no answer choices to be ranked")
+        return replace(self, name=self.name + SCORE_EVAL, kind="rank")
+
+    def row_examples(
+        self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
+    ) -> list[dict[str, Any]]:
+        """Returns the examples of row `index` of a split: none where the template leaves it out.
+
+        Random choices of the template depend on `seed`, the task (its twin has the same text),
+        the split and the index. An example has inputs and targets, and
+
+        * to be generated: answer_choices, where the template has them;
+        * to be ranked: idx [row, choice], is_correct (whether targets are the row's) and weight 1.
+
+        Raises:
+          UserError: the template fails on this row.
+        """
+        rendered = render(self.template, row, f"{self.prompt_name}/{split}/{index}/{seed}")
+        if rendered is None:
+            return []
+        inputs, targets, choices = rendered
+        if self.kind == "generate":
+            example: dict[str, Any] = {"inputs": inputs, "targets": targets}
+            return [example if choices is None else {**example, "answer_choices": list(choices)}]
+        return [
+            {
+                "inputs": inputs,
+                "targets": choice,
+                "idx": [index, number],
+                "is_correct": choice == targets,
+                "weight": 1.0,
+            }
+            for number, choice in enumerate(choices or ())
+        ]
+
+    def postprocess(self, text: str) -> str | int:
+        """Returns what metrics compare: a class index (-1 if it is none), or the stripped text."""
+        text = text.strip()
+        classes = self.label_classes
+        if classes is None:
+            return text
+        return classes.index(text) if text in classes else -1
+
+
+def task_name(dataset: str, subset: str | None, template: str) -> str:
+    """Returns T0's name of a task: everything but word characters, `.` and `_` becomes `_`."""
+    middle = f"_{subset}_" if subset else "_"
+    return re.sub(r"[^\w\d\._]+", "_", dataset + middle + template)
+
+
+def _metric(name: str, task: PromptedTask) -> str:
+    if name not in _METRICS:
+        raise UserError(
+            f"task {task.name}: its template has an unknown metric {name!r}; "
+            f"expected one of {', '.join(_METRICS)}.{did_you_mean(name, _METRICS)}"
+        )
+    return _METRICS[name]

@@ -1,0 +1,93 @@
+"""OPUS-100: its sizes, mT0's fixed probabilities, and what a row becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mtf.errors import UserError
+from mtf.tasks.mixtures import mixture
+from mtf.tasks.translation import opus100_probabilities, opus100_sizes, translation_tasks
+
+# As they stand in multilingual-t0's t5x/tasks.py.
+PROBABILITIES = {
+    "en-ro": 0.013727394606023641,
+    "en-tk": 0.003739976949602965,
+    "af-en": 0.00932460135340488,
+    "am-en": 0.006644229723389183,
+    "dz-en": 0.0015001804272129933,
+    "en-yi": 0.003894953935034027,
+}
+
+
+def test_sizes_are_those_of_the_corpus() -> None:
+    sizes = opus100_sizes()
+    # The paper: 99 pairs, of which 44 have 1M sentence pairs, 73 at least 100k, 95 at least 10k;
+    # 55M in all. Two of them as the TFDS catalogue has them.
+    assert len(sizes) == 99
+    counts = [sum(size >= least for size in sizes.values()) for least in (10**6, 10**5, 10**4)]
+    assert counts == [44, 73, 95]
+    assert sum(sizes.values()) == pytest.approx(55e6, rel=0.01)
+    assert (sizes["af-en"], sizes["am-en"]) == (275_512, 89_027)
+
+
+def test_probabilities_are_mt0s() -> None:
+    probabilities = opus100_probabilities()
+    assert sum(probabilities.values()) == pytest.approx(1)
+    for pair, probability in PROBABILITIES.items():
+        assert probabilities[pair] == pytest.approx(probability, rel=1e-12), pair
+
+
+def test_rates_keep_the_probabilities() -> None:
+    tasks = mixture("opus100_train_mixture").tasks
+    assert len(tasks) == 99
+    rates = {task.subset: rate or 0 for task, rate in tasks}
+    for pair, probability in PROBABILITIES.items():
+        # Rates are whole numbers.
+        share = rates[pair] / sum(rates.values())
+        assert share == pytest.approx(probability, abs=0.6 / sum(rates.values()) + 1e-6)
+
+
+def test_a_row_is_translated_in_the_direction_of_the_task() -> None:
+    row = {"translation": {"en": "Good day!", "ro": "Bună ziua!"}}
+    there = translation_tasks()["opus100_en_ro_mt"]
+    back = translation_tasks()["opus100_ro_en_mt"]
+    assert there.subset == back.subset == "en-ro"
+    assert list(there.examples([row], "train")) == [
+        {"inputs": "Translate from en to ro: Good day!", "targets": "Bună ziua!"}
+    ]
+    assert list(back.examples([row], "train")) == [
+        {"inputs": "Translate from ro to en: Bună ziua!", "targets": "Good day!"}
+    ]
+    assert (there.inputs_add_eos, there.targets_add_eos) == (False, True)
+    assert there.metrics == ("bleu",)
+    assert there.postprocess(" Bună ziua! \n") == "Bună ziua!"
+
+
+def test_rows_with_an_empty_side_are_left_out() -> None:
+    task = translation_tasks()["opus100_en_ro_mt"]
+    for row in ({"en": "", "ro": "b"}, {"en": "a", "ro": ""}):
+        assert task.row_examples({"translation": row}, 0, "train") == []
+
+
+def test_a_row_of_another_pair_is_named() -> None:
+    task = translation_tasks()["opus100_en_ro_mt"]
+    with pytest.raises(UserError, match=r"opus100_en_ro_mt: .* no column 'ro'; it has en, fr\."):
+        task.row_examples({"translation": {"en": "a", "fr": "b"}}, 0, "train")
+    with pytest.raises(UserError, match="no column 'translation'; it has text"):
+        task.row_examples({"text": "a"}, 0, "train")
+
+
+def test_small_pairs_have_no_validation() -> None:
+    assert list(translation_tasks()["opus100_yo_en_mt"].splits) == ["train"]
+    with pytest.raises(UserError, match=r"no split 'validation'; it has train\."):
+        translation_tasks()["opus100_dz_en_mt"].source_split("validation")
+    assert "test" in translation_tasks()["opus100_en_zh_mt"].splits
+
+
+def test_the_fingerprint_follows_the_direction() -> None:
+    there = translation_tasks()["opus100_en_ro_mt"]
+    back = translation_tasks()["opus100_ro_en_mt"]
+    assert there.fingerprint != back.fingerprint
+    assert there.fingerprint == replace(there, name="other").fingerprint
