@@ -69,7 +69,7 @@ def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Pop
     return subprocess.Popen(
         [sys.executable, "-m", "mtf.run", *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **_cached(), **environment},
+        env={**environment_variables(), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -77,6 +77,11 @@ def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Pop
         # A background job's children ignore Ctrl-C; these must hear it wherever pytest runs.
         preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def environment_variables() -> dict[str, str]:
+    """Those of a process of ours: it finds the project, and shares what is compiled."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **_cached()}
 
 
 def run(
