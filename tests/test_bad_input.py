@@ -176,7 +176,7 @@ def test_file(
             ["data.task_feature_lengths['targets']: 6 is too small", "gives 8 targets"],
         ),
         (  # 31 tokens have 5 noise tokens, in spans of one.
-            {"data__vocabulary__extra_ids": 4, "data__span_corruption__mean_noise_span_length": 1},
+            {"data__vocabulary__extra_ids": 4, "data__objective__mean_noise_span_length": 1},
             ["data.vocabulary.extra_ids: 4 are too few", "need 5 sentinels"],
         ),
         (

@@ -33,7 +33,7 @@ def _train(recipe: str, folder: Path) -> Path:
     assert "predicted" in output
     metrics = small.read_metrics(run_dir)
     assert [line["step"] for line in metrics] == [5, 10, 15, 20]
-    losses = [line["loss_per_nonpadding_target_token"] for line in metrics]
+    losses = [line["loss_per_target_token"] for line in metrics]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     assert small.steps(run_dir)[-1] == 20
     return run_dir

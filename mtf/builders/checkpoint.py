@@ -7,6 +7,18 @@ from typing import Literal
 import fiddle as fdl
 
 from mtf.checkpoints.config import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
+from mtf.errors import UserError, did_you_mean
+
+_SIZES = ("small", "base", "large", "xl", "xxl")
+
+# Google's checkpoints in T5X's layout (T5X: docs/models.md) → their step.
+RELEASED_STEPS = {
+    **{f"t5_1_1_{size}": 1_000_000 for size in _SIZES},
+    **{f"t5_1_1_lm100k_{size}": 1_100_000 for size in _SIZES},
+    **{f"mt5_{size}": 1_000_000 for size in _SIZES},
+    **{f"mt5_lm_adapted/{size}": 1_100_000 for size in _SIZES},
+    **{f"byt5_{size}": 1_000_000 for size in _SIZES},
+}
 
 
 def checkpoint(
@@ -25,3 +37,23 @@ def restore(
 ) -> fdl.Config[RestoreCheckpointConfig]:
     """A checkpoint to start from, of our own or of T5X."""
     return fdl.Config(RestoreCheckpointConfig, path=path, mode=mode)
+
+
+def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
+    """A checkpoint that Google released in T5X's layout, by name: `t5_1_1_lm100k_xxl`, `mt5_base`.
+
+    Raises:
+      UserError: there is none of that name.
+    """
+    if name not in RELEASED_STEPS:
+        raise UserError(
+            f"There is no released checkpoint {name!r}; there are {', '.join(RELEASED_STEPS)}."
+            + did_you_mean(name, RELEASED_STEPS)
+        )
+    step = RELEASED_STEPS[name]
+    return restore(f"gs://t5-data/pretrained_models/t5x/{name}/checkpoint_{step}")
+
+
+def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
+    """What a recipe starts from: a released checkpoint, unless another's `path` is given."""
+    return released(name) if path is None else restore(path)

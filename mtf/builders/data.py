@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import fiddle as fdl
 
-from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
+from mtf.data.config import HubStream, TaskMixture, Text, TextCorpora, TextFiles
 from mtf.data.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
@@ -20,6 +21,8 @@ Objective: TypeAlias = (
 )
 Normalization: TypeAlias = Literal["romanian_diacritics"] | None
 
+_TEXT_FIELDS = {field.name for field in dataclasses.fields(Text)}
+
 
 def span_corruption(
     noise_density: float = 0.15, mean_noise_span_length: float = 3.0
@@ -28,6 +31,18 @@ def span_corruption(
     return fdl.Config(
         SpanCorruption, noise_density=noise_density, mean_noise_span_length=mean_noise_span_length
     )
+
+
+def iid_denoising(noise_density: float = 0.15) -> fdl.Config[IidDenoising]:
+    """T5's i.i.d. denoising."""
+    return fdl.Config(IidDenoising, noise_density=noise_density)
+
+
+def bert_style(
+    noise_density: float = 0.15, random_token_rate: float = 0.1
+) -> fdl.Config[BertStyle]:
+    """BERT's objective as T5 has it."""
+    return fdl.Config(BertStyle, noise_density=noise_density, random_token_rate=random_token_rate)
 
 
 def prefix_lm() -> fdl.Config[PrefixLM]:
@@ -101,6 +116,7 @@ def hub_stream(
     objective: Objective | None = None,
     inputs_add_eos: bool = True,
     normalization: Normalization = None,
+    window_documents: int = 1024,
     seed: int = 0,
 ) -> fdl.Config[HubStream]:
     """Documents streamed from the Hugging Face hub."""
@@ -114,8 +130,23 @@ def hub_stream(
         objective=objective or span_corruption(),
         inputs_add_eos=inputs_add_eos,
         normalization=normalization,
+        window_documents=window_documents,
         seed=seed,
     )
+
+
+def mc4_subsets() -> dict[str, float]:
+    """Configurations of the hub's `allenai/c4` that are mC4, each at mT5's sampling percentage.
+
+    The percentages are those of the mT5 paper (https://arxiv.org/abs/2010.11934, Table 6). The
+    hub's `en` is C4; mC4's English is `en-multi`.
+    """
+    from mtf.tasks.text import mc4_languages
+
+    return {
+        "en-multi" if language.code == "en" else language.code: language.percent
+        for language in mc4_languages()
+    }
 
 
 def task_mixture(
@@ -142,3 +173,24 @@ def task_mixture(
         pack=pack,
         seed=seed,
     )
+
+
+def is_remote(data: fdl.Config) -> bool:
+    """Whether the data of a job come from the Hugging Face hub, and not from local files.
+
+    A mixture is local where there is a cache of it, or a mirror of its datasets for SeqIO.
+    """
+    kind = fdl.get_callable(data)
+    if kind is HubStream:
+        files = data.data_files
+        listed = files.values() if isinstance(files, dict) else [files]
+        patterns = [p for x in listed if x for p in ((x,) if isinstance(x, str) else x)]
+        return not patterns or any("://" in pattern for pattern in patterns)
+    mirrored = kind is TaskMixture and data.loader == "seqio" and data.data_dir is not None
+    return kind is TaskMixture and data.cache_dir is None and not mirrored
+
+
+def python_text(data: fdl.Config) -> fdl.Config[TextFiles]:
+    """The text that Python carries in the place of `data`: same lengths, vocabulary, objective."""
+    shared = {n: value for n, value in data.__arguments__.items() if n in _TEXT_FIELDS}
+    return fdl.Config(TextFiles, files=None, **shared)

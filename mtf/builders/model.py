@@ -14,6 +14,7 @@ from mtf.errors import UserError, did_you_mean
 from mtf.models.config import EncoderDecoderModel, T5Config
 
 Dtype = Literal["float32", "bfloat16"]
+RematPolicy = Literal["none", "minimal", "full"]
 Model: TypeAlias = fdl.Config[EncoderDecoderModel]
 
 T5_VOCAB_SIZE = 32128  # 32,000 pieces + 100 sentinels, padded to a multiple of 128
@@ -69,14 +70,29 @@ def t5_1_1(
     vocab_size: int = T5_VOCAB_SIZE,
     dropout_rate: float = 0.1,
     dtype: Dtype = "bfloat16",
+    remat_policy: RematPolicy = "none",
 ) -> Model:
     """T5 1.1, and LM-adapted T5: gated GELU, untied. Sizes small, base, large, xl, xxl."""
-    return _model(T5_1_1_SIZES, size, vocab_size, dropout_rate, dtype)
+    model = _model(T5_1_1_SIZES, size, vocab_size, dropout_rate, dtype)
+    model.network.remat_policy = remat_policy
+    return model
 
 
-def mt5(size: str, *, dropout_rate: float = 0.1, dtype: Dtype = "bfloat16") -> Model:
+def mt5(
+    size: str,
+    *,
+    dropout_rate: float = 0.1,
+    dtype: Dtype = "bfloat16",
+    remat_policy: RematPolicy = "none",
+) -> Model:
     """mT5: T5 1.1 with 250,112 embedding rows. Sizes small, base, large, xl, xxl."""
-    return _model(T5_1_1_SIZES, size, MT5_VOCAB_SIZE, dropout_rate, dtype)
+    return t5_1_1(
+        size,
+        vocab_size=MT5_VOCAB_SIZE,
+        dropout_rate=dropout_rate,
+        dtype=dtype,
+        remat_policy=remat_policy,
+    )
 
 
 def byt5(size: str, *, dropout_rate: float = 0.1, dtype: Dtype = "bfloat16") -> Model:

@@ -110,15 +110,21 @@ def _hint(dotted: str, kind: str, inside: Any) -> str:
 
 def _recipe_hint(dotted: str, inside: Any = None) -> str:
     options = [listing.name for listing in list_recipes()]
+    own: list[str] = []
     if isinstance(inside, python_types.ModuleType):
-        options += [f"{inside.__name__}.{name}" for name in recipes_in(inside)]
-    options = list(dict.fromkeys(options))
+        own = [f"{inside.__name__}.{name}" for name in recipes_in(inside)]
     last = dotted.rpartition(".")[2]
-    by_last = {option.rpartition(".")[2]: option for option in reversed(options)}
-    found = [by_last[name] for name in nearest(last, by_last)] or nearest(dotted, options)
+    # Where the module is right, what it has comes first.
+    found = _nearest_by_last(last, own) or _nearest_by_last(last, options)
+    found = found or nearest(dotted, [*options, *own])
     if found:
         return f" Did you mean {', '.join(found)}?"
     return " `python -m mtf.run --list` shows all recipes."
+
+
+def _nearest_by_last(last: str, options: list[str]) -> list[str]:
+    by_last = {option.rpartition(".")[2]: option for option in reversed(options)}
+    return [by_last[name] for name in nearest(last, by_last)]
 
 
 def _find_in_file(name: str) -> Any:

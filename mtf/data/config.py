@@ -5,15 +5,13 @@ Nothing is opened here; `mtf.data.loader` does that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
-from mtf.data.objectives import (
-    Objective,
-    SpanCorruption,
-    num_noise_tokens_and_spans,
-    span_corruption_lengths,
-)
+from mtf.data.objectives import Objective, SegmentLengths, SpanCorruption
 from mtf.data.vocabularies import ByteVocabulary, Vocabulary
 from mtf.errors import UserError, did_you_mean
 
@@ -21,6 +19,8 @@ TEXT_SUFFIXES = (".txt", ".txt.gz")
 PAIR_SUFFIXES = (".tsv", ".tsv.gz")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
 SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PAIR_SUFFIXES)
+
+Normalization: TypeAlias = Literal["romanian_diacritics"] | None
 
 # The loaders compare what was read before with what is there now, wherever it lies.
 _MAY_CHANGE = {"on_resume": "may change"}
@@ -74,46 +74,44 @@ class Text(Features):
 
     objective: Objective = field(default_factory=SpanCorruption)
     inputs_add_eos: bool = True
-    normalization: Literal["romanian_diacritics"] | None = None
+    normalization: Normalization = None
 
-    def check_objective(self, vocab_size: int | None = None) -> tuple[int, int]:
-        """Returns (tokens_length, targets_length); raises UserError if documents cannot be used.
+    def check_objective(self, vocab_size: int | None = None) -> SegmentLengths:
+        """Returns the lengths of segments; raises UserError if documents cannot be used.
 
-        A segment needs one sentinel a noise span, and they descend from `vocab_size - 1`. Where
-        the vocabulary has extra ids, all sentinels must lie in them, so that no ordinary id is
-        taken. Where it has none they are its last ordinary ids, as in T5X (mT5's sentinels are
-        pieces of its model, ByT5's are 258 downward): then there must be that many ids beside
-        padding, end of sequence and unknown. A SentencePiece model without extra ids is not read
-        for that until the loader gives `vocab_size`.
+        Sentinels descend from `vocab_size - 1`. Where the vocabulary has extra ids, all sentinels
+        must lie in them, so that no ordinary id is taken. Where it has none they are its last
+        ordinary ids, as in T5X (mT5's sentinels are pieces of its model, ByT5's are 258 downward):
+        then there must be that many ids beside padding, end of sequence and unknown. A
+        SentencePiece model without extra ids is not read for that until the loader gives
+        `vocab_size`.
         """
-        lengths, noise = self.task_feature_lengths, self.objective
-        assert isinstance(noise, SpanCorruption)
-        num_tokens, targets_length = span_corruption_lengths(
-            lengths["inputs"], noise.noise_density, noise.mean_noise_span_length
-        )
-        if lengths["targets"] < targets_length:
-            raise UserError(
-                f"data.task_feature_lengths['targets']: {lengths['targets']} is too small; span "
-                f"corruption of {num_tokens} tokens to inputs of {lengths['inputs']} gives "
-                f"{targets_length} targets"
-            )
-        _, num_sentinels = num_noise_tokens_and_spans(
-            num_tokens, noise.noise_density, noise.mean_noise_span_length
-        )
-        extra_ids = self.vocabulary.extra_ids
+        lengths = self.objective.segment_lengths(self.task_feature_lengths, self.inputs_add_eos)
+        extra_ids, num_sentinels = self.vocabulary.extra_ids, lengths.num_sentinels
         if isinstance(self.vocabulary, ByteVocabulary):
             vocab_size = self.vocabulary.vocab_size
         if 0 < extra_ids < num_sentinels:
             raise UserError(
-                f"data.vocabulary.extra_ids: {extra_ids} are too few; segments of {num_tokens} "
-                f"tokens need {num_sentinels} sentinels"
+                f"data.vocabulary.extra_ids: {extra_ids} are too few; segments of "
+                f"{lengths.num_tokens} tokens need {num_sentinels} sentinels"
             )
         if not extra_ids and vocab_size is not None and vocab_size - 3 < num_sentinels:
             raise UserError(
-                f"data.vocabulary: {vocab_size} ids are too few; segments of {num_tokens} tokens "
-                f"need {num_sentinels} sentinels beside padding, end of sequence and unknown"
+                f"data.vocabulary: {vocab_size} ids are too few; segments of "
+                f"{lengths.num_tokens} tokens need {num_sentinels} sentinels beside padding, end "
+                "of sequence and unknown"
             )
-        return num_tokens, targets_length
+        return lengths
+
+    def example_settings(self) -> dict[str, object]:
+        """Returns what decides, beside the text, which examples a document becomes."""
+        return {
+            "vocabulary": self.vocabulary.fingerprint(),
+            "task_feature_lengths": self.task_feature_lengths,
+            "objective": self.objective,
+            "inputs_add_eos": self.inputs_add_eos,
+            "normalization": self.normalization,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,11 +159,15 @@ class TextFiles(Text):
 class TextCorpora(Text):
     """Several corpora of text files, one a language, say, that are sampled from at rates.
 
+    A rate is a corpus' part of the examples, as in SeqIO's mixtures. Each corpus goes through its
+    own documents in its own order and begins anew when it has come to their end.
+
     Attributes:
       files: name of a corpus → a path or pattern of its files, or several; as in `TextFiles`.
       rates: name → how often it is sampled, relative to the others. None: |L| ** exponent, where
-        |L| is the number of its documents.
+        |L| is the number of its documents that are trained on.
       sampling_exponent: see `rates`; mT5's is 0.3 (https://arxiv.org/abs/2010.11934, section 3.1).
+        0 samples all alike, 1 each as often as it is large.
       num_held_out: documents of each corpus that are kept from training, as in `TextFiles`.
     """
 
@@ -176,37 +178,89 @@ class TextCorpora(Text):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.files:
+            raise UserError("data.files: there is no corpus; expected a name and its files")
+        for name, patterns in self.files.items():
+            _check_name("data.files", name)
+            if not patterns:
+                raise UserError(f"data.files[{name!r}]: no file is named")
+        if self.rates is not None:
+            _check_rates("data.rates", self.rates)
+            for name in self.rates:
+                if name not in self.files:
+                    hint = did_you_mean(name, self.files)
+                    raise UserError(f"data.rates: there is no corpus {name!r}.{hint}")
+            missing = [name for name in self.files if name not in self.rates]
+            if missing:
+                raise UserError(f"data.rates: the rate of {', '.join(missing)} is missing")
+        if not 0 <= self.sampling_exponent <= 1:
+            raise UserError(
+                f"data.sampling_exponent: {self.sampling_exponent} is not between 0 and 1"
+            )
+        for name in self.files:
+            self.corpus(name, self.seed)
+
+    def corpus(self, name: str, seed: int) -> TextFiles:
+        """Returns a corpus as data of its own."""
+        return TextFiles(
+            **{field.name: getattr(self, field.name) for field in fields(Text)} | {"seed": seed},
+            files=self.files[name],
+            num_held_out=self.num_held_out,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubStream(Text):
     """Documents read from the Hugging Face hub as training goes on; nothing is downloaded first.
 
+    The dataset's files are divided into `num_streams` parts, each read by itself and giving
+    batch_size / num_streams rows of every batch, so that batches do not depend on the number of
+    processes. With fewer files than streams, each stream reads all of them and keeps every
+    num_streams-th document.
+
     Attributes:
       dataset: a repository of the hub (`dumitrescustefan/rlm`), or a format (`parquet`, `json`,
         `text`) for `data_files`.
-      subsets: configuration → how often it is sampled, relative to the others. Empty: the dataset
-        has only one.
-      data_files: paths or patterns of local or remote files, for a format.
+      subsets: configuration → how often it is sampled, relative to the others (its part of the
+        examples). None: the dataset has only one.
+      data_files: paths or patterns of local or remote files, for a format; or split → those.
       split: what is trained on.
-      eval_split: what is evaluated on; None: nothing.
+      eval_split: what is evaluated on, where the dataset has it; None: nothing.
       text_key: the column that holds the text.
       num_streams: in how many parts the dataset's files are divided, each read by itself; a
         multiple of the number of processes and a divisor of the batch size.
-      eval_documents: how many documents of `eval_split` are evaluated on, the first ones.
+      window_documents: documents that a stream has in memory at a time, of each subset, and twice
+        that while it reads ahead. They are shuffled among each other, the files in every epoch. A
+        resumed run reads up to this many again.
+      eval_documents: how many documents of `eval_split` are evaluated on, the first ones; of
+        several subsets an equal part each.
     """
 
     dataset: str
     subsets: dict[str, float] | None = None
-    data_files: str | tuple[str, ...] | None = None
+    data_files: str | tuple[str, ...] | dict[str, str | tuple[str, ...]] | None = None
     split: str = "train"
     eval_split: str | None = "validation"
     text_key: str = "text"
     num_streams: int = 8
+    window_documents: int = 1024
     eval_documents: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.dataset:
+            raise UserError("data.dataset: it is empty; expected a repository of the hub")
+        if self.subsets is not None:
+            if not self.subsets:
+                raise UserError("data.subsets: there is none; expected one or more, or None")
+            _check_rates("data.subsets", self.subsets)
+            for name in self.subsets:
+                _check_name("data.subsets", name)
+        if self.data_files is not None and not self.data_files:
+            raise UserError("data.data_files: no file is named; expected one or more, or None")
+        for name in ("num_streams", "window_documents", "eval_documents"):
+            if getattr(self, name) < 1:
+                raise UserError(f"data.{name}: {getattr(self, name)} is less than 1")
         self.check_objective()
 
 
@@ -246,3 +300,17 @@ class TaskMixture(Features):
 
 
 Data: TypeAlias = TextFiles | TextCorpora | HubStream | TaskMixture
+
+
+def _check_name(place: str, name: str) -> None:
+    """Refuses names that could not be a part of a directory's name."""
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise UserError(
+            f"{place}: {name!r} cannot be a name; expected letters, digits and any of . _ + -"
+        )
+
+
+def _check_rates(place: str, rates: Mapping[str, float]) -> None:
+    for name, rate in rates.items():
+        if not (rate > 0 and math.isfinite(rate)):
+            raise UserError(f"{place}[{name!r}]: {rate} is not a positive number")

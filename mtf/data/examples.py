@@ -1,8 +1,8 @@
 """From documents and pairs to examples of token ids: a sequence that goes on over all epochs.
 
-The sequence is made of units: for span corruption a group of documents that are concatenated, else
-one pair. Units are numbered through all epochs. Any example is read from its cursor alone, a few
-integers, so resuming needs no replay.
+The sequence is made of units: a group of documents that are concatenated, or one pair. Units are
+numbered through all epochs. Any example is read from its cursor alone, a few integers, so resuming
+needs no replay.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mtf.data.config import TextFiles
-from mtf.data.denoising import corrupt
+from mtf.data.config import Text, TextFiles
+from mtf.data.denoising import BITS_PER_TOKEN, apply_objective
 from mtf.data.files import Examples, Pair, open_examples
+from mtf.data.normalization import normalize
+from mtf.data.objectives import SegmentLengths
 from mtf.data.randomness import Purpose, permutation, random_bits
 from mtf.errors import UserError
 
@@ -73,7 +75,9 @@ class Dataset:
 
     Attributes:
       data: what was asked for.
-      fingerprint: hash of the text and of the vocabulary.
+      content: hash of the text.
+      fingerprint: the same, and what is made of it.
+      num_training: how many examples are trained on.
       held_out: numbers of the examples that are kept from training, sorted.
     """
 
@@ -85,11 +89,13 @@ class Dataset:
             raise UserError("data.vocabulary: the SentencePiece model has no end of sequence")
         self._examples: Examples = open_examples(data)
         if self._examples.kind == "documents":
-            self._num_tokens, _ = data.check_objective(self._vocab_size)
-        self.fingerprint = f"{self._examples.fingerprint}/{data.vocabulary.fingerprint()}"
+            self._lengths = data.check_objective(self._vocab_size)
         num_held_out = num_held_out_of(len(self._examples), data.num_held_out)
         chosen = permutation(len(self._examples), data.seed, 0, Purpose.HELD_OUT)[:num_held_out]
         self.held_out = np.sort(chosen)
+        self.num_training = len(self._examples) - num_held_out
+        self.content = self._examples.fingerprint
+        self.fingerprint = fingerprint(data, text=self.content, num_training=self.num_training)
 
     def training(self) -> ExampleSource:
         """Returns the examples to train on, as one reader of its own."""
@@ -99,10 +105,8 @@ class Dataset:
         def to_id(places: np.ndarray) -> np.ndarray:
             return places + np.searchsorted(shifts, places, side="right")
 
-        num_items = len(self._examples) - len(self.held_out)
-        return self._source(
-            Order(num_items, to_id, self.data.seed, self.data.shuffle), Purpose.NOISE
-        )
+        order = Order(self.num_training, to_id, self.data.seed, self.data.shuffle)
+        return self._source(order, Purpose.NOISE)
 
     def evaluation(self) -> ExampleSource:
         """Returns the held-out examples, in the files' order."""
@@ -112,9 +116,16 @@ class Dataset:
     def _source(self, order: Order, noise: Purpose) -> ExampleSource:
         if self._examples.kind == "pairs":
             return _Pairs(self.data, self._examples, order)
-        return _SpanCorruption(
-            self.data, self._examples, order, noise, self._num_tokens, self._vocab_size
+        return DocumentSource(
+            self.data, self._examples, order, noise, self._lengths, self._vocab_size
         )
+
+
+def fingerprint(data: Text, **content: object) -> str:
+    """Returns what `data` makes examples of, and how: `name=value; …`."""
+    return "; ".join(
+        f"{name}={value}" for name, value in (content | data.example_settings()).items()
+    )
 
 
 def num_held_out_of(num_examples: int, wanted: int) -> int:
@@ -144,11 +155,18 @@ class _Pairs:
 
     def _feature(self, name: str, text: str, add_eos: bool) -> np.ndarray:
         vocabulary = self._data.vocabulary
+        text = normalize(text, self._data.normalization)
         ids = vocabulary.encode(text)[: self._data.task_feature_lengths[name] - add_eos]
         return np.array([*ids, vocabulary.eos_id] if add_eos else ids, dtype=np.int32)
 
 
-class _SpanCorruption:
+class Documents(Protocol):
+    """Documents by number: text, or the ids of what has been tokenised already."""
+
+    def __getitem__(self, index: int, /) -> str | Pair | np.ndarray: ...
+
+
+class DocumentSource:
     """Segments of concatenated documents as examples.
 
     A unit is a group of `merge_documents` documents. A cursor is (unit, document in the group,
@@ -157,32 +175,35 @@ class _SpanCorruption:
 
     def __init__(
         self,
-        data: TextFiles,
-        examples: Examples,
+        data: Text,
+        documents: Documents,
         order: Order,
         noise: Purpose,
-        num_tokens: int,
+        lengths: SegmentLengths,
         vocab_size: int,
     ):
+        """`order` goes through `documents`; `lengths` are those of the objective of `data`."""
         self._group_size = data.objective.merge_documents
         self.num_units = -(-order.num_items // self._group_size)
         self._data = data
-        self._examples = examples
+        self._documents = documents
         self._order = order
         self._noise = noise
-        self._num_tokens = num_tokens
+        self._lengths = lengths
         self._vocab_size = vocab_size
         self._group: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
         self._document: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int32))
 
     def start(self, unit: int) -> Cursor:
+        """See `ExampleSource`."""
         return (unit, 0, 0, 0)
 
     def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
+        """See `ExampleSource`."""
         unit, document, offset, segment = cursor
         num_documents = len(self._ids(unit))
         parts: list[np.ndarray] = []
-        missing = self._num_tokens
+        missing = num_tokens = self._lengths.num_tokens
         while missing and document < num_documents:
             part = self._tokens(unit, document)[offset : offset + missing]
             parts.append(part)
@@ -190,15 +211,18 @@ class _SpanCorruption:
             offset += len(part)
             if missing:
                 document, offset = document + 1, 0
-        if missing == self._num_tokens:
+        if missing == num_tokens:
             return None, None
         following = None if missing else (unit, document, offset, segment + 1)
-        return self._corrupt(np.concatenate(parts), unit, segment), following
+        return self._example(np.concatenate(parts), unit, segment), following
 
-    def _corrupt(self, tokens: np.ndarray, unit: int, segment: int) -> Example:
+    def _example(self, tokens: np.ndarray, unit: int, segment: int) -> Example:
         epoch, group = divmod(unit, self.num_units)
-        bits = random_bits(len(tokens), self._data.seed, epoch, self._noise, group, segment)
-        inputs, targets = corrupt(tokens, self._data.objective, self._vocab_size, bits)
+        num_bits = BITS_PER_TOKEN * len(tokens)
+        bits = random_bits(num_bits, self._order.seed, epoch, self._noise, group, segment)
+        inputs, targets = apply_objective(
+            tokens, self._data.objective, self._lengths, self._vocab_size, bits
+        )
         eos = [self._data.vocabulary.eos_id]
         inputs = np.concatenate((inputs, eos)) if self._data.inputs_add_eos else inputs
         return Example(inputs.astype(np.int32), np.concatenate((targets, eos)).astype(np.int32))
@@ -213,14 +237,18 @@ class _SpanCorruption:
     def _tokens(self, unit: int, document: int) -> np.ndarray:
         """Returns the ids of a document, or of one chunk of a long one, without padding ids."""
         if self._document[:2] != (unit, document):
-            text = self._examples[self._ids(unit)[document]]
-            assert isinstance(text, str)
-            tokens = np.array(self._data.vocabulary.encode(text), dtype=np.int32)
+            content = self._documents[self._ids(unit)[document]]
+            if isinstance(content, np.ndarray):
+                tokens = content
+            else:
+                assert isinstance(content, str)
+                text = normalize(content, self._data.normalization)
+                tokens = np.array(self._data.vocabulary.encode(text), dtype=np.int32)
             size = self._data.objective.max_document_tokens
             if len(tokens) > size:
                 epoch, group = divmod(unit, self.num_units)
                 position = group * self._group_size + document
-                bits = random_bits(1, self._data.seed, epoch, Purpose.CHUNK, position)
+                bits = random_bits(1, self._order.seed, epoch, Purpose.CHUNK, position)
                 chunk = int(bits[0]) % -(-len(tokens) // size)
                 tokens = tokens[chunk * size : (chunk + 1) * size]
             self._document = (unit, document, tokens[tokens != self._data.vocabulary.pad_id])

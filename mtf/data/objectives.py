@@ -5,10 +5,30 @@ Nothing is computed on tokens here; `mtf.data.denoising` does that.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mtf.errors import UserError
+
+# How far above their mean the lengths of i.i.d. noise may be, in standard deviations: a segment
+# in ten thousand or less is beyond.
+_NUM_DEVIATIONS = 4
+
+
+class SegmentLengths(NamedTuple):
+    """What an objective makes of the segments of documents.
+
+    Attributes:
+      num_tokens: tokens of a segment; the last one of a document, or of a group, may have fewer.
+      targets_length: the most targets that come of them, with end of sequence.
+      num_sentinels: the most sentinels, counted from the vocabulary's last id down.
+    """
+
+    num_tokens: int
+    targets_length: int
+    num_sentinels: int
 
 
 def num_noise_tokens_and_spans(
@@ -79,6 +99,19 @@ class Segments:
             if getattr(self, name) < 1:
                 raise UserError(f"data.objective.{name}: {getattr(self, name)} is less than 1")
 
+    def segment_lengths(
+        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
+    ) -> SegmentLengths:
+        """Returns the lengths for rows of these `inputs` and `targets`.
+
+        Nothing that is made of a segment of that length, or of a shorter one, is longer than they
+        are, so nothing is ever truncated.
+
+        Raises:
+          UserError: the inputs are too short for the objective, or the targets for the inputs.
+        """
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(Segments):
@@ -101,10 +134,30 @@ class SpanCorruption(Segments):
                 "is less than one token"
             )
 
+    def segment_lengths(
+        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
+    ) -> SegmentLengths:
+        """See `Segments`. Inputs without end of sequence are one shorter, as in T5X."""
+        inputs_length = task_feature_lengths["inputs"]
+        density, span = self.noise_density, self.mean_noise_span_length
+        num_tokens, targets_length = span_corruption_lengths(inputs_length, density, span)
+        _check_targets(
+            task_feature_lengths,
+            targets_length,
+            f"span corruption of {num_tokens} tokens to inputs of {inputs_length} gives "
+            f"{targets_length} targets",
+        )
+        _, num_spans = num_noise_tokens_and_spans(num_tokens, density, span)
+        return SegmentLengths(num_tokens, targets_length, num_spans)
+
 
 @dataclass(frozen=True, kw_only=True)
 class IidDenoising(Segments):
     """T5's i.i.d. denoising: every token is noise with the same chance; spans become sentinels.
+
+    Unlike T5's, targets are not truncated: where a segment has so much noise that its targets or
+    its sentinels would be too many (less than one in ten thousand has), the last noise tokens stay
+    in the inputs instead.
 
     Attributes:
       noise_density: the part of the tokens that is noise.
@@ -116,10 +169,34 @@ class IidDenoising(Segments):
         super().__post_init__()
         _check_density(self.noise_density)
 
+    def segment_lengths(
+        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
+    ) -> SegmentLengths:
+        """See `Segments`. There are as many tokens as inputs."""
+        num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "i.i.d. denoising")
+        density = self.noise_density
+        # A span starts where one token of a pair is noise and the other is not.
+        start = density * (1 - density)
+        mean_spans = num_tokens * start + 1
+        mean_targets = num_tokens * density + mean_spans
+        spread = num_tokens * start
+        spans = mean_spans + _NUM_DEVIATIONS * math.sqrt(spread * (1 - 3 * start))
+        targets = mean_targets + _NUM_DEVIATIONS * math.sqrt(spread * (4 - 3 * start - 4 * density))
+        num_spans = min(math.ceil(spans), num_tokens // 2 + 1)
+        targets_length = min(math.ceil(targets), num_tokens) + 1
+        _check_targets(
+            task_feature_lengths,
+            targets_length,
+            f"i.i.d. denoising of {num_tokens} tokens gives up to {targets_length} targets",
+        )
+        return SegmentLengths(num_tokens, targets_length, num_spans)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BertStyle(Segments):
     """BERT's objective as T5 has it: noise tokens are masked or replaced, targets are everything.
+
+    Every token is noise with the same chance. The mask is the first sentinel.
 
     Attributes:
       noise_density: the part of the tokens that is noise.
@@ -137,10 +214,38 @@ class BertStyle(Segments):
                 f"data.objective.random_token_rate: {self.random_token_rate} is not between 0 and 1"
             )
 
+    def segment_lengths(
+        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
+    ) -> SegmentLengths:
+        """See `Segments`. There are as many tokens as inputs, and as targets."""
+        num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "BERT's objective")
+        _check_targets(
+            task_feature_lengths,
+            num_tokens + 1,
+            f"BERT's objective has all {num_tokens} tokens of a segment as targets, and end of "
+            "sequence",
+        )
+        return SegmentLengths(num_tokens, num_tokens + 1, 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixLM(Segments):
-    """Prefix language modelling: a random split point; inputs before it, targets after it."""
+    """Prefix language modelling: a random split point; inputs before it, targets after it.
+
+    As in T5, documents are not concatenated, and a segment has as many tokens as inputs, of which
+    one to all but one are inputs. Unlike T5's, targets are not truncated where they are configured
+    shorter than inputs: the split point is then drawn from those that leave them room.
+    """
+
+    merge_documents: int = 1
+
+    def segment_lengths(
+        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
+    ) -> SegmentLengths:
+        """See `Segments`."""
+        num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "prefix language modelling")
+        _check_targets(task_feature_lengths, 2, "they need room for a token and end of sequence")
+        return SegmentLengths(num_tokens, min(task_feature_lengths["targets"], num_tokens), 0)
 
 
 Objective: TypeAlias = SpanCorruption | IidDenoising | BertStyle | PrefixLM
@@ -149,3 +254,22 @@ Objective: TypeAlias = SpanCorruption | IidDenoising | BertStyle | PrefixLM
 def _check_density(noise_density: float) -> None:
     if not 0 < noise_density < 1:
         raise UserError(f"data.objective.noise_density: {noise_density} is not between 0 and 1")
+
+
+def _num_inputs(task_feature_lengths: Mapping[str, int], inputs_add_eos: bool, name: str) -> int:
+    """Returns how many tokens inputs have beside end of sequence; two or more."""
+    num_tokens = task_feature_lengths["inputs"] - inputs_add_eos
+    if num_tokens < 2:
+        raise UserError(
+            f"data.task_feature_lengths['inputs']: {task_feature_lengths['inputs']} is too small "
+            f"for {name}; expected room for two tokens or more"
+        )
+    return num_tokens
+
+
+def _check_targets(task_feature_lengths: Mapping[str, int], needed: int, why: str) -> None:
+    if task_feature_lengths["targets"] < needed:
+        raise UserError(
+            f"data.task_feature_lengths['targets']: {task_feature_lengths['targets']} is too "
+            f"small; {why}"
+        )

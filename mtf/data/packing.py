@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,9 @@ from mtf.data.examples import Cursor, Example
 Row = list[Example]
 Batch = dict[str, np.ndarray]
 
-# From 4 to 8 rows gain 2-3% for examples of half a row, and from 8 to 16 again as much; but all of
-# them are filled before the first row closes.
+# On T0's prompts at 1024/256 (social_i_qa, piqa, trec, rotten_tomatoes and xsum), 4 open rows fill
+# 96.4% of the inputs, 8 98.3% and 16 99.2%; but all of them are filled before the first row closes.
+# One, which is packing in sequence as SeqIO has it, fills 81.7%; first fit into 8 97.4%.
 NUM_OPEN_ROWS = 8
 
 
@@ -35,7 +36,7 @@ class OpenRow:
 
 
 class Packer:
-    """Puts each example into the first open row that has room for it (first fit).
+    """Puts each example into the fullest open row that has room for it (best fit).
 
     Where none has, and `NUM_OPEN_ROWS` are open, the fullest one is closed. So rows close soon
     after their examples were read, and what waits is small. Without packing every example is a row.
@@ -52,22 +53,25 @@ class Packer:
 
     def add(self, example: Example, cursor: Cursor = ()) -> Row | None:
         """Takes an example that fits an empty row; returns the row that is closed by it, if any."""
-        for position, row in enumerate(self.open_rows):
-            if (
-                row.num_inputs + len(example.inputs) <= self._inputs_length
-                and row.num_targets + len(example.targets) <= self._targets_length
-            ):
-                row.add(example, cursor)
-                return self.open_rows.pop(position).examples if self._fill(row) >= 1 else None
+        inputs_room = self._inputs_length - len(example.inputs)
+        targets_room = self._targets_length - len(example.targets)
+        best, best_fill = None, -1
+        for row in self.open_rows:
+            if row.num_inputs <= inputs_room and row.num_targets <= targets_room:
+                fill = self._fill(row)
+                if fill > best_fill:
+                    best, best_fill = row, fill
+        if best is not None:
+            best.add(example, cursor)
+            return self._close(best) if self._fill(best) >= self._full else None
         row = OpenRow()
         row.add(example, cursor)
-        if not self._pack or self._fill(row) >= 1:
+        if not self._pack or self._fill(row) >= self._full:
             return row.examples
         self.open_rows.append(row)
         if len(self.open_rows) <= NUM_OPEN_ROWS:
             return None
-        fullest = max(range(NUM_OPEN_ROWS), key=lambda i: self._fill(self.open_rows[i]))
-        return self.open_rows.pop(fullest).examples
+        return self._close(max(self.open_rows[:-1], key=self._fill))
 
     def flush(self) -> list[Row]:
         """Closes and returns all open rows."""
@@ -75,9 +79,37 @@ class Packer:
         self.open_rows = []
         return rows
 
-    def _fill(self, row: OpenRow) -> float:
-        """Returns the part that is taken of the feature with the least room."""
-        return max(row.num_inputs / self._inputs_length, row.num_targets / self._targets_length)
+    @property
+    def _full(self) -> int:
+        return self._inputs_length * self._targets_length
+
+    def _fill(self, row: OpenRow) -> int:
+        """Returns how much is taken of the feature with the least room, in parts of `_full`."""
+        return max(row.num_inputs * self._targets_length, row.num_targets * self._inputs_length)
+
+    def _close(self, row: OpenRow) -> Row:
+        self.open_rows = [other for other in self.open_rows if other is not row]
+        return row.examples
+
+
+def pack_in_sequence(
+    examples: Iterable[Example], task_feature_lengths: Mapping[str, int]
+) -> list[Row]:
+    """Returns rows of which each takes examples until one does not fit, as SeqIO packs.
+
+    For comparison only.
+    """
+    rows: list[Row] = []
+    row = OpenRow()
+    for example in examples:
+        if row.examples and (
+            row.num_inputs + len(example.inputs) > task_feature_lengths["inputs"]
+            or row.num_targets + len(example.targets) > task_feature_lengths["targets"]
+        ):
+            rows.append(row.examples)
+            row = OpenRow()
+        row.add(example, ())
+    return [*rows, row.examples] if row.examples else rows
 
 
 def to_batch(

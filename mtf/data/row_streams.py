@@ -13,12 +13,14 @@ each in its own random order (`mtf.data.examples`). So
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 from mtf.data.examples import Cursor, Example, ExampleSource
+from mtf.data.mixing import Mixing, scattered
 from mtf.data.packing import Batch, OpenRow, Packer, Row, to_batch
 from mtf.errors import UserError
 
@@ -87,13 +89,50 @@ def eval_batches(
     batch_size: int,
     rows: range,
 ) -> Iterator[Batch]:
-    """Returns `rows` of the batches of some examples; the last one is filled up with padding."""
-    packer = Packer(task_feature_lengths, pack)
-    closed = [packer.add(example) for example in examples]
-    global_rows = [row for row in closed if row is not None] + packer.flush()
-    for start in range(0, len(global_rows), batch_size):
-        mine = global_rows[start : start + batch_size][rows.start : rows.stop]
+    """Yields `rows` of the batches of some examples; the last one is filled up with padding."""
+    packed = _packed_rows(examples, Packer(task_feature_lengths, pack))
+    while global_rows := list(itertools.islice(packed, batch_size)):
+        mine = global_rows[rows.start : rows.stop]
         yield to_batch(mine, task_feature_lengths, len(rows), pack)
+
+
+def _packed_rows(examples: Iterator[Example], packer: Packer) -> Iterator[Row]:
+    for example in examples:
+        row = packer.add(example)
+        if row is not None:
+            yield row
+    yield from packer.flush()
+
+
+class SourceReader:
+    """The examples of a source's units first_unit, first_unit + stride, … one after the other.
+
+    Attributes:
+      cursor: of the next example, or of a place before it where there is none.
+    """
+
+    def __init__(self, source: ExampleSource, first_unit: int, stride: int):
+        """`source` is this reader's own."""
+        self.source = source
+        self.cursor = source.start(first_unit)
+        self._stride = stride
+
+    def next_example(self) -> tuple[Example, Cursor]:
+        """Returns the next example, and its cursor.
+
+        Raises:
+          UserError: a whole epoch of units has none.
+        """
+        num_empty_units = 0
+        while True:
+            cursor = self.cursor
+            example, following = self.source.read(cursor)
+            self.cursor = following or self.source.start(cursor[0] + self._stride)
+            if example is not None:
+                return example, cursor
+            num_empty_units += 1
+            if num_empty_units > self.source.num_units + 1:
+                raise UserError("data: there is not one token to train on")
 
 
 class SourceRowStream:
@@ -108,46 +147,96 @@ class SourceRowStream:
         stride: int,
     ):
         """`source` is this stream's own; it takes the units first_unit, first_unit + stride, …"""
-        self._source = source
-        self._stride = stride
+        self._reader = SourceReader(source, first_unit, stride)
         self._packer = Packer(task_feature_lengths, pack)
-        self._cursor = source.start(first_unit)
 
     def next_row(self) -> Row:
         """Returns the examples of the next row."""
-        num_empty_units = 0
         while True:
-            cursor = self._cursor
-            example, following = self._source.read(cursor)
-            self._cursor = following or self._source.start(cursor[0] + self._stride)
-            if example is not None:
-                num_empty_units = 0
-                row = self._packer.add(example, cursor)
-                if row is not None:
-                    return row
-            elif num_empty_units > self._source.num_units:
-                raise UserError("data: there is not one token to train on")
-            else:
-                num_empty_units += 1
+            row = self._packer.add(*self._reader.next_example())
+            if row is not None:
+                return row
 
     def get_state(self) -> State:
         """Returns the place after the last row."""
         return {
-            "next": list(self._cursor),
+            "next": list(self._reader.cursor),
             "open": [row.cursors.copy() for row in self._packer.open_rows],
         }
 
     def set_state(self, state: State) -> None:
         """Returns to a place, reading again the examples of the rows that were open."""
-        self._cursor = tuple(state["next"])
+        self._reader.cursor = tuple(state["next"])
         self._packer.open_rows = [self._read_again(cursors) for cursors in state["open"]]
 
     def _read_again(self, cursors: Sequence[Sequence[int]]) -> OpenRow:
         row = OpenRow()
         for cursor in map(tuple, cursors):
-            example, _ = self._source.read(cursor)
+            example, _ = self._reader.source.read(cursor)
             assert example is not None
             row.add(example, cursor)
+        return row
+
+
+class MixedRowStream:
+    """A row of every batch, from several sources at rates.
+
+    The examples of all rows together are one mixed sequence (`mtf.data.mixing`), of which row r
+    has the examples r, r + stride, …; the sequence says which source each is from. Within a
+    source, the row has the units r, r + stride, … as `SourceRowStream` has them.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[ExampleSource],
+        mixing: Mixing,
+        seed: int,
+        task_feature_lengths: Mapping[str, int],
+        pack: bool,
+        row: int,
+        stride: int,
+    ):
+        """`sources` are this stream's own; `mixing` has as many components."""
+        self._readers = [SourceReader(source, row, stride) for source in sources]
+        self._mixing = mixing
+        self._seed = seed
+        self._packer = Packer(task_feature_lengths, pack)
+        self._row = row
+        self._stride = stride
+        self._num_taken = 0
+
+    def next_row(self) -> Row:
+        """Returns the examples of the next row."""
+        while True:
+            place = scattered(self._row + self._stride * self._num_taken, self._seed)
+            component, _ = self._mixing.locate(place)
+            example, cursor = self._readers[component].next_example()
+            self._num_taken += 1
+            row = self._packer.add(example, (component, *cursor))
+            if row is not None:
+                return row
+
+    def get_state(self) -> State:
+        """Returns the place after the last row."""
+        return {
+            "taken": self._num_taken,
+            "next": [list(reader.cursor) for reader in self._readers],
+            "open": [row.cursors.copy() for row in self._packer.open_rows],
+        }
+
+    def set_state(self, state: State) -> None:
+        """Returns to a place, reading again the examples of the rows that were open."""
+        self._num_taken = state["taken"]
+        for reader, cursor in zip(self._readers, state["next"], strict=True):
+            reader.cursor = tuple(cursor)
+        self._packer.open_rows = [self._read_again(cursors) for cursors in state["open"]]
+
+    def _read_again(self, cursors: Sequence[Sequence[int]]) -> OpenRow:
+        row = OpenRow()
+        for component, *cursor in cursors:
+            example, _ = self._readers[component].source.read(tuple(cursor))
+            assert example is not None
+            row.add(example, (component, *cursor))
         return row
 
 
@@ -161,9 +250,20 @@ class StreamsIterator:
         pack: bool,
         fingerprint: str,
         prefetch: int,
+        rows_per_stream: int = 1,
     ):
-        """`streams` by their rows in the global batch; `fingerprint` is of what is trained on."""
+        """Starts at the beginning.
+
+        Args:
+          streams: by their numbers in the global batch, each `rows_per_stream` rows of it.
+          task_feature_lengths: of a row.
+          pack: whether rows hold several examples.
+          fingerprint: of what is trained on, and how: `name=value; …`.
+          prefetch: batches made ahead of time.
+          rows_per_stream: rows that each stream makes for a batch, one after the other.
+        """
         self._streams = streams
+        self._rows_per_stream = rows_per_stream
         self._lengths = task_feature_lengths
         self._pack = pack
         self._fingerprint = fingerprint
@@ -193,16 +293,17 @@ class StreamsIterator:
         Raises:
           UserError: it belongs to another batch size, or to other data.
         """
-        missing = [str(row) for row in self._streams if str(row) not in state]
+        missing = [str(number) for number in self._streams if str(number) not in state]
         if missing:
             raise UserError(
                 f"the stored place in the data has no row {', '.join(missing[:5])}; "
                 "expected that of a run with the same batch_size"
             )
         if state["data"] != self._fingerprint:
+            now, then = _differences(self._fingerprint, state["data"])
             raise UserError(
-                f"the training text or vocabulary is not what the stored place belongs to: "
-                f"{self._fingerprint} now, {state['data']} then"
+                "the training text or vocabulary is not what the stored place belongs to, or not "
+                f"what is made of it: {now} now, {then} then"
             )
         for future in self._ahead:
             future.cancel()
@@ -214,9 +315,22 @@ class StreamsIterator:
         self._state = self._streams_state()
 
     def _make(self) -> tuple[Batch, State]:
-        rows = [stream.next_row() for stream in self._streams.values()]
+        rows = [
+            stream.next_row()
+            for stream in self._streams.values()
+            for _ in range(self._rows_per_stream)
+        ]
         return to_batch(rows, self._lengths, len(rows), self._pack), self._streams_state()
 
     def _streams_state(self) -> State:
         states: State = {str(row): stream.get_state() for row, stream in self._streams.items()}
         return {"data": self._fingerprint, **states}
+
+
+def _differences(now: str, then: str) -> tuple[str, str]:
+    """Returns those parts of two fingerprints that the other does not have."""
+    parts = now.split("; "), then.split("; ")
+    return (
+        "; ".join(part for part in parts[0] if part not in parts[1]),
+        "; ".join(part for part in parts[1] if part not in parts[0]),
+    )

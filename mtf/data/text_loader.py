@@ -1,17 +1,21 @@
-"""Batches of text files: documents through an objective, or pairs (`TextFiles`)."""
+"""Batches of text files: one body of text (`TextFiles`), or several at rates (`TextCorpora`)."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mtf.data.config import TextFiles
-from mtf.data.examples import Dataset, Example
+from mtf.data.config import TextCorpora, TextFiles
+from mtf.data.examples import Dataset, Example, fingerprint
+from mtf.data.mixing import Mixing
 from mtf.data.packing import Batch
+from mtf.data.randomness import Purpose, derived_seed
 from mtf.data.row_streams import (
     BatchIterator,
+    MixedRowStream,
     SourceRowStream,
     StreamsIterator,
     all_examples,
@@ -20,10 +24,12 @@ from mtf.data.row_streams import (
 )
 
 EVALUATION = "held_out"
+# With more corpora than this, what is held out of them is one evaluation instead of one each.
+MAX_EVALUATIONS = 20
 
 
 def make_train_iterator(
-    data: TextFiles,
+    data: TextFiles | TextCorpora,
     *,
     batch_size: int,
     shard_id: int = 0,
@@ -32,34 +38,116 @@ def make_train_iterator(
 ) -> BatchIterator:
     """See `mtf.data.loader.make_train_iterator`."""
     rows = shard_rows(batch_size, shard_id, num_shards)
-    dataset = Dataset(data)
     lengths, pack = data.task_feature_lengths, data.pack
+    streams: dict[int, SourceRowStream] | dict[int, MixedRowStream]
+    if isinstance(data, TextFiles):
+        dataset = Dataset(data)
+        streams = {
+            row: SourceRowStream(dataset.training(), lengths, pack, row, batch_size) for row in rows
+        }
+        return StreamsIterator(streams, lengths, pack, dataset.fingerprint, prefetch)
+    corpora = open_corpora(data)
+    mixing = Mixing(list(corpus_rates(data, corpora).values()))
     streams = {
-        row: SourceRowStream(dataset.training(), lengths, pack, row, batch_size) for row in rows
+        row: MixedRowStream(
+            [corpus.training() for corpus in corpora.values()],
+            mixing,
+            data.seed,
+            lengths,
+            pack,
+            row,
+            batch_size,
+        )
+        for row in rows
     }
-    return StreamsIterator(streams, lengths, pack, dataset.fingerprint, prefetch)
+    return StreamsIterator(streams, lengths, pack, _fingerprint(data, corpora), prefetch)
 
 
 def make_evaluations(
-    data: TextFiles, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+    data: TextFiles | TextCorpora, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
-    """See `mtf.data.loader.make_evaluations`: the held-out examples."""
+    """See `mtf.data.loader.make_evaluations`: the held-out examples.
+
+    Those of a corpus are an evaluation of their own, `held_out_NAME`, if there are not too many.
+    """
     rows = shard_rows(batch_size, shard_id, num_shards)
-    return {EVALUATION: functools.partial(_eval_batches, data, batch_size, rows)}
+    if isinstance(data, TextFiles):
+        parts = {EVALUATION: [data]}
+    else:
+        corpora = _corpora(data)
+        parts = {f"{EVALUATION}_{name}": [corpus] for name, corpus in corpora.items()}
+        if len(parts) > MAX_EVALUATIONS:
+            parts = {EVALUATION: list(corpora.values())}
+    return {
+        name: functools.partial(_eval_batches, part, batch_size, rows)
+        for name, part in parts.items()
+    }
 
 
-def sample_examples(data: TextFiles, n: int) -> list[Example]:
-    """See `mtf.data.loader.sample_examples`: held-out examples."""
-    return list(itertools.islice(all_examples(Dataset(data).evaluation()), n))
+def sample_examples(data: TextFiles | TextCorpora, n: int) -> list[Example]:
+    """See `mtf.data.loader.sample_examples`: held-out examples, of each corpus in turn."""
+    parts = [data] if isinstance(data, TextFiles) else list(_corpora(data).values())
+    rounds = itertools.zip_longest(*(all_examples(Dataset(part).evaluation()) for part in parts))
+    found = (example for examples in rounds for example in examples if example is not None)
+    return list(itertools.islice(found, n))
 
 
-def provenance(data: TextFiles) -> dict[str, Any]:
+def provenance(data: TextFiles | TextCorpora) -> dict[str, Any]:
     """See `mtf.data.loader.provenance`."""
-    return {"data": Dataset(data).fingerprint}
+    if isinstance(data, TextFiles):
+        return {"data": Dataset(data).fingerprint}
+    corpora = open_corpora(data)
+    rates = corpus_rates(data, corpora)
+    return {
+        "data": _fingerprint(data, corpora),
+        "corpora": {
+            name: {
+                "documents": corpus.num_training,
+                "held_out": len(corpus.held_out),
+                "rate": rates[name] / sum(rates.values()),
+            }
+            for name, corpus in corpora.items()
+        },
+    }
 
 
-def _eval_batches(data: TextFiles, batch_size: int, rows: range) -> Iterator[Batch]:
-    examples = all_examples(Dataset(data).evaluation())
-    return eval_batches(
-        examples, data.task_feature_lengths, data.pack, batch_size=batch_size, rows=rows
+def open_corpora(data: TextCorpora) -> dict[str, Dataset]:
+    """Opens every corpus, each with an order of its own; raises UserError where one cannot be."""
+    return {name: Dataset(corpus) for name, corpus in _corpora(data).items()}
+
+
+def corpus_rates(data: TextCorpora, corpora: dict[str, Dataset]) -> dict[str, float]:
+    """Returns how often each corpus is sampled, relative to the others.
+
+    Those of `data.rates`, else the number of documents to the power of `data.sampling_exponent`.
+    """
+    return {
+        name: corpus.num_training**data.sampling_exponent
+        if data.rates is None
+        else data.rates[name]
+        for name, corpus in corpora.items()
+    }
+
+
+def _corpora(data: TextCorpora) -> dict[str, TextFiles]:
+    return {
+        name: data.corpus(name, derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode())))
+        for name in data.files
+    }
+
+
+def _fingerprint(data: TextCorpora, corpora: dict[str, Dataset]) -> str:
+    rates = corpus_rates(data, corpora)
+    contents = {
+        f"[{name}]": f"{corpus.num_training} of {corpus.content} at {rates[name]:.6g}"
+        for name, corpus in corpora.items()
+    }
+    return fingerprint(data, **contents)
+
+
+def _eval_batches(parts: Sequence[TextFiles], batch_size: int, rows: range) -> Iterator[Batch]:
+    lengths, pack = parts[0].task_feature_lengths, parts[0].pack
+    examples = itertools.chain.from_iterable(
+        all_examples(Dataset(part).evaluation()) for part in parts
     )
+    return eval_batches(examples, lengths, pack, batch_size=batch_size, rows=rows)

@@ -99,7 +99,7 @@ def train(
                 length = batch["decoder_target_tokens"].shape[1]
                 times = timing(len(period), batch_size, length, seconds, now - started)
                 writer.write(step, {**summary, **times, **extra})
-                loss = summary["loss_per_nonpadding_target_token"]
+                loss = summary["loss_per_target_token"]
                 progress.stats(step, loss, summary["accuracy"], seconds / len(period))
                 period, extra = [], {}
                 period_started = now
@@ -141,7 +141,7 @@ def evaluate(
         if sums:
             summary = summarize(sums)
             writers[name].write(step, summary)
-            loss, accuracy = summary["loss_per_nonpadding_target_token"], summary["accuracy"]
+            loss, accuracy = summary["loss_per_target_token"], summary["accuracy"]
             progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
 
 

@@ -26,7 +26,8 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
 
     Returns:
       Name → value; "loss" and "z_loss" are means over the steps, the per-token ones are means over
-      tokens.
+      tokens. Of these, T5X's contain the loss's normalizing factor; "loss_per_target_token" (not
+      T5X's) is in nats whatever that is, each token counting as much as in the loss.
     """
     host = jax.device_get(list(steps))
     sums = {name: float(np.sum([s[name] for s in host], dtype=np.float64)) for name in host[0]}
@@ -39,6 +40,7 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
         "cross_ent_loss": (sums["loss"] - sums["z_loss"]) / num_steps,
         "loss_per_nonpadding_target_token": sums["loss"] / nonpadding,
         "loss_per_all_target_tokens": sums["loss"] / tokens,
+        "loss_per_target_token": sums["loss"] / max(sums["loss_weights"], 1e-30),
         "z_loss_per_all_target_tokens": sums["z_loss"] / tokens,
         "cross_ent_loss_per_all_target_tokens": (sums["loss"] - sums["z_loss"]) / tokens,
         "accuracy": sums["num_correct"] / nonpadding,
@@ -164,7 +166,7 @@ def plot_loss(run_dir: Path, evals: Sequence[Path]) -> Path:
         lines = read_metrics(path) if path.exists() else []
         if lines:
             steps = [line["step"] for line in lines]
-            losses = [line["loss_per_nonpadding_target_token"] for line in lines]
+            losses = [line["loss_per_target_token"] for line in lines]
             style = "-" if directory.name == "train" else "o-"
             axes.plot(steps, losses, style, label=directory.name.replace("_", " "), markersize=4)
     axes.set_xlabel("step")

@@ -57,8 +57,8 @@ def loss_fn(
     return sums.loss, sums
 
 
-def batch_metrics(batch: Batch) -> Metrics:
-    """Counts of a batch from which T5X's metrics are made."""
+def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
+    """Counts of a batch from which metrics are made; `weights` as for `loss_fn`."""
     targets = batch["decoder_target_tokens"]
     metrics = {
         "num_seqs": jnp.float32(targets.shape[0]),
@@ -66,6 +66,7 @@ def batch_metrics(batch: Batch) -> Metrics:
         "num_weighted_tokens": jnp.sum(
             (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
         ),
+        "loss_weights": jnp.sum(weights),
     }
     for side, segments in zip(("encoder", "decoder"), t5.segments(batch), strict=True):
         metrics[f"num_tokens/{side}"] = jnp.float32(segments.size)
@@ -177,7 +178,8 @@ class Trainer:
         dropout_rng = None
         if self.model.network.dropout_rate > 0:
             dropout_rng = jax.random.fold_in(self._rngs[1], state.step)
-        grads, sums = self._gradients(state.params, batch, dropout_rng)
+        weights = self._weights(batch)
+        grads, sums = self._gradients(state.params, batch, weights, dropout_rng)
         threshold = self.optimizer.global_norm_clip_threshold
         if threshold is not None:
             scale = jnp.minimum(1.0, threshold / optax.global_norm(grads))
@@ -186,14 +188,18 @@ class Trainer:
         params, param_states = make_optimizer(self.optimizer, axes).update(
             state.step, rate, grads, state.params, state.param_states
         )
-        metrics = {**batch_metrics(batch), **sums._asdict(), "learning_rate": rate}
+        metrics = {**batch_metrics(batch, weights), **sums._asdict(), "learning_rate": rate}
         return TrainState(state.step + 1, params, param_states), metrics
 
     def _eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
+        weights = self._weights(batch)
+        _, sums = loss_fn(self.model, params, batch, weights, chunk=self._chunk(batch))
+        return {**batch_metrics(batch, weights), **sums._asdict()}
+
+    def _weights(self, batch: Batch) -> jax.Array:
+        """(batch, length) float32, divided by the normalizing factor."""
         factor, weights = normalizing_factor_and_weights(self.model.loss_normalizing_factor, batch)
-        chunk = self._chunk(batch)
-        _, sums = loss_fn(self.model, params, batch, weights / factor, chunk=chunk)
-        return {**batch_metrics(batch), **sums._asdict()}
+        return weights / factor
 
     def _chunk(self, batch: Batch) -> int | None:
         """Target positions whose logits may exist at a time on each device."""
@@ -206,11 +212,9 @@ class Trainer:
         return max(1, self.config.loss_chunk_elements // per_position)
 
     def _gradients(
-        self, params: t5.Params, batch: Batch, dropout_rng: jax.Array | None
+        self, params: t5.Params, batch: Batch, weights: jax.Array, dropout_rng: jax.Array | None
     ) -> tuple[t5.Params, LossSums]:
         """Gradients and loss of a batch, added up over its microbatches."""
-        factor, weights = normalizing_factor_and_weights(self.model.loss_normalizing_factor, batch)
-        weights = weights / factor
         grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
         num_microbatches = self.config.num_microbatches
         if num_microbatches == 1:

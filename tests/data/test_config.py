@@ -1,4 +1,4 @@
-"""What TextFiles accepts and what it refuses, and with which words."""
+"""What the settings of data accept and what they refuse, and with which words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mtf.data.config import SpanCorruption, TextFiles
+from mtf.data.config import HubStream, TextCorpora, TextFiles
+from mtf.data.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
 from tests.data.helpers import BYTES, LENGTHS_32
@@ -87,3 +88,95 @@ def test_exactly_enough_targets_and_sentinels_are_accepted() -> None:
         task_feature_lengths={"inputs": 512, "targets": 114},
     )
     TextFiles(vocabulary=BYTES, task_feature_lengths={"inputs": 512, "targets": 114})
+
+
+@pytest.mark.parametrize(
+    ("objective", "lengths", "message"),
+    [
+        (PrefixLM(), (512, 1), r"\['targets'\]: 1 is too small; they need room for a token"),
+        (PrefixLM(), (2, 8), r"\['inputs'\]: 2 is too small for prefix language modelling"),
+        (BertStyle(), (512, 511), r"\['targets'\]: 511 is too small; .* all 511 tokens"),
+        (IidDenoising(), (512, 114), r"\['targets'\]: 114 is too small; .* gives up to 2"),
+    ],
+)
+def test_lengths_that_an_objective_cannot_use_are_refused(
+    objective: Objective, lengths: tuple[int, int], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        TextFiles(
+            vocabulary=BYTES,
+            task_feature_lengths={"inputs": lengths[0], "targets": lengths[1]},
+            objective=objective,
+        )
+
+
+def test_objectives_need_as_many_sentinels_as_they_use() -> None:
+    def data(objective: Objective, extra_ids: int) -> TextFiles:
+        return TextFiles(
+            vocabulary=ByteVocabulary(extra_ids=extra_ids),
+            task_feature_lengths={"inputs": 512, "targets": 512},
+            objective=objective,
+        )
+
+    data(BertStyle(), 1)
+    data(PrefixLM(), 1)
+    data(IidDenoising(), 100)
+    with pytest.raises(UserError, match="28 sentinels"):
+        data(SpanCorruption(), 27)
+    with pytest.raises(UserError, match="segments of 511 tokens need"):
+        data(IidDenoising(), 60)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"noise_density": 1.0}, "noise_density: 1.0 is not between 0 and 1"),
+        ({"random_token_rate": 1.5}, "random_token_rate: 1.5 is not between 0 and 1"),
+    ],
+)
+def test_impossible_bert_style_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        BertStyle(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"files": {}}, "there is no corpus"),
+        ({"files": {"ro/en": "a.txt"}}, "'ro/en' cannot be a name"),
+        ({"files": {"ro": ()}}, r"files\['ro'\]: no file is named"),
+        ({"rates": {"ro": 1.0, "ne": 1.0}}, "no corpus 'ne'.*Did you mean en"),
+        ({"rates": {"ro": 1.0}}, "the rate of en is missing"),
+        ({"rates": {"ro": 1.0, "en": 0.0}}, r"rates\['en'\]: 0.0 is not a positive number"),
+        ({"rates": {"ro": 1.0, "en": float("nan")}}, "nan is not a positive number"),
+        ({"sampling_exponent": 1.5}, "sampling_exponent: 1.5 is not between 0 and 1"),
+        ({"sampling_exponent": -0.1}, "sampling_exponent: -0.1 is not between"),
+        ({"num_held_out": -1}, "num_held_out: -1 is negative"),
+        ({"task_feature_lengths": {"inputs": 32, "targets": 7}}, "7 is too small"),
+    ],
+)
+def test_impossible_corpora_are_refused(values: dict[str, Any], message: str) -> None:
+    settings = {"files": {"ro": "ro.txt", "en": "en.txt"}}
+    with pytest.raises(UserError, match=message):
+        TextCorpora(
+            **{"vocabulary": BYTES, "task_feature_lengths": LENGTHS_32, **settings, **values}
+        )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dataset": ""}, "data.dataset: it is empty"),
+        ({"subsets": {}}, "data.subsets: there is none"),
+        ({"subsets": {"ro": -1.0}}, r"subsets\['ro'\]: -1.0 is not a positive number"),
+        ({"subsets": {"a/b": 1.0}}, "'a/b' cannot be a name"),
+        ({"data_files": ()}, "no file is named"),
+        ({"num_streams": 0}, "num_streams: 0 is less than 1"),
+        ({"window_documents": 0}, "window_documents: 0 is less than 1"),
+        ({"task_feature_lengths": {"inputs": 32, "targets": 7}}, "7 is too small"),
+    ],
+)
+def test_impossible_streams_are_refused(values: dict[str, Any], message: str) -> None:
+    settings = {"dataset": "me/mine"}
+    with pytest.raises(UserError, match=message):
+        HubStream(**{"vocabulary": BYTES, "task_feature_lengths": LENGTHS_32, **settings, **values})

@@ -27,7 +27,7 @@ def read(*paths: str) -> list[str | Pair]:
 
 
 def opened(*paths: str) -> Examples:
-    return open_examples(TextFiles(BYTES, LENGTHS, files=paths))
+    return open_examples(TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS, files=paths))
 
 
 def test_a_line_of_text_is_a_document_and_blank_lines_are_none(tmp_path: Path) -> None:

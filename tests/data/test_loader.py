@@ -16,7 +16,7 @@ import pytest
 
 from mtf.data.config import TextFiles
 from mtf.data.loader import make_evaluations, make_train_iterator, sample_examples
-from mtf.data.objectives import SpanCorruption
+from mtf.data.objectives import PrefixLM, SpanCorruption
 from mtf.data.packing import Batch
 from mtf.data.row_streams import BatchIterator
 from mtf.errors import UserError
@@ -403,6 +403,53 @@ def test_a_place_of_another_run_is_refused(tmp_path: Path, pairs: TextFiles) -> 
     changed = dataclasses.replace(pairs, files=write_pairs(tmp_path / "b.tsv", 90, seed=1))
     with pytest.raises(UserError, match="training text or vocabulary is not what"):
         make_train_iterator(changed, batch_size=4).set_state(state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (
+            {"normalization": "romanian_diacritics"},
+            "normalization=romanian_diacritics now, normalization=None then",
+        ),
+        ({"inputs_add_eos": False}, "inputs_add_eos=False now"),
+        (
+            {"objective": SpanCorruption(merge_documents=5)},
+            "=SpanCorruption.* now, .* then",
+        ),
+        (
+            {"task_feature_lengths": {"inputs": 33, "targets": 8}},
+            "'inputs': 33.* now, .* then",
+        ),
+        ({"num_held_out": 3}, "num_training=40 now, num_training=39 then"),
+    ],
+)
+def test_a_place_of_other_examples_is_refused(
+    documents: TextFiles, changes: dict[str, Any], named: str
+) -> None:
+    state = stored(make_train_iterator(documents, batch_size=4))
+    other = make_train_iterator(dataclasses.replace(documents, **changes), batch_size=4)
+    with pytest.raises(UserError, match=named):
+        other.set_state(state)
+
+
+@pytest.mark.parametrize("suffix", ["txt", "tsv"])
+def test_romanian_is_written_with_commas(tmp_path: Path, suffix: str) -> None:
+    line = "şi ţară ŞI ŢARĂ façade"
+    path = write(tmp_path / f"ro.{suffix}", f"{line}\n" if suffix == "txt" else f"{line}\t{line}\n")
+    data = TextFiles(
+        vocabulary=BYTES,
+        task_feature_lengths=PAIR_LENGTHS,
+        files=path,
+        normalization="romanian_diacritics",
+        objective=PrefixLM(),
+        pack=False,
+    )
+    ((inputs, targets),) = examples_of_row(next(make_train_iterator(data, batch_size=1)), 0)
+    text = BYTES.decode(inputs) + BYTES.decode(targets)
+    # Commas below are U+0219, U+021B, U+0218 and U+021A; the French ç keeps its cedilla.
+    expected = "\u0219i \u021bară \u0218I \u021aARĂ façade"
+    assert text == (expected if suffix == "txt" else expected * 2)
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(pairs: TextFiles) -> None:

@@ -41,8 +41,11 @@ def test_every_example_is_in_one_row_and_whole(sizes: list[tuple[int, int]]) -> 
         assert sum(len(targets) for _, targets in row) <= LENGTHS["targets"]
 
 
-def test_an_example_goes_into_the_first_row_with_room() -> None:
-    rows = pack([(10, 1), (9, 1), (6, 1), (7, 1)])
+def test_an_example_goes_into_the_fullest_row_with_room() -> None:
+    rows = pack([(9, 1), (10, 1), (6, 1), (7, 1)])
+    assert [[int(targets[0]) for _, targets in row] for row in rows] == [[2, 3], [1, 4]]
+    # By targets, of which there are half as many: the first row is fuller.
+    rows = pack([(2, 6), (10, 3), (1, 2), (6, 1)])
     assert [[int(targets[0]) for _, targets in row] for row in rows] == [[1, 3], [2, 4]]
 
 

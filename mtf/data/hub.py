@@ -1,0 +1,125 @@
+"""Datasets of the Hugging Face hub, or files in its formats, opened for streaming."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from mtf.data.config import HubStream
+from mtf.errors import UserError, did_you_mean
+
+# The hub is asked about each subset: a hundred would take minutes one after the other.
+_NUM_REQUESTS = 8
+
+
+class Split:
+    """A split of a dataset, or of one subset, by its files.
+
+    Attributes:
+      name: for messages.
+      num_files: of the split; each can be read by itself.
+    """
+
+    def __init__(self, name: str, dataset: Any, text_key: str):
+        """`dataset` is a `datasets.IterableDataset`."""
+        self.name = name
+        self.num_files = int(dataset.num_shards)
+        self._dataset = dataset
+        self._text_key = text_key
+        if dataset.column_names is not None:
+            self._check_columns(dataset.column_names)
+
+    def file(self, index: int) -> Any:
+        """Returns one file's rows, a `datasets.IterableDataset` with a state of its own."""
+        return self._dataset.shard(num_shards=self.num_files, index=index)
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        """Returns the text of a row; of a row without one, the empty string."""
+        if self._text_key not in row:
+            self._check_columns(row)
+        text = row[self._text_key]
+        if text is not None and not isinstance(text, str):
+            raise UserError(
+                f"{self.name}: {self._text_key!r} is {type(text).__name__}; expected a string"
+            )
+        return text or ""
+
+    def _check_columns(self, columns: Any) -> None:
+        if self._text_key not in columns:
+            hint = did_you_mean(self._text_key, columns)
+            raise UserError(
+                f"data.text_key: {self.name} has no column {self._text_key!r}, only "
+                f"{', '.join(map(repr, columns))}.{hint}"
+            )
+
+
+def open_splits(data: HubStream, split: str, *, required: bool = True) -> dict[str, Split]:
+    """Opens a split of each subset of `data`, of the only one under the name "".
+
+    Args:
+      data: what is streamed.
+      split: its name.
+      required: whether each must have it; else those that lack it are left out.
+
+    Raises:
+      UserError: the package `datasets` is missing; or the dataset, a subset, the split or the
+        column of the text is.
+    """
+    subsets = list(data.subsets or ("",))
+    with ThreadPoolExecutor(_NUM_REQUESTS) as pool:
+        load = functools.partial(_load, data.dataset, data_files=json.dumps(data.data_files))
+        loaded = dict(zip(subsets, pool.map(load, subsets), strict=True))
+    found = {}
+    for subset, splits in loaded.items():
+        name = f"{data.dataset}/{subset}" if subset else data.dataset
+        if split in splits:
+            found[subset] = Split(f"{name} ({split})", splits[split], data.text_key)
+        elif required:
+            hint = did_you_mean(split, splits)
+            raise UserError(
+                f"data.split: {name} has no split {split!r}, only "
+                f"{', '.join(map(repr, splits))}.{hint}"
+            )
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
+    """Returns the splits of a dataset, as the `datasets` library streams them."""
+    from mtf.prompts.extras import import_extra
+    from mtf.tasks.sources import hub_name
+
+    datasets = import_extra("datasets", f"streaming {dataset}")
+    files = json.loads(data_files)
+    where = f"data.dataset: {dataset}" + (f", subset {subset!r}" if subset else "")
+    try:
+        splits: Mapping[str, Any] = datasets.load_dataset(
+            hub_name(dataset) if files is None else dataset,
+            subset or None,
+            data_files=files,
+            streaming=True,
+        )
+    except FileNotFoundError as error:
+        expected = (
+            "expected a repository of the Hugging Face hub (one that asks for a login needs "
+            "`hf auth login`)"
+        )
+        raise UserError(
+            f"{where} was not found: {_first_line(error)}" + ("" if files else f"; {expected}")
+        ) from error
+    except OSError as error:
+        raise UserError(f"{where} cannot be reached: {_first_line(error)}") from error
+    except StopIteration as error:  # what `datasets` raises where it looks for the first row
+        raise UserError(
+            f"data.data_files: {files} names no file, or none that holds a row"
+        ) from error
+    except (ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(f"{where} cannot be streamed: {_first_line(error)}") from error
+    return splits
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,413 @@
+"""Batches of a dataset that is streamed (`HubStream`); nothing is downloaded first.
+
+The files of the dataset are divided into `num_streams` parts. A stream reads its own files, in a
+new order in every epoch, a window of documents at a time; the documents of a window are shuffled,
+grouped and cut into segments as those of local files are (`mtf.data.examples`), and what comes of
+them is packed into the stream's rows of every batch. The place in a stream is where its window
+begins, which the `datasets` library can return to, and where in the window it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mtf.data.config import HubStream
+from mtf.data.examples import Cursor, DocumentSource, Example, Order, fingerprint
+from mtf.data.hub import Split, open_splits
+from mtf.data.mixing import Mixing, scattered
+from mtf.data.objectives import SegmentLengths
+from mtf.data.packing import Batch, OpenRow, Packer, Row
+from mtf.data.randomness import Purpose, derived_seed, permutation
+from mtf.data.row_streams import (
+    BatchIterator,
+    State,
+    StreamsIterator,
+    all_examples,
+    eval_batches,
+    shard_rows,
+)
+from mtf.errors import UserError
+
+# With more subsets than this, `eval_split` is one evaluation instead of one for each of them.
+MAX_EVALUATIONS = 20
+# Seconds between attempts to read. `datasets` makes some of its own before each of these fails.
+RETRY_DELAYS = (1.0, 4.0, 16.0, 64.0)
+_MAX_READERS = 16
+_BEGINNING: Cursor = (0, 0, 0, 0)
+
+
+def make_train_iterator(
+    data: HubStream,
+    *,
+    batch_size: int,
+    shard_id: int = 0,
+    num_shards: int = 1,
+    prefetch: int = 2,
+) -> BatchIterator:
+    """See `mtf.data.loader.make_train_iterator`: this process' streams."""
+    shard_rows(batch_size, shard_id, num_shards)
+    if batch_size % data.num_streams:
+        raise UserError(
+            f"data.num_streams: {data.num_streams} streams cannot share a batch of {batch_size} "
+            "rows; expected a divisor of batch_size"
+        )
+    if data.num_streams % num_shards:
+        raise UserError(
+            f"data.num_streams: {data.num_streams} streams cannot be shared by {num_shards} "
+            "processes; expected a multiple of their number"
+        )
+    num_streams = data.num_streams // num_shards
+    vocab_size = data.vocabulary.vocab_size
+    lengths = data.check_objective(vocab_size)
+    splits = open_splits(data, data.split)
+    executor = ThreadPoolExecutor(
+        max_workers=min(num_streams * len(splits), _MAX_READERS), thread_name_prefix="data-stream"
+    )
+
+    def subset(name: str, stream: int) -> _Subset:
+        seed = derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode()), stream)
+        reader = _Reader(data, splits[name], seed, stream)
+        return _Subset(data, reader, seed, lengths, vocab_size, executor)
+
+    numbers = range(shard_id * num_streams, (shard_id + 1) * num_streams)
+    streams = {
+        number: _Stream(data, {name: subset(name, number) for name in splits}, number)
+        for number in numbers
+    }
+    return StreamsIterator(
+        streams,
+        data.task_feature_lengths,
+        data.pack,
+        _fingerprint(data),
+        prefetch,
+        rows_per_stream=batch_size // data.num_streams,
+    )
+
+
+def make_evaluations(
+    data: HubStream, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+) -> dict[str, Callable[[], Iterator[Batch]]]:
+    """See `mtf.data.loader.make_evaluations`: the first documents of `eval_split`.
+
+    Named by the split; of several subsets, an evaluation for each, `SPLIT_SUBSET`, if there are
+    not too many. Where the dataset has no such split, nothing is evaluated.
+    """
+    rows = shard_rows(batch_size, shard_id, num_shards)
+    texts = _evaluation_texts(data)
+    if data.eval_split is None or not texts:
+        return {}
+    parts = {f"{data.eval_split}_{name}" if name else data.eval_split: [name] for name in texts}
+    if len(parts) > MAX_EVALUATIONS:
+        parts = {data.eval_split: list(texts)}
+
+    def batches(names: list[str]) -> Iterator[Batch]:
+        examples = itertools.chain.from_iterable(
+            _evaluation_examples(data, texts[name]()) for name in names
+        )
+        lengths, pack = data.task_feature_lengths, data.pack
+        return eval_batches(examples, lengths, pack, batch_size=batch_size, rows=rows)
+
+    return {name: functools.partial(batches, names) for name, names in parts.items()}
+
+
+def sample_examples(data: HubStream, n: int) -> list[Example]:
+    """See `mtf.data.loader.sample_examples`: of `eval_split`, of each subset in turn."""
+    texts = _evaluation_texts(data).values()
+    rounds = itertools.zip_longest(*(_evaluation_examples(data, read()) for read in texts))
+    found = (example for examples in rounds for example in examples if example is not None)
+    return list(itertools.islice(found, n))
+
+
+def provenance(data: HubStream) -> dict[str, Any]:
+    """See `mtf.data.loader.provenance`: of a dataset that is not read whole, only its name."""
+    return {"data": _fingerprint(data)}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a window of documents begins in a stream's part of a subset.
+
+    Attributes:
+      epoch: how often the part was read to its end.
+      window: number of the window in the epoch.
+      file: position in the epoch's order of files.
+      document: number of the document in the file.
+      state: of the `datasets` library within that file; None: its beginning.
+    """
+
+    epoch: int = 0
+    window: int = 0
+    file: int = 0
+    document: int = 0
+    state: dict[str, Any] | None = None
+
+
+class _Document(NamedTuple):
+    """A text, its file's position in the order, its number in the file, and the open file."""
+
+    text: str
+    file: int
+    number: int
+    rows: Any
+
+
+class _Window(NamedTuple):
+    """Documents that are shuffled together, where they begin, and where the next ones do."""
+
+    place: _Place
+    texts: list[str]
+    following: _Place
+
+
+class _Reader:
+    """Reads a stream's part of a subset, a window at a time."""
+
+    def __init__(self, data: HubStream, split: Split, seed: int, stream: int):
+        """`seed` is of the order of files; streams that share files may each have their own."""
+        self._data = data
+        self._split = split
+        self._seed = seed
+        self._stream = stream
+        # With fewer files than streams, all read all files, and each keeps documents of its own.
+        self._shares_files = split.num_files < data.num_streams
+        if self._shares_files:
+            self._files = np.arange(split.num_files)
+        else:
+            self._files = np.arange(stream, split.num_files, data.num_streams)
+        self._at: _Place | None = None
+        self._documents: Iterator[_Document] = iter(())
+
+    def read(self, place: _Place) -> _Window:
+        """Returns the window that begins at `place`; tries again where the network fails.
+
+        Raises:
+          UserError: the files cannot be read for minutes, or what they hold is no text.
+        """
+        for delay in RETRY_DELAYS:
+            try:
+                return self._read(place)
+            except FileNotFoundError as error:
+                raise UserError(f"{self._split.name}: {error}") from error
+            except OSError:
+                self._at = None
+                time.sleep(delay)
+        try:
+            return self._read(place)
+        except OSError as error:
+            raise UserError(
+                f"{self._split.name} cannot be read: {error} (tried {len(RETRY_DELAYS) + 1} times "
+                f"in {sum(RETRY_DELAYS):.0f} s)"
+            ) from error
+
+    def _read(self, place: _Place) -> _Window:
+        if self._at != place:
+            self._documents = self._read_documents(place)
+        # Where reading fails, the place is no longer this one.
+        self._at = None
+        read = list(itertools.islice(self._documents, self._data.window_documents))
+        if len(read) == self._data.window_documents:
+            last = read[-1]
+            following = _Place(
+                place.epoch, place.window + 1, last.file, last.number + 1, last.rows.state_dict()
+            )
+        elif not read and not place.window:
+            raise UserError(
+                f"{self._split.name}: stream {self._stream} of {self._data.num_streams} has not "
+                "one document; expected fewer data.num_streams"
+            )
+        else:
+            following = _Place(place.epoch + 1)
+            self._documents = self._read_documents(following)
+        self._at = following
+        return _Window(place, [document.text for document in read], following)
+
+    def _read_documents(self, place: _Place) -> Iterator[_Document]:
+        """Yields the documents from a place to the end of its epoch."""
+        order = self._files
+        if self._data.shuffle:
+            order = order[permutation(len(order), self._seed, place.epoch, Purpose.FILES)]
+        num_streams = self._data.num_streams
+        for file in range(place.file, len(order)):
+            index, start = int(order[file]), 0
+            rows = self._split.file(index)
+            if file == place.file and place.state is not None:
+                rows.load_state_dict(place.state)
+                start = place.document
+            for number, row in enumerate(rows, start=start):
+                # From file to file another stream has the first document: they may be small.
+                if self._shares_files and (number + index) % num_streams != self._stream:
+                    continue
+                text = self._split.text(row)
+                if text:
+                    yield _Document(text, file, number, rows)
+
+
+class _Subset:
+    """The examples of a stream's part of a subset, one window after the other."""
+
+    def __init__(
+        self,
+        data: HubStream,
+        reader: _Reader,
+        seed: int,
+        lengths: SegmentLengths,
+        vocab_size: int,
+        executor: ThreadPoolExecutor,
+    ):
+        """`seed` is of everything that is drawn within windows; `executor` reads ahead."""
+        self._data = data
+        self._reader = reader
+        self._seed = seed
+        self._lengths = lengths
+        self._vocab_size = vocab_size
+        self._executor = executor
+        self._source: DocumentSource | None = None
+        self._ahead: Future[_Window] | None = None
+        self._place = _Place()
+        self._window_state = asdict(self._place)
+        self._cursor = _BEGINNING
+
+    def next_example(self) -> Example:
+        """Returns the next example, reading the next window where this one has no more."""
+        first_epoch = self._place.epoch
+        while True:
+            source = self._source or self._open()
+            example, following = source.read(self._cursor)
+            self._cursor = following or source.start(self._cursor[0] + 1)
+            if self._cursor[0] == source.num_units:
+                self._go_to(self._following)
+            if example is not None:
+                return example
+            if self._place.epoch > first_epoch + 1:
+                raise UserError(f"data.dataset: {self._data.dataset} has not one token")
+
+    def get_state(self) -> State:
+        """Returns the place after the last example."""
+        return {"window": self._window_state, "next": list(self._cursor)}
+
+    def set_state(self, state: State) -> None:
+        """Returns to a place; its window is read when the next example is asked for."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            wait([self._ahead])
+            self._ahead = None
+        self._go_to(_Place(**state["window"]))
+        self._cursor = tuple(state["next"])
+
+    def _go_to(self, place: _Place) -> None:
+        """Leaves the window in use for the beginning of another."""
+        self._source = None
+        self._place = place
+        self._window_state = asdict(place)
+        self._cursor = _BEGINNING
+
+    def _open(self) -> DocumentSource:
+        """Returns the window at the place in use, and begins to read the one after."""
+        ahead = self._ahead or self._executor.submit(self._reader.read, self._place)
+        self._ahead = None
+        window = ahead.result()
+        if not window.texts:
+            # The epoch before ended with a window.
+            self._go_to(window.following)
+            return self._open()
+        self._following = window.following
+        self._ahead = self._executor.submit(self._reader.read, window.following)
+        seed = derived_seed(self._seed, Purpose.WINDOW, window.place.epoch, window.place.window)
+        order = Order(len(window.texts), np.asarray, seed, self._data.shuffle)
+        self._source = DocumentSource(
+            self._data, window.texts, order, Purpose.NOISE, self._lengths, self._vocab_size
+        )
+        return self._source
+
+
+class _Stream:
+    """The rows of a stream: its subsets' examples, mixed at their rates and packed."""
+
+    def __init__(self, data: HubStream, subsets: Mapping[str, _Subset], number: int):
+        self._data = data
+        self._names = list(subsets)
+        self._subsets = subsets
+        self._mixing = Mixing(list((data.subsets or {"": 1.0}).values()))
+        self._number = number
+        self._packer = Packer(data.task_feature_lengths, data.pack)
+        self._num_taken = 0
+
+    def next_row(self) -> Row:
+        """Returns the examples of the next row."""
+        while True:
+            # All streams together are one mixed sequence.
+            index = self._number + self._data.num_streams * self._num_taken
+            component, _ = self._mixing.locate(scattered(index, self._data.seed))
+            example = self._subsets[self._names[component]].next_example()
+            self._num_taken += 1
+            row = self._packer.add(example)
+            if row is not None:
+                return row
+
+    def get_state(self) -> State:
+        """Returns the place after the last row, with the examples of rows that are open."""
+        return {
+            "taken": self._num_taken,
+            "subsets": {name: subset.get_state() for name, subset in self._subsets.items()},
+            "open": [
+                [[inputs.tolist(), targets.tolist()] for inputs, targets in row.examples]
+                for row in self._packer.open_rows
+            ],
+        }
+
+    def set_state(self, state: State) -> None:
+        """Returns to a place."""
+        self._num_taken = state["taken"]
+        for name, subset in self._subsets.items():
+            subset.set_state(state["subsets"][name])
+        self._packer.open_rows = [OpenRow() for _ in state["open"]]
+        for row, examples in zip(self._packer.open_rows, state["open"], strict=True):
+            for inputs, targets in examples:
+                row.add(Example(np.array(inputs, np.int32), np.array(targets, np.int32)), ())
+
+
+def _evaluation_texts(data: HubStream) -> dict[str, Callable[[], list[str]]]:
+    """Returns, by subset, how to read the documents that are evaluated on."""
+    if data.eval_split is None:
+        return {}
+    splits = open_splits(data, data.eval_split, required=False)
+    num_documents = max(data.eval_documents // max(len(splits), 1), 1)
+
+    def read(split: Split) -> list[str]:
+        rows = (row for file in range(split.num_files) for row in split.file(file))
+        texts = filter(None, map(split.text, rows))
+        return list(itertools.islice(texts, num_documents))
+
+    return {name: functools.cache(functools.partial(read, split)) for name, split in splits.items()}
+
+
+def _evaluation_examples(data: HubStream, texts: list[str]) -> Iterator[Example]:
+    vocab_size = data.vocabulary.vocab_size
+    lengths = data.check_objective(vocab_size)
+    order = Order(len(texts), np.asarray, data.seed, shuffle=False)
+    source = DocumentSource(data, texts, order, Purpose.EVALUATION, lengths, vocab_size)
+    return all_examples(source)
+
+
+def _fingerprint(data: HubStream) -> str:
+    return fingerprint(
+        data,
+        dataset=data.dataset,
+        subsets=data.subsets,
+        data_files=data.data_files,
+        split=data.split,
+        text_key=data.text_key,
+        num_streams=data.num_streams,
+        window_documents=data.window_documents,
+        shuffle=data.shuffle,
+        seed=data.seed,
+    )

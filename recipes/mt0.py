@@ -1,0 +1,296 @@
+"""mT0: multitask prompted fine-tuning of mT5, and LM adaptation before it.
+
+Sources: the page, https://github.com/bigscience-workshop/multilingual-t0 (README.md), and the
+repository's own gin files and scripts, which differ from it; T5X's configs/runs/finetune.gin for
+what both leave to it; for the released models https://arxiv.org/abs/2211.01786.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import fiddle as fdl
+
+from mtf import builders
+from mtf.jobs import Train
+
+_ADAPTATION_STEPS = 100_000
+
+
+def mt0_small(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.MT5_PATH,
+    checkpoint: str | None = None,
+    train_steps: int = 1_125_000,
+) -> fdl.Config[Train]:
+    """mT0 small (300M): T0++'s prompts on mT5, as the project's page has it.
+
+    Everything is as in `mt0_xxl`, but the size and that one device holds the model.
+
+    Command: `python -m mtf.run recipes.mt0_small`.
+    Hardware: the page names none; the released model of this size, on xP3, took a TPU v4-64.
+    Expect: no score was published for this setting.
+    """
+    return _train("small", 1, cache_dir, vocabulary, checkpoint, train_steps)
+
+
+def mt0_base(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.MT5_PATH,
+    checkpoint: str | None = None,
+    train_steps: int = 1_125_000,
+) -> fdl.Config[Train]:
+    """mT0 base (580M): T0++'s prompts on mT5, as the project's page has it.
+
+    Everything is as in `mt0_xxl`, but the size and that one device holds the model.
+
+    Command: `python -m mtf.run recipes.mt0_base`.
+    Hardware: the page names none; the released model of this size, on xP3, took a TPU v4-64.
+    Expect: no score was published for this setting.
+    """
+    return _train("base", 1, cache_dir, vocabulary, checkpoint, train_steps)
+
+
+def mt0_large(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.MT5_PATH,
+    checkpoint: str | None = None,
+    train_steps: int = 1_125_000,
+) -> fdl.Config[Train]:
+    """mT0 large (1.2B): T0++'s prompts on mT5, as the project's page has it.
+
+    Everything is as in `mt0_xxl`, but the size and that one device holds the model.
+
+    Command: `python -m mtf.run recipes.mt0_large`.
+    Hardware: the page names none; the released model of this size, on xP3, took a TPU v4-64.
+    Expect: no score was published for this setting.
+    """
+    return _train("large", 1, cache_dir, vocabulary, checkpoint, train_steps)
+
+
+def mt0_xl(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.MT5_PATH,
+    checkpoint: str | None = None,
+    train_steps: int = 1_125_000,
+) -> fdl.Config[Train]:
+    """mT0 XL (3.7B): T0++'s prompts on mT5, as the project's page has it.
+
+    Everything is as in `mt0_xxl`, but the size.
+
+    Command: `python -m mtf.run recipes.mt0_xl`.
+    Hardware: the page names none; the repository splits the model over 4 chips of a TPU v4 pod.
+    Expect: no score was published for this setting.
+    """
+    return _train("xl", 4, cache_dir, vocabulary, checkpoint, train_steps)
+
+
+def mt0_xxl(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.MT5_PATH,
+    checkpoint: str | None = None,
+    train_steps: int = 1_125_000,
+) -> fdl.Config[Train]:
+    """mT0 XXL (13B): T0++'s prompts on mT5, as the project's page has it.
+
+    Paper: none for this setting; `mt0_xxl_xmtf` is the published model.
+    Source checkpoint: T5X's mt5_xxl at step 1,000,000.
+    The original command: T5X's `train.py` with its XXL and finetune gin files, mixture
+    `mt5_d4_gpt_sglue_train`, inputs and targets of 256, to step 1,125,000, without cached tasks.
+
+    Command: `python -m mtf.run recipes.mt0_xxl`, which renders and tokenises as it trains; or
+    `python -m mtf.cache mt5_d4_gpt_sglue_train --output CACHE`, then
+    `python -m mtf.run "recipes.mt0_xxl(cache_dir='CACHE')"`.
+    Hardware: the page names none; the repository splits the model over 4 chips of a TPU v4 pod.
+    Expect: no score was published for this setting.
+
+    Deviations, the same for all sizes:
+      * The page starts from Mesh TensorFlow's mt5/xxl/model.ckpt-1000000; here from T5X's
+        conversion of it.
+      * The page includes T5 1.1's XXL gin file, whose 32,128 rows do not hold mT5's vocabulary;
+        here the network is mT5's.
+      * XL and XXL are split over 4 partitions, as in the repository's gin files, and recompute
+        their layers in the backward pass; finetune.gin's one partition could not hold them.
+      * No evaluation during training, as in the repository's scripts: finetune.gin's would go
+        through 20 batches of each of 464 tasks every 1,000 steps.
+      * The seeds are fixed; finetune.gin draws new ones at every start.
+
+    Where the repository differs from its page, the page holds here. The repository has inputs of
+    1024 (`--set data.task_feature_lengths.inputs=1024`), batches of 1024 in 16 microbatches
+    (`--set batch_size=1024 trainer.num_microbatches=16`), 1,025,000 steps, checkpoints every 500,
+    and a loss divided by 234,496 (`--set model.loss_normalizing_factor=234496`, the size of mT5's
+    pretraining batch in targets, to which Adafactor is indifferent).
+
+    Args:
+      cache_dir: what `python -m mtf.cache` has written; None: render and tokenise through SeqIO.
+      vocabulary: mT5's SentencePiece model.
+      checkpoint: another start, such as a local copy.
+      train_steps: the last step, those of the start included.
+    """
+    return _train("xxl", 4, cache_dir, vocabulary, checkpoint, train_steps)
+
+
+def mt0_xxl_xmtf(
+    files: str | tuple[str, ...] = "xP3/*/*.jsonl",
+    vocabulary: str = builders.vocabulary.MT5_PATH,
+    checkpoint: str | None = None,
+    finetuning_steps: int = 30_000,
+) -> fdl.Config[Train]:
+    """mT0 XXL (13B) as released: mT5 XXL on xP3, in 46 languages.
+
+    Paper: Muennighoff et al. 2023, https://arxiv.org/abs/2211.01786, section 3.
+    Source checkpoint: T5X's mt5_xxl at step 1,000,000.
+    The original: T5X's fine-tuning on xP3 with batches of 512, inputs and targets of 1024, no
+    packing, the loss averaged within each sequence first; 30,000 steps, the best near 7,000.
+
+    Command: `hf download bigscience/xP3 --repo-type dataset --local-dir xP3`, then
+    `python -m mtf.run recipes.mt0_xxl_xmtf`.
+    Hardware: TPU v4-256.
+    Expect: bigscience/mt0-xxl on the Hugging Face hub; its card has every task's score.
+
+    Deviations:
+      * xP3 is read from its published files, shuffled as a whole; each dataset has the weight of
+        its number of examples.
+      * Learning rate 0.001, Adafactor and dropout 0.1 are those of T5X's finetune.gin; the paper
+        and the release name none.
+      * Batches come in 16 microbatches over 4 partitions, as in the repository of `mt0_xxl`.
+      * Layers are recomputed in the backward pass.
+      * Checkpoints every 1,000 steps, all kept, so that the best can be chosen.
+
+    Args:
+      files: xP3's files: pairs of inputs and targets.
+      vocabulary: mT5's SentencePiece model.
+      checkpoint: another start, such as a local copy.
+      finetuning_steps: updates after those of the start.
+    """
+    start = "mt5_xxl"
+    model = builders.model.mt5("xxl", remat_policy="full")
+    model.loss_normalizing_factor = "AVERAGE_PER_SEQUENCE"
+    return builders.job.train(
+        model=model,
+        data=builders.data.text_files(
+            builders.vocabulary.mt5(vocabulary),
+            inputs_length=1024,
+            targets_length=1024,
+            files=files,
+            pack=False,
+        ),
+        optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
+        train_steps=builders.checkpoint.RELEASED_STEPS[start] + finetuning_steps,
+        batch_size=512,
+        trainer=builders.trainer.trainer(num_microbatches=16),
+        partitioner=builders.partitioner.pjit(num_partitions=4),
+        checkpoint=builders.checkpoint.checkpoint(
+            restore=builders.checkpoint.start(start, checkpoint)
+        ),
+    )
+
+
+def mt5_lm_adapt(
+    size: Literal["small", "base", "large", "xl", "xxl"] = "xxl",
+    files: Mapping[str, str | tuple[str, ...]] | None = None,
+    vocabulary: str = builders.vocabulary.MT5_PATH,
+    checkpoint: str | None = None,
+) -> fdl.Config[Train]:
+    """LM adaptation of mT5: 100,000 steps of prefix language modelling in all of mC4's languages.
+
+    Paper: Lester et al. 2021, https://arxiv.org/abs/2104.08691, section 2.2, for T5; the page of
+    mT0 for mT5. Language sampling: Xue et al. 2021, https://arxiv.org/abs/2010.11934, Table 6.
+    Source checkpoint: T5X's mt5_SIZE at step 1,000,000.
+    The original: 100,000 steps of 2,048 packed sequences of 512 tokens (104,857,600,000 tokens),
+    each cut at a random point into inputs and targets; targets of 256, languages sampled
+    proportionally to the number of their pages to the power of 0.3, no dropout.
+
+    Command: `python -m mtf.run "recipes.mt5_lm_adapt(size='base')"`; with a corpus per language
+    `python -m mtf.run "recipes.mt5_lm_adapt(size='base', files={'ro': 'ro.txt', 'en': 'en.txt'})"`.
+    Hardware: the page names none.
+    Expect: T5X's mt5_lm_adapted/SIZE at step 1,100,000 are the released models of this kind.
+
+    Deviations:
+      * mC4 is the hub's allenai/c4, streamed.
+      * The cut leaves at most 256 tokens behind it; T5's may come anywhere and truncates targets.
+      * With `files`, a corpus' rate is the number of its documents to the power of 0.3, relative
+        to the others': the paper's formula, not its table.
+      * The learning rate goes on as in pretraining (1/√step, so 0.001 to 0.00095), and the loss
+        is the sum over targets; the page names neither.
+      * XL and XXL are split over 4 partitions and recompute their layers in the backward pass.
+
+    Args:
+      size: of mT5.
+      files: name of a language → its text files, instead of mC4.
+      vocabulary: mT5's SentencePiece model.
+      checkpoint: another start, such as a local copy.
+    """
+    start = f"mt5_{size}"
+    words = builders.vocabulary.mt5(vocabulary)
+    data: builders.job.Data
+    if files is None:
+        data = builders.data.hub_stream(
+            words,
+            dataset="allenai/c4",
+            subsets=builders.data.mc4_subsets(),
+            inputs_length=512,
+            targets_length=256,
+            objective=builders.data.prefix_lm(),
+            inputs_add_eos=False,
+            window_documents=128,  # Of each of 107 languages, in each stream.
+        )
+    else:
+        data = builders.data.text_corpora(
+            words,
+            files=files,
+            inputs_length=512,
+            targets_length=256,
+            sampling_exponent=0.3,
+            objective=builders.data.prefix_lm(),
+            inputs_add_eos=False,
+        )
+    return builders.job.train(
+        model=_mt5(size, dropout_rate=0.0),
+        data=data,
+        optimizer=builders.optimizer.adafactor(builders.schedule.rsqrt(1.0, warmup_steps=10_000)),
+        train_steps=builders.checkpoint.RELEASED_STEPS[start] + _ADAPTATION_STEPS,
+        batch_size=2048,
+        partitioner=builders.partitioner.pjit(4 if size in ("xl", "xxl") else 1),
+        checkpoint=builders.checkpoint.checkpoint(
+            restore=builders.checkpoint.start(start, checkpoint)
+        ),
+    )
+
+
+def _train(
+    size: str,
+    num_partitions: int,
+    cache_dir: str | None,
+    vocabulary: str,
+    checkpoint: str | None,
+    train_steps: int,
+) -> fdl.Config[Train]:
+    return builders.job.train(
+        model=_mt5(size, dropout_rate=0.1),
+        data=builders.data.task_mixture(
+            "mt5_d4_gpt_sglue_train",
+            builders.vocabulary.mt5(vocabulary),
+            inputs_length=256,
+            targets_length=256,
+            loader="seqio" if cache_dir is None else "cache",
+            cache_dir=cache_dir,
+        ),
+        optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
+        train_steps=train_steps,
+        batch_size=128,
+        trainer=builders.trainer.trainer(eval_period=None),
+        partitioner=builders.partitioner.pjit(num_partitions),
+        checkpoint=builders.checkpoint.checkpoint(
+            period=5000, restore=builders.checkpoint.start(f"mt5_{size}", checkpoint)
+        ),
+    )
+
+
+def _mt5(size: str, dropout_rate: float) -> fdl.Config:
+    return builders.model.mt5(
+        size,
+        dropout_rate=dropout_rate,
+        remat_policy="full" if size in ("xl", "xxl") else "none",
+    )

@@ -1,0 +1,257 @@
+"""T0: multitask prompted fine-tuning, and rank evaluation (https://arxiv.org/abs/2110.08207).
+
+Sources: section 5 of the paper; bigscience-workshop/t-zero, training/README.md, which has the
+command for T0++; mesh_tensorflow/transformer/utils.py for what that command leaves to defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import fiddle as fdl
+
+from mtf import builders
+from mtf.jobs import Evaluate, Train
+
+_INPUTS_LENGTH = 1024
+_TARGETS_LENGTH = 256
+_FINETUNING_STEPS = 12_200
+_MODEL_PARALLELISM = 8
+_NUM_REPLICAS = 512 // _MODEL_PARALLELISM  # A v3-512 has 512 cores.
+
+
+def t0pp_xxl(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.T5_PATH,
+    checkpoint: str | None = None,
+    tokens_per_batch: int = 1_048_576,
+) -> fdl.Config[Train]:
+    """T0++ (11B): fine-tunes LM-adapted T5 XXL on all 54 training datasets of T0.
+
+    Paper: Sanh et al. 2022, section 5; its appendix has the datasets.
+    Source checkpoint: T5X's t5_1_1_lm100k_xxl at step 1,100,000.
+    The original command: `t5_mesh_transformer` on mixture `t0++_train`, cached, with the start
+    checkpoint's operative config, the constant learning rate 0.001, 1,048,576 tokens a batch,
+    inputs of 1024 and targets of 256, 2,048 tokens a microbatch and replica, model parallelism 8,
+    to step 1,112,200.
+
+    Command: `python -m mtf.cache t0++_train --output CACHE`, then
+    `python -m mtf.run "recipes.t0pp_xxl(cache_dir='CACHE')"`.
+    Hardware: TPU v3-512 (512 cores: 64 replicas of 8 partitions each).
+    Expect: rank accuracy, mean over prompts: RTE 85.3, CB 75.7, ANLI R1 47.1, R2 42.2, R3 44.1,
+    WSC 70.3, Winogrande 66.4, COPA 93.7, StoryCloze 96.5, HellaSwag 86.1, WiC 70.0. Of these,
+    WSC, COPA, HellaSwag and WiC are trained on.
+
+    Deviations, the same for all recipes of the family:
+      * The start checkpoint is T5X's conversion of the Mesh TensorFlow one.
+      * Dropout 0.1 is the paper's; the command has none and inherits the operative config's.
+      * The loss is divided by the positions of the batch's targets, padding included, as Mesh
+        TensorFlow does by default. An operative config may hold another constant; Adafactor's
+        updates do not depend on it (but for its epsilon of 1e-30).
+      * Microbatches are counted by Mesh TensorFlow's rule for 64 replicas. Here they only save
+        memory: loss and gradients do not depend on them.
+      * Packing gives each row as many examples as fit, so more than tensor2tensor's did.
+      * Checkpoints every 1,000 steps, all kept; the command leaves both to the operative config.
+      * Layers are recomputed in the backward pass, which saves memory and changes no value.
+      * Prompts that choose at random do so by a seed, so that a rerun renders the same text.
+
+    Args:
+      cache_dir: what `python -m mtf.cache` has written. None: none yet; `--set data.loader=seqio`
+        renders and tokenises as training goes on.
+      vocabulary: T5's SentencePiece model.
+      checkpoint: another start, such as a local copy.
+      tokens_per_batch: of inputs; divided by their length it is the batch size.
+    """
+    return _train("xxl", "t0++_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
+
+
+def t0p_xxl(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.T5_PATH,
+    checkpoint: str | None = None,
+    tokens_per_batch: int = 1_048_576,
+) -> fdl.Config[Train]:
+    """T0+ (11B): as T0++, on the datasets of T0 and those that GPT-3 was evaluated on.
+
+    Paper: Sanh et al. 2022, section 5. Source checkpoint, arguments and deviations:
+    as `t0pp_xxl`. The original command: the same with mixture `t0+_train`.
+
+    Command: `python -m mtf.run "recipes.t0p_xxl(cache_dir='CACHE')"`.
+    Hardware: TPU v3-512.
+    Expect: rank accuracy, mean over prompts: RTE 67.5, CB 59.2, ANLI R1 43.5, R2 39.8, R3 40.8,
+    WSC 62.2, Winogrande 62.5, COPA 92.2, StoryCloze 96.4, HellaSwag 86.1 (trained on), WiC 55.0.
+    """
+    return _train("xxl", "t0+_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
+
+
+def t0_xxl(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.T5_PATH,
+    checkpoint: str | None = None,
+    tokens_per_batch: int = 1_048_576,
+) -> fdl.Config[Train]:
+    """T0 (11B): as T0++, on the 38 datasets of T0's own training mixture.
+
+    Paper: Sanh et al. 2022, section 5. Source checkpoint, arguments and deviations:
+    as `t0pp_xxl`. The original command: the same with mixture `t0_train`.
+
+    Command: `python -m mtf.run "recipes.t0_xxl(cache_dir='CACHE')"`.
+    Hardware: TPU v3-512.
+    Expect: rank accuracy, mean over prompts: RTE 80.8, CB 70.1, ANLI R1 43.6, R2 38.7, R3 41.3,
+    WSC 61.5, Winogrande 59.9, COPA 90.0, StoryCloze 92.4, HellaSwag 33.6, WiC 56.6.
+    """
+    return _train("xxl", "t0_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
+
+
+def t0_3b(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.T5_PATH,
+    checkpoint: str | None = None,
+    tokens_per_batch: int = 1_048_576,
+) -> fdl.Config[Train]:
+    """T0 3B: T0's mixture on LM-adapted T5 XL.
+
+    Paper: Sanh et al. 2022, appendix (T0 at 3B). Source checkpoint: T5X's t5_1_1_lm100k_xl at step
+    1,100,000. Arguments and deviations: as `t0pp_xxl`. The original command: the same with mixture
+    `t0_train` and the operative config of t5.1.1.lm100k.xl.
+
+    Command: `python -m mtf.run "recipes.t0_3b(cache_dir='CACHE')"`.
+    Hardware: TPU v3-512 in the command for XXL; none is named for this size.
+    Expect: rank accuracy, mean over prompts: RTE 64.6, CB 45.4, ANLI R1 33.8, R2 33.1, R3 33.3,
+    WSC 65.1, Winogrande 51.0, COPA 72.4, StoryCloze 84.0, HellaSwag 27.3, WiC 50.7.
+    """
+    return _train("xl", "t0_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
+
+
+def t0_single_prompt_xxl(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.T5_PATH,
+    checkpoint: str | None = None,
+    tokens_per_batch: int = 1_048_576,
+) -> fdl.Config[Train]:
+    """T0 Single Prompt (11B): one prompt a dataset, for its original task.
+
+    Paper: Sanh et al. 2022, section 6.2 (the effect of more prompts). Source checkpoint, arguments
+    and deviations: as `t0pp_xxl`. The original command: the same with mixture
+    `t0_train_one_og_prompt`: 35 datasets, since three have no prompt for their original task.
+
+    Command: `python -m mtf.run "recipes.t0_single_prompt_xxl(cache_dir='CACHE')"`.
+    Hardware: TPU v3-512.
+    Expect: the paper shows figures, no table: medians over prompts below those of `t0_xxl`, and
+    a wider spread.
+    """
+    return _train(
+        "xxl", "t0_train_one_og_prompt", cache_dir, vocabulary, checkpoint, tokens_per_batch
+    )
+
+
+def t0_original_task_only_xxl(
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.T5_PATH,
+    checkpoint: str | None = None,
+    tokens_per_batch: int = 1_048_576,
+) -> fdl.Config[Train]:
+    """T0 Original Task Only (11B): all prompts that are for their dataset's original task.
+
+    Paper: Sanh et al. 2022, section 6.2 (5.7 prompts a dataset). Source checkpoint, arguments and
+    deviations: as `t0pp_xxl`. The original command: the same with mixture
+    `t0_train_all_og_prompts`.
+
+    Command: `python -m mtf.run "recipes.t0_original_task_only_xxl(cache_dir='CACHE')"`.
+    Hardware: TPU v3-512.
+    Expect: the paper shows figures, no table: medians over prompts between those of
+    `t0_single_prompt_xxl` and `t0_xxl`.
+    """
+    return _train(
+        "xxl", "t0_train_all_og_prompts", cache_dir, vocabulary, checkpoint, tokens_per_batch
+    )
+
+
+def t0_eval(
+    checkpoint: str | None = None,
+    size: Literal["xl", "xxl"] = "xxl",
+    cache_dir: str | None = None,
+    vocabulary: str = builders.vocabulary.T5_PATH,
+    tokens_per_batch: int = 262_144,
+) -> fdl.Config[Evaluate]:
+    """Rank evaluation of a T0 model on the nine held-out datasets.
+
+    Paper: Sanh et al. 2022, sections 5 and 6, and the appendix' table of all results.
+    Source checkpoint: the one to evaluate, such as step 1,112,200 of `t0pp_xxl`.
+    The original command: `t5_mesh_transformer` with `score_eval` on mixture `t0_eval_score_eval`,
+    split validation, cached, 262,144 tokens a batch, model parallelism 4.
+
+    Command: `python -m mtf.run "recipes.t0_eval(checkpoint='RUN/checkpoints/checkpoint_1112200')"`.
+    Hardware: TPU v3-128 (128 cores: 32 replicas of 4 partitions each).
+    Expect: the scores under `t0pp_xxl`, `t0p_xxl`, `t0_xxl` and `t0_3b`.
+
+    Deviations: microbatches are for training only, so the command's 2,048 tokens a microbatch have
+    no counterpart.
+
+    Args:
+      checkpoint: a checkpoint to evaluate; it must be set before the job runs.
+      size: xl for T0 3B, xxl for the others.
+      cache_dir: what `python -m mtf.cache t0_eval_score_eval` has written.
+      vocabulary: T5's SentencePiece model.
+      tokens_per_batch: of inputs; divided by their length it is the batch size.
+    """
+    return builders.job.evaluate(
+        model=builders.model.t5_1_1(size),
+        data=_mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False),
+        checkpoint=None if checkpoint is None else builders.checkpoint.restore(checkpoint),
+        batch_size=_batch_size(tokens_per_batch),
+        partitioner=builders.partitioner.pjit(num_partitions=4),
+    )
+
+
+def _train(
+    size: str,
+    mixture: str,
+    cache_dir: str | None,
+    vocabulary: str,
+    checkpoint: str | None,
+    tokens_per_batch: int,
+) -> fdl.Config[Train]:
+    start = f"t5_1_1_lm100k_{size}"
+    batch_size = _batch_size(tokens_per_batch)
+    model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="full")
+    model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
+    return builders.job.train(
+        model=model,
+        data=_mixture(mixture, cache_dir, vocabulary),
+        optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
+        train_steps=builders.checkpoint.RELEASED_STEPS[start] + _FINETUNING_STEPS,
+        batch_size=batch_size,
+        trainer=builders.trainer.trainer(
+            num_microbatches=_num_microbatches(batch_size), eval_period=None
+        ),
+        partitioner=builders.partitioner.pjit(num_partitions=_MODEL_PARALLELISM),
+        checkpoint=builders.checkpoint.checkpoint(
+            restore=builders.checkpoint.start(start, checkpoint)
+        ),
+    )
+
+
+def _mixture(name: str, cache_dir: str | None, vocabulary: str, *, pack: bool = True) -> fdl.Config:
+    return builders.data.task_mixture(
+        name,
+        builders.vocabulary.t5(vocabulary),
+        inputs_length=_INPUTS_LENGTH,
+        targets_length=_TARGETS_LENGTH,
+        cache_dir=cache_dir,
+        pack=pack,
+    )
+
+
+def _batch_size(tokens_per_batch: int) -> int:
+    """Sequences: Mesh TensorFlow divides by the longer of inputs and targets."""
+    return tokens_per_batch // max(_INPUTS_LENGTH, _TARGETS_LENGTH)
+
+
+def _num_microbatches(batch_size: int) -> int:
+    """Mesh TensorFlow's rule for 2,048 tokens a microbatch and replica."""
+    per_replica = max(1, batch_size // _NUM_REPLICAS)
+    size = 2048 // _INPUTS_LENGTH
+    while per_replica % size:
+        size -= 1
+    return per_replica // size

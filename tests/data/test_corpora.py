@@ -1,0 +1,257 @@
+"""Several corpora at rates: how often each is sampled, what is left out, and exact resumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mtf.data import text_loader
+from mtf.data.config import TextCorpora, TextFiles
+from mtf.data.loader import make_evaluations, make_train_iterator, provenance, sample_examples
+from mtf.data.objectives import PrefixLM, SpanCorruption
+from mtf.data.vocabularies import SentencePieceVocabulary
+from mtf.errors import UserError
+from tests.conftest import SHARED, needs_shared
+from tests.data.helpers import BYTES, restore, write
+from tests.data.test_loader import assert_same, examples_of_row, take
+
+SIZES = {"en": 1100, "ro": 111, "sw": 12}
+# What is trained on: a tenth is held out, but at most ten documents of each.
+NUM_TRAINING = {"en": 1090, "ro": 101, "sw": 11}
+
+
+def write_corpora(folder: Path) -> dict[str, str | tuple[str, ...]]:
+    """Writes documents `<NAME0000xxx>`, longer ones in `ro` and short ones in `en`."""
+    rng = np.random.default_rng(0)
+    sizes = {"en": 10, "ro": 30, "sw": 20}
+    return {
+        name: write(
+            folder / f"{name}.txt",
+            "".join(f"<{name}{i:04d}{'x' * rng.integers(1, sizes[name])}>\n" for i in range(count)),
+        )
+        for name, count in SIZES.items()
+    }
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> TextCorpora:
+    return TextCorpora(
+        vocabulary=BYTES,
+        task_feature_lengths={"inputs": 64, "targets": 64},
+        files=write_corpora(tmp_path),
+        objective=PrefixLM(),
+        num_held_out=10,
+    )
+
+
+def stored(iterator: Any) -> dict[str, Any]:
+    text = json.dumps(iterator.get_state())
+    assert len(text) < 20_000
+    state: dict[str, Any] = json.loads(text)
+    return state
+
+
+def documents_in(batches: list[Any]) -> list[str]:
+    """The names of the documents; all are short enough to be one example."""
+    names = []
+    for batch in batches:
+        for row in range(len(batch["encoder_input_tokens"])):
+            for inputs, targets in examples_of_row(batch, row):
+                text = BYTES.decode(inputs) + BYTES.decode(targets)
+                found = re.fullmatch(r"<(\w\w\d{4})x+>", text)
+                assert found
+                names.append(found[1])
+    return names
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {name: n**0.3 for name, n in NUM_TRAINING.items()}),
+        ({"sampling_exponent": 0.0}, {"en": 1, "ro": 1, "sw": 1}),
+        ({"sampling_exponent": 1.0}, NUM_TRAINING),
+        ({"rates": {"sw": 2.0, "en": 5.0, "ro": 3.0}}, {"en": 5, "ro": 3, "sw": 2}),
+    ],
+)
+def test_corpora_are_sampled_at_their_rates(
+    corpora: TextCorpora, pack: bool, settings: dict[str, Any], expected: dict[str, float]
+) -> None:
+    data = dataclasses.replace(corpora, pack=pack, **settings)
+    # In the middle, with the corpora in the middle of some epoch, another process goes on.
+    iterator = make_train_iterator(data, batch_size=8)
+    batches = take(iterator, 157)
+    state = stored(iterator)
+    iterator = make_train_iterator(data, batch_size=8)
+    iterator.set_state(state)
+    batches += take(iterator, 343)
+    counts = Counter(name[:2] for name in documents_in(batches))
+    total = counts.total()
+    assert total >= 4000
+    for name, rate in expected.items():
+        share = rate / sum(expected.values())
+        # A thousand and more are counted; what waits in open rows and the last thousand of the
+        # mixed sequence, of which some rows have taken more than others, make the difference.
+        assert abs(counts[name] - total * share) < 0.02 * total
+
+
+def test_each_corpus_is_used_once_an_epoch_without_its_held_out_documents(
+    corpora: TextCorpora,
+) -> None:
+    data = dataclasses.replace(corpora, pack=False)
+    held_out = {
+        re.findall(r"<(\w\w\d{4})", BYTES.decode([*inputs, *targets]))[0]
+        for inputs, targets in sample_examples(data, 1000)
+    }
+    assert Counter(name[:2] for name in held_out) == {"en": 10, "ro": 10, "sw": 1}
+    # One row: the documents of a corpus come in the order of its epochs.
+    used = defaultdict(list)
+    for name in documents_in(take(make_train_iterator(data, batch_size=1), 4000)):
+        used[name[:2]].append(name)
+    for corpus, size in NUM_TRAINING.items():
+        everything = {f"{corpus}{i:04d}" for i in range(SIZES[corpus])} - held_out
+        epochs = [used[corpus][i : i + size] for i in range(0, len(used[corpus]) - size + 1, size)]
+        assert epochs
+        assert all(sorted(epoch) == sorted(everything) for epoch in epochs)
+        assert len(epochs) < 2 or epochs[0] != epochs[1]
+
+
+def test_rows_do_not_keep_to_one_corpus(tmp_path: Path, corpora: TextCorpora) -> None:
+    """Two corpora in turn and an even number of rows: no row may have only one of them."""
+    files = {name: corpora.files[name] for name in ("en", "ro")}
+    data = dataclasses.replace(corpora, files=files, sampling_exponent=0.0, pack=False)
+    batches = take(make_train_iterator(data, batch_size=8), 200)
+    for row in range(8):
+        rows = [{k: v[row : row + 1] for k, v in batch.items()} for batch in batches]
+        counts = Counter(name[:2] for name in documents_in(rows))
+        assert 60 < counts["en"] < 140
+
+
+@pytest.mark.parametrize("objective", [PrefixLM(), SpanCorruption(merge_documents=4)])
+@pytest.mark.parametrize("pack", [True, False])
+def test_resuming_gives_the_same_batches_in_any_number_of_processes(
+    corpora: TextCorpora, objective: Any, pack: bool
+) -> None:
+    data = dataclasses.replace(corpora, objective=objective, pack=pack)
+    whole = make_train_iterator(data, batch_size=8)
+    halves = [make_train_iterator(data, batch_size=8, shard_id=i, num_shards=2) for i in range(2)]
+    expected = take(whole, 45)
+    joined = [
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for parts in zip(*(take(half, 45) for half in halves), strict=True)
+    ]
+    assert_same(joined, expected)
+    state = stored(halves[0]) | stored(halves[1])
+    assert state == stored(whole)
+    quarter = make_train_iterator(data, batch_size=8, shard_id=1, num_shards=4)
+    quarter.set_state(state)
+    expected = [{k: v[2:4] for k, v in batch.items()} for batch in take(whole, 60)]
+    assert_same(take(quarter, 60), expected)
+
+
+def test_a_corpus_smaller_than_a_group_of_documents_is_one_segment_or_more(
+    corpora: TextCorpora,
+) -> None:
+    data = dataclasses.replace(
+        corpora, objective=SpanCorruption(), rates={"en": 1.0, "ro": 1.0, "sw": 8.0}
+    )
+    text = ""
+    for batch in take(make_train_iterator(data, batch_size=2), 40):
+        for row in range(2):
+            for example in examples_of_row(batch, row):
+                text += BYTES.decode(restore(*example, 259))
+    found = Counter(re.findall(r"<(sw\d{4})x+>", text))
+    assert len(found) == NUM_TRAINING["sw"]
+
+
+def test_a_resume_at_other_rates_is_refused(corpora: TextCorpora) -> None:
+    state = stored(make_train_iterator(corpora, batch_size=4))
+    other = make_train_iterator(dataclasses.replace(corpora, sampling_exponent=0.5), batch_size=4)
+    with pytest.raises(
+        UserError, match=r"\[en\]=1090 of \w+ at 33.0151;.* now, \[en\]=1090 of \w+ at 8.15"
+    ):
+        other.set_state(state)
+
+
+def test_each_corpus_is_evaluated_by_itself(
+    corpora: TextCorpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluations = make_evaluations(corpora, batch_size=4)
+    assert list(evaluations) == ["held_out_en", "held_out_ro", "held_out_sw"]
+    for name, batches in evaluations.items():
+        names = documents_in(list(batches()))
+        assert {found[:2] for found in names} == {name[-2:]}
+        assert len(names) == len(set(names)) == {"en": 10, "ro": 10, "sw": 1}[name[-2:]]
+    first, second, third, fourth = sample_examples(corpora, 4)
+    corpora_of = [BYTES.decode([*e.inputs, *e.targets])[1:3] for e in (first, second, third)]
+    assert corpora_of == ["en", "ro", "sw"]
+    assert BYTES.decode([*fourth.inputs, *fourth.targets])[1:3] == "en"
+    monkeypatch.setattr(text_loader, "MAX_EVALUATIONS", 2)
+    (joined,) = make_evaluations(corpora, batch_size=4).values()
+    assert len(documents_in(list(joined()))) == 21
+
+
+def test_provenance_names_sizes_and_rates(corpora: TextCorpora) -> None:
+    found = provenance(corpora)["corpora"]
+    total = sum(n**0.3 for n in NUM_TRAINING.values())
+    assert {name: part["documents"] for name, part in found.items()} == NUM_TRAINING
+    assert found["ro"]["rate"] == pytest.approx(101**0.3 / total)
+
+
+def test_adding_a_corpus_leaves_the_others_order_as_it_is(corpora: TextCorpora) -> None:
+    def order(*names: str) -> list[str]:
+        data = dataclasses.replace(
+            corpora, files={name: corpora.files[name] for name in names}, pack=False
+        )
+        used = documents_in(take(make_train_iterator(data, batch_size=1), 60))
+        return list(itertools.islice((name for name in used if name.startswith("ro")), 10))
+
+    assert order("ro", "en") == order("sw", "ro")
+
+
+@needs_shared
+def test_the_declaration_of_human_rights_in_16_languages() -> None:
+    folder = SHARED / "data" / "text" / "udhr"
+    data = TextCorpora(
+        vocabulary=SentencePieceVocabulary(
+            str(SHARED / "data" / "vocabularies" / "mt5.spiece.model"), extra_ids=0
+        ),
+        task_feature_lengths={"inputs": 512, "targets": 256},
+        files={path.stem: str(path) for path in sorted(folder.glob("*.txt"))},
+        objective=PrefixLM(),
+    )
+    assert len(data.files) == 16
+    batch = next(make_train_iterator(data, batch_size=8))
+    assert (batch["decoder_segment_ids"] > 0).mean() > 0.95
+    assert len(make_evaluations(data, batch_size=8)) == 16
+
+
+@needs_shared
+def test_romanian_glosses_have_the_lengths_of_the_romanian_models() -> None:
+    data = TextFiles(
+        vocabulary=SentencePieceVocabulary(
+            str(SHARED / "data" / "vocabularies" / "mt5.spiece.model"), extra_ids=0
+        ),
+        task_feature_lengths={"inputs": 512, "targets": 114},
+        files=str(SHARED / "data" / "text" / "ro_wordnet_glosses.txt"),
+        inputs_add_eos=False,
+        normalization="romanian_diacritics",
+        pack=False,
+    )
+    lengths = Counter[tuple[int, int]]()
+    for batch in take(make_train_iterator(data, batch_size=4), 30):
+        inputs = (batch["encoder_input_tokens"] != 0).sum(axis=1)
+        targets = (batch["decoder_target_tokens"] != 0).sum(axis=1)
+        lengths.update(zip(inputs.tolist(), targets.tolist(), strict=True))
+    # 128 glosses are some 3,600 tokens: six full segments, and what remains of the group.
+    assert lengths[511, 114] > 90
+    assert max(lengths)[0] == 511
+    assert max(targets for _, targets in lengths) == 114

@@ -1,0 +1,461 @@
+"""Streaming: disjoint and complete streams, exact resumes, bounded memory, what can go wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from mtf.data import hub, stream_loader
+from mtf.data.config import HubStream
+from mtf.data.loader import make_evaluations, make_train_iterator, provenance, sample_examples
+from mtf.data.objectives import PrefixLM, SpanCorruption
+from mtf.data.packing import Batch
+from mtf.data.row_streams import BatchIterator
+from mtf.data.vocabularies import SentencePieceVocabulary
+from mtf.errors import UserError
+from tests.data.helpers import BYTES
+from tests.data.test_loader import assert_same, examples_of_row, take
+
+pytest.importorskip("datasets")
+
+LENGTHS = {"inputs": 64, "targets": 64}
+
+
+def write_files(folder: Path, num_files: int, num_documents: int, kind: str = "jsonl") -> str:
+    """Writes documents `<FFDDDD…>`, told apart by file and number; returns their pattern."""
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(num_files)
+    for file in range(num_files):
+        texts = [f"<{file:02d}{i:04d}{'x' * rng.integers(1, 50)}>" for i in range(num_documents)]
+        if kind == "parquet":
+            import pyarrow
+            import pyarrow.parquet
+
+            table = pyarrow.table({"text": texts, "id": range(num_documents)})
+            pyarrow.parquet.write_table(table, folder / f"{file:02d}.parquet", row_group_size=7)
+        else:
+            lines = (json.dumps({"text": text}) + "\n" for text in texts)
+            (folder / f"{file:02d}.jsonl").write_text("".join(lines))
+    return str(folder / f"*.{kind}")
+
+
+def stream(pattern: str, **values: Any) -> HubStream:
+    settings: dict[str, Any] = {
+        "vocabulary": BYTES,
+        "task_feature_lengths": LENGTHS,
+        "dataset": "parquet" if pattern.endswith("parquet") else "json",
+        "data_files": pattern,
+        "objective": PrefixLM(),
+        "num_streams": 4,
+        "window_documents": 16,
+    }
+    return HubStream(**settings | values)
+
+
+def documents_of(batches: list[Batch], first_row: int = 0, num_rows: int | None = None) -> str:
+    """The text of some rows, in order; PrefixLM's inputs and targets follow each other."""
+    text = ""
+    for batch in batches:
+        rows = range(first_row, first_row + (num_rows or len(batch["encoder_input_tokens"])))
+        for row in rows:
+            for inputs, targets in examples_of_row(batch, row):
+                text += BYTES.decode(inputs) + BYTES.decode(targets)
+    return text
+
+
+def names_in(text: str) -> list[str]:
+    assert re.fullmatch(r"(<\d{6}x+>)*", text)
+    return re.findall(r"<(\d{6})x+>", text)
+
+
+def all_names(num_files: int, num_documents: int) -> set[str]:
+    return {f"{file:02d}{i:04d}" for file in range(num_files) for i in range(num_documents)}
+
+
+def stored(iterator: BatchIterator) -> dict[str, Any]:
+    text = json.dumps(iterator.get_state())
+    assert len(text) < 100_000
+    state: dict[str, Any] = json.loads(text)
+    return state
+
+
+# Completeness.
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("num_files", [1, 3, 4, 7])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_streams_are_disjoint_and_complete_in_every_epoch(
+    tmp_path: Path, kind: str, num_files: int, shuffle: bool
+) -> None:
+    """60 documents a file, fewer or more files than streams; two processes with 2 streams each."""
+    data = stream(write_files(tmp_path, num_files, 60, kind), pack=False, shuffle=shuffle)
+    shards = [make_train_iterator(data, batch_size=4, shard_id=i, num_shards=2) for i in range(2)]
+    batches = [take(shard, 3 * 60 * num_files // 4 + 200) for shard in shards]
+    used = [names_in(documents_of(batches[i // 2], i % 2, 1)) for i in range(4)]
+    parts = [set(names) for names in used]
+    assert set.union(*parts) == all_names(num_files, 60)
+    assert sum(map(len, parts)) == 60 * num_files
+    for names, part in zip(used, parts, strict=True):
+        epochs = [names[i : i + len(part)] for i in (0, len(part), 2 * len(part))]
+        assert all(sorted(epoch) == sorted(part) for epoch in epochs)
+        assert (epochs[0] != epochs[1]) == shuffle
+        assert (epochs[0] != sorted(epochs[0])) == shuffle
+
+
+def test_packing_several_rows_a_stream_loses_nothing(tmp_path: Path) -> None:
+    data = stream(write_files(tmp_path, 2, 150), num_streams=2)
+    iterator = make_train_iterator(data, batch_size=6)
+    batches = take(iterator, 60)
+    for number in range(2):
+        found = Counter(names_in_any_order(batches, range(3 * number, 3 * number + 3)))
+        state = stored(iterator)[str(number)]
+        for inputs, targets in (example for row in state["open"] for example in row):
+            found.update(names_in(documents_of_example(inputs, targets)))
+        # Rows are closed out of their order, but what was read is in one of them, or waits.
+        epoch, mine = state["subsets"][""]["window"]["epoch"], all_names(2, 150)
+        mine = {name for name in mine if name.startswith(f"{number:02d}")}
+        assert epoch > 1
+        assert set(found) == mine
+        assert set(found.values()) <= {epoch, epoch + 1}
+
+
+def names_in_any_order(batches: list[Batch], rows: range) -> list[str]:
+    return [
+        name
+        for batch in batches
+        for row in rows
+        for example in examples_of_row(batch, row)
+        for name in names_in(documents_of_example(*example))
+    ]
+
+
+@pytest.mark.parametrize("num_shards", [2, 4])
+def test_the_global_batch_does_not_depend_on_the_number_of_processes(
+    tmp_path: Path, num_shards: int
+) -> None:
+    data = stream(write_files(tmp_path, 5, 40), objective=SpanCorruption(merge_documents=4))
+    whole = take(make_train_iterator(data, batch_size=8), 40)
+    shards = [
+        take(make_train_iterator(data, batch_size=8, shard_id=i, num_shards=num_shards), 40)
+        for i in range(num_shards)
+    ]
+    joined = [
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for parts in zip(*shards, strict=True)
+    ]
+    assert_same(joined, whole)
+
+
+# Resuming.
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("num_files", [2, 5])
+def test_resuming_gives_the_same_batches(tmp_path: Path, kind: str, num_files: int) -> None:
+    data = stream(
+        write_files(tmp_path, num_files, 50, kind), objective=SpanCorruption(merge_documents=4)
+    )
+    iterator = make_train_iterator(data, batch_size=8)
+    states, batches = {0: stored(iterator)}, []
+    for step in range(1, 120):
+        batches.append(next(iterator))
+        if step in (1, 17, 18, 64):
+            states[step] = stored(iterator)
+    for step, state in states.items():
+        resumed = make_train_iterator(data, batch_size=8)
+        resumed.set_state(state)
+        assert stored(resumed) == state
+        assert_same(take(resumed, 50), batches[step : step + 50])
+
+
+def test_resuming_with_another_number_of_processes(tmp_path: Path) -> None:
+    data = stream(write_files(tmp_path, 5, 50))
+    whole = make_train_iterator(data, batch_size=8)
+    take(whole, 33)
+    halves = [make_train_iterator(data, batch_size=8, shard_id=i, num_shards=2) for i in range(2)]
+    for half in halves:
+        take(half, 33)
+    union = stored(halves[0]) | stored(halves[1])
+    assert union == stored(whole)
+    last = make_train_iterator(data, batch_size=8, shard_id=3, num_shards=4)
+    last.set_state(union)
+    expected = [{k: v[6:] for k, v in batch.items()} for batch in take(whole, 30)]
+    assert_same(take(last, 30), expected)
+
+
+def test_an_iterator_in_use_can_go_back(tmp_path: Path) -> None:
+    iterator = make_train_iterator(stream(write_files(tmp_path, 4, 30)), batch_size=4)
+    take(iterator, 7)
+    state = stored(iterator)
+    expected = take(iterator, 40)
+    iterator.set_state(state)
+    assert_same(take(iterator, 40), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"normalization": "romanian_diacritics"}, "normalization=romanian_diacritics now"),
+        ({"inputs_add_eos": False}, "inputs_add_eos=False now, inputs_add_eos=True then"),
+        ({"objective": PrefixLM(merge_documents=2)}, r"objective=PrefixLM\(merge_documents=2"),
+        ({"task_feature_lengths": {"inputs": 60, "targets": 60}}, "'inputs': 60.* now"),
+        ({"window_documents": 17}, "window_documents=17 now, window_documents=16 then"),
+        ({"seed": 3}, "seed=3 now, seed=0 then"),
+    ],
+)
+def test_a_place_of_another_run_is_refused(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    data = stream(write_files(tmp_path, 4, 9))
+    state = stored(make_train_iterator(data, batch_size=4))
+    with pytest.raises(UserError, match=named):
+        make_train_iterator(dataclasses.replace(data, **changes), batch_size=4).set_state(state)
+
+
+def test_resuming_reads_no_more_than_a_window_and_no_window_is_larger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = stream(write_files(tmp_path, 4, 300), num_streams=4, window_documents=32)
+    texts_read: list[str] = []
+    windows: list[int] = []
+    read, read_window = hub.Split.text, stream_loader._Reader._read
+
+    def text(self: hub.Split, row: Any) -> str:
+        texts_read.append(read(self, row))
+        return texts_read[-1]
+
+    def window(self: Any, place: Any) -> Any:
+        found = read_window(self, place)
+        windows.append(len(found.texts))
+        return found
+
+    monkeypatch.setattr(hub.Split, "text", text)
+    monkeypatch.setattr(stream_loader._Reader, "_read", window)
+    iterator = make_train_iterator(data, batch_size=4, prefetch=0)
+    batches = take(iterator, 200)
+    assert max(windows) == 32
+    state = stored(iterator)
+    del iterator, batches
+    texts_read.clear()
+    resumed = make_train_iterator(data, batch_size=4, prefetch=0)
+    resumed.set_state(state)
+    next(resumed)
+    # Of each stream the window in use, and the one that is read ahead; perhaps one after those.
+    assert len(texts_read) <= 4 * 3 * 32
+
+
+def test_no_thread_outlives_its_iterator(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    iterator = make_train_iterator(stream(write_files(tmp_path, 4, 30)), batch_size=4)
+    next(iterator)
+    workers = [t for t in set(threading.enumerate()) - before if t.name.startswith("data")]
+    assert workers
+    del iterator
+    for worker in workers:
+        worker.join(timeout=10)
+        assert not worker.is_alive()
+
+
+# Subsets.
+
+
+def open_as(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes each subset NAME of any dataset be the files of `folder/NAME`."""
+    import datasets
+
+    load = datasets.load_dataset
+
+    def load_dataset(path: str, name: str | None, **values: Any) -> Any:
+        files = str(folder / str(name) / "*.jsonl")
+        return load("json", data_files={"train": files, "validation": files}, streaming=True)
+
+    hub._load.cache_clear()
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+
+
+def test_subsets_are_sampled_at_their_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = {"ro": 6.0, "en": 3.0, "sw": 1.0}
+    for number, name in enumerate(rates, start=1):
+        folder = tmp_path / name
+        write_files(folder, 4, 50)
+        for path in folder.iterdir():
+            path.write_text(re.sub(r"<\d\d", f"<{number:02d}", path.read_text()))
+    open_as(tmp_path, monkeypatch)
+    data = stream("x.jsonl", dataset="mc4", data_files=None, subsets=rates)
+    iterator = make_train_iterator(data, batch_size=8)
+    counts, batches = Counter[str](), []
+    for step in range(300):
+        if step == 111:
+            state = stored(iterator)
+            iterator = make_train_iterator(data, batch_size=8)
+            iterator.set_state(state)
+        batches.append(next(iterator))
+    for batch in batches:
+        for row in range(8):
+            for example in examples_of_row(batch, row):
+                counts[names_in(documents_of_example(*example))[0][:2]] += 1
+    total = counts.total()
+    assert total > 2400
+    for number, rate in enumerate(rates.values(), start=1):
+        # What waits in open rows is the difference: 8 rows of each of 4 streams.
+        assert abs(counts[f"{number:02d}"] - total * rate / 10) < 20
+    evaluations = make_evaluations(data, batch_size=8)
+    assert list(evaluations) == ["validation_ro", "validation_en", "validation_sw"]
+    monkeypatch.setattr(stream_loader, "MAX_EVALUATIONS", 2)
+    assert list(make_evaluations(data, batch_size=8)) == ["validation"]
+
+
+def documents_of_example(inputs: list[int], targets: list[int]) -> str:
+    return BYTES.decode(inputs) + BYTES.decode(targets)
+
+
+# Evaluation.
+
+
+def test_the_first_documents_of_the_split_are_evaluated(tmp_path: Path) -> None:
+    train, validation = write_files(tmp_path / "t", 4, 9), write_files(tmp_path / "v", 2, 30)
+    data = stream(
+        train,
+        dataset="json",
+        data_files={"train": train, "validation": validation},
+        eval_documents=40,
+    )
+    expected = sorted(all_names(2, 30))[:40]
+    for num_shards in (1, 2):
+        found = ""
+        for shard_id in range(num_shards):
+            evaluations = make_evaluations(
+                data, batch_size=4, shard_id=shard_id, num_shards=num_shards
+            )
+            assert list(evaluations) == ["validation"]
+            first, again = (list(evaluations["validation"]()) for _ in range(2))
+            assert_same(first, again)
+            found += documents_of(first)
+        assert sorted(names_in(found)) == expected
+    assert len(sample_examples(data, 5)) == 5
+
+
+def test_without_the_split_nothing_is_evaluated(tmp_path: Path) -> None:
+    data = stream(write_files(tmp_path, 4, 9))
+    assert make_evaluations(data, batch_size=4) == {}
+    assert make_evaluations(dataclasses.replace(data, eval_split=None), batch_size=4) == {}
+    assert sample_examples(data, 5) == []
+
+
+# What can go wrong.
+
+
+def test_reading_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = stream(write_files(tmp_path, 4, 40))
+    expected = take(make_train_iterator(data, batch_size=4), 100)
+    monkeypatch.setattr(stream_loader, "RETRY_DELAYS", (0.0, 0.0, 0.0))
+    read, num_calls = hub.Split.text, 0
+
+    def text(self: hub.Split, row: Any) -> str:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls % 97 == 0:
+            raise ConnectionError("the connection was reset")
+        return read(self, row)
+
+    monkeypatch.setattr(hub.Split, "text", text)
+    assert_same(take(make_train_iterator(data, batch_size=4), 100), expected)
+    assert num_calls > 3 * 97
+
+
+def test_a_network_that_stays_away_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_loader, "RETRY_DELAYS", (0.0, 0.0))
+
+    def text(self: hub.Split, row: Any) -> str:
+        raise ConnectionError("no route to host")
+
+    data = stream(write_files(tmp_path, 4, 40))
+    monkeypatch.setattr(hub.Split, "text", text)
+    with pytest.raises(UserError, match=r"json \(train\) cannot be read: no route to host \(tri"):
+        next(make_train_iterator(data, batch_size=4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sharing", "message"),
+    [
+        ({}, {"batch_size": 6}, "4 streams cannot share a batch of 6 rows; expected a divisor"),
+        ({}, {"batch_size": 16, "num_shards": 8}, "4 streams cannot be shared by 8 processes"),
+        ({"split": "trian"}, {}, r"no split 'trian', only 'train'\. Did you mean train"),
+        ({"text_key": "txt"}, {}, r"no column 'txt', only 'text'\. Did you mean text"),
+        ({"data_files": "nothing*.jsonl"}, {}, "nothing.*no file, or none that holds a row"),
+        ({"num_streams": 512}, {"batch_size": 512}, "not one document; expected fewer data.num"),
+    ],
+)
+def test_impossible_streams_are_refused(
+    tmp_path: Path, changes: dict[str, Any], sharing: dict[str, int], message: str
+) -> None:
+    data = stream(write_files(tmp_path, 4, 9), **changes)
+    with pytest.raises(UserError, match=message):
+        next(make_train_iterator(data, **{"batch_size": 4} | sharing))
+
+
+def test_text_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": 7}\n')
+    data = stream(str(tmp_path / "a.jsonl"), num_streams=1)
+    with pytest.raises(UserError, match=r"json \(train\): 'text' is int; expected a string"):
+        next(make_train_iterator(data, batch_size=4))
+
+
+def test_text_without_a_token_is_named(tmp_path: Path) -> None:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the cat sat on the mat", "a dog ran to the park"] * 20),
+        model_prefix=str(tmp_path / "small"),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    (tmp_path / "blank.jsonl").write_text('{"text": " "}\n' * 40)
+    vocabulary = SentencePieceVocabulary(str(tmp_path / "small.model"))
+    data = stream(str(tmp_path / "blank.jsonl"), vocabulary=vocabulary)
+    with pytest.raises(UserError, match=r"data\.dataset: json has not one token"):
+        next(make_train_iterator(data, batch_size=4))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    hub._load.cache_clear()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"needs the package datasets.*mtf-jax\[tasks\]"):
+        make_train_iterator(stream("a.jsonl"), batch_size=4)
+
+
+def test_a_dataset_that_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def load_dataset(*_: Any, **__: Any) -> Any:
+        raise datasets.exceptions.DatasetNotFoundError("Dataset 'me/mine' doesn't exist\nor …")
+
+    hub._load.cache_clear()
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = stream("a.jsonl", dataset="me/mine", data_files=None)
+    with pytest.raises(UserError, match="me/mine was not found: Dataset 'me/mine' doesn't exist;"):
+        provenance_and_open(data)
+
+
+def provenance_and_open(data: HubStream) -> None:
+    assert "dataset=me/mine" in provenance(data)["data"]
+    make_train_iterator(data, batch_size=4)

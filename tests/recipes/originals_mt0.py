@@ -1,0 +1,205 @@
+"""mT0 and LM adaptation: settings of the original, and where they stand here. See `parity.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.recipes.rows import (
+    MT5_VOCABULARY,
+    REMAT,
+    T5X,
+    Row,
+    adafactor,
+    lengths,
+    network,
+    schedule,
+    seeds,
+    vocabulary,
+)
+
+MT0_PAGE = ("mt0_small", "mt0_base", "mt0_large", "mt0_xl", "mt0_xxl")
+_LM = ("mt5_lm_adapt",)
+_XMTF = ("mt0_xxl_xmtf",)
+_WIDE = "the page's one partition could not hold it; the repository has (4, 1, 1, 1)"
+
+ROWS = [
+    Row(MT0_PAGE, "MIXTURE_OR_TASK_NAME", "mt5_d4_gpt_sglue_train", "data.mixture_or_task_name"),
+    *lengths(MT0_PAGE, "TASK_FEATURE_LENGTHS", 256, 256),
+    Row(MT0_PAGE, "TRAIN_STEPS", 1_125_000, "train_steps"),
+    Row(
+        MT0_PAGE,
+        "USE_CACHED_TASKS",
+        False,
+        "data.loader",
+        "seqio",
+        derived="rendered and tokenised as training goes on",
+    ),
+    *(
+        Row(
+            (f"mt0_{size}",),
+            "INITIAL_CHECKPOINT_PATH",
+            f"gs://t5-data/pretrained_models/mt5/{size}/model.ckpt-1000000",
+            "checkpoint.restore.path",
+            f"{T5X}/mt5_{size}/checkpoint_1000000",
+            deviation="T5X's conversion of the same checkpoint"
+            + ("" if size == "xxl" else "; the page shows XXL only"),
+        )
+        for size in ("small", "base", "large", "xl", "xxl")
+    ),
+    Row((*MT0_PAGE, *_XMTF), "RestoreCheckpointConfig.mode", "specific", "checkpoint.restore.mode"),
+    Row(MT0_PAGE, "BATCH_SIZE (finetune.gin)", 128, "batch_size"),
+    Row(MT0_PAGE, "DROPOUT_RATE (finetune.gin)", 0.1, "model.network.dropout_rate"),
+    *schedule((*MT0_PAGE, *_XMTF), "constant", 0.001, 1000),
+    *adafactor((*MT0_PAGE, *_XMTF, *_LM)),
+    Row(MT0_PAGE, "DatasetConfig.pack", True, "data.pack"),
+    Row(MT0_PAGE, "LOSS_NORMALIZING_FACTOR", None, "model.loss_normalizing_factor"),
+    Row(MT0_PAGE, "SaveCheckpointConfig.period", 5000, "checkpoint.save.period"),
+    Row(MT0_PAGE, "SaveCheckpointConfig.keep", None, "checkpoint.save.keep"),
+    Row(
+        MT0_PAGE,
+        "EVAL_PERIOD",
+        1000,
+        "trainer.eval_period",
+        None,
+        deviation="20 batches of each of 464 tasks; the repository's scripts turn it off too",
+    ),
+    Row(
+        MT0_PAGE,
+        "Trainer.num_microbatches",
+        None,
+        "trainer.num_microbatches",
+        1,
+        derived="both mean the whole batch at once",
+    ),
+    Row(
+        ("mt0_small", "mt0_base", "mt0_large"),
+        "PjitPartitioner.num_partitions",
+        1,
+        "partitioner.num_partitions",
+    ),
+    Row(
+        ("mt0_xl", "mt0_xxl"),
+        "PjitPartitioner.num_partitions",
+        1,
+        "partitioner.num_partitions",
+        4,
+        deviation=_WIDE,
+    ),
+    Row(
+        ("mt0_xl", "mt0_xxl", *_XMTF, *_LM),
+        "recomputation",
+        None,
+        "model.network.remat_policy",
+        "full",
+        deviation=REMAT,
+    ),
+    *vocabulary((*MT0_PAGE, *_XMTF, *_LM), MT5_VOCABULARY, 0),
+    Row(
+        ("mt0_xxl",),
+        "T5Config.vocab_size of the page's gin file",
+        32128,
+        "model.network.vocab_size",
+        250112,
+        deviation="the page includes T5 1.1's gin file, which mT5's checkpoint does not fit",
+    ),
+    *network(
+        {
+            **{f"mt0_{size}": size for size in ("small", "base", "large", "xl", "xxl")},
+            "mt0_xxl_xmtf": "xxl",
+            "mt5_lm_adapt": "xxl",
+        },
+        250112,
+    ),
+    *seeds(MT0_PAGE),
+    Row(
+        _XMTF,
+        "data",
+        "bigscience/xP3",
+        "data.files",
+        "xP3/*/*.jsonl",
+        derived="the files of that dataset, downloaded",
+    ),
+    Row(_XMTF, "batch", 512, "batch_size"),
+    *lengths(_XMTF, "lengths", 1024, 1024),
+    Row(_XMTF, "pack", False, "data.pack"),
+    Row(_XMTF, "loss", "AVERAGE_PER_SEQUENCE", "model.loss_normalizing_factor"),
+    Row(_XMTF, "steps", 30_000, "train_steps", 1_030_000, derived="after the start's 1,000,000"),
+    Row(
+        _XMTF,
+        "start",
+        "mt5/xxl at 1000000",
+        "checkpoint.restore.path",
+        f"{T5X}/mt5_xxl/checkpoint_1000000",
+        derived="T5X's conversion",
+    ),
+    Row(_XMTF, "dropout (finetune.gin)", 0.1, "model.network.dropout_rate"),
+    Row(_XMTF, "num_microbatches (the repository)", 16, "trainer.num_microbatches"),
+    Row(
+        _XMTF,
+        "model_parallel_submesh (the repository)",
+        (4, 1, 1, 1),
+        "partitioner.num_partitions",
+        4,
+        derived="the number of its chips",
+    ),
+    Row(
+        _XMTF,
+        "SaveCheckpointConfig.period (the repository)",
+        500,
+        "checkpoint.save.period",
+        1000,
+        deviation="half as many checkpoints of 13B parameters, all kept",
+    ),
+    Row(_LM, "steps", 100_000, "train_steps", 1_100_000, derived="after the start's 1,000,000"),
+    Row(_LM, "batch size", 2048, "batch_size"),
+    Row(_LM, "length", 512, "data.task_feature_lengths.inputs"),
+    Row(_LM, "target length", 256, "data.task_feature_lengths.targets"),
+    Row(_LM, "packing", True, "data.pack"),
+    Row(_LM, "objective", "PrefixLM", "data.objective"),
+    Row(_LM, "EOS on inputs (the repository's tasks)", False, "data.inputs_add_eos"),
+    Row(
+        _LM,
+        "dropout",
+        None,
+        "model.network.dropout_rate",
+        0.0,
+        derived="both mean none",
+    ),
+    Row(
+        _LM,
+        "corpus",
+        "mC4",
+        "data.dataset",
+        "allenai/c4",
+        derived="the hub's copy, one configuration a language",
+    ),
+    # The mT5 paper's Table 6, in percent.
+    Row(_LM, "sampling of English", 5.67, "data.subsets.en-multi"),
+    Row(_LM, "sampling of Russian", 3.71, "data.subsets.ru"),
+    Row(_LM, "sampling of Spanish", 3.09, "data.subsets.es"),
+    Row(_LM, "sampling of German", 3.05, "data.subsets.de"),
+    Row(
+        _LM,
+        "start",
+        "mt5/xxl at 1000000",
+        "checkpoint.restore.path",
+        f"{T5X}/mt5_xxl/checkpoint_1000000",
+        derived="T5X's conversion; the argument `size` chooses another",
+    ),
+    *(
+        dataclasses.replace(
+            row,
+            setting=f"{row.setting} (the page has none)",
+            deviation="mT5's pretraining goes on",
+        )
+        for row in schedule(_LM, "constant * rsqrt_decay", 1.0, 10_000)
+    ),
+    Row(
+        _LM,
+        "PjitPartitioner.num_partitions (the page has none)",
+        None,
+        "partitioner.num_partitions",
+        4,
+        deviation="XXL needs more than one; small, base and large have 1",
+    ),
+]

@@ -1,0 +1,237 @@
+"""Fiddlers: what they make of a recipe's config, and that any recipe stands a smoke test."""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recipes
+from mtf import config as config_lib
+from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
+from mtf.errors import UserError
+from recipes import fiddlers
+from tests import small
+from tests.conftest import SHARED, needs_shared
+
+
+def applied(recipe: str, *fiddlers: str) -> Any:
+    """The job of a recipe with fiddlers, as the command line makes it."""
+    overrides = [config_lib.Override("apply", fiddler) for fiddler in fiddlers]
+    config = config_lib.apply_overrides(config_lib.resolve(f"recipes.{recipe}"), overrides)
+    config_lib.check(config)
+    return config_lib.build(config)
+
+
+TRAINING = sorted(set(recipes.__all__) - {"t0_eval"})
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_any_recipe_becomes_small(name: str) -> None:
+    before, job = applied(name), applied(name, "smoke_test")
+    network = job.model.network
+    stack = (network.num_encoder_layers + network.num_decoder_layers) * network.emb_dim
+    assert stack * network.mlp_dim < 50_000
+    assert network.vocab_size == before.model.network.vocab_size
+    assert network.dtype == "float32" and not network.scan_layers
+    assert job.train_steps <= 20 and job.batch_size <= 8
+    assert max(job.data.task_feature_lengths.values()) < 100
+    assert job.checkpoint.restore is None
+    assert job.checkpoint.save.period < job.train_steps
+    assert job.partitioner.mesh_shape(1) == (1, 1, 1)
+    assert job.model.loss_normalizing_factor == before.model.loss_normalizing_factor
+    assert job.optimizer == before.optimizer
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_smoke_test_needs_no_network(name: str) -> None:
+    before, data = applied(name).data, applied(name, "smoke_test").data
+    assert isinstance(data, TextFiles)
+    if isinstance(before, TextFiles):
+        assert data.files == before.files
+    else:
+        assert data.files is None
+    assert "://" not in getattr(data.vocabulary, "path", "")
+    if isinstance(before, HubStream):
+        assert data.objective == before.objective
+        assert data.inputs_add_eos == before.inputs_add_eos
+    assert data.vocabulary.vocab_size <= applied(name).model.network.vocab_size
+
+
+def test_a_smoke_test_keeps_local_data_and_vocabulary() -> None:
+    name = "t0pp_xxl(cache_dir='CACHE', vocabulary='t5.model')"
+    data = applied(name, "smoke_test").data
+    assert isinstance(data, TaskMixture)
+    assert (data.mixture_or_task_name, data.cache_dir) == ("t0++_train", "CACHE")
+    assert (data.vocabulary.path, data.vocabulary.extra_ids) == ("t5.model", 100)
+
+    data = applied("mt5_lm_adapt(files={'ro': 'ro.txt', 'en': 'en.txt'})", "smoke_test").data
+    assert isinstance(data, TextCorpora)
+    assert data.files == {"ro": "ro.txt", "en": "en.txt"}
+    assert data.vocabulary.vocab_size == 384  # 259 bytes and specials, 125 sentinels.
+
+    data = applied("ro_t5_base(files='ro.txt', vocabulary='ro.model')", "smoke_test").data
+    assert (data.files, data.vocabulary.path, data.vocabulary.extra_ids) == (
+        "ro.txt",
+        "ro.model",
+        0,
+    )
+    assert not data.inputs_add_eos
+
+
+def test_a_cache_keeps_its_vocabulary_even_if_that_is_remote() -> None:
+    data = applied("t0_xxl(cache_dir='CACHE')", "smoke_test").data
+    assert data.vocabulary.path.startswith("gs://")
+
+
+def test_a_mirror_and_local_files_are_local_data() -> None:
+    mirrored = ["data.loader=seqio", "data.data_dir=mirror"]
+    overrides = [*mirrored, config_lib.Override("apply", "smoke_test")]
+    config = config_lib.apply_overrides(config_lib.resolve("recipes.t0_xxl"), overrides)
+    assert config_lib.build(config).data.data_dir == "mirror"
+
+    files = ["data.dataset=json", "data.subsets=None", "data.data_files=en.jsonl"]
+    overrides = [*files, config_lib.Override("apply", "smoke_test")]
+    config = config_lib.apply_overrides(config_lib.resolve("recipes.t5_1_1_small_c4"), overrides)
+    job = config_lib.build(config)
+    assert job.data.data_files == "en.jsonl"
+    assert job.batch_size % job.data.num_streams == 0
+
+
+def test_a_smoke_test_takes_pythons_text_if_asked() -> None:
+    data = applied("mt0_xxl_xmtf", "smoke_test(python_text=True)").data
+    assert data.files is None and not data.pack
+
+
+def test_an_evaluation_becomes_small_too() -> None:
+    job = applied("t0_eval(checkpoint='run/checkpoints/checkpoint_20')", "smoke_test")
+    trained = applied("t0_xxl", "smoke_test").model.network
+    assert job.model.network == trained
+    assert job.batch_size <= 8
+    assert job.checkpoint.path == "run/checkpoints/checkpoint_20"
+
+
+def test_deterministic_is_t5xs() -> None:
+    job = applied("t5_1_1_small_c4", "deterministic")
+    assert (job.data.seed, job.random_seed, job.checkpoint.save.period) == (42, 42, 1000)
+
+
+def test_steps_count_from_the_start() -> None:
+    assert applied("t0pp_xxl", "short(steps=7)").train_steps == 1_100_007
+    assert applied("ro_t5_base", "short(steps=7)").train_steps == 7
+    job = applied("t0pp_xxl", "from_scratch")
+    assert (job.train_steps, job.checkpoint.restore) == (12_200, None)
+    assert applied("t0pp_xxl", "from_scratch", "short").train_steps == 100
+
+
+def test_the_others_set_what_they_say() -> None:
+    assert applied("t0pp_xxl", "microbatches(num_parts=32)").trainer.num_microbatches == 32
+    assert applied("ro_t5_base", "no_eval").trainer.eval_period is None
+    save = applied("t0pp_xxl", "frequent_checkpoints(period=50, keep=None)").checkpoint.save
+    assert (save.period, save.keep) == (50, None)
+    assert applied("t0pp_xxl", "float32").model.network.dtype == "float32"
+    assert applied("quickstart", "bfloat16", "scanned").model.network.dtype == "bfloat16"
+    assert applied("quickstart", "scanned").model.network.scan_layers
+    assert not applied("t0pp_xxl", "unrolled").model.network.scan_layers
+    assert applied("quickstart", "remat").model.network.remat_policy == "full"
+    assert applied("t0pp_xxl", "fsdp(num_devices=4)").partitioner.mesh_shape(64) == (2, 4, 8)
+    local = applied("t0pp_xxl", "local_cpu")
+    assert local.model.network.dtype == "float32" and not local.model.network.scan_layers
+    assert local.partitioner.mesh_shape(1) == (1, 1, 1)
+
+
+def test_a_fiddler_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(UserError, match="short has no argument step; it has: steps"):
+        applied("t0pp_xxl", "short(step=7)")
+
+
+@pytest.mark.parametrize("fiddler", ["short", "no_eval", "deterministic", "from_scratch"])
+def test_what_changes_training_refuses_an_evaluation(fiddler: str) -> None:
+    with pytest.raises(UserError, match=f"^{fiddler}: it changes how a job trains.*of Evaluate$"):
+        applied("t0_eval", fiddler)
+
+
+def test_fiddlers_are_documented_functions_that_return_nothing() -> None:
+    tree = ast.parse(Path(fiddlers.__file__).read_text())
+    public = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"]
+    page = (small.ROOT / "docs" / "recipes.md").read_text()
+    for function in public:
+        assert ast.unparse(function.returns) == "None"  # type: ignore[arg-type]
+        assert f"`{function.name}" in page
+
+
+# What follows trains for real: a process each, with few steps.
+
+FEW_STEPS = ["--apply", "smoke_test", "--set", "train_steps=2", "model.network.emb_dim=16"]
+FEW_STEPS += ["trainer.stats_period=1", "trainer.eval_period=None", "num_samples=0"]
+
+
+def first_metrics(recipe: str, folder: Path) -> dict[str, float]:
+    """Trains for two steps; what the first one measured, before anything was learned."""
+    small.run([f"recipes.{recipe}", *FEW_STEPS, "model_dir=run"], folder)
+    assert small.steps(folder / "run") == [2]
+    first, _ = small.read_metrics(folder / "run")
+    return first
+
+
+def test_real_run_of_t0pp_offline(tmp_path: Path) -> None:
+    first = first_metrics("t0pp_xxl", tmp_path)
+    # Divided by all positions of the targets, padding included; its rows are T5's.
+    filled = first["non_padding_fraction/decoder"]
+    assert first["loss"] == pytest.approx(filled * math.log(32128), rel=0.1)
+
+
+@needs_shared
+def test_real_run_of_t0pp_on_a_cache_of_the_datasets_at_hand(tmp_path: Path) -> None:
+    data = SHARED / "data"
+    vocabulary = str(data / "vocabularies" / "t5.spiece.model")
+    command = ["-m", "mtf.cache", "t0++_train", "--output", "cache", "--max-rows", "20"]
+    command += ["--only", *(f"{name}_*" for name in T0_AT_HAND), "--vocabulary", vocabulary]
+    command += ["--data-dir", str(data / "datasets")]
+    command += ["--templates", str(data / "promptsource" / "templates-0.2.3.tar.gz")]
+    environment = {**os.environ, "PYTHONPATH": str(small.ROOT)}
+    subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, check=True)
+    recipe = f"t0pp_xxl(cache_dir='cache', vocabulary='{vocabulary}')"
+    first = first_metrics(recipe, tmp_path)
+    filled = first["non_padding_fraction/decoder"]
+    assert first["loss"] == pytest.approx(filled * math.log(32128), rel=0.1)
+
+
+T0_AT_HAND = ("social_i_qa", "piqa", "trec", "rotten_tomatoes", "xsum")
+TEXT, WORDS = "{shared}/data/text", "{shared}/data/vocabularies"
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("recipe", "num_rows"),
+    [
+        (
+            f"ro_mt5_large(files='{TEXT}/ro_wordnet_glosses.txt', "
+            f"vocabulary='{WORDS}/mt5.spiece.model')",
+            250112,
+        ),
+        (f"mt5_lm_adapt(files={{corpora}}, vocabulary='{WORDS}/mt5.spiece.model')", 250112),
+        (
+            f"t5_1_1_small_c4(files='{TEXT}/en_wordnet_glosses.txt', "
+            f"vocabulary='{WORDS}/t5.spiece.model')",
+            32128,
+        ),
+    ],
+    ids=["ro_mt5_large", "mt5_lm_adapt", "t5_1_1_small_c4"],
+)
+def test_real_run_on_real_text_with_the_real_vocabulary(
+    recipe: str, num_rows: int, tmp_path: Path
+) -> None:
+    languages = sorted((SHARED / "data" / "text" / "udhr").glob("*.txt"))
+    assert len(languages) == 16
+    corpora = {file.stem: str(file) for file in languages}
+    first = first_metrics(recipe.format(shared=SHARED, corpora=corpora), tmp_path)
+    # An untrained network knows nothing of the next piece.
+    nats = first["loss_per_target_token"]
+    assert nats == pytest.approx(math.log(num_rows), rel=0.1)

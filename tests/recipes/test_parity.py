@@ -1,0 +1,79 @@
+"""Every recipe against its original, value by value, and the page that shows the tables."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+import recipes
+from mtf import config as config_lib
+from mtf.config.paths import parse_path
+from tests.recipes import parity
+from tests.recipes.regenerate import PAGE, page
+
+ROWS = [
+    pytest.param(name, row, id=f"{name}-{row.setting}-{row.path}")
+    for rows in parity.TABLES.values()
+    for row in rows
+    for name in row.recipes
+]
+
+# What an original always says, in the paths of our configs.
+SAID_OF_TRAINING = {
+    "batch_size",
+    "data.task_feature_lengths.inputs",
+    "data.task_feature_lengths.targets",
+    "data.vocabulary.path",
+    "model.network.dropout_rate",
+    "model.network.vocab_size",
+    "optimizer",
+    "optimizer.learning_rate.base_learning_rate",
+    "optimizer.learning_rate.factors",
+    "partitioner.num_partitions",
+    "train_steps",
+}
+
+
+@functools.cache
+def config_of(name: str) -> fdl.Config:
+    return config_lib.complete(config_lib.resolve(f"recipes.{name}"))
+
+
+def value_at(config: Any, path: str) -> Any:
+    """The value at a path; of a component, the name of what it builds."""
+    if path.startswith("data.subsets."):  # Keys such as `en-multi` are no Python names.
+        return config.data.subsets[path.removeprefix("data.subsets.")]
+    for step in parse_path(path):
+        config = getattr(config, step) if isinstance(config, fdl.Buildable) else config[step]
+    return fdl.get_callable(config).__name__ if isinstance(config, fdl.Buildable) else config
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS)
+def test_recipe_has_the_originals_value_or_says_why_not(name: str, row: parity.Row) -> None:
+    found = value_at(config_of(name), row.path)
+    assert found == row.expected and type(found) is type(row.expected)
+    if not (row.derived or row.deviation):
+        assert row.expected == row.original
+
+
+@pytest.mark.parametrize("name", sorted(set(recipes.__all__) - {"quickstart", "t0_eval"}))
+def test_whatever_an_original_says_of_training_is_in_its_table(name: str) -> None:
+    said = {row.path for rows in parity.TABLES.values() for row in rows if name in row.recipes}
+    assert said >= SAID_OF_TRAINING
+    assert "checkpoint.restore" in said or "checkpoint.restore.path" in said
+
+
+@pytest.mark.parametrize("name", sorted(set(recipes.__all__) - {"quickstart"}))
+def test_a_docstring_names_the_deviations_or_the_recipe_that_does(name: str) -> None:
+    text = getattr(recipes, name).__doc__
+    named = [getattr(recipes, other, None) for other in re.findall(r"`(\w+)`", text)]
+    assert "Deviations" in text or any("Deviations" in (r.__doc__ or "") for r in named if r)
+
+
+def test_the_page_shows_these_tables() -> None:
+    text = PAGE.read_text()
+    assert text == page(text), "run python -m tests.recipes.regenerate"
