@@ -194,7 +194,7 @@ def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) ->
                 f"The run's vocabulary {path} is not there; say where it is with --vocabulary "
                 "PATH.model, or export without a tokenizer by --vocabulary none."
             )
-        return SentencePieces(read_sentencepiece(path), known.vocabulary.extra_ids)
+        return SentencePieces(read_sentencepiece(path), known.vocabulary.num_added_ids)
     return Bytes() if arguments.model_type == "byt5" else None
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.data.vocabularies import RELEASED_MODELS, ByteVocabulary, SentencePieceVocabulary
 
-# The released models' own, public. Downloaded at first use.
-T5_PATH = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
-MT5_PATH = "gs://t5-data/vocabs/mc4.250000.100extra/sentencepiece.model"
+# Downloaded at first use.
+T5_PATH = RELEASED_MODELS["t5"]
+MT5_PATH = RELEASED_MODELS["mt5"]
 
 
 def byte(extra_ids: int = 0) -> fdl.Config[ByteVocabulary]:
@@ -22,7 +22,7 @@ def sentencepiece(path: str, extra_ids: int = 100) -> fdl.Config[SentencePieceVo
 
 
 def t5(path: str = T5_PATH) -> fdl.Config[SentencePieceVocabulary]:
-    """T5's 32,000 pieces and 100 sentinels above them."""
+    """T5's 32,000 pieces and 100 sentinels above them, which may be pieces of the model."""
     return sentencepiece(path, extra_ids=100)
 
 

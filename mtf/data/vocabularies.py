@@ -19,6 +19,12 @@ from mtf.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
+# The released models' own, readable by everyone; their sentinels are pieces of both.
+RELEASED_MODELS = {
+    "t5": "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model",
+    "mt5": "gs://t5-data/vocabs/mc4.250000.100extra/sentencepiece.model",
+}
+
 _NUM_BYTE_SPECIALS = 3
 _FIRST_BYTE_OUTSIDE_UTF8 = 0xF5
 
@@ -81,7 +87,7 @@ class SentencePieceVocabulary:
     `path` is a local file, or `gs://…`, which is downloaded once into the user's cache.
 
     As in SeqIO the extra ids are pieces `<extra_id_N>`, the 0th one last: the text `<extra_id_0>`
-    is encoded as one id. For mT5's model, whose last pieces are its sentinels, give `extra_ids=0`.
+    is encoded as one id. Where they are pieces of the model already, none are added.
     """
 
     path: str
@@ -112,6 +118,11 @@ class SentencePieceVocabulary:
         """The model file on this machine; one under gs:// is downloaded first."""
         return _local_file(self.path)
 
+    @property
+    def num_added_ids(self) -> int:
+        """How many of `extra_ids` are not pieces of the model already: all or none."""
+        return int(self._model.get_piece_size()) - _num_pieces(self.path)
+
     def sentinel(self, index: int) -> int:
         """Returns the id of sentinel `index`, counted from 0: `vocab_size - 1 - index`."""
         return _sentinel(self.vocab_size, index)
@@ -134,7 +145,7 @@ class SentencePieceVocabulary:
 
     def fingerprint(self) -> str:
         """Returns a hash of the model file's content, and the number of extra ids."""
-        return f"sentencepiece:{_sentencepiece_hash(self.path)}+{self.extra_ids}"
+        return f"sentencepiece:{_sentencepiece_hash(self.path)}+{self.num_added_ids}"
 
     @property
     def _model(self) -> SentencePieceProcessor:
@@ -190,10 +201,16 @@ def _load_sentencepiece(path: str, extra_ids: int) -> SentencePieceProcessor:
     try:
         if not content:
             raise RuntimeError("the file is empty")
-        processor.load_from_serialized_proto(content + extra)
+        processor.load_from_serialized_proto(content)
+        if extra and processor.piece_to_id(f"▁{_sentinel_text(0)}") == processor.unk_id():
+            processor.load_from_serialized_proto(content + extra)
     except RuntimeError as error:
         raise UserError(f"{path} is not a SentencePiece model: {error}") from error
     return processor
+
+
+def _num_pieces(path: str) -> int:
+    return int(_load_sentencepiece(path, 0).get_piece_size())
 
 
 def _serialized_piece(piece: str) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
@@ -121,6 +122,26 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> N
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"bad\.model is not a SentencePiece model"):
         SentencePieceVocabulary(str(path)).encode("text")
+
+
+def test_sentinels_that_are_pieces_of_the_model_are_not_added_again(
+    small_model: str, tmp_path: Path
+) -> None:
+    # As T5's `cc_all.32000.100extra`: the model with its extra ids as user-defined pieces.
+    proto = sentencepiece_model_pb2.ModelProto.FromString(Path(small_model).read_bytes())
+    for index in reversed(range(7)):
+        proto.pieces.add(piece=f"▁<extra_id_{index}>", score=0.0, type=4)
+    path = tmp_path / "with_sentinels.model"
+    path.write_bytes(proto.SerializeToString())
+    added = SentencePieceVocabulary(small_model, extra_ids=7)
+    text = "the <extra_id_0> sat <extra_id_6>"
+    for extra_ids in (0, 7):
+        own = SentencePieceVocabulary(str(path), extra_ids)
+        assert own.vocab_size == added.vocab_size
+        assert own.encode(text) == added.encode(text)
+        assert own.num_added_ids == 0
+        assert own.fingerprint() == SentencePieceVocabulary(str(path), 0).fingerprint()
+    assert added.num_added_ids == 7
 
 
 def test_negative_extra_ids_are_refused() -> None:

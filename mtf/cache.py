@@ -1,0 +1,272 @@
+"""`python -m mtf.cache MIXTURE --output DIR`: render and tokenise once, then train from that."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtf.data.command_line import add_vocabulary_options, chosen_vocabulary
+from mtf.errors import UserError
+
+if TYPE_CHECKING:
+    from mtf.data.cache.build import Plan, Progress
+
+_EPILOG = """\
+examples:
+  python -m mtf.cache t0++_train --output caches/t0 --vocabulary t5.spiece.model
+  python -m mtf.cache t0++_train --output caches/t0 --vocabulary t5.spiece.model \\
+      --data-dir datasets --skip-missing --only 'piqa_*' 'trec_*'
+  python -m mtf.cache t0++_train --output caches/t0 --check
+  python -m mtf.cache t0++_train --output caches/t0 --from-seqio p3 --vocabulary t5.spiece.model
+
+Killed or failed, it goes on where it was when it is run again: what is finished is kept.
+Exit status: 0 done, 1 --check found damage, 2 refused, 130 interrupted.
+"""
+_SECONDS_PER_LINE = 10.0
+_NUM_REASONS_SHOWN = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes or checks a cache as the command line says; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options, runner_options = _parser().parse_known_args(arguments)
+    try:
+        if runner_options and options.runner is None:
+            raise UserError(f"unknown options: {' '.join(runner_options)}; --help shows all")
+        return _check(options) if options.check else _write(options, runner_options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted: run the same command again to go on.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m mtf.cache",
+        description="Renders and tokenises a mixture, or one task, into a directory.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("mixture", metavar="MIXTURE", help="a mixture or a task, by name")
+    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="of the cache")
+    what = parser.add_argument_group("what")
+    add_vocabulary_options(what)
+    what.add_argument(
+        "--split",
+        nargs="+",
+        metavar="SPLIT",
+        help="default: train, and validation where there is one; validation of ranked tasks",
+    )
+    what.add_argument("--only", nargs="+", metavar="GLOB", help="tasks of such names")
+    what.add_argument(
+        "--max-rows", type=_positive, metavar="N", help="of every split, for a trial (default: all)"
+    )
+    what.add_argument(
+        "--seed", type=int, default=0, help="of templates' random choices (default: %(default)s)"
+    )
+    where = parser.add_argument_group("from where")
+    where.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="DATASET[/SUBSET]/SPLIT.parquet (default: MTF_DATA_DIR, else the Hugging Face hub)",
+    )
+    where.add_argument(
+        "--templates", metavar="PATH", help="promptsource's, archive or directory (MTF_PROMPTS)"
+    )
+    where.add_argument(
+        "--skip-missing", action="store_true", help="leave out tasks whose dataset is missing"
+    )
+    where.add_argument(
+        "--from-seqio",
+        metavar="DIR",
+        type=Path,
+        help="take the examples from SeqIO's caches (DIR/TASK/SPLIT.tfrecord-*), such as P3's",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--format",
+        choices=("array_record", "seqio"),
+        default="array_record",
+        help="seqio: TFRecords that SeqIO and T5X read with use_cached=True (default: %(default)s)",
+    )
+    how.add_argument(
+        "--num-workers", type=_positive, metavar="N", help="processes (default: one a core)"
+    )
+    how.add_argument(
+        "--num-shards", type=_positive, metavar="N", help="of a split (default: by its size)"
+    )
+    how.add_argument(
+        "--runner",
+        metavar="beam:RUNNER",
+        help="run on Beam (DirectRunner, DataflowRunner, …); its own options may follow",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing: read all of it, compare checksums"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
+    from mtf.data.cache import build
+    from mtf.prompts.templates import load_templates
+    from mtf.tasks.mixtures import mixture
+
+    templates = load_templates(options.templates) if options.templates else None
+    tasks = mixture(options.mixture, templates)
+    settings = build.Settings(
+        cache_dir=options.output,
+        vocabulary=chosen_vocabulary(options, tasks.vocabulary),
+        format=options.format,
+        splits=tuple(options.split) if options.split else None,
+        seed=options.seed,
+        num_shards=options.num_shards,
+        data_dir=options.data_dir,
+        only=tuple(options.only) if options.only else None,
+        skip_missing=options.skip_missing,
+        max_rows=options.max_rows,
+    )
+    if options.runner is not None:
+        from mtf.data.cache import beam
+
+        return int(beam.run(tasks, settings, options.runner, runner_options))
+    if options.from_seqio is not None:
+        from mtf.data.cache import from_seqio
+
+        plan = from_seqio.make_plan(tasks, settings, options.from_seqio)
+    else:
+        plan = build.make_plan(tasks, settings)
+    _say_what_is_left_out(plan)
+    num_workers = options.num_workers or len(os.sched_getaffinity(0))
+    start = time.perf_counter()
+    with _Display(plan) as display:
+        build.run_plan(plan, num_workers, display.report)
+    if not plan.infos:
+        print(f"{options.output}: all {len(plan.finished)} tasks are there")
+        return 0
+    _print_summary(plan, time.perf_counter() - start)
+    return 0
+
+
+def _say_what_is_left_out(plan: Plan) -> None:
+    from mtf.data.cache.build import NOT_CHOSEN
+    from mtf.data.cache.format import mixture_path
+
+    absent = {task: reason for task, reason in plan.absent.items() if reason != NOT_CHOSEN}
+    reasons = list(dict.fromkeys(absent.values()))
+    for reason in reasons[:_NUM_REASONS_SHOWN]:
+        num_tasks = sum(other == reason for other in absent.values())
+        print(f"left out ({num_tasks} tasks): {reason}", file=sys.stderr)
+    if len(reasons) > _NUM_REASONS_SHOWN:
+        where = mixture_path(plan.settings.cache_dir, plan.mixture.name)
+        print(
+            f"{len(absent)} tasks are left out for {len(reasons)} reasons: {where} will have all",
+            file=sys.stderr,
+        )
+
+
+def _print_summary(plan: Plan, seconds: float) -> None:
+    from mtf.data.cache.format import TaskInfo, read_json
+
+    cache_dir = plan.settings.cache_dir
+    infos = [read_json(cache_dir / name / "info.json", TaskInfo) for name in plan.infos]
+    splits = [split for info in infos for split in info.splits.values()]
+    num_examples = sum(split.num_examples for split in splits)
+    num_tokens = sum(sum(split.num_tokens.values()) for split in splits)
+    num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
+    print(
+        f"{cache_dir}: {len(infos)} tasks written in {seconds:.0f} s, "
+        f"{len(plan.finished)} were there, {len(plan.absent)} left out\n"
+        f"{num_examples:,} examples of {sum(split.num_rows for split in splits):,} rows "
+        f"({sum(split.num_dropped for split in splits):,} rows dropped by their templates), "
+        f"{num_tokens:,} tokens, {num_bytes / 1e6:,.1f} MB"
+    )
+
+
+class _Display:
+    """A progress bar on a terminal, else a line every ten seconds."""
+
+    def __init__(self, plan: Plan):
+        self._num_tasks, self._num_rows = len(plan.infos), plan.num_rows
+        self._start = self._last = time.perf_counter()
+        self._first_rows: int | None = None
+        self._bar: Any = None
+
+    def __enter__(self) -> _Display:
+        if sys.stderr.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.TaskProgressColumn(),
+                progress.TextColumn("{task.fields[rate]} examples/s"),
+                progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._task = self._bar.add_task("", total=self._num_rows, rate="…")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def report(self, done: Progress) -> None:
+        """Shows how far it is."""
+        now = time.perf_counter()
+        seconds = now - self._start
+        if self._first_rows is None:
+            self._first_rows = done.num_rows
+        rate = f"{done.num_examples / max(seconds, 1e-3):,.0f}"
+        tasks = f"{done.num_tasks}/{self._num_tasks} tasks"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done.num_rows, description=tasks, rate=rate)
+        elif now - self._last >= _SECONDS_PER_LINE:
+            self._last = now
+            left = (self._num_rows - done.num_rows) * seconds
+            eta = left / max(done.num_rows - self._first_rows, 1)
+            print(
+                f"{tasks}  {done.num_rows / max(self._num_rows, 1):.0%}  {rate} examples/s  "
+                f"ETA {eta:.0f} s",
+                file=sys.stderr,
+            )
+
+
+def _check(options: argparse.Namespace) -> int:
+    from mtf.data.cache.format import INCOMPLETE
+    from mtf.data.cache.reader import Cache, check_files
+
+    cache_dir: Path = options.output
+    names = list(Cache(cache_dir, options.mixture).mixture(options.mixture).tasks)
+    num_damaged = 0
+    for name, problems in check_files(cache_dir, names):
+        num_damaged += bool(problems)
+        for problem in problems:
+            print(problem)
+        if problems and (cache_dir / name).is_dir():
+            print(f"  delete {cache_dir / name} and cache {options.mixture} again")
+    unfinished = sorted(path.name for path in cache_dir.glob(f"*{INCOMPLETE}"))
+    if unfinished:
+        print(f"not finished: {', '.join(unfinished)}")
+    print(f"{len(names)} tasks read, {num_damaged} damaged")
+    return 1 if num_damaged else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""Reading a cache: tasks by name, examples by number.
+
+ArrayRecord's own reader is used, not Grain's data source over it: that one starts a pool of threads
+at every read, which takes longer than reading some records.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mtf.data.cache.format import (
+    INCOMPLETE,
+    CacheInfo,
+    Kind,
+    MixtureInfo,
+    RecordCodec,
+    ShardInfo,
+    SplitInfo,
+    TaskInfo,
+    cached_mixtures,
+    file_crc32,
+    mixture_path,
+    read_json,
+)
+from mtf.errors import UserError, did_you_mean
+
+# No read-ahead and no threads: records are read at random.
+_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+_READER_BUFFER_BYTES = 1 << 15
+# Reading several records at once goes through threads; one by one is faster up to so many.
+_NUM_SINGLE_READS = 4
+
+
+class Cache:
+    """A cache that is there.
+
+    Attributes:
+      path: its directory.
+      info: what all of it has in common.
+    """
+
+    def __init__(self, cache_dir: str | Path, mixture: str = "MIXTURE"):
+        """Opens the cache in a directory; `mixture` is what it is wanted for, for messages.
+
+        Raises:
+          UserError: there is none, or of another version.
+        """
+        self.path = Path(cache_dir).expanduser()
+        if not (self.path / "cache.json").is_file():
+            there = "has no token cache" if self.path.is_dir() else "does not exist"
+            raise UserError(
+                f"data.cache_dir: {cache_dir} {there}; "
+                f"make one: python -m mtf.cache '{mixture}' --output {cache_dir}"
+            )
+        self.info = read_json(self.path / "cache.json", CacheInfo)
+        self._wanted = mixture
+
+    def mixture(self, name: str) -> MixtureInfo:
+        """Returns a mixture of the cache, or one of its tasks as a mixture.
+
+        Raises:
+          UserError: it is not there.
+        """
+        path = mixture_path(self.path, name)
+        if path.is_file():
+            return read_json(path, MixtureInfo)
+        if (self.path / name / "info.json").is_file():
+            return MixtureInfo(name, "", self.task(name).fingerprint, {name: None})
+        if (self.path / (name + INCOMPLETE)).is_dir():
+            raise UserError(self._incomplete(name))
+        tasks = [file.parent.name for file in self.path.glob("*/info.json")]
+        known = list(cached_mixtures(self.path))
+        raise UserError(
+            f"the cache {self.path} has no mixture {name!r}, only {', '.join(known) or 'none'}."
+            f"{did_you_mean(name, [*known, *tasks])} To add it: {self._command(name)}"
+        )
+
+    def task(self, name: str) -> TaskInfo:
+        """Returns what a task of the cache holds.
+
+        Raises:
+          UserError: it is not there, or not complete.
+        """
+        path = self.path / name / "info.json"
+        if not path.is_file():
+            if (self.path / (name + INCOMPLETE)).is_dir():
+                raise UserError(self._incomplete(name))
+            raise UserError(f"the cache {self.path} has no task {name}")
+        return read_json(path, TaskInfo)
+
+    def split(self, task: TaskInfo, split: str) -> SplitReader:
+        """Opens a split of a task; raises UserError where a file is missing or cut off."""
+        info = task.splits[split]
+        for shard in info.shards:
+            path = self.path / task.name / shard.file
+            size = path.stat().st_size if path.is_file() else None
+            if size != shard.num_bytes:
+                found = "is missing" if size is None else f"has {size} bytes"
+                raise damaged(path, f"{found}, not {shard.num_bytes}", self._wanted)
+        return SplitReader(self.path / task.name, task, info, self._wanted)
+
+    def check_format(self) -> None:
+        """Checks that the cache is in a form that can be read at random.
+
+        Raises:
+          UserError: it is in SeqIO's.
+        """
+        if self.info.format != "array_record":
+            raise UserError(
+                f"data.cache_dir: {self.path} is in SeqIO's form; set data.loader='seqio' and "
+                "data.use_cached=True, or write it again without --format seqio"
+            )
+
+    def check_vocabulary(self, fingerprint: str, path: str) -> None:
+        """Checks that a vocabulary is the cache's.
+
+        Raises:
+          UserError: it is another.
+        """
+        if fingerprint != self.info.vocabulary:
+            raise UserError(
+                f"data.vocabulary: the cache {self.path} was made with {self.info.vocabulary} "
+                f"({self.info.vocabulary_path}), and this is {fingerprint} ({path})"
+            )
+
+    def _incomplete(self, name: str) -> str:
+        return (
+            f"the cache {self.path} has the task {name} only in part: its writing has been "
+            f"interrupted. To finish it: {self._command(self._wanted)}"
+        )
+
+    def _command(self, name: str) -> str:
+        return f"python -m mtf.cache '{name}' --output {self.path}"
+
+
+class SplitReader:
+    """The examples of a split of a task, by number.
+
+    Attributes:
+      num_examples: how many.
+      kind: of the task.
+    """
+
+    def __init__(self, folder: Path, task: TaskInfo, split: SplitInfo, mixture: str):
+        """`mixture` is what the split is wanted for, for messages."""
+        self.num_examples = split.num_examples
+        self.kind: Kind = task.kind
+        self._codec = RecordCodec(task.features)
+        shards = [shard for shard in split.shards if shard.num_examples]
+        self._shards = [_Shard(folder / shard.file, shard, mixture) for shard in shards]
+        self._ends = list(itertools.accumulate(shard.num_examples for shard in shards))
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def examples(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns some examples, with all their features.
+
+        Raises:
+          UserError: a file is damaged.
+        """
+        return self._read(numbers, self._codec.decode)
+
+    def pairs(self, numbers: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Returns (inputs, targets) of some examples, without end of sequence.
+
+        Raises:
+          UserError: a file is damaged.
+        """
+        return self._read(numbers, self._codec.decode_pair)
+
+    def _read(self, numbers: Sequence[int], decode: Callable[[bytes], Any]) -> list[Any]:
+        if len(self._shards) == 1:
+            return self._shards[0].read(numbers, decode)
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers):
+            places.setdefault(bisect.bisect_right(self._ends, number), []).append(place)
+        found: list[Any] = [None] * len(numbers)
+        for shard, shard_places in places.items():
+            start = self._ends[shard - 1] if shard else 0
+            examples = self._shards[shard].read([numbers[p] - start for p in shard_places], decode)
+            for place, example in zip(shard_places, examples, strict=True):
+                found[place] = example
+        return found
+
+
+class _Shard:
+    """A file, opened when it is read from."""
+
+    def __init__(self, path: Path, info: ShardInfo, mixture: str):
+        self._path = path
+        self._mixture = mixture
+        self._info = info
+        self._reader: Any = None
+
+    def read(self, numbers: Sequence[int], decode: Callable[[bytes], Any]) -> list[Any]:
+        try:
+            reader = self._reader or self._open()
+            if len(numbers) > _NUM_SINGLE_READS:
+                return [decode(record) for record in reader.read(numbers)]
+            return [decode(reader.read((number,))[0]) for number in numbers]
+        except UserError:
+            raise
+        # What ArrayRecord raises at bytes that are not its own, and the codec at records that
+        # have another length.
+        except Exception as error:
+            raise damaged(self._path, f"cannot be read: {error}", self._mixture) from error
+
+    def _open(self) -> Any:
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        reader = ArrayRecordReader(
+            str(self._path), _READER_OPTIONS, file_reader_buffer_size=_READER_BUFFER_BYTES
+        )
+        if reader.num_records() != self._info.num_examples:
+            found = f"has {reader.num_records()} records, not {self._info.num_examples}"
+            raise damaged(self._path, found, self._mixture)
+        self._reader = reader
+        return reader
+
+
+def damaged(path: Path, problem: str, mixture: str) -> UserError:
+    """Returns the error of a file that is not as it was written."""
+    folder = path.parent
+    return UserError(
+        f"{path} {problem}. The file is damaged: delete {folder} and write that task again: "
+        f"python -m mtf.cache '{mixture}' --output {folder.parent} --only {folder.name}"
+    )
+
+
+def check_files(cache_dir: Path, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Reads tasks from end to end; yields each one's name and what is wrong with it.
+
+    Sizes, checksums and numbers of records are compared with what was written.
+    """
+    cache = Cache(cache_dir)
+    for name in names:
+        problems = []
+        try:
+            task = cache.task(name)
+        except UserError as error:
+            yield name, [str(error)]
+            continue
+        for split, info in task.splits.items():
+            for shard in info.shards:
+                path = cache_dir / name / shard.file
+                if not path.is_file():
+                    problems.append(f"{path} is missing")
+                elif file_crc32(path) != shard.crc32:
+                    problems.append(f"{path} is not as it was written: its checksum differs")
+            if not problems and cache.info.format == "array_record":
+                try:
+                    reader = cache.split(task, split)
+                    for start in range(0, len(reader), 1000):
+                        reader.examples(range(start, min(start + 1000, len(reader))))
+                except UserError as error:
+                    problems.append(str(error))
+        yield name, problems

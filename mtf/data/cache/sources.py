@@ -1,0 +1,397 @@
+"""A cached mixture as a sequence without end, read by the number of a unit.
+
+`Mixing` says which task a unit comes from, and Grain's index shuffle which example of the task it
+is in which epoch. Both are functions of the number, so any place is as near as any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import resource
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import numpy as np
+
+from mtf.data.cache.format import TaskInfo
+from mtf.data.cache.reader import Cache, SplitReader
+from mtf.data.config import TaskMixture, Text
+from mtf.data.examples import Cursor, DocumentSource, Example, ExampleSource, Order
+from mtf.data.mixing import BLOCK_UNITS, Mixing
+from mtf.data.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
+from mtf.data.randomness import Purpose, permutation, random_bits
+from mtf.data.row_streams import all_examples
+from mtf.data.vocabularies import SentencePieceVocabulary
+from mtf.errors import UserError
+
+MAX_EXAMPLES_PER_TASK = 500_000
+# Units that are read at once, for all rows of the process together: so each file is asked for
+# several records at once. A row has no more and no fewer than these of them.
+_NUM_AHEAD = 4096
+_MAX_AHEAD, _MIN_AHEAD = 64, 8
+_NUM_AT_ONCE = 1024
+_NUM_OTHER_FILES = 512
+_SHUFFLE_ROUNDS = 4
+# Grain's shuffle works on blocks of 16 bits and tries until it meets a number in the range: for few
+# examples a table is faster. It is made in well under a millisecond.
+_MAX_TABLE = 1 << 12
+_NUM_TABLES = 16
+
+
+class NoExamplesError(UserError):
+    """No task of a mixture has the split that is asked for."""
+
+
+class CachedTask:
+    """The examples of a split of a task, in a new order in every epoch.
+
+    Attributes:
+      info: of the task.
+      num_examples: in the split; documents, where it has those.
+      num_units: in an epoch: examples.
+      rate: to which the number of its examples in the mixture is proportional.
+    """
+
+    def __init__(
+        self, info: TaskInfo, reader: SplitReader, rate: int | None, data: TaskMixture, split: str
+    ):
+        self.info = info
+        self.num_examples = self.num_units = len(reader)
+        self.rate = min(len(reader), MAX_EXAMPLES_PER_TASK) if rate is None else rate
+        self._reader = reader
+        self._data = data
+        self._order = _Order(len(reader), f"{data.seed}/{info.name}/{split}", data.shuffle)
+        eos_id = data.vocabulary.eos_id
+        self._inputs_eos = eos_id if info.inputs_add_eos else None
+        self._targets_eos = eos_id if info.targets_add_eos else None
+        self._inputs_length = data.task_feature_lengths["inputs"]
+        self._targets_length = data.task_feature_lengths["targets"]
+
+    def read(self, units: np.ndarray) -> list[Example]:
+        """Returns examples by their numbers in the sequence of all epochs of this task."""
+        numbers = [self._order.number(unit) for unit in units.tolist()]
+        return [
+            Example(
+                _feature(inputs, self._inputs_length, self._inputs_eos),
+                _feature(targets, self._targets_length, self._targets_eos),
+            )
+            for inputs, targets in self._reader.pairs(numbers)
+        ]
+
+    def document_source(self, training: bool) -> ExampleSource:
+        """Returns what the task's objective makes of its documents.
+
+        Args:
+          training: else in the order of the cache, and always with the same noise.
+
+        Raises:
+          UserError: the lengths or the vocabulary are too small for the objective.
+        """
+        data, vocabulary = self._data, self._data.vocabulary
+        text = Text(
+            vocabulary=vocabulary,
+            task_feature_lengths=data.task_feature_lengths,
+            objective=objective_of(self.info),
+            inputs_add_eos=self.info.inputs_add_eos,
+        )
+        lengths = text.check_objective(vocabulary.vocab_size)
+        order = Order(self.num_examples, lambda places: places, self._order.seed, training)
+        if training:
+            order = _DocumentOrder(
+                self.num_examples, lambda places: places, self._order.seed, data.shuffle
+            )
+        noise = Purpose.NOISE if training else Purpose.EVALUATION
+        documents = _Documents(self._reader)
+        return DocumentSource(text, documents, order, noise, lengths, vocabulary.vocab_size)
+
+
+class _Order:
+    """Which example comes at a place of the sequence of all epochs."""
+
+    def __init__(self, num_examples: int, name: str, shuffle: bool):
+        self.seed = zlib.crc32(name.encode())
+        self._num_examples = num_examples
+        self._shuffle = shuffle
+        self._tables: dict[int, np.ndarray] = {}
+
+    def number(self, place: int) -> int:
+        epoch, position = divmod(place, self._num_examples)
+        if not self._shuffle:
+            return position
+        if self._num_examples <= _MAX_TABLE:
+            return int(self._table(epoch)[position])
+        return shuffled(position, self._num_examples, self.seed + epoch)
+
+    def _table(self, epoch: int) -> np.ndarray:
+        table = self._tables.get(epoch)
+        if table is None:
+            bits = random_bits(self._num_examples, self.seed, epoch, Purpose.ORDER)
+            table = np.argsort(bits, kind="stable").astype(np.uint16)
+            # Rows of a batch are not all in the same epoch.
+            for old in list(self._tables)[: 1 - _NUM_TABLES]:
+                del self._tables[old]
+            self._tables[epoch] = table
+        return table
+
+
+class _DocumentOrder(Order):
+    """An order that needs no time and memory in proportion to the number of documents."""
+
+    def ids(self, epoch: int, start: int, stop: int) -> np.ndarray:
+        """See `Order`."""
+        places = range(start, min(stop, self.num_items))
+        if not self.shuffle:
+            return np.array(places)
+        return np.array([shuffled(place, self.num_items, self.seed + epoch) for place in places])
+
+
+class _Documents:
+    """The documents of a split, by number."""
+
+    def __init__(self, reader: SplitReader):
+        self._reader = reader
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        (example,) = self._reader.examples([int(index)])
+        tokens: np.ndarray = example["targets"]
+        return tokens
+
+
+def shuffled(place: int, num_places: int, seed: int) -> int:
+    """Returns which of `num_places` comes at a place of their random order; in constant time."""
+    # Not at the top: Grain takes a second to import, and --check does not need it.
+    from grain.experimental import index_shuffle
+
+    number: int = index_shuffle(
+        place, max_index=num_places - 1, seed=seed % 2**32, rounds=_SHUFFLE_ROUNDS
+    )
+    return number
+
+
+def objective_of(info: TaskInfo) -> Objective:
+    """Returns the objective of a task of documents."""
+    assert info.objective is not None
+    fields = dict(info.objective)
+    name = fields.pop("type")
+    known = {cls.__name__: cls for cls in (SpanCorruption, IidDenoising, BertStyle, PrefixLM)}
+    if name not in known:
+        raise UserError(f"task {info.name}: its cache has an unknown objective {name!r}")
+    objective: Objective = known[name](**fields)
+    return objective
+
+
+class CachedMixture:
+    """A split of a mixture in a cache, opened.
+
+    Attributes:
+      tasks: those that have examples in the split.
+      mixing: of the tasks.
+      fingerprint: hash of all that decides which examples come in which order.
+    """
+
+    def __init__(self, data: TaskMixture, split: str):
+        """Opens the cache.
+
+        Raises:
+          UserError: it is not there, not complete, damaged, or made with another vocabulary.
+          NoExamplesError: no task has the split.
+        """
+        name = data.mixture_or_task_name
+        if data.cache_dir is None:
+            raise UserError(
+                "data.cache_dir is not set; expected the directory of a token cache, which "
+                f"`python -m mtf.cache '{name}' --output DIR` makes"
+            )
+        self.data = data
+        self.cache = Cache(data.cache_dir, name)
+        self.cache.check_format()
+        self.mixture = self.cache.mixture(name)
+        vocabulary = data.vocabulary
+        path = vocabulary.path if isinstance(vocabulary, SentencePieceVocabulary) else "byt5"
+        self.cache.check_vocabulary(vocabulary.fingerprint(), path)
+        self.tasks: list[CachedTask] = []
+        for task, rate in self.mixture.tasks.items():
+            info = self.cache.task(task)
+            if split in info.splits and info.splits[split].num_examples:
+                reader = self.cache.split(info, split)
+                self.tasks.append(CachedTask(info, reader, rate, data, split))
+        if not self.tasks:
+            raise NoExamplesError(
+                f"the cache {self.cache.path} has no examples of {name}, split {split}"
+            )
+        _allow_open_files(sum(len(task.info.splits[split].shards) for task in self.tasks))
+        self.num_units = sum(task.num_examples for task in self.tasks)
+        self.fingerprint = f"{zlib.crc32(json.dumps(self._identity(split)).encode()):08x}"
+        self.mixing = Mixing([task.rate for task in self.tasks])
+        # Rows drift apart, so that several blocks are in use at a time.
+        self._block_order = functools.lru_cache(maxsize=256)(
+            lambda block: permutation(BLOCK_UNITS, data.seed, block, Purpose.MIXING)
+        )
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether an objective makes the examples of some tasks."""
+        return any(task.info.kind == "documents" for task in self.tasks)
+
+    def read(self, units: np.ndarray) -> list[Example]:
+        """Returns the examples of some units of the mixed sequence; there are no documents."""
+        if len(self.tasks) > 1:
+            units = self._scattered(units)
+        return self._read(self.mixing, units)
+
+    def _scattered(self, units: np.ndarray) -> np.ndarray:
+        """`mtf.data.mixing.scattered` of each: rows must not meet a rhythm of the mixing."""
+        blocks, places = np.divmod(units, BLOCK_UNITS)
+        found, numbers = np.unique(blocks, return_inverse=True)
+        orders = np.stack([self._block_order(block) for block in found.tolist()])
+        scattered: np.ndarray = blocks * BLOCK_UNITS + orders[numbers, places]
+        return scattered
+
+    def _read(self, mixing: Mixing, units: np.ndarray) -> list[Example]:
+        numbers, places = mixing.locate_many(units)
+        order = np.argsort(numbers, kind="stable")
+        tasks, starts = np.unique(numbers[order], return_index=True)
+        ends = [*starts[1:].tolist(), len(order)]
+        found: list[Any] = [None] * len(order)
+        for task, start, end in zip(tasks.tolist(), starts.tolist(), ends, strict=True):
+            chosen = order[start:end]
+            examples = self.tasks[task].read(places[chosen])
+            for index, example in zip(chosen.tolist(), examples, strict=True):
+                found[index] = example
+        return found
+
+    def all_examples(self) -> Iterator[Example]:
+        """Yields every example once, those of different tasks among each other."""
+        documents = [task for task in self.tasks if task.info.kind == "documents"]
+        for task in documents:
+            yield from all_examples(task.document_source(training=False))
+        if not documents:
+            # Rates that are the numbers of examples use up all tasks within one round.
+            mixing = Mixing([task.num_examples for task in self.tasks])
+            for start in range(0, self.num_units, _NUM_AT_ONCE):
+                stop = min(start + _NUM_AT_ONCE, self.num_units)
+                yield from self._read(mixing, np.arange(start, stop))
+
+    def provenance(self) -> dict[str, Any]:
+        """Returns what tells this data from other data."""
+        return {
+            "mixture": self.mixture.name,
+            "data": self.fingerprint,
+            "templates": self.mixture.fingerprint,
+            "vocabulary": self.cache.info.vocabulary,
+            "seed": self.cache.info.seed,
+            "tasks": {
+                task.info.name: {
+                    "rate": task.rate,
+                    "num_examples": task.num_examples,
+                    "fingerprint": task.info.fingerprint,
+                }
+                for task in self.tasks
+            },
+            "absent": list(self.mixture.absent),
+        }
+
+    def _identity(self, split: str) -> list[Any]:
+        tasks = [
+            [task.info.name, task.rate, asdict(task.info.splits[split])] for task in self.tasks
+        ]
+        return [self.cache.info.vocabulary, self.data.seed, self.data.shuffle, tasks]
+
+
+class Units(Protocol):
+    """Examples by the numbers of their units, all epochs one after the other."""
+
+    num_units: int
+
+    def read(self, units: np.ndarray) -> list[Example]:
+        """Returns the examples of some units."""
+
+
+def row_sources(sequence: Units, num_rows: int, stride: int) -> list[RowSource]:
+    """Returns readers for rows of a batch, which read ahead together.
+
+    Args:
+      sequence: of examples.
+      num_rows: how many readers.
+      stride: from a unit of a row to its next.
+    """
+    sources: list[RowSource] = []
+    sources += [RowSource(sequence, stride, sources) for _ in range(num_rows)]
+    return sources
+
+
+class RowSource:
+    """The examples of one row of every batch (`mtf.data.examples.ExampleSource`)."""
+
+    def __init__(self, sequence: Units, stride: int, together: Sequence[RowSource]):
+        """`together` are the sources of the process, this one included, that read ahead as one."""
+        self.num_units = sequence.num_units
+        self._sequence = sequence
+        self._stride = stride
+        self._together = together
+        self._next = -1  # The unit after those that are read ahead.
+        self._ahead: deque[Example] = deque()
+        self._again: dict[int, Example] = {}
+
+    def read_again(self, units: Sequence[int]) -> None:
+        """Reads some units together, which `read` is about to be asked for one by one."""
+        self._again = dict(zip(units, self._sequence.read(np.array(units)), strict=True))
+
+    def start(self, unit: int) -> Cursor:
+        """Returns the cursor of a unit, from which this row goes on."""
+        if unit != self._next - self._stride * len(self._ahead):
+            self._next = unit
+            self._ahead.clear()
+        return (unit,)
+
+    def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
+        """Returns the example of a unit."""
+        if cursor[0] != self._next - self._stride * len(self._ahead):
+            # Not the next one of this row, but one of a row that was open when it was left.
+            example = self._again.pop(cursor[0], None)
+            return example or self._sequence.read(np.array(cursor))[0], None
+        if not self._ahead:
+            self._read_ahead()
+        return self._ahead.popleft(), None
+
+    def _read_ahead(self) -> None:
+        """Fills up all rows that have read half of what was ahead."""
+        num_ahead = min(max(_NUM_AHEAD // len(self._together), _MIN_AHEAD), _MAX_AHEAD)
+        sources = [
+            source
+            for source in self._together
+            if source is self or (source._next >= 0 and len(source._ahead) <= num_ahead // 2)
+        ]
+        units = [
+            source._next + source._stride * np.arange(num_ahead - len(source._ahead))
+            for source in sources
+        ]
+        examples = iter(self._sequence.read(np.concatenate(units)))
+        for source, mine in zip(sources, units, strict=True):
+            source._ahead.extend(itertools.islice(examples, len(mine)))
+            source._next += source._stride * len(mine)
+
+
+def _allow_open_files(number: int) -> None:
+    """Raises this process's limit of open files, usually 1024, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + _NUM_OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def _feature(ids: np.ndarray, length: int, eos_id: int | None) -> np.ndarray:
+    """Returns at most `length` int32 tokens, the last of which is the end of sequence."""
+    if eos_id is None:
+        return ids[:length].astype(np.int32)
+    num_tokens = min(len(ids) + 1, length)
+    tokens = np.empty(num_tokens, np.int32)
+    tokens[:-1] = ids[: num_tokens - 1]
+    tokens[-1] = eos_id
+    return tokens

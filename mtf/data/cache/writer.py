@@ -1,0 +1,246 @@
+"""One shard of a task: rows of its dataset to records in a file. Runs in worker processes."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mtf.data.cache.format import (
+    SUFFIX,
+    RecordCodec,
+    ShardFormat,
+    ShardInfo,
+    ShardWriter,
+    SplitInfo,
+    TaskInfo,
+    file_crc32,
+    write_json,
+)
+from mtf.data.vocabularies import Vocabulary
+from mtf.errors import UserError
+
+# A read of a record costs time in proportion to the number of groups in its file, and to the size
+# of its group: for records of some hundred bytes 32 is near the best from 10^3 to 10^6 of them.
+# Tokens do not compress well enough to pay for it at every read.
+_WRITER_OPTIONS = "group_size:32,uncompressed"
+_ROWS_PER_TICK = 100
+
+
+class ArrayRecordFormat:
+    """ArrayRecord files of our own records."""
+
+    def shard_name(self, split: str, shard: int, num_shards: int) -> str:
+        """Returns `SPLIT-00000-of-00004.array_record`."""
+        return f"{split}-{shard:05d}-of-{num_shards:05d}{SUFFIX}"
+
+    def open(self, path: Path, task: TaskInfo, eos_id: int) -> ShardWriter:
+        """Returns a writer of one file."""
+        return _ArrayRecordWriter(path, RecordCodec(task.features))
+
+    def finish(self, folder: Path, task: TaskInfo) -> None:
+        """There is nothing beside the shards."""
+
+
+class _ArrayRecordWriter:
+    def __init__(self, path: Path, codec: RecordCodec):
+        # Not at the top: reading a cache's descriptions must not need it.
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        self._writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
+        self._codec = codec
+
+    def write(self, example: Mapping[str, Any]) -> None:
+        self._writer.write(self._codec.encode(example))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def shard_format(name: str) -> ShardFormat:
+    """Returns the format "array_record" or "seqio"."""
+    if name == "array_record":
+        return ArrayRecordFormat()
+    module = importlib.import_module("mtf.data.cache.seqio_format")
+    shards: ShardFormat = module.SeqioFormat()
+    return shards
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """A shard to be written.
+
+    Attributes:
+      task: the task itself (`mtf.tasks`).
+      info: what describes it, without splits.
+      folder: that takes the file.
+      split: of the task.
+      shard, num_shards: of the split.
+      start, stop: rows of the split.
+      format: "array_record" or "seqio".
+      vocabulary: for all features.
+      seed: of the templates' random choices.
+      data_dir: the mirror of the datasets.
+      seqio_files: take the examples from these files of a SeqIO cache instead; `start` and `stop`
+        count their records.
+    """
+
+    task: Any
+    info: TaskInfo
+    folder: Path
+    split: str
+    shard: int
+    num_shards: int
+    start: int
+    stop: int
+    format: str
+    vocabulary: Vocabulary
+    seed: int
+    data_dir: str | None
+    seqio_files: tuple[Path, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The file to be written."""
+        name = shard_format(self.format).shard_name(self.split, self.shard, self.num_shards)
+        return self.folder / name
+
+    @property
+    def done_path(self) -> Path:
+        """The description of the file, which is there when the file is complete."""
+        return self.folder / f"{self.path.name}.json"
+
+
+Tick = Callable[[int, int], None]
+
+
+def write_shard(work: ShardWork, tick: Tick) -> SplitInfo:
+    """Renders, tokenises and writes the rows of a shard; returns what it holds.
+
+    Args:
+      work: what to write.
+      tick: is told the numbers of rows and of examples since it was told last.
+
+    Raises:
+      UserError: the task fails on a row, or the rows cannot be read.
+    """
+    split = SplitInfo()
+    partial = work.path.with_name(f"{work.path.name}.partial")
+    writer = shard_format(work.format).open(partial, work.info, work.vocabulary.eos_id)
+    num_ticked = 0
+    for examples in _tokenized(work):
+        split.num_rows += 1
+        split.num_dropped += not examples
+        for example in examples:
+            split.count({name: example[name] for name in ("inputs", "targets") if name in example})
+            writer.write(example)
+        if split.num_rows % _ROWS_PER_TICK == 0:
+            tick(_ROWS_PER_TICK, split.num_examples - num_ticked)
+            num_ticked = split.num_examples
+    writer.close()
+    tick(split.num_rows % _ROWS_PER_TICK, split.num_examples - num_ticked)
+    finish_shard(partial, work.path, split)
+    write_json(work.done_path, split)
+    return split
+
+
+def finish_shard(partial: Path, path: Path, split: SplitInfo) -> None:
+    """Gives a file that is closed its name, and notes it in the description of its content."""
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    checksum = file_crc32(partial)
+    num_bytes = partial.stat().st_size
+    os.replace(partial, path)
+    split.shards.append(ShardInfo(path.name, split.num_examples, num_bytes, checksum))
+
+
+def _tokenized(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
+    """Yields the examples of each row: values of a record, in SeqIO's form also their text."""
+    if work.seqio_files:
+        from mtf.data.cache.from_seqio import read_examples
+
+        yield from ([example] for example in read_examples(work))
+        return
+    encode = functools.lru_cache(maxsize=4096)(encoder(work.vocabulary))
+    for index, row in enumerate(_rows(work), start=work.start):
+        texts = work.task.row_examples(row, index, work.split, work.seed)
+        examples = [_tokenize(text, work.info, encode) for text in texts]
+        if work.format == "seqio":
+            for example, text in zip(examples, texts, strict=True):
+                names = [name for name in ("inputs", "targets") if name in example]
+                example |= {f"{name}_pretokenized": text[name] for name in names}
+        yield examples
+
+
+def _tokenize(
+    text: Mapping[str, Any], info: TaskInfo, encode: Callable[[str], np.ndarray]
+) -> dict[str, Any]:
+    example: dict[str, Any] = {}
+    for name, dtype in info.features.items():
+        value = text[name]
+        example[name] = encode(value) if isinstance(value, str) else np.atleast_1d(value)
+        example[name] = example[name].astype(dtype)
+    return example
+
+
+def encoder(vocabulary: Vocabulary) -> Callable[[str], np.ndarray]:
+    """Returns what makes ids of text, (length,) int32."""
+    return lambda text: np.array(vocabulary.encode(text), np.int32)
+
+
+@functools.lru_cache(maxsize=256)
+def open_rows(dataset: str, subset: str | None, split: str, data_dir: str | None) -> Any:
+    """Returns the rows of a split (`mtf.tasks.sources.open_split`), opened once a process."""
+    from mtf.tasks.sources import open_split
+
+    return open_split(dataset, subset, split, data_dir=data_dir)
+
+
+def _rows(work: ShardWork) -> Iterator[Mapping[str, Any]]:
+    task = work.task
+    rows = open_rows(task.dataset, task.subset, task.source_split(work.split), work.data_dir)
+    found: Iterator[Mapping[str, Any]] = rows.rows(work.start, work.stop)
+    return found
+
+
+# The counters of the process that started this one: rows and examples.
+_counters: Any = None
+
+
+def start_worker(counters: Any) -> None:
+    """Prepares a worker process, which must not outlive the one that started it."""
+    global _counters
+    _counters = counters
+    # Ctrl-C reaches the whole group of processes; the one that started this one ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def write_shard_in_worker(work: ShardWork) -> SplitInfo:
+    """`write_shard`, counting for the process that started this one."""
+
+    def tick(num_rows: int, num_examples: int) -> None:
+        with _counters.get_lock():
+            _counters[0] += num_rows
+            _counters[1] += num_examples
+
+    try:
+        return write_shard(work, tick)
+    except OSError as error:
+        raise UserError(f"{work.path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,117 @@
+"""Batches of a mixture from its token cache (`TaskMixture` with loader="cache").
+
+`mtf.data.cache.sources` has the sequence of examples; neither TensorFlow nor templates are needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mtf.data.cache.sources import CachedMixture, NoExamplesError, RowSource, row_sources
+from mtf.data.config import TaskMixture
+from mtf.data.examples import Example
+from mtf.data.packing import Batch
+from mtf.data.row_streams import (
+    BatchIterator,
+    MixedRowStream,
+    SourceRowStream,
+    State,
+    StreamsIterator,
+    eval_batches,
+    shard_rows,
+)
+
+
+def make_train_iterator(
+    data: TaskMixture,
+    *,
+    batch_size: int,
+    shard_id: int = 0,
+    num_shards: int = 1,
+    prefetch: int = 2,
+) -> BatchIterator:
+    """See `mtf.data.loader.make_train_iterator`."""
+    rows = shard_rows(batch_size, shard_id, num_shards)
+    dataset = CachedMixture(data, data.split)
+    streams = open_streams(dataset, rows, batch_size, data.pack)
+    return StreamsIterator(
+        streams, data.task_feature_lengths, data.pack, dataset.fingerprint, prefetch
+    )
+
+
+def open_streams(
+    dataset: CachedMixture, rows: range, batch_size: int, pack: bool
+) -> dict[int, CachedRowStream] | dict[int, MixedRowStream]:
+    """Returns a stream for each of some rows of the global batch."""
+    data, lengths = dataset.data, dataset.data.task_feature_lengths
+    if not dataset.has_documents:
+        sources = row_sources(dataset, len(rows), batch_size)
+        return {
+            row: CachedRowStream(source, lengths, pack, row, batch_size)
+            for row, source in zip(rows, sources, strict=True)
+        }
+    by_task = [
+        [task.document_source(training=True) for _ in rows]
+        if task.info.kind == "documents"
+        else row_sources(task, len(rows), batch_size)
+        for task in dataset.tasks
+    ]
+    return {
+        row: MixedRowStream(mine, dataset.mixing, data.seed, lengths, pack, row, batch_size)
+        for row, mine in zip(rows, zip(*by_task, strict=True), strict=True)
+    }
+
+
+class CachedRowStream(SourceRowStream):
+    """A row of every batch, whose open rows are read again at once."""
+
+    def set_state(self, state: State) -> None:
+        """Returns to a place."""
+        source = self._reader.source
+        assert isinstance(source, RowSource)
+        if state["open"]:
+            source.read_again([unit for row in state["open"] for (unit,) in row])
+        super().set_state(state)
+
+
+def make_evaluations(
+    data: TaskMixture, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+) -> dict[str, Callable[[], Iterator[Batch]]]:
+    """See `mtf.data.loader.make_evaluations`: `eval_split` of the tasks that have it in the cache.
+
+    Its examples are in a random order, always the same one.
+    """
+    rows = shard_rows(batch_size, shard_id, num_shards)
+    if data.eval_split is None:
+        return {}
+    try:
+        dataset = CachedMixture(data, data.eval_split)
+    except NoExamplesError:
+        return {}
+    batches = functools.partial(_eval_batches, dataset, batch_size, rows)
+    return {data.mixture_or_task_name: batches}
+
+
+def sample_examples(data: TaskMixture, n: int) -> list[Example]:
+    """See `mtf.data.loader.sample_examples`: of `eval_split`, else of `split`."""
+    for split in (data.eval_split, data.split):
+        if split is not None:
+            try:
+                return list(itertools.islice(CachedMixture(data, split).all_examples(), n))
+            except NoExamplesError:
+                continue
+    return []
+
+
+def provenance(data: TaskMixture) -> dict[str, Any]:
+    """See `mtf.data.loader.provenance`."""
+    return CachedMixture(data, data.split).provenance()
+
+
+def _eval_batches(dataset: CachedMixture, batch_size: int, rows: range) -> Iterator[Batch]:
+    lengths, pack = dataset.data.task_feature_lengths, dataset.data.pack
+    examples = dataset.all_examples()
+    return eval_batches(examples, lengths, pack, batch_size=batch_size, rows=rows)

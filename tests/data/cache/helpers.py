@@ -1,0 +1,104 @@
+"""A small mirror of datasets of our own, and a mixture over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mtf.data.cache import build
+from mtf.data.config import TaskMixture
+from mtf.data.vocabularies import ByteVocabulary
+from mtf.tasks.mixtures import Mixture
+from mtf.tasks.prompted import PromptedTask
+from mtf.tasks.task import Task
+from mtf.tasks.text import TextTask
+from tests.prompts.helpers import template
+
+NUM_FRUIT, NUM_SUMS, NUM_TEXTS = 230, 90, 60
+NAME = "small_mixture"
+LENGTHS = {"inputs": 64, "targets": 32}
+
+
+def fruit_rows() -> list[dict[str, Any]]:
+    return [{"x": f"thing {i}{' and so' * (i % 5)}", "label": i % 2} for i in range(NUM_FRUIT)]
+
+
+def sum_rows() -> list[dict[str, Any]]:
+    return [{"a": i, "b": i * i, "easy": i % 3 != 0} for i in range(NUM_SUMS)]
+
+
+def text_rows() -> list[dict[str, Any]]:
+    return [{"text": f"{i:03d}" + chr(97 + i % 26) * (i % 40)} for i in range(NUM_TEXTS)]
+
+
+FRUIT = PromptedTask(
+    name="food_fruit",
+    dataset="food",
+    subset=None,
+    template=template("Is {{ x }} a fruit? ||| {{ answer_choices[label] }}", "no ||| yes"),
+)
+# Rows that are not easy are left out.
+SUMS = PromptedTask(
+    name="math_sums",
+    dataset="math",
+    subset="sums",
+    template=template("{% if easy %}{{ a }} and {{ b }} ||| {{ (a + b) }}{% endif %}"),
+)
+NOT_THERE = PromptedTask(
+    name="gone_prompt", dataset="gone", subset=None, template=template("{{ x }} ||| {{ x }}")
+)
+
+
+def mixture(*tasks: tuple[Task, int | None]) -> Mixture:
+    return Mixture(NAME, tasks or ((FRUIT, None), (SUMS, 60)))
+
+
+def text_task(objective: Any, **fields: Any) -> TextTask:
+    return TextTask(name="plain_text", dataset="texts", subset=None, objective=objective, **fields)
+
+
+def write_mirror(root: Path) -> str:
+    datasets = {
+        "food/train": fruit_rows(),
+        "food/validation": fruit_rows()[:20],
+        "math/sums/train": sum_rows(),
+        "texts/train": text_rows(),
+        "texts/validation": text_rows()[:10],
+    }
+    for name, rows in datasets.items():
+        path = root / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=50)
+    return str(root)
+
+
+def settings(tmp_path: Path, **fields: Any) -> build.Settings:
+    data_dir = tmp_path / "mirror"
+    if not data_dir.exists():
+        write_mirror(data_dir)
+    values: dict[str, Any] = {
+        "cache_dir": tmp_path / "cache",
+        "vocabulary": ByteVocabulary(),
+        "data_dir": str(data_dir),
+    }
+    return build.Settings(**(values | fields))
+
+
+def write_cache(tmp_path: Path, of: Mixture | None = None, **fields: Any) -> Path:
+    """Writes a cache; returns its directory."""
+    chosen = settings(tmp_path, **fields)
+    build.run_plan(build.make_plan(of or mixture(), chosen), 1, lambda _: None)
+    return chosen.cache_dir
+
+
+def data(cache_dir: Path, **fields: Any) -> TaskMixture:
+    values: dict[str, Any] = {
+        "mixture_or_task_name": NAME,
+        "vocabulary": ByteVocabulary(),
+        "task_feature_lengths": LENGTHS,
+        "cache_dir": str(cache_dir),
+    }
+    return TaskMixture(**(values | fields))

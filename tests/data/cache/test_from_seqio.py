@@ -1,0 +1,104 @@
+"""Taking over a SeqIO cache: ids kept, or text tokenised again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mtf.data.cache import build, from_seqio
+from mtf.data.cache.format import ShardInfo, SplitInfo
+from mtf.data.cache.reader import Cache
+from mtf.data.cache.seqio_format import encode_example
+from mtf.data.vocabularies import ByteVocabulary
+from mtf.errors import UserError
+from tests.data.cache.helpers import FRUIT, mixture, settings
+from tests.data.cache.test_tfrecord import write
+
+TEXTS = [(f"Is it {i}?", "yes" if i % 3 else "no") for i in range(150)]
+
+
+def example(inputs: str, targets: str, shift: int, with_text: bool = True) -> bytes:
+    """As SeqIO has cached it: targets end with 1, inputs do not."""
+    values: dict[str, Any] = {
+        "inputs": np.array([byte + shift for byte in inputs.encode()]),
+        "targets": np.array([*(byte + shift for byte in targets.encode()), 1]),
+    }
+    if with_text:
+        values |= {"inputs_pretokenized": inputs, "targets_pretokenized": targets}
+    return encode_example(values)
+
+
+def write_seqio(root: Path, shift: int = 3, with_text: bool = True, name: str = FRUIT.name) -> Path:
+    """Writes a task in two files; `shift` 3 makes ByT5's ids of bytes."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    records = [example(*text, shift, with_text) for text in TEXTS]
+    write(folder / "train.tfrecord-00000-of-00002", records[:100])
+    write(folder / "train.tfrecord-00001-of-00002", records[100:])
+    return root
+
+
+def take(tmp_path: Path, seqio_dir: Path, **fields: Any) -> list[tuple[str, str]]:
+    chosen = settings(tmp_path, **fields)
+    plan = from_seqio.make_plan(mixture((FRUIT, 7)), chosen, seqio_dir)
+    build.run_plan(plan, 1, lambda _: None)
+    cache = Cache(chosen.cache_dir)
+    reader = cache.split(cache.task(FRUIT.name), "train")
+    return [
+        (chosen.vocabulary.decode(e["inputs"]), chosen.vocabulary.decode(e["targets"]))
+        for e in reader.examples(range(len(reader)))
+        if 1 not in e["targets"]
+    ]
+
+
+def test_ids_are_kept(tmp_path: Path) -> None:
+    assert take(tmp_path, write_seqio(tmp_path / "p3")) == TEXTS
+    info = Cache(tmp_path / "cache").task(FRUIT.name)
+    assert info.source == f"SeqIO cache {tmp_path}/p3/{FRUIT.name}"
+    split: SplitInfo = info.splits["train"]
+    assert (split.num_rows, split.num_examples, len(split.shards)) == (150, 150, 1)
+    assert isinstance(split.shards[0], ShardInfo)
+
+
+def test_ids_without_text_are_kept_if_the_vocabulary_has_them(tmp_path: Path) -> None:
+    assert take(tmp_path, write_seqio(tmp_path / "p3", with_text=False)) == TEXTS
+    other = write_seqio(tmp_path / "other", shift=300, with_text=False)
+    with pytest.raises(UserError, match=r"inputs has ids up to 416, .* no inputs_pretokenized"):
+        take(tmp_path, other, cache_dir=tmp_path / "cache2")
+
+
+def test_text_is_tokenised_again_for_another_vocabulary(tmp_path: Path) -> None:
+    assert take(tmp_path, write_seqio(tmp_path / "p3", shift=40)) == TEXTS
+
+
+def test_shards_follow_the_files(tmp_path: Path) -> None:
+    vocabulary = ByteVocabulary(7)
+    found = take(tmp_path, write_seqio(tmp_path / "p3"), num_shards=9, vocabulary=vocabulary)
+    assert found == TEXTS
+    assert len(list((tmp_path / "cache" / FRUIT.name).glob("train-*-of-00002*"))) == 2
+
+
+def test_a_cache_of_rows_is_not_continued_with_one_of_seqio(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    build.run_plan(build.make_plan(mixture((FRUIT, 7)), chosen), 1, lambda _: None)
+    with pytest.raises(UserError, match=rf"other templates or another definition: "
+                                        rf"{FRUIT.fingerprint} then, seqio:"):  # fmt: skip
+        take(tmp_path, write_seqio(tmp_path / "p3"))
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    root = write_seqio(tmp_path / "p3", name="food_fruits")
+    with pytest.raises(UserError, match=r"no TFRecords of food_fruit\. Did you mean food_fruits"):
+        take(tmp_path, root)
+    root = write_seqio(tmp_path / "p4")
+    path = root / FRUIT.name / "train.tfrecord-00001-of-00002"
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"train.tfrecord-00001-of-00002: record 0 has a wrong"):
+        take(tmp_path, root)
+    with pytest.raises(UserError, match="nowhere is no directory"):
+        take(tmp_path, tmp_path / "nowhere")

@@ -1,0 +1,345 @@
+"""Training from a token cache: what comes, in which order, and where it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mtf.data import loader
+from mtf.data.cache.format import TaskInfo, feature_dtypes
+from mtf.data.cache.reader import check_files
+from mtf.data.cache.sources import CachedMixture, CachedTask
+from mtf.data.config import TaskMixture
+from mtf.data.objectives import PrefixLM, SpanCorruption
+from mtf.data.packing import Batch
+from mtf.data.vocabularies import ByteVocabulary
+from mtf.errors import UserError
+from tests.data.cache.helpers import (
+    FRUIT,
+    NAME,
+    NUM_FRUIT,
+    NUM_TEXTS,
+    SUMS,
+    data,
+    fruit_rows,
+    mixture,
+    sum_rows,
+    text_rows,
+    text_task,
+    write_cache,
+)
+from tests.data.helpers import restore, without_padding
+
+BYTES = ByteVocabulary()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tasks of pairs."""
+    return write_cache(tmp_path_factory.mktemp("cached"), num_shards=3)
+
+
+@pytest.fixture(scope="module")
+def fruit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One task."""
+    return write_cache(tmp_path_factory.mktemp("fruit"), mixture((FRUIT, None)))
+
+
+def batches(config: TaskMixture, number: int, **shard: Any) -> list[Batch]:
+    iterator = loader.make_train_iterator(config, **({"batch_size": 4} | shard))
+    return list(itertools.islice(iterator, number))
+
+
+def texts(batch: Batch) -> list[tuple[str, str]]:
+    """The examples of a batch, read back from packed or unpacked rows."""
+    found = []
+    for row in range(len(batch["decoder_target_tokens"])):
+        inputs, targets = batch["encoder_input_tokens"][row], batch["decoder_target_tokens"][row]
+        if "decoder_segment_ids" not in batch:
+            found.append((BYTES.decode(inputs), BYTES.decode(targets)))
+            continue
+        for segment in range(1, batch["decoder_segment_ids"][row].max() + 1):
+            of_inputs = batch["encoder_segment_ids"][row] == segment
+            of_targets = batch["decoder_segment_ids"][row] == segment
+            assert targets[of_targets][-1] == BYTES.eos_id and not (inputs[of_inputs] == 1).any()
+            found.append((BYTES.decode(inputs[of_inputs]), BYTES.decode(targets[of_targets])))
+    return found
+
+
+def rendered(task: Any, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(e["inputs"], e["targets"]) for e in task.examples(rows, "train")]
+
+
+def equal(first: list[Batch], second: list[Batch]) -> bool:
+    return len(first) == len(second) and all(
+        a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_an_epoch_has_every_example_once_and_the_next_another_order(fruit: Path) -> None:
+    found = [text for b in batches(data(fruit, pack=False), 46, batch_size=10) for text in texts(b)]
+    first, second = found[:NUM_FRUIT], found[NUM_FRUIT:]
+    assert sorted(first) == sorted(second) == sorted(rendered(FRUIT, fruit_rows()))
+    assert first != second and first != rendered(FRUIT, fruit_rows())
+    ordered = batches(data(fruit, pack=False, shuffle=False), 23, batch_size=10)
+    assert [text for b in ordered for text in texts(b)] == rendered(FRUIT, fruit_rows())
+
+
+def test_packed_rows_hold_the_same_examples(cache: Path) -> None:
+    known = set(rendered(FRUIT, fruit_rows())) | set(rendered(SUMS, sum_rows()))
+    found = [text for batch in batches(data(cache), 30) for text in texts(batch)]
+    assert len(found) > 150 and set(found) <= known
+
+
+def test_tasks_come_at_their_rates(tmp_path: Path) -> None:
+    path = write_cache(tmp_path, mixture((FRUIT, 30), (SUMS, 10)))
+    for batch_size in (2, 8):
+        found = [
+            text
+            for batch in batches(data(path, pack=False), 2048 // batch_size, batch_size=batch_size)
+            for text in texts(batch)
+        ]
+        sums = sum("thing" not in inputs for inputs, _ in found)
+        assert abs(sums - 512) <= 4  # a quarter
+        # Not in turn: each row of the batch has both.
+        by_row = Counter(
+            (place % batch_size, "thing" in inputs) for place, (inputs, _) in enumerate(found)
+        )
+        assert len(by_row) == 2 * batch_size
+
+
+def test_without_a_rate_it_is_the_number_of_examples(cache: Path) -> None:
+    rates = {task.info.name: task.rate for task in CachedMixture(data(cache), "train").tasks}
+    assert rates == {"food_fruit": NUM_FRUIT, "math_sums": 60}
+
+
+@pytest.mark.parametrize("num_shards", [2, 4])
+def test_shards_are_the_rows_of_the_global_batch(cache: Path, num_shards: int) -> None:
+    whole = batches(data(cache), 12)
+    parts = [
+        batches(data(cache), 12, shard_id=shard, num_shards=num_shards)
+        for shard in range(num_shards)
+    ]
+    joined = [
+        {name: np.concatenate([part[name] for part in of_step]) for name in of_step[0]}
+        for of_step in zip(*parts, strict=True)
+    ]
+    assert equal(joined, whole)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 7, 25])
+def test_resuming_repeats_and_skips_nothing(cache: Path, stop: int) -> None:
+    whole = batches(data(cache), stop + 12)
+    first = loader.make_train_iterator(data(cache), batch_size=4)
+    assert equal(list(itertools.islice(first, stop)), whole[:stop])
+    state = json.loads(json.dumps(first.get_state()))
+    again = loader.make_train_iterator(data(cache), batch_size=4)
+    next(again)
+    again.set_state(state)
+    assert equal(list(itertools.islice(again, 12)), whole[stop:])
+
+
+def test_two_processes_resume_as_one(cache: Path) -> None:
+    whole = batches(data(cache), 15)
+    state: dict[str, Any] = {}
+    for shard in range(2):
+        part = loader.make_train_iterator(data(cache), batch_size=4, shard_id=shard, num_shards=2)
+        assert len(list(itertools.islice(part, 9))) == 9
+        state |= part.get_state()
+    again = loader.make_train_iterator(data(cache), batch_size=4)
+    again.set_state(json.loads(json.dumps(state)))
+    assert equal(list(itertools.islice(again, 6)), whole[9:])
+
+
+def test_a_place_after_ten_million_examples_is_near(cache: Path) -> None:
+    iterator = loader.make_train_iterator(data(cache), batch_size=4)
+    state = json.loads(json.dumps(iterator.get_state()))
+    for row in range(4):
+        state[str(row)]["next"] = [10_000_000 + row]
+    again = loader.make_train_iterator(data(cache), batch_size=4)
+    start = time.perf_counter()
+    again.set_state(state)
+    next(again)
+    assert time.perf_counter() - start < 1
+
+
+class _ManyExamples:
+    """As many examples as a large task has: each is its own number."""
+
+    def __init__(self, num_examples: int):
+        self._num_examples = num_examples
+
+    def __len__(self) -> int:
+        return self._num_examples
+
+    def pairs(self, numbers: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(np.array([number]), np.array([number])) for number in numbers]
+
+
+def test_shuffling_ten_million_examples_takes_no_preparation(cache: Path) -> None:
+    importlib.import_module("grain.experimental")  # a second by itself
+    info = TaskInfo("large", "generate", "", feature_dtypes("generate", 259), False, False)
+    examples: Any = _ManyExamples(10_000_000)
+    start = time.perf_counter()
+    task = CachedTask(info, examples, None, data(cache), "train")
+    assert task.rate == 500_000
+    for epoch in (0, 3):
+        places = np.arange(9_998_000, 10_000_000) + 10_000_000 * epoch
+        numbers = [int(example.inputs[0]) for example in task.read(places)]
+        assert len(set(numbers)) == 2000
+        assert min(numbers) >= 0 and max(numbers) < 10_000_000
+        assert 4.5e6 < np.mean(numbers) < 5.5e6
+    assert time.perf_counter() - start < 1
+
+
+def test_long_features_are_truncated_and_targets_keep_their_end(fruit: Path) -> None:
+    config = data(fruit, pack=False, task_feature_lengths={"inputs": 8, "targets": 3})
+    (batch,) = batches(config, 1)
+    assert all(BYTES.decode(row) == "Is thing" for row in batch["encoder_input_tokens"])
+    assert {tuple(row) for row in batch["decoder_target_tokens"].tolist()} <= {
+        (*[byte + 3 for byte in answer], 1) for answer in (b"no", b"ye")
+    }
+
+
+def test_documents_become_examples_by_their_objective(tmp_path: Path) -> None:
+    path = write_cache(tmp_path, mixture((text_task(SpanCorruption(merge_documents=4)), None)))
+    lengths = {"inputs": 32, "targets": 8}
+    config = data(path, pack=False, task_feature_lengths=lengths)
+    found = batches(config, 40)
+    documents = [row["text"] for row in text_rows()]
+    pieces = set()
+    for batch in found:
+        for inputs, targets in zip(
+            batch["encoder_input_tokens"], batch["decoder_target_tokens"], strict=True
+        ):
+            ids = restore(without_padding(inputs), without_padding(targets), BYTES.vocab_size)
+            assert len(ids) <= 34
+            pieces |= {text for text in documents if text in BYTES.decode(ids)}
+    assert len(pieces) > NUM_TEXTS / 2
+    again = loader.make_train_iterator(config, batch_size=4)
+    list(itertools.islice(again, 9))
+    state = json.loads(json.dumps(again.get_state()))
+    other = loader.make_train_iterator(config, batch_size=4)
+    other.set_state(state)
+    assert equal(list(itertools.islice(other, 20)), found[9:29])
+
+
+def test_documents_and_pairs_mix(tmp_path: Path) -> None:
+    task = text_task(PrefixLM(merge_documents=2), inputs_add_eos=False)
+    path = write_cache(tmp_path, mixture((FRUIT, 10), (task, 10)))
+    found = [text for batch in batches(data(path, pack=False), 100) for text in texts(batch)]
+    known = set(rendered(FRUIT, fruit_rows()))
+    assert 190 <= sum(text in known for text in found) <= 210
+
+
+def test_evaluation_has_every_validation_example_once(cache: Path) -> None:
+    (make,) = loader.make_evaluations(data(cache), batch_size=6).values()
+    found = [text for batch in make() for text in texts(batch)]
+    assert sorted(found) == sorted(rendered(FRUIT, fruit_rows()[:20]))
+    assert list(loader.make_evaluations(data(cache), batch_size=6)) == [NAME]
+    assert loader.make_evaluations(data(cache, eval_split=None), batch_size=6) == {}
+    assert loader.make_evaluations(data(cache, eval_split="test"), batch_size=6) == {}
+    shown = loader.sample_examples(data(cache), 3)
+    assert len(shown) == 3 and all(len(example.targets) for example in shown)
+
+
+def test_provenance_names_what_was_trained_on(cache: Path) -> None:
+    found = json.loads(json.dumps(loader.provenance(data(cache))))
+    assert found["templates"] == mixture().fingerprint and found["vocabulary"] == "byte+0"
+    assert found["tasks"]["math_sums"]["rate"] == found["tasks"]["math_sums"]["num_examples"] == 60
+
+
+def test_training_needs_neither_tensorflow_nor_templates(cache: Path) -> None:
+    code = f"""
+import sys
+from mtf.data import loader
+from mtf.data.config import TaskMixture
+from mtf.data.vocabularies import ByteVocabulary
+data = TaskMixture(mixture_or_task_name={NAME!r}, vocabulary=ByteVocabulary(),
+    task_feature_lengths={{"inputs": 64, "targets": 32}}, cache_dir={str(cache)!r})
+next(loader.make_train_iterator(data, batch_size=2))
+loader.provenance(data)
+print(*sorted({{name.split(".")[0] for name in sys.modules}}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "array_record" in loaded
+    assert not loaded & {"tensorflow", "seqio", "jinja2", "yaml", "pyarrow", "datasets"}
+    assert "mtf.tasks" not in done.stdout
+
+
+def refusal(config: TaskMixture) -> str:
+    with pytest.raises(UserError) as refused:
+        batches(config, 30)
+    return str(refused.value)
+
+
+def test_what_is_not_there_is_named(cache: Path, tmp_path: Path) -> None:
+    message = refusal(data(tmp_path / "none"))
+    assert f"{tmp_path}/none does not exist" in message
+    assert f"python -m mtf.cache '{NAME}' --output {tmp_path}/none" in message
+    assert f"mtf.cache '{NAME}'" in refusal(dataclasses.replace(data(cache), cache_dir=None))
+    message = refusal(data(cache, mixture_or_task_name="small_mixtrue"))
+    assert "no mixture 'small_mixtrue'" in message and f"Did you mean {NAME}" in message
+    message = refusal(data(cache, split="test"))
+    assert f"no examples of {NAME}, split test" in message
+
+
+def test_another_vocabulary_is_refused(cache: Path) -> None:
+    message = refusal(data(cache, vocabulary=ByteVocabulary(100)))
+    assert "was made with byte+0" in message and "this is byte+100" in message
+
+
+def test_damage_names_the_file_and_the_remedy(tmp_path: Path) -> None:
+    cache_dir = write_cache(tmp_path)
+    path = cache_dir / "math_sums" / "train-00000-of-00001.array_record"
+    content = path.read_bytes()
+    remedy = (
+        f"delete {path.parent} and write that task again: python -m mtf.cache '{NAME}' --output"
+    )
+    path.write_bytes(content[:-1])
+    message = refusal(data(cache_dir))
+    assert str(path) in message and f"has {len(content) - 1} bytes" in message and remedy in message
+    path.unlink()
+    assert f"{path} is missing" in refusal(data(cache_dir))
+    damaged = bytearray(content)
+    for position in range(65_536 - 300, 65_536):  # in ArrayRecord's own index
+        if position < len(damaged):
+            damaged[position] ^= 0xFF
+    for position in range(100, 400):
+        damaged[position] ^= 0xFF
+    path.write_bytes(damaged)
+    message = refusal(data(cache_dir))
+    assert str(path) in message and "cannot be read" in message and remedy in message
+
+
+def test_a_task_that_is_only_in_part_there_is_named(tmp_path: Path) -> None:
+    cache_dir = write_cache(tmp_path)
+    (cache_dir / "math_sums").rename(cache_dir / "math_sums.incomplete")
+    message = refusal(data(cache_dir))
+    assert "math_sums only in part" in message and "python -m mtf.cache" in message
+
+
+def test_a_cache_in_seqios_form_is_for_the_other_loader(tmp_path: Path) -> None:
+    cache_dir = write_cache(tmp_path, format="seqio")
+    assert "set data.loader='seqio' and data.use_cached=True" in refusal(data(cache_dir))
+    assert list(check_files(cache_dir, ["food_fruit"])) == [("food_fruit", [])]
+
+
+def test_a_cache_of_another_version_is_refused(tmp_path: Path) -> None:
+    cache_dir = write_cache(tmp_path)
+    path = cache_dir / "cache.json"
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
+    assert "version 2 of the cache's format" in refusal(data(cache_dir))

@@ -1,0 +1,41 @@
+"""Which vocabulary the command line means."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from mtf.data.command_line import add_vocabulary_options, chosen_vocabulary
+from mtf.data.vocabularies import ByteVocabulary, Vocabulary
+from mtf.errors import UserError
+from tests.conftest import SHARED, needs_shared
+
+VOCABULARIES = SHARED / "data" / "vocabularies"
+
+
+def chosen(*arguments: str, original: str = "t5") -> Vocabulary:
+    parser = argparse.ArgumentParser()
+    add_vocabulary_options(parser)
+    return chosen_vocabulary(parser.parse_args(arguments), original)
+
+
+def test_bytes() -> None:
+    assert chosen("--vocabulary", "byt5") == ByteVocabulary()
+    assert chosen("--vocabulary", "byt5", "--extra-ids", "100") == ByteVocabulary(100)
+
+
+@needs_shared
+@pytest.mark.parametrize(("name", "vocab_size", "first"), [("t5", 32_100, 32_099),
+                                                           ("mt5", 250_100, 250_099)])  # fmt: skip
+def test_sentinels_are_added_where_the_model_has_none(
+    name: str, vocab_size: int, first: int
+) -> None:
+    vocabulary = chosen("--vocabulary", str(VOCABULARIES / f"{name}.spiece.model"))
+    assert vocabulary.vocab_size == vocab_size
+    assert vocabulary.encode("<extra_id_0>") == [first]
+
+
+def test_a_vocabulary_that_cannot_be_downloaded_must_be_named() -> None:
+    with pytest.raises(UserError, match="--vocabulary is missing: the romanian model"):
+        chosen(original="romanian")
