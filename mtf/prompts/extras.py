@@ -8,8 +8,8 @@ from types import ModuleType
 from mtf.errors import UserError
 
 
-def import_extra(module: str, purpose: str) -> ModuleType:
-    """Returns `module`, one of those that the extra `tasks` installs.
+def import_extra(module: str, purpose: str, extra: str = "tasks") -> ModuleType:
+    """Returns `module`, one of those that an extra of this package installs.
 
     Raises:
       UserError: it is not installed; `purpose` says what it would be for.
@@ -22,5 +22,5 @@ def import_extra(module: str, purpose: str) -> ModuleType:
             raise
         raise UserError(
             f"{purpose} needs the package {package}, which is not installed; "
-            "run: pip install 'mtf-jax[tasks]'"
+            f"run: pip install 'mtf-jax[{extra}]'"
         ) from error

@@ -16,10 +16,14 @@ import seqio
 import tensorflow as tf
 
 from mtf.data import denoising
-from mtf.data.command_line import ORIGINAL_VOCABULARIES
 from mtf.data.objectives import Objective
 from mtf.data.randomness import Purpose, permutation, random_bits
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from mtf.data.vocabularies import (
+    RELEASED_MODELS,
+    ByteVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+)
 from mtf.errors import UserError
 from mtf.prompts.templates import Templates, load_templates
 from mtf.tasks.mixtures import mixture
@@ -72,12 +76,16 @@ class TaskSource(seqio.DataSource):
 
     @functools.cached_property
     def splits(self) -> Sequence[str]:
-        """Those of the task's splits that there is data for.
+        """Those of the task's splits that there is data for, and the training set in any case.
+
+        SeqIO skips tasks that do not have a split: without its data, training is to fail instead.
 
         Raises:
-          MissingDatasetError: there is none at all.
+          MissingDatasetError: there is no data at all.
         """
-        return available_splits(self._task, self._datasets)
+        found = available_splits(self._task, self._datasets)
+        trained_on = self._task.kind != "rank" and "train" in self._task.splits
+        return tuple(dict.fromkeys(("train", *found))) if trained_on else found
 
     @functools.cached_property
     def signature(self) -> dict[str, tf.TensorSpec]:
@@ -134,14 +142,9 @@ class TaskSource(seqio.DataSource):
                 block = rows.rows(start, min(start + ROWS_PER_BLOCK, last))
                 for number, row in enumerate(block, start):
                     for example in self._task.row_examples(row, number, split, self._seed):
-                        yield {name: _value(example[name]) for name in self.signature}
+                        yield {name: example[name] for name in self.signature}
 
         return tf.data.Dataset.from_generator(examples, output_signature=self.signature)
-
-
-def _value(value: Any) -> Any:
-    # JSON can hold halves of surrogate pairs, which TensorFlow does not take.
-    return value.encode("utf-8", errors="replace") if isinstance(value, str) else value
 
 
 def available_splits(task: Task, datasets: OpenDatasets) -> tuple[str, ...]:
@@ -206,7 +209,8 @@ def build(
             # mT5's own tasks are only there with its vocabulary.
             prefix = MT5_PREFIX if task.vocabulary != found.vocabulary == "mt5" else ""
             made = seqio_task(prefix + task.name, task, vocab, datasets)
-            rates.append((made, _num_examples if rate is None else rate))
+            size = functools.partial(_num_examples, task, datasets)
+            rates.append((made, size if rate is None else rate))
             fingerprints[made.name] = task.fingerprint
     if not rates:
         raise MissingDatasetError(f"mixture {name}: there is data for none of its tasks")
@@ -217,14 +221,14 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> seqio.Vocabulary:
     """Returns SeqIO's vocabulary with the same ids."""
     if isinstance(vocabulary, ByteVocabulary):
         return seqio.ByteVocabulary(extra_ids=vocabulary.extra_ids)
-    return seqio.SentencePieceVocabulary(str(vocabulary.file), extra_ids=vocabulary.extra_ids)
+    return seqio.SentencePieceVocabulary(str(vocabulary.file), extra_ids=vocabulary.num_added_ids)
 
 
 def _original_vocabulary(name: str) -> Vocabulary:
-    if name not in ORIGINAL_VOCABULARIES:
+    if name not in RELEASED_MODELS:
         raise UserError(f"vocabulary: the {name} model has no public address; name a file of it")
     # Both models have their extra ids as pieces.
-    return SentencePieceVocabulary(ORIGINAL_VOCABULARIES[name], extra_ids=0)
+    return SentencePieceVocabulary(RELEASED_MODELS[name], extra_ids=0)
 
 
 def _without_data(tasks: Sequence[Task], datasets: OpenDatasets) -> set[str]:
@@ -242,10 +246,9 @@ def _without_data(tasks: Sequence[Task], datasets: OpenDatasets) -> set[str]:
     return {name for names in reasons.values() for name in names}
 
 
-def _num_examples(task: seqio.Task) -> float:
-    split = "train" if "train" in task.splits else task.splits[0]
+def _num_examples(task: Task, datasets: OpenDatasets, made: seqio.Task) -> float:
     rate: float = seqio.mixing_rate_num_examples(
-        task, maximum=MAX_EXAMPLES_PER_DATASET, split=split
+        made, maximum=MAX_EXAMPLES_PER_DATASET, split=available_splits(task, datasets)[0]
     )
     return rate
 

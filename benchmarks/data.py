@@ -1,0 +1,234 @@
+"""Compares the token cache's loader with SeqIO on the same tasks: rows a second, fill, resuming.
+
+pip install -e '.[seqio]' && python benchmarks/data.py
+
+Without further arguments the text is made up. For a real mixture name its parts; tasks whose
+dataset is missing in the mirror are left out:
+
+python benchmarks/data.py --mixture t0++_train --data-dir DIR --templates promptsource.tar.gz \\
+    --vocabulary t5.spiece.model
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from mtf import cache
+from mtf.data import cache_loader, seqio_loader
+from mtf.data.cache.reader import Cache
+from mtf.data.config import TaskMixture
+from mtf.data.packing import Batch
+from mtf.data.row_streams import shard_rows
+from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+
+BATCH_SIZE = 64
+SYNTHETIC = "opus100_en_ro_mt"
+RESUME_AT = 10_000_000
+_NUM_FOR_FILL = 20_000
+
+
+def main() -> None:
+    """Parses the command line and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mixture", default=SYNTHETIC)
+    parser.add_argument("--data-dir", type=Path, help="mirror of the datasets (default: made up)")
+    parser.add_argument("--templates", type=Path)
+    parser.add_argument("--vocabulary", type=Path, help="SentencePiece model (default: bytes)")
+    parser.add_argument("--max-rows", type=int, help="of a split, in the caches")
+    parser.add_argument("--inputs-length", type=int, default=1024)
+    parser.add_argument("--targets-length", type=int, default=256)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a measurement")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--num-synthetic", type=int, default=50_000, help="rows that are made up")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run(args, Path(folder))
+
+
+def run(args: argparse.Namespace, folder: Path) -> None:
+    """Writes the caches into `folder`, measures, prints."""
+    mirror = args.data_dir or write_synthetic(folder / "mirror", args.num_synthetic)
+    options = ["--data-dir", str(mirror), "--skip-missing"]
+    options += ["--vocabulary", str(args.vocabulary) if args.vocabulary else "byt5"]
+    options += ["--templates", str(args.templates)] if args.templates else []
+    options += ["--max-rows", str(args.max_rows)] if args.max_rows else []
+    for name, extra in (("tokens", []), ("seqio", ["--format", "seqio", "--num-shards", "16"])):
+        start = time.perf_counter()
+        arguments = [args.mixture, "--output", str(folder / name), "--split", "train"]
+        if cache.main([*arguments, *options, *extra]):
+            raise SystemExit(2)
+        print(f"cache {name} written in {time.perf_counter() - start:.1f} s\n")
+    vocabulary = SentencePieceVocabulary(str(args.vocabulary)) if args.vocabulary else None
+    data = TaskMixture(
+        mixture_or_task_name=args.mixture,
+        vocabulary=vocabulary or ByteVocabulary(),
+        task_feature_lengths={"inputs": args.inputs_length, "targets": args.targets_length},
+        cache_dir=str(folder / "tokens"),
+        data_dir=str(mirror),
+        templates=str(args.templates) if args.templates else None,
+    )
+    print(
+        f"{args.mixture}, rows of {args.inputs_length}/{args.targets_length}, packed, "
+        f"median of {args.repeats} × {args.seconds:g} s"
+    )
+    print(
+        f"{'':24}{'examples/s':>11}{'lowest':>8}{'highest':>8}{'rows/s':>8}{'first s':>9}"
+        f"{'inputs':>8}{'targets':>8}{'fuller':>8}"
+    )
+    ours = measure("token cache", cached_batches(data), args)
+    live = measure("SeqIO, live", seqio_batches(data, None), args)
+    read = measure("SeqIO, its own cache", seqio_batches(data, folder / "seqio"), args)
+    print_fill("sequential packing", sequential_fill(data))
+    print(f"\ntoken cache ÷ SeqIO live: {ours / live:.1f}; ÷ SeqIO's own cache: {ours / read:.1f}")
+    placed, first = resume_seconds(data, args.repeats)
+    print(
+        f"resuming the token cache at example {RESUME_AT:,}: {placed:.2f} s, "
+        f"{first:.2f} s with the first batch"
+    )
+
+
+def write_synthetic(root: Path, num_rows: int) -> Path:
+    """Writes pairs of sentences of T0's lengths: some 200 tokens to some 30."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = random.Random(0)
+    words = [f"{numbers.randrange(10**8):x}" for _ in range(5000)]
+
+    def text(mean: float) -> str:
+        length = 1 + int(numbers.expovariate(1 / mean))
+        return " ".join(numbers.choices(words, k=min(length, int(4 * mean))))
+
+    rows = [{"translation": {"en": text(30), "ro": text(4)}} for _ in range(num_rows)]
+    path = root / "opus100" / "en-ro" / "train.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return root
+
+
+def cached_batches(data: TaskMixture) -> Iterator[Batch]:
+    """Returns the token cache's batches."""
+    return iter(cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE))
+
+
+def seqio_batches(data: TaskMixture, cache_dir: Path | None) -> Iterator[Mapping[str, np.ndarray]]:
+    """Returns SeqIO's batches of the tasks that the token cache has, at the same rates."""
+    import seqio
+
+    from mtf.tasks import seqio_tasks
+
+    assert data.cache_dir is not None
+    rates = (
+        Cache(Path(data.cache_dir), data.mixture_or_task_name)
+        .mixture(data.mixture_or_task_name)
+        .tasks
+    )
+    built = seqio_tasks.build(
+        data.mixture_or_task_name, data.vocabulary, data.data_dir, data.templates
+    )
+    tasks = {task.name: task for task in seqio.get_subtasks(built.provider)}
+    provider = seqio.Mixture(
+        "benchmark", [(tasks[name], rate or 1) for name, rate in rates.items()]
+    )
+    seqio.set_global_cache_dirs([str(cache_dir)] if cache_dir else [])
+    settings = {**vars(data), "use_cached": cache_dir is not None, "loader": "seqio"}
+    dataset = seqio_loader.make_dataset(provider, TaskMixture(**settings))
+    batches: Iterator[Mapping[str, np.ndarray]]
+    batches = dataset.batch(BATCH_SIZE).prefetch(2).as_numpy_iterator()
+    return batches
+
+
+def measure(
+    name: str, batches: Iterator[Mapping[str, np.ndarray]], args: argparse.Namespace
+) -> float:
+    """Prints a line for a loader; returns its median of examples a second."""
+    start = time.perf_counter()
+    next(batches)
+    first = time.perf_counter() - start
+    # What was made ahead does not count.
+    for _ in range(50):
+        next(batches)
+    speeds, rows, tokens = [], [], []
+    for _ in range(args.repeats):
+        num_examples = num_batches = 0
+        start = time.perf_counter()
+        while (seconds := time.perf_counter() - start) < args.seconds:
+            batch = next(batches)
+            num_examples += int(batch["decoder_segment_ids"].max(axis=1).sum())
+            num_batches += 1
+            tokens.append([(batch[f"{side}_segment_ids"] > 0).mean() for side in SIDES])
+        speeds.append(num_examples / seconds)
+        rows.append(num_batches * BATCH_SIZE / seconds)
+    median = statistics.median(speeds)
+    print(
+        f"{name:24}{median:11,.0f}{min(speeds):8,.0f}{max(speeds):8,.0f}"
+        f"{statistics.median(rows):8,.0f}{first:9.2f}",
+        end="",
+    )
+    print_fill(None, np.mean(tokens, axis=0))
+    return median
+
+
+SIDES = ("encoder", "decoder")
+
+
+def print_fill(name: str | None, fill: np.ndarray) -> None:
+    """Ends a line with the parts of the rows that hold tokens."""
+    if name is not None:
+        print(f"{name:68}", end="")
+    print(f"{fill[0]:8.1%}{fill[1]:8.1%}{max(fill):8.1%}")
+
+
+def sequential_fill(data: TaskMixture) -> np.ndarray:
+    """Returns how full rows are where each takes the next examples as long as they fit."""
+    unpacked = TaskMixture(**{**vars(data), "pack": False})
+    limits = np.array([data.task_feature_lengths[name] for name in ("inputs", "targets")])
+    used, total, num_rows = np.zeros(2), np.zeros(2), 1
+    batches = cache_loader.make_train_iterator(unpacked, batch_size=BATCH_SIZE)
+    for _ in range(_NUM_FOR_FILL // BATCH_SIZE):
+        batch = next(batches)
+        inputs = (batch["encoder_input_tokens"] > 0).sum(axis=1)
+        targets = (batch["decoder_target_tokens"] > 0).sum(axis=1)
+        for lengths in np.stack([inputs, targets], axis=1):
+            if (used + lengths > limits).any():
+                num_rows += 1
+                used = np.zeros(2)
+            used += lengths
+            total += lengths
+    return total / num_rows / limits
+
+
+def resume_seconds(data: TaskMixture, repeats: int) -> tuple[float, float]:
+    """Returns how long it takes to open the token cache at a far place, and until a first batch."""
+    batches = cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE)
+    state = batches.get_state()
+    for row in shard_rows(BATCH_SIZE, 0, 1):
+        unit, *rest = state[str(row)]["next"]
+        state[str(row)]["next"] = [unit + RESUME_AT // BATCH_SIZE * BATCH_SIZE, *rest]
+    # From there on until rows are open, as they are in any place that was saved.
+    batches.set_state(state)
+    for _ in range(20):
+        next(batches)
+    state = batches.get_state()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        resumed = cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE)
+        resumed.set_state(state)
+        placed = time.perf_counter() - start
+        next(resumed)
+        seconds.append((placed, time.perf_counter() - start))
+    placed, first = (statistics.median(column) for column in zip(*seconds, strict=True))
+    return placed, first
+
+
+if __name__ == "__main__":
+    main()

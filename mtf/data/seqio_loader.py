@@ -1,0 +1,246 @@
+"""Batches of a mixture through SeqIO as training goes on (`TaskMixture` with loader="seqio").
+
+Everything is rendered, tokenised, mixed and packed by SeqIO's pipeline, or read from SeqIO's caches
+(`use_cached`). It is deterministic, so a place in it is the number of batches that were drawn; to
+return to one, the pipeline runs again up to there. The token cache (`mtf.data.cache_loader`) has
+neither that cost nor TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mtf.data.config import TaskMixture
+from mtf.data.examples import Example
+from mtf.data.packing import Batch
+from mtf.data.row_streams import BatchIterator, State, eval_batches, shard_rows
+from mtf.errors import UserError
+
+if TYPE_CHECKING:
+    import seqio
+    import tensorflow as tf
+
+
+def make_train_iterator(
+    data: TaskMixture,
+    *,
+    batch_size: int,
+    shard_id: int = 0,
+    num_shards: int = 1,
+    prefetch: int = 2,
+) -> BatchIterator:
+    """See `mtf.data.loader.make_train_iterator`.
+
+    Each process reads its own part of the rows of each dataset (or, of caches that have as many
+    files, its own files).
+    """
+    num_rows = len(shard_rows(batch_size, shard_id, num_shards))
+    provider, fingerprint = _open(data)
+    _check_split(provider, data.split)
+
+    def start(num_skipped: int) -> Iterator[Mapping[str, np.ndarray]]:
+        # A dataset that was iterated over once is shuffled otherwise the second time.
+        dataset = make_dataset(provider, data, shard_id=shard_id, num_shards=num_shards)
+        dataset = dataset.batch(num_rows, drop_remainder=True).skip(num_skipped)
+        batches: Iterator[Mapping[str, np.ndarray]]
+        batches = dataset.prefetch(prefetch).as_numpy_iterator()
+        return batches
+
+    place = {
+        "settings": _settings(data),
+        "data": fingerprint,
+        "batch_size": batch_size,
+        "num_shards": num_shards,
+    }
+    return _TrainIterator(start, place)
+
+
+def make_dataset(
+    provider: seqio.Task | seqio.Mixture,
+    data: TaskMixture,
+    *,
+    shard_id: int = 0,
+    num_shards: int = 1,
+) -> tf.data.Dataset:
+    """Returns SeqIO's own rows without end, as T5X trains on them.
+
+    Args:
+      provider: a mixture or a task of `mtf.tasks.seqio_tasks`.
+      data: its other settings.
+      shard_id, num_shards: which part of the data.
+    """
+    seqio = _import_seqio()
+    return seqio.get_dataset(
+        provider,
+        data.task_feature_lengths,
+        seqio.EncDecFeatureConverter(pack=data.pack),
+        dataset_split=data.split,
+        use_cached=data.use_cached,
+        shuffle=data.shuffle,
+        num_epochs=None,
+        shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
+        seed=data.seed,
+        verbose=False,
+    )
+
+
+def make_evaluations(
+    data: TaskMixture, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+) -> dict[str, Callable[[], Iterator[Batch]]]:
+    """See `mtf.data.loader.make_evaluations`: `eval_split` of the tasks that have it."""
+    rows = shard_rows(batch_size, shard_id, num_shards)
+    if data.eval_split is None:
+        return {}
+    provider, _ = _open(data)
+    if not _tasks_with(provider, data.eval_split):
+        return {}
+    batches = functools.partial(_eval_batches, provider, data, batch_size, rows)
+    return {data.mixture_or_task_name: batches}
+
+
+def sample_examples(data: TaskMixture, n: int) -> list[Example]:
+    """See `mtf.data.loader.sample_examples`: of `eval_split`, else of `split`."""
+    provider, _ = _open(data)
+    for split in (data.eval_split, data.split):
+        if split is not None and _tasks_with(provider, split):
+            return list(itertools.islice(_all_examples(provider, data, split), n))
+    return []
+
+
+def provenance(data: TaskMixture) -> dict[str, Any]:
+    """See `mtf.data.loader.provenance`."""
+    fingerprint = _open(data)[1]
+    return {
+        "mixture": data.mixture_or_task_name,
+        "data": fingerprint,
+        "vocabulary": data.vocabulary.fingerprint(),
+    }
+
+
+class _TrainIterator:
+    """SeqIO's batches; the place in them is how many were drawn."""
+
+    def __init__(
+        self, start: Callable[[int], Iterator[Mapping[str, np.ndarray]]], place: dict[str, Any]
+    ):
+        self._start = start
+        self._place = place
+        self._num_batches = 0
+        self._batches: Iterator[Mapping[str, np.ndarray]] | None = None
+
+    def __iter__(self) -> _TrainIterator:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._batches is None:
+            self._batches = self._start(self._num_batches)
+        batch = _to_batch(next(self._batches))
+        self._num_batches += 1
+        return batch
+
+    def get_state(self) -> State:
+        return {**self._place, "num_batches": self._num_batches}
+
+    def set_state(self, state: State) -> None:
+        for name, now in self._place.items():
+            if state.get(name) != now:
+                raise UserError(
+                    f"the stored place in the data belongs to other data: {name} is {now} now, "
+                    f"and was {state.get(name)}"
+                )
+        self._num_batches = state["num_batches"]
+        self._batches = None
+
+
+def _import_seqio() -> Any:
+    from mtf.tasks.seqio_registry import import_seqio
+
+    module = import_seqio()
+    import tensorflow as tf
+
+    # TensorFlow takes the whole memory of every GPU that it sees.
+    tf.config.set_visible_devices([], "GPU")
+    return module
+
+
+def _open(data: TaskMixture) -> tuple[seqio.Task | seqio.Mixture, str]:
+    """Returns what is trained on, and the hash of it."""
+    seqio = _import_seqio()
+    from mtf.tasks import seqio_tasks
+
+    name = data.mixture_or_task_name
+    built = seqio_tasks.build(name, data.vocabulary, data.data_dir, data.templates)
+    if data.use_cached:
+        if data.cache_dir is None:
+            raise UserError("data.use_cached: data.cache_dir does not say where the caches are")
+        seqio.add_global_cache_dirs([data.cache_dir])
+        missing = [task.name for task in seqio.get_subtasks(built.provider) if not task.cache_dir]
+        if missing:
+            raise UserError(
+                f"data.cache_dir {data.cache_dir} has no SeqIO cache of {len(missing)} tasks of "
+                f"{name}: {', '.join(missing[:5])}. Make it with: python -m mtf.cache {name} "
+                f"--format seqio --output {data.cache_dir}"
+            )
+    return built.provider, f"{built.fingerprints[name]}/{built.vocabulary}"
+
+
+def _settings(data: TaskMixture) -> str:
+    lengths = data.task_feature_lengths
+    return (
+        f"{data.mixture_or_task_name}, split {data.split}, inputs {lengths['inputs']}, targets "
+        f"{lengths['targets']}, pack {data.pack}, shuffle {data.shuffle}, seed {data.seed}, "
+        f"use_cached {data.use_cached}"
+    )
+
+
+def _check_split(provider: seqio.Task | seqio.Mixture, split: str) -> None:
+    with_split = _tasks_with(provider, split)
+    tasks = _import_seqio().get_subtasks(provider)
+    without = [task.name for task in tasks if task not in with_split]
+    if without:
+        raise UserError(
+            f"{provider.name}: there is no data of split {split!r} for {len(without)} of its "
+            f"tasks: {', '.join(without[:5])}"
+        )
+
+
+def _tasks_with(provider: seqio.Task | seqio.Mixture, split: str) -> list[seqio.Task]:
+    tasks = _import_seqio().get_subtasks(provider)
+    return [task for task in tasks if split in task.splits]
+
+
+def _all_examples(
+    provider: seqio.Task | seqio.Mixture, data: TaskMixture, split: str
+) -> Iterator[Example]:
+    """Yields every example once, task by task."""
+    for task in _tasks_with(provider, split):
+        examples = task.get_dataset(
+            data.task_feature_lengths,
+            split=split,
+            use_cached=data.use_cached,
+            shuffle=False,
+            seed=data.seed,
+        )
+        for example in examples.as_numpy_iterator():
+            yield Example(example["inputs"], example["targets"])
+
+
+def _eval_batches(
+    provider: seqio.Task | seqio.Mixture, data: TaskMixture, batch_size: int, rows: range
+) -> Iterator[Batch]:
+    # A mixture of SeqIO's would end with the first of its tasks that does.
+    assert data.eval_split is not None
+    examples = _all_examples(provider, data, data.eval_split)
+    lengths = data.task_feature_lengths
+    return eval_batches(examples, lengths, data.pack, batch_size=batch_size, rows=rows)
+
+
+def _to_batch(batch: Mapping[str, np.ndarray]) -> Batch:
+    # Where rows are not packed, SeqIO feeds the decoder the end of sequence once more behind it.
+    tokens = batch["decoder_input_tokens"] * batch["decoder_loss_weights"]
+    return {**batch, "decoder_input_tokens": tokens}
