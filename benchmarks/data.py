@@ -12,7 +12,10 @@ python benchmarks/data.py --mixture t0++_train --data-dir DIR --templates prompt
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -23,6 +26,7 @@ import numpy as np
 
 from mtf import cache
 from mtf.data import cache_loader, seqio_loader
+from mtf.data.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
 from mtf.data.cache.reader import Cache
 from mtf.data.config import TaskMixture
 from mtf.data.packing import Batch
@@ -31,7 +35,7 @@ from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 BATCH_SIZE = 64
 SYNTHETIC = "opus100_en_ro_mt"
-RESUME_AT = 10_000_000
+NUM_TO_RESUME = 10_000_000
 _NUM_FOR_FILL = 20_000
 
 
@@ -88,10 +92,11 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     read = measure("SeqIO, its own cache", seqio_batches(data, folder / "seqio"), args)
     print_fill("sequential packing", sequential_fill(data))
     print(f"\ntoken cache ÷ SeqIO live: {ours / live:.1f}; ÷ SeqIO's own cache: {ours / read:.1f}")
-    placed, first = resume_seconds(data, args.repeats)
+    large = ten_million_examples(folder / "tokens", folder / "large", args.mixture)
+    placed, first = resume_seconds(dataclasses.replace(data, cache_dir=str(large)), args.repeats)
     print(
-        f"resuming the token cache at example {RESUME_AT:,}: {placed:.2f} s, "
-        f"{first:.2f} s with the first batch"
+        f"resuming in the middle of a token cache of {NUM_TO_RESUME:,} examples: {placed:.2f} s, "
+        f"{first:.2f} s with the first batch of {BATCH_SIZE} rows"
     )
 
 
@@ -206,13 +211,34 @@ def sequential_fill(data: TaskMixture) -> np.ndarray:
     return total / num_rows / limits
 
 
+def ten_million_examples(cache_dir: Path, large: Path, mixture: str) -> Path:
+    """Writes a cache whose tasks have as many examples together, by repeating their files."""
+    described = read_json(mixture_path(cache_dir, mixture), MixtureInfo)
+    write_json(mixture_path(large, mixture), described)
+    shutil.copy(cache_dir / "cache.json", large)
+    tasks = [read_json(cache_dir / name / "info.json", TaskInfo) for name in described.tasks]
+    num_copies = -(-NUM_TO_RESUME // sum(task.splits["train"].num_examples for task in tasks))
+    for task in tasks:
+        split = task.splits["train"]
+        files, split.shards = split.shards, []
+        (large / task.name).mkdir()
+        for copy in range(num_copies):
+            for shard in files:
+                name = f"{copy}-{shard.file}"
+                os.link(cache_dir / task.name / shard.file, large / task.name / name)
+                split.shards.append(dataclasses.replace(shard, file=name))
+        split.num_examples *= num_copies
+        write_json(large / task.name / "info.json", task)
+    return large
+
+
 def resume_seconds(data: TaskMixture, repeats: int) -> tuple[float, float]:
-    """Returns how long it takes to open the token cache at a far place, and until a first batch."""
+    """Returns how long it takes to open the token cache in its middle, and until a first batch."""
     batches = cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE)
     state = batches.get_state()
     for row in shard_rows(BATCH_SIZE, 0, 1):
         unit, *rest = state[str(row)]["next"]
-        state[str(row)]["next"] = [unit + RESUME_AT // BATCH_SIZE * BATCH_SIZE, *rest]
+        state[str(row)]["next"] = [unit + NUM_TO_RESUME // 2 // BATCH_SIZE * BATCH_SIZE, *rest]
     # From there on until rows are open, as they are in any place that was saved.
     batches.set_state(state)
     for _ in range(20):

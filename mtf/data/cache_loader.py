@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mtf.data.cache.sources import CachedMixture, NoExamplesError, RowSource, row_sources
 from mtf.data.config import TaskMixture
-from mtf.data.examples import Example
-from mtf.data.packing import Batch
+from mtf.data.examples import Cursor, Example
+from mtf.data.packing import Batch, Row
 from mtf.data.row_streams import (
     BatchIterator,
     MixedRowStream,
     SourceRowStream,
-    State,
     StreamsIterator,
     eval_batches,
     shard_rows,
@@ -66,15 +65,12 @@ def open_streams(
 
 
 class CachedRowStream(SourceRowStream):
-    """A row of every batch, whose open rows are read again at once."""
+    """A row of every batch; the examples of a row that was open are read together."""
 
-    def set_state(self, state: State) -> None:
-        """Returns to a place."""
+    def _read_again(self, cursors: Sequence[Cursor]) -> Row:
         source = self._reader.source
         assert isinstance(source, RowSource)
-        if state["open"]:
-            source.read_again([unit for row in state["open"] for (unit,) in row])
-        super().set_state(state)
+        return source.read_again([unit for (unit,) in cursors])
 
 
 def make_evaluations(

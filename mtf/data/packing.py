@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,12 +20,17 @@ NUM_OPEN_ROWS = 8
 
 @dataclass
 class OpenRow:
-    """A row that may take further examples, and the cursors that they were read from."""
+    """A row that may take further examples, and the cursors that they were read from.
+
+    Of a row that is returned to, `earlier` reads the examples that it had then. That is done when
+    it is closed: to place further examples their lengths are enough.
+    """
 
     examples: Row = field(default_factory=list)
     cursors: list[Cursor] = field(default_factory=list)
     num_inputs: int = 0
     num_targets: int = 0
+    earlier: Callable[[], Row] = list
 
     def add(self, example: Example, cursor: Cursor) -> None:
         """Appends an example; whether it fits is the packer's business."""
@@ -33,6 +38,10 @@ class OpenRow:
         self.cursors.append(cursor)
         self.num_inputs += len(example.inputs)
         self.num_targets += len(example.targets)
+
+    def all_examples(self) -> Row:
+        """Returns the examples, the earlier ones first."""
+        return [*self.earlier(), *self.examples]
 
 
 class Packer:
@@ -75,7 +84,7 @@ class Packer:
 
     def flush(self) -> list[Row]:
         """Closes and returns all open rows."""
-        rows = [row.examples for row in self.open_rows]
+        rows = [row.all_examples() for row in self.open_rows]
         self.open_rows = []
         return rows
 
@@ -89,7 +98,7 @@ class Packer:
 
     def _close(self, row: OpenRow) -> Row:
         self.open_rows = [other for other in self.open_rows if other is not row]
-        return row.examples
+        return row.all_examples()
 
 
 def pack_in_sequence(

@@ -13,9 +13,10 @@ each in its own random order (`mtf.data.examples`). So
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
@@ -161,21 +162,16 @@ class SourceRowStream:
         """Returns the place after the last row."""
         return {
             "next": list(self._reader.cursor),
-            "open": [row.cursors.copy() for row in self._packer.open_rows],
+            "open": _open_rows_state(self._packer),
         }
 
     def set_state(self, state: State) -> None:
-        """Returns to a place, reading again the examples of the rows that were open."""
+        """Returns to a place."""
         self._reader.cursor = tuple(state["next"])
-        self._packer.open_rows = [self._read_again(cursors) for cursors in state["open"]]
+        self._packer.open_rows = _opened_again(state["open"], self._read_again)
 
-    def _read_again(self, cursors: Sequence[Sequence[int]]) -> OpenRow:
-        row = OpenRow()
-        for cursor in map(tuple, cursors):
-            example, _ = self._reader.source.read(cursor)
-            assert example is not None
-            row.add(example, cursor)
-        return row
+    def _read_again(self, cursors: Sequence[Cursor]) -> Row:
+        return [_present(self._reader.source.read(cursor)) for cursor in cursors]
 
 
 class MixedRowStream:
@@ -221,23 +217,53 @@ class MixedRowStream:
         return {
             "taken": self._num_taken,
             "next": [list(reader.cursor) for reader in self._readers],
-            "open": [row.cursors.copy() for row in self._packer.open_rows],
+            "open": _open_rows_state(self._packer),
         }
 
     def set_state(self, state: State) -> None:
-        """Returns to a place, reading again the examples of the rows that were open."""
+        """Returns to a place."""
         self._num_taken = state["taken"]
         for reader, cursor in zip(self._readers, state["next"], strict=True):
             reader.cursor = tuple(cursor)
-        self._packer.open_rows = [self._read_again(cursors) for cursors in state["open"]]
+        self._packer.open_rows = _opened_again(state["open"], self._read_again)
 
-    def _read_again(self, cursors: Sequence[Sequence[int]]) -> OpenRow:
-        row = OpenRow()
-        for component, *cursor in cursors:
-            example, _ = self._readers[component].source.read(tuple(cursor))
-            assert example is not None
-            row.add(example, (component, *cursor))
-        return row
+    def _read_again(self, cursors: Sequence[Cursor]) -> Row:
+        return [
+            _present(self._readers[component].source.read(tuple(cursor)))
+            for component, *cursor in cursors
+        ]
+
+
+def _open_rows_state(packer: Packer) -> list[State]:
+    return [
+        {"cursors": row.cursors.copy(), "lengths": [row.num_inputs, row.num_targets]}
+        for row in packer.open_rows
+    ]
+
+
+def _opened_again(
+    states: Sequence[State], read: Callable[[Sequence[Cursor]], Row]
+) -> list[OpenRow]:
+    """Returns open rows of a stored place; `read` gives the examples that they had."""
+    rows = []
+    for state in states:
+        cursors = [tuple(cursor) for cursor in state["cursors"]]
+        num_inputs, num_targets = state["lengths"]
+        rows.append(
+            OpenRow(
+                cursors=cursors.copy(),
+                num_inputs=num_inputs,
+                num_targets=num_targets,
+                earlier=functools.partial(read, cursors),
+            )
+        )
+    return rows
+
+
+def _present(read: tuple[Example | None, Cursor | None]) -> Example:
+    example, _ = read
+    assert example is not None
+    return example
 
 
 class StreamsIterator:

@@ -146,7 +146,9 @@ def test_packing_loses_no_pair_and_splits_none(pairs: TextFiles) -> None:
     states = {k: v for shard in shards for k, v in shard.get_state().items()}
     for row, counts in enumerate(used):
         # What was read and not yet used waits in open rows, which the state names.
-        waiting = [sequence[unit] for cursors in states[str(row)]["open"] for (unit,) in cursors]
+        waiting = [
+            sequence[unit] for opened in states[str(row)]["open"] for (unit,) in opened["cursors"]
+        ]
         assert len(waiting) < 100
         (end,) = states[str(row)]["next"]
         assert counts + Counter(waiting) == Counter(sequence[row:end:batch_size])

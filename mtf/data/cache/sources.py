@@ -336,11 +336,10 @@ class RowSource:
         self._together = together
         self._next = -1  # The unit after those that are read ahead.
         self._ahead: deque[Example] = deque()
-        self._again: dict[int, Example] = {}
 
-    def read_again(self, units: Sequence[int]) -> None:
-        """Reads some units together, which `read` is about to be asked for one by one."""
-        self._again = dict(zip(units, self._sequence.read(np.array(units)), strict=True))
+    def read_again(self, units: Sequence[int]) -> list[Example]:
+        """Returns the examples of units that were read before."""
+        return self._sequence.read(np.array(units))
 
     def start(self, unit: int) -> Cursor:
         """Returns the cursor of a unit, from which this row goes on."""
@@ -353,8 +352,7 @@ class RowSource:
         """Returns the example of a unit."""
         if cursor[0] != self._next - self._stride * len(self._ahead):
             # Not the next one of this row, but one of a row that was open when it was left.
-            example = self._again.pop(cursor[0], None)
-            return example or self._sequence.read(np.array(cursor))[0], None
+            return self._sequence.read(np.array(cursor))[0], None
         if not self._ahead:
             self._read_ahead()
         return self._ahead.popleft(), None
