@@ -73,7 +73,9 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         num_encoder_layers=_num_layers(tensors, "encoder"),
         num_decoder_layers=_num_layers(tensors, "decoder"),
         mlp_dim=mlp_dim,
-        mlp_activations=("gelu", "linear") if gated else ("relu",),
+        mlp_activations=checkpoint.described.get(
+            "mlp_activations", ("gelu", "linear") if gated else ("relu",)
+        ),
         logits_via_embedding="decoder/logits_dense/kernel" not in tensors,
         relative_attention_num_buckets=num_buckets,
     )

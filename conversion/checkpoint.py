@@ -12,7 +12,7 @@ import logging
 import re
 from pathlib import Path
 
-from conversion import orbax, t5x
+from conversion import huggingface_reader, orbax, t5x
 from conversion.errors import ConversionError, IncompleteCheckpoint
 from conversion.tensor import Checkpoint
 
@@ -43,7 +43,8 @@ def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
 
     Args:
       path: a `checkpoint_{step}` directory of any layout, the `state` directory in an Orbax one,
-        a directory of `checkpoint_{step}` directories, or a run directory.
+        a directory of `checkpoint_{step}` directories, a run directory, or a Hugging Face
+        directory.
       step: which of several; the latest complete one by default.
 
     Raises:
@@ -64,6 +65,10 @@ def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
         )
     if path.name == "state" and orbax.is_state(path):
         path = path.parent
+    if huggingface_reader.is_huggingface(path):
+        if step is not None:
+            raise ConversionError(f"{path} is a Hugging Face model, which has no step {step}.")
+        return huggingface_reader.open_huggingface(path)
     if _is_checkpoint(path):
         found = _STEP.fullmatch(path.resolve().name)
         own_step = int(found[1]) if found else None
@@ -121,13 +126,12 @@ def _open_one_of(path: Path, step: int | None) -> Checkpoint:
 
 
 def _no_checkpoint(path: Path) -> str:
-    if any(path.glob("*.safetensors")) or (path / "pytorch_model.bin").is_file():
-        return f"{path} is a Hugging Face model; reading those is not supported yet."
     if any(path.glob("model.ckpt-*.index")):
         return f"{path} is a Mesh TensorFlow checkpoint; reading those is not supported yet."
     unfinished = [child.name for child in path.rglob("*") if _UNFINISHED.search(child.name)]
     hint = f" (only unfinished: {', '.join(sorted(unfinished)[:3])})" if unfinished else ""
     return (
         f"There is no checkpoint in {path}{hint}; expected checkpoint_STEP directories, "
-        "a 'checkpoint' file (T5X), or a 'state' directory (Orbax)."
+        "a 'checkpoint' file (T5X), a 'state' directory (Orbax), or model.safetensors (Hugging "
+        "Face)."
     )

@@ -207,7 +207,7 @@ def generation_config(export: Export) -> dict[str, Any]:
 
 
 # T5's gelu is the tanh approximation, which "gated-gelu" means too.
-_FEED_FORWARD_PROJ = {
+FEED_FORWARD_PROJ = {
     ("relu",): "relu",
     ("gelu",): "gelu_new",
     ("silu",): "silu",
@@ -223,9 +223,9 @@ def feed_forward_proj(architecture: Architecture) -> str:
     Raises:
       ConversionError: it has none.
     """
-    found = _FEED_FORWARD_PROJ.get(architecture.mlp_activations)
+    found = FEED_FORWARD_PROJ.get(architecture.mlp_activations)
     if found is None:
-        known = ", ".join(str(activations) for activations in _FEED_FORWARD_PROJ)
+        known = ", ".join(str(activations) for activations in FEED_FORWARD_PROJ)
         raise ConversionError(
             f"mlp_activations {architecture.mlp_activations} cannot be expressed in Hugging "
             f"Face's T5; these can: {known}."

@@ -1,4 +1,4 @@
-"""Writing safetensors tensor by tensor, so that no file's content is ever in memory as a whole.
+"""Safetensors tensor by tensor, so that no file's content is ever in memory as a whole.
 
 The format: 8 bytes with the header's length, the header as JSON, then the raw arrays in order.
 """
@@ -15,10 +15,75 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from conversion.errors import ConversionError, IncompleteCheckpoint
+
 _DTYPES = {
     np.dtype(np.float32): "F32",
     np.dtype(ml_dtypes.bfloat16): "BF16",
 }
+_READABLE = {name: dtype for dtype, name in _DTYPES.items()} | {"F16": np.dtype(np.float16)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A tensor in a file.
+
+    Attributes:
+      path: the file.
+      offset: where its numbers begin.
+      shape: of the tensor.
+      dtype: of the numbers.
+    """
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """Reads what a slice for each dimension selects."""
+        mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+        return np.array(mapped[index])
+
+
+def read_header(path: Path) -> dict[str, Stored]:
+    """The tensors of a file by their names; reads none of them.
+
+    Raises:
+      IncompleteCheckpoint: the file is not there, or cut off.
+      ConversionError: it is not in this format, or has tensors of a type that is not read.
+    """
+    if not path.is_file():
+        raise IncompleteCheckpoint(f"{path.parent} lacks {path.name}.")
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length < size else None
+        if header is None:
+            raise IncompleteCheckpoint(f"{path} is cut off: its header alone is longer.")
+        found, end = {}, 0
+        for name, described in header.items():
+            if name == "__metadata__":
+                continue
+            dtype = described["dtype"]
+            if dtype not in _READABLE:
+                raise ConversionError(
+                    f"{path}: {name} has type {dtype}; expected one of {', '.join(_READABLE)}."
+                )
+            start, stop = described["data_offsets"]
+            shape = tuple(described["shape"])
+            found[name] = Stored(path, 8 + length + start, shape, _READABLE[dtype])
+            if stop - start != math.prod(shape) * _READABLE[dtype].itemsize:
+                raise ValueError(name)
+            end = max(end, stop)
+    except ConversionError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConversionError(f"{path} is not a safetensors file.") from error
+    if size < 8 + length + end:
+        raise IncompleteCheckpoint(f"{path} is cut off: it has {size} bytes of {8 + length + end}.")
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,12 +55,15 @@ class Checkpoint:
       layout: how it is stored.
       step: from the directory's name; None if the name has none.
       tensors: by T5X's names: "target/…", "state/param_states/…/v_row", "state/step".
+      described: what the checkpoint says of its network that no tensor shows: mlp_activations,
+        dropout_rate, relative_attention_max_distance. Only Hugging Face's do.
     """
 
     path: Path
-    layout: Literal["t5x-zarr", "orbax"]
+    layout: Literal["t5x-zarr", "orbax", "huggingface"]
     step: int | None
     tensors: dict[str, Tensor]
+    described: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def parameters(self) -> dict[str, Tensor]:
         """The model's parameters, under their names without "target/"."""

@@ -1,3 +1,20 @@
 """Train, evaluate and export T5-family encoder-decoder models in JAX."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mtf.inference.api import load as load
+
+__all__ = ["load"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`mtf.load`, imported when it is first asked for: it needs jax."""
+    if name == "load":
+        from mtf.inference.api import load
+
+        return load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

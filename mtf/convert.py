@@ -95,7 +95,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     huggingface.check_output(arguments.out_dir)
     checkpoint = open_checkpoint(arguments.checkpoint, arguments.step)
-    known = _known_of_run(checkpoint)
+    known = _known(checkpoint, arguments.vocabulary)
     tokenizer = _tokenizer(arguments, known, infer_architecture(checkpoint).vocab_size)
     export = huggingface.plan_export(
         checkpoint,
@@ -136,7 +136,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 class _Known(NamedTuple):
-    """What a run directory says of its checkpoints that their tensors do not.
+    """What is known of a checkpoint that its tensors do not tell.
 
     Attributes:
       network: values for `plan_export`.
@@ -147,27 +147,18 @@ class _Known(NamedTuple):
     vocabulary: Any
 
 
-def _known_of_run(checkpoint: Checkpoint) -> _Known:
-    """Reads the config of the run directory that holds the checkpoint, if one does."""
-    run_dir = checkpoint.path.resolve().parent.parent
-    if checkpoint.path.resolve().parent.name != "checkpoints":
-        return _Known({}, None)
-    if not (run_dir / "config.json").is_file():
-        return _Known({}, None)
-    import fiddle as fdl
+def _known(checkpoint: Checkpoint, vocabulary: str | None) -> _Known:
+    """Reads the config of the run directory, or what Hugging Face's directory says."""
+    from mtf.inference.run_config import read_run_config
+    from mtf.inference.vocabulary import huggingface_vocabulary
 
-    from mtf.config.run_dir import load_config
-
-    config = load_config(run_dir)
-    network = fdl.build(config.model.network)
-    return _Known(
-        {
-            "mlp_activations": network.mlp_activations,
-            "dropout_rate": network.dropout_rate,
-            "relative_attention_max_distance": network.relative_attention_max_distance,
-        },
-        fdl.build(config.data.vocabulary),
-    )
+    run = read_run_config(checkpoint.path)
+    if run is not None:
+        return _Known(run.described, run.vocabulary)
+    if checkpoint.layout != "huggingface" or vocabulary is not None:
+        return _Known(checkpoint.described, None)
+    num_rows = checkpoint.tensors["target/token_embedder/embedding"].shape[0]
+    return _Known(checkpoint.described, huggingface_vocabulary(checkpoint.path, num_rows))
 
 
 def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) -> Tokenizer | None:

@@ -17,6 +17,7 @@ from conversion import huggingface
 from conversion.errors import ConversionError
 from conversion.tokenizer import Bytes
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.inference.loading import network_config
 from mtf.models import t5
 from mtf.models.config import T5Config
 
@@ -129,18 +130,8 @@ def _text_batch(text_ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
     """The checkpoint in our model, its numbers rounded as the export's are."""
-    sizes = export.architecture
-    config = T5Config(
-        vocab_size=sizes.vocab_size,
-        emb_dim=sizes.emb_dim,
-        num_heads=sizes.num_heads,
-        head_dim=sizes.head_dim,
-        num_encoder_layers=sizes.num_encoder_layers,
-        num_decoder_layers=sizes.num_decoder_layers,
-        mlp_dim=sizes.mlp_dim,
-        mlp_activations=sizes.mlp_activations,
-        logits_via_embedding=sizes.logits_via_embedding,
-        relative_attention_num_buckets=sizes.relative_attention_num_buckets,
+    config = network_config(
+        export.architecture,
         relative_attention_max_distance=export.relative_attention_max_distance,
         dropout_rate=0.0,
         dtype="float32",

@@ -1,5 +1,6 @@
 """Recipes: typed functions that return the config of a job, one file per family."""
 
+from recipes.inference import infer
 from recipes.mt0 import (
     mt0_base,
     mt0_large,
@@ -30,6 +31,7 @@ from recipes.t5 import (
 )
 
 __all__ = [
+    "infer",
     "mt0_base",
     "mt0_large",
     "mt0_small",

@@ -24,20 +24,20 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
     The vocabulary's rows, objective, loss, optimizer and schedule stay. Local data stay too:
     files, corpora, a mixture's cache or mirror. What would come from the Hugging Face hub becomes
     the text that Python carries. A vocabulary at a remote address becomes bytes and 125 sentinels,
-    unless a cache was made with it. Of an evaluation, network and batch shrink.
+    unless a cache was made with it. Of an evaluation or inference, the batch shrinks.
 
     Args:
       config: of a job.
       python_text: take the text that Python carries whatever the data are.
     """
     local_cpu(config)
+    config.batch_size = 4
+    if not _has_field(config, "train_steps"):
+        return
     network = config.model.network
     network.emb_dim, network.num_heads, network.head_dim, network.mlp_dim = 32, 2, 16, 64
     network.num_encoder_layers = network.num_decoder_layers = 2
     network.remat_policy = "none"
-    config.batch_size = 4
-    if not _has_field(config, "train_steps"):
-        return
     data = config.data
     if python_text or builders.data.is_remote(data):
         config.data = data = builders.data.python_text(data)
@@ -72,8 +72,9 @@ def deterministic(config: fdl.Config, seed: int = 42) -> None:
 
 def local_cpu(config: fdl.Config) -> None:
     """For one CPU: float32, layers one after another instead of scanned, one partition."""
-    config.model.network.dtype = "float32"
-    config.model.network.scan_layers = False
+    float32(config)
+    if _has_field(config, "model"):
+        unrolled(config)
     config.partitioner = builders.partitioner.pjit(num_partitions=1)
 
 
@@ -111,26 +112,29 @@ def frequent_checkpoints(config: fdl.Config, period: int = 100, keep: int | None
 
 def bfloat16(config: fdl.Config) -> None:
     """Activations in bfloat16; parameters, softmax, norms and logits stay float32."""
-    config.model.network.dtype = "bfloat16"
+    (config.model.network if _has_field(config, "model") else config).dtype = "bfloat16"
 
 
 def float32(config: fdl.Config) -> None:
     """Activations in float32."""
-    config.model.network.dtype = "float32"
+    (config.model.network if _has_field(config, "model") else config).dtype = "float32"
 
 
 def scanned(config: fdl.Config) -> None:
     """Layers under `lax.scan`: compiles fast, needed for XL and XXL."""
+    _check_trains(config)
     config.model.network.scan_layers = True
 
 
 def unrolled(config: fdl.Config) -> None:
     """Layers one after another: compiles slowly, runs faster on a CPU."""
+    _check_trains(config)
     config.model.network.scan_layers = False
 
 
 def remat(config: fdl.Config) -> None:
     """Recomputes every layer in the backward pass: much less memory, about a third more work."""
+    _check_trains(config)
     config.model.network.remat_policy = "full"
 
 

@@ -6,8 +6,6 @@ command for T0++; mesh_tensorflow/transformer/utils.py for what that command lea
 
 from __future__ import annotations
 
-from typing import Literal
-
 import fiddle as fdl
 
 from mtf import builders
@@ -169,10 +167,10 @@ def t0_original_task_only_xxl(
 
 def t0_eval(
     checkpoint: str | None = None,
-    size: Literal["xl", "xxl"] = "xxl",
     cache_dir: str | None = None,
     vocabulary: str = builders.vocabulary.T5_PATH,
     tokens_per_batch: int = 262_144,
+    files: str | tuple[str, ...] | None = None,
 ) -> fdl.Config[Evaluate]:
     """Rank evaluation of a T0 model on the nine held-out datasets.
 
@@ -181,24 +179,39 @@ def t0_eval(
     The original command: `t5_mesh_transformer` with `score_eval` on mixture `t0_eval_score_eval`,
     split validation, cached, 262,144 tokens a batch, model parallelism 4.
 
-    Command: `python -m mtf.run "recipes.t0_eval(checkpoint='RUN/checkpoints/checkpoint_1112200')"`.
-    Hardware: TPU v3-128 (128 cores: 32 replicas of 4 partitions each).
+    Command: `python -m mtf.run recipes.t0_eval --set checkpoint=RUN`.
+    Another mixture of ranked tasks: `--set data.mixture_or_task_name=t0_train_score_eval`.
+    Hardware: TPU v3-128 (128 cores: 32 replicas of 4 partitions each). On fewer devices:
+    `--set partitioner.num_partitions=1 batch_size=32`.
     Expect: the scores under `t0pp_xxl`, `t0p_xxl`, `t0_xxl` and `t0_3b`.
 
-    Deviations: microbatches are for training only, so the command's 2,048 tokens a microbatch have
-    no counterpart.
+    Deviations:
+      * Microbatches are for training only, so the command's 2,048 tokens a microbatch have no
+        counterpart.
+      * Float32, so that predictions do not depend on batch size and devices; the models were
+        trained with bfloat16 activations.
+      * A batch counts examples, each encoded once for all its choices.
 
     Args:
-      checkpoint: a checkpoint to evaluate; it must be set before the job runs.
-      size: xl for T0 3B, xxl for the others.
-      cache_dir: what `python -m mtf.cache t0_eval_score_eval` has written.
+      checkpoint: a run directory or checkpoint to evaluate; it must be set before the job runs.
+      cache_dir: what `python -m mtf.cache t0_eval_score_eval` has written. None: rows come from
+        the datasets, and are rendered and tokenised as the evaluation goes on.
       vocabulary: T5's SentencePiece model.
       tokens_per_batch: of inputs; divided by their length it is the batch size.
+      files: JSON lines with inputs, choices and label, to be evaluated instead of the mixture.
     """
+    if files is None:
+        data = _mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False)
+    else:
+        data = builders.data.rank_files(
+            files,
+            builders.vocabulary.t5(vocabulary),
+            inputs_length=_INPUTS_LENGTH,
+            targets_length=_TARGETS_LENGTH,
+        )
     return builders.job.evaluate(
-        model=builders.model.t5_1_1(size),
-        data=_mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False),
-        checkpoint=None if checkpoint is None else builders.checkpoint.restore(checkpoint),
+        checkpoint=checkpoint,
+        data=data,
         batch_size=_batch_size(tokens_per_batch),
         partitioner=builders.partitioner.pjit(num_partitions=4),
     )

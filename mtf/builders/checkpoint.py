@@ -26,9 +26,13 @@ def checkpoint(
     period: int | None = 1000,
     keep: int | None = None,
     restore: fdl.Config[RestoreCheckpointConfig] | None = None,
+    metric_name_to_monitor: str | None = None,
+    metric_mode: Literal["max", "min"] | None = None,
 ) -> fdl.Config[CheckpointConfig]:
-    """When to save, how many to keep, and what a fresh run starts from."""
+    """When to save, how many of the newest to keep besides the best, and what to start from."""
     save = fdl.Config(SaveCheckpointConfig, period=period, keep=keep)
+    if metric_name_to_monitor is not None:
+        save.metric_name_to_monitor, save.metric_mode = metric_name_to_monitor, metric_mode
     return fdl.Config(CheckpointConfig, save=save, restore=restore)
 
 

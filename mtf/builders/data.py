@@ -11,6 +11,7 @@ import fiddle as fdl
 from mtf.data.config import HubStream, TaskMixture, Text, TextCorpora, TextFiles
 from mtf.data.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.evaluation.config import RankFiles
 
 Vocabulary: TypeAlias = fdl.Config[ByteVocabulary] | fdl.Config[SentencePieceVocabulary]
 Objective: TypeAlias = (
@@ -172,6 +173,24 @@ def task_mixture(
         eval_split=eval_split,
         pack=pack,
         seed=seed,
+    )
+
+
+def rank_files(
+    files: str | tuple[str, ...],
+    vocabulary: Vocabulary,
+    *,
+    inputs_length: int = 1024,
+    targets_length: int = 256,
+    inputs_add_eos: bool = False,
+) -> fdl.Config[RankFiles]:
+    """JSON lines of one's own with inputs, answer choices and label."""
+    return fdl.Config(
+        RankFiles,
+        files=files,
+        vocabulary=vocabulary,
+        task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
+        inputs_add_eos=inputs_add_eos,
     )
 
 

@@ -1,9 +1,11 @@
-"""Settings of the training loop."""
+"""Settings of the training loop, and of evaluation in it."""
 
 from __future__ import annotations
 
 import fiddle as fdl
 
+from mtf.decoding.config import Decoding
+from mtf.evaluation.config import InferEval
 from mtf.training.config import Trainer
 
 
@@ -21,4 +23,23 @@ def trainer(
         stats_period=stats_period,
         eval_period=eval_period,
         eval_steps=eval_steps,
+    )
+
+
+def infer_eval(
+    *,
+    period: int = 1000,
+    num_examples: int | None = 100,
+    metrics: tuple[str, ...] | None = None,
+    tasks: tuple[str, ...] | None = None,
+    decoding: fdl.Config[Decoding] | None = None,
+) -> fdl.Config[InferEval]:
+    """Decoding of held-out inputs during training."""
+    return fdl.Config(
+        InferEval,
+        period=period,
+        num_examples=num_examples,
+        metrics=metrics,
+        tasks=tasks,
+        decoding=decoding,
     )

@@ -6,32 +6,78 @@ import dataclasses
 import re
 from typing import Literal
 
-from mtf.errors import UserError
+from mtf.errors import UserError, did_you_mean
+
+# What a run measures, each in a directory of this name (T5X's names).
+METRIC_KINDS = ("train", "training_eval", "inference_eval")
 
 
 @dataclasses.dataclass(frozen=True)
 class SaveCheckpointConfig:
-    """When and how a run saves (T5X: `SaveCheckpointConfig`).
+    """When and how a run saves (T5X: `SaveCheckpointConfig`, `SaveBestCheckpointer`).
 
     The last step is always saved, and on SIGTERM or Ctrl-C the current one.
 
     Attributes:
       period: steps between checkpoints; None: the last step only.
-      keep: how many of the newest stay; None: all.
+      keep: how many of the newest stay; None: all. (T5X's SaveBestCheckpointer: how many of the
+        best.)
       dtype: of the parameters on disk. The optimizer's state stays float32.
+      checkpoint_steps: steps that are saved besides.
+      metric_name_to_monitor: the metric by which checkpoints are the best, such as
+        "training_eval/held_out/loss_per_target_token"; None: only the newest stay.
+      metric_mode: whether the largest value is the best ("max") or the smallest ("min").
+      keep_best: how many of the best stay, besides the newest.
+      keep_checkpoints_without_metrics: whether a checkpoint without this metric, saved on a
+        signal between two evaluations, stays for good. (T5X: True.)
     """
 
     period: int | None = 1000
     keep: int | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
+    checkpoint_steps: tuple[int, ...] = ()
+    metric_name_to_monitor: str | None = None
+    metric_mode: Literal["max", "min"] | None = None
+    keep_best: int = 1
+    keep_checkpoints_without_metrics: bool = False
 
     def __post_init__(self) -> None:
         for field in ("period", "keep"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise UserError(f"{field} must be at least 1 or None, not {value}.")
+        for step in self.checkpoint_steps:
+            if step < 1:
+                raise UserError(f"checkpoint_steps must be at least 1, not {step}.")
+        if self.keep_best < 1:
+            raise UserError(f"keep_best must be at least 1, not {self.keep_best}.")
+        self._check_metric()
         if self.dtype not in ("float32", "bfloat16"):
             raise UserError(f"dtype must be 'float32' or 'bfloat16', not {self.dtype!r}.")
+
+    def _check_metric(self) -> None:
+        name, mode = self.metric_name_to_monitor, self.metric_mode
+        if mode not in (None, "max", "min"):
+            raise UserError(f"metric_mode must be 'max' or 'min', not {mode!r}.")
+        if name is None:
+            if mode is not None:
+                raise UserError(
+                    f"metric_mode is {mode!r}, but metric_name_to_monitor is None: there is no "
+                    "metric to compare checkpoints by. Set it, or leave metric_mode at None."
+                )
+            return
+        kind = name.partition("/")[0]
+        if kind not in METRIC_KINDS:
+            raise UserError(
+                f"metric_name_to_monitor: {name!r} begins with none of "
+                f"{', '.join(f'{k}/' for k in METRIC_KINDS)}; expected such as "
+                "'training_eval/held_out/loss_per_target_token'." + did_you_mean(kind, METRIC_KINDS)
+            )
+        if mode is None:
+            raise UserError(
+                f"metric_mode is not set: expected 'min' if the smallest {name} is the best, "
+                "'max' if the largest is."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

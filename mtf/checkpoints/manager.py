@@ -1,12 +1,15 @@
 """Writing checkpoints: asynchronous, atomic, by all processes together (Orbax).
 
 `checkpoint_{step}/state` has the layout of T5X's Orbax checkpoints, layers unrolled under T5X's
-names; `checkpoint_{step}/data` the state of the data iterators of all processes, as JSON.
+names; `checkpoint_{step}/data` the state of the data iterators of all processes, as JSON;
+`checkpoint_{step}/metrics` what was measured at that step, likewise.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,41 @@ def state_dict(state: TrainState) -> dict[str, Any]:
     }
 
 
+class NewestAndBest:
+    """Which checkpoints stay: an Orbax `PreservationPolicy`."""
+
+    def __init__(self, config: SaveCheckpointConfig):
+        """`config` says how many, and which are the best."""
+        self._config = config
+
+    def value(self, metrics: Mapping[str, float] | None) -> float | None:
+        """The monitored metric, larger being better; None: it was not measured, or is no number."""
+        config = self._config
+        value = (metrics or {}).get(config.metric_name_to_monitor or "")
+        if value is None or not math.isfinite(value):
+            return None
+        return -value if config.metric_mode == "min" else value
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """For each checkpoint, from the oldest: whether it stays."""
+        config = self._config
+        if config.keep is None:
+            return [True] * len(checkpoints)
+        stay = {info.step for info in checkpoints[-config.keep :]}
+        if config.metric_name_to_monitor is not None:
+            values = {info.step: self.value(info.metrics) for info in checkpoints}
+            stay |= {step for step, _ in best(values)[: config.keep_best]}
+            if config.keep_checkpoints_without_metrics:
+                stay |= {step for step, value in values.items() if value is None}
+        return [info.step in stay for info in checkpoints]
+
+
+def best(values: Mapping[int, float | None]) -> list[tuple[int, float]]:
+    """Steps with their values, the largest first; of equal ones the latest. Others are left out."""
+    known = [(step, value) for step, value in values.items() if value is not None]
+    return sorted(known, key=lambda item: (item[1], item[0]), reverse=True)
+
+
 class CheckpointManager:
     """Saves a run's training state and its data iterator.
 
@@ -49,8 +87,11 @@ class CheckpointManager:
         self.config = config
         self._stacked = stacked
         self._unroll = jax.jit(to_unrolled)
+        self._policy = NewestAndBest(config)
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=config.keep,
+            preservation_policy=self._policy,
+            # Without it Orbax would not write metrics; the policy alone decides.
+            best_fn=lambda metrics: 0.0,
             step_prefix=STEP_PREFIX,
             create=True,
             cleanup_tmp_directories=True,
@@ -66,12 +107,38 @@ class CheckpointManager:
 
     def due(self, step: int) -> bool:
         """Whether `step` is one at which to save."""
-        return self.config.period is not None and step % self.config.period == 0
+        period = self.config.period
+        return (period is not None and step % period == 0) or step in self.config.checkpoint_steps
 
-    def save(self, step: int, state: TrainState, data_state: dict[str, Any]) -> None:
+    def best(self) -> tuple[Path, float] | None:
+        """The best checkpoint and its monitored metric; None: none has it."""
+        values = {
+            step: self._policy.value(self._manager.metrics(step))
+            for step in self._manager.all_steps()
+        }
+        ranked = best(values)
+        if not ranked:
+            return None
+        step, value = ranked[0]
+        path = Path(self._manager.directory) / f"{STEP_PREFIX}_{step}"
+        return path, -value if self.config.metric_mode == "min" else value
+
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        data_state: dict[str, Any],
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
         """Begins to save; returns when the state has been copied off the devices.
 
         A step that has a complete checkpoint already is left as it is.
+
+        Args:
+          step: of the state.
+          state: parameters and optimizer state.
+          data_state: of this process's data iterator.
+          metrics: what was measured at this step: "KIND/…/NAME" → value.
         """
         if step in self._manager.all_steps():
             return
@@ -85,6 +152,7 @@ class CheckpointManager:
                 state=ocp.args.PyTreeSave(tree, save_args=save_args),
                 data=ocp.args.JsonSave(_gather(data_state)),
             ),
+            metrics=dict(metrics or {}),
             force=True,
         )
 

@@ -94,6 +94,8 @@ def restore_state(
         checkpoint = conversion.open_checkpoint(path)
     except conversion.ConversionError as error:
         raise UserError(str(error)) from error
+    if checkpoint.layout == "huggingface":
+        assignment_map = (*assignment_map, ("state/.*", None))  # It holds parameters only.
     flat, tree = jax.tree_util.tree_flatten_with_path(state_dict(shapes))
     names = ["/".join(entry.key for entry in key_path) for key_path, _ in flat]
     leaf_shapes = [leaf for _, leaf in flat]

@@ -1,6 +1,7 @@
 """What a recipe returns: jobs, frozen dataclasses with `run()`."""
 
 from mtf.jobs.evaluate import Evaluate
+from mtf.jobs.infer import Infer
 from mtf.jobs.train import Train
 
-__all__ = ["Evaluate", "Train"]
+__all__ = ["Evaluate", "Infer", "Train"]

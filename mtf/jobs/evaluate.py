@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
-from mtf.checkpoints.config import RestoreCheckpointConfig
 from mtf.data.config import TaskMixture
 from mtf.errors import UserError
-from mtf.models.config import EncoderDecoderModel
+from mtf.evaluation.config import RankFiles
 from mtf.partitioning.config import PjitPartitioner
 
 
@@ -15,41 +15,51 @@ from mtf.partitioning.config import PjitPartitioner
 class Evaluate:
     """Ranks the answer choices of every example by their likelihood, as T0's `score_eval`.
 
+    The network is the checkpoint's. What is written, and what the numbers are: docs/evaluation.md.
+
     Attributes:
-      model: the network.
-      data: a mixture of ranked tasks (`*_score_eval`); its `eval_split` is evaluated.
-      checkpoint: what is evaluated; it must be set.
-      batch_size: sequences that are scored at a time.
+      checkpoint: what is evaluated: a run directory (its latest checkpoint), a checkpoint of ours
+        or of T5X, or a Hugging Face directory. It must be set.
+      data: a mixture of ranked tasks (`*_score_eval`), whose `eval_split` is evaluated, from the
+        cache in `cache_dir` or, without one, from its datasets; or files of one's own.
+      batch_size: examples that are scored at a time, each with all its choices.
+      dtype: of parameters and activations. In float32 predictions do not depend on the batch size
+        or the devices.
       partitioner: how model and batch are spread over devices.
-      output_dir: where tables and figures go; None: beside the checkpoint.
+      output_dir: where tables and figures go, which must not have results yet; None:
+        `runs/evaluate-TIME`.
     """
 
-    model: EncoderDecoderModel
-    data: TaskMixture
-    checkpoint: RestoreCheckpointConfig | None
-    batch_size: int
+    checkpoint: str | None
+    data: TaskMixture | RankFiles
+    batch_size: int = 32
+    dtype: Literal["float32", "bfloat16"] = "float32"
     partitioner: PjitPartitioner = PjitPartitioner()
     output_dir: str | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise UserError(f"batch_size must be at least 1, not {self.batch_size}.")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise UserError(f"dtype must be 'float32' or 'bfloat16', not {self.dtype!r}.")
 
     def run(self) -> None:
-        """Not there yet: the config can be shown, checked and changed, not run.
+        """Evaluates; writes tables, scores and a figure, and prints the summary.
 
         Raises:
-          UserError: always.
+          UserError: the input cannot be used, or a score is not a number; nothing has been
+            written.
         """
-        raise UserError(
-            "rank evaluation cannot be run by this version; its recipe can be shown and checked "
-            "(--print), and its tasks looked at (python -m mtf.data)"
-        )
+        from mtf.jobs.evaluate_run import run
+
+        run(self)
 
     def describe(self) -> str:
-        """What would be evaluated."""
-        return (
-            f"mixture     {self.data.mixture_or_task_name}, split {self.data.eval_split}\n"
-            f"checkpoint  {self.checkpoint.path if self.checkpoint else 'none'}\n"
-            f"batch       {self.batch_size} sequences"
-        )
+        """What would be evaluated: tasks with and without data, and the model's size.
+
+        Raises:
+          UserError: the input cannot be used.
+        """
+        from mtf.jobs.evaluate_run import describe
+
+        return describe(self)

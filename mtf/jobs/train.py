@@ -7,6 +7,7 @@ import dataclasses
 from mtf.checkpoints.config import CheckpointConfig
 from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
 from mtf.errors import UserError
+from mtf.evaluation.config import InferEval
 from mtf.models.config import EncoderDecoderModel
 from mtf.partitioning.config import PjitPartitioner
 from mtf.training.config import Adafactor, AdamW, Trainer
@@ -30,6 +31,7 @@ class Train:
       checkpoint: when to save, and what to start from.
       model_dir: the run directory. If it has checkpoints, the run continues from the latest.
       random_seed: of initial parameters and dropout; the data has its own.
+      evaluator: decoding of held-out inputs every now and then; None: none.
       num_samples: held-out examples to show with their predictions at the end.
     """
 
@@ -45,6 +47,7 @@ class Train:
     checkpoint: CheckpointConfig = CheckpointConfig()
     model_dir: str | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
     random_seed: int = 0
+    evaluator: InferEval | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
     num_samples: int = dataclasses.field(default=3, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
@@ -67,6 +70,33 @@ class Train:
                 "checkpoint.restore.mode 'all' is for evaluation; training starts from one "
                 "checkpoint: 'latest' or 'specific'."
             )
+        self._check_monitored()
+
+    def _check_monitored(self) -> None:
+        """Refuses steps that are saved, but at which the monitored metric is not measured."""
+        save = self.checkpoint.save
+        if save.metric_name_to_monitor is None:
+            return
+        kind = save.metric_name_to_monitor.partition("/")[0]
+        inference_period = None if self.evaluator is None else self.evaluator.period
+        setting, period = {
+            "train": ("trainer.stats_period", self.trainer.stats_period),
+            "training_eval": ("trainer.eval_period", self.trainer.eval_period),
+            "inference_eval": ("evaluator.period", inference_period),
+        }[kind]
+        name = f"checkpoint.save.metric_name_to_monitor {save.metric_name_to_monitor!r}"
+        if period is None:
+            missing = "evaluator" if kind == "inference_eval" else setting
+            raise UserError(f"{name} is not measured: {missing} is None.")
+        saved = [("period", save.period)] if save.period is not None else []
+        for field, step in [*saved, *(("checkpoint_steps", s) for s in save.checkpoint_steps)]:
+            if step % period:
+                below = step // period * period
+                near = " or ".join(str(n) for n in (below, below + period) if n)
+                raise UserError(
+                    f"checkpoint.save.{field} {step} is no multiple of {setting} {period}, so "
+                    f"{name} would not be known of checkpoints. Nearest: {near}."
+                )
 
     def run(self) -> None:
         """Trains.

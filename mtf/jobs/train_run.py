@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
 from mtf.checkpoints import manager as checkpoint_manager
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.restore import checkpoint_paths, restore_state
 from mtf.data import loader
 from mtf.data.vocabularies import Vocabulary
-from mtf.decoding.greedy import greedy
+from mtf.decoding.config import Decoding
 from mtf.environment import write_atomically, write_environment
-from mtf.errors import UserError
+from mtf.errors import UserError, did_you_mean
+from mtf.evaluation.infer_eval import InferenceEvaluator, find_held_out
+from mtf.inference.predictor import Predictor
 from mtf.jobs.train_plan import make_trainer
-from mtf.models.t5 import num_parameters
+from mtf.models import t5
 from mtf.partitioning.mesh import Partitioning
 from mtf.training import loop
 from mtf.training.flops import peak_flops, train_step_flops
-from mtf.training.metrics import plot_loss
+from mtf.training.metrics import SUMMARY_METRICS, plot_loss
 from mtf.training.progress import Progress, count
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
@@ -48,6 +49,8 @@ def run(job: Train) -> None:
     shard = {"batch_size": job.batch_size, "shard_id": shard_id, "num_shards": num_shards}
     batches = loader.make_train_iterator(job.data, **shard)
     evaluations = loader.make_evaluations(job.data, **shard)
+    evaluator = make_evaluator(job, partitioning)
+    check_monitored(job, tuple(evaluations), evaluator)
     run_dir = Path(job.model_dir or time.strftime("runs/train-%Y%m%d-%H%M%S"))
     state = starting_state(job, trainer, run_dir)
     first_step = int(state.step)
@@ -82,7 +85,7 @@ def run(job: Train) -> None:
         quiet=not primary,
     )
     progress.note(
-        f"{run_dir}: {count(num_parameters(job.model.network))} parameters on {devices.size} × "
+        f"{run_dir}: {count(t5.num_parameters(job.model.network))} parameters on {devices.size} × "
         f"{devices.flat[0].device_kind}, {job.batch_size * (inputs + targets):,} tokens a step"
     )
     if first_step >= job.train_steps:
@@ -101,7 +104,9 @@ def run(job: Train) -> None:
         evaluations=evaluations,
         progress=progress,
         setup_seconds=time.perf_counter() - started,
+        evaluator=evaluator,
     )
+    best = checkpoints.best()
     checkpoints.close()
     if stopped is not None:
         progress.note(
@@ -114,6 +119,9 @@ def run(job: Train) -> None:
         plot = plot_loss(run_dir, [loop.evaluation_dir(run_dir, name) for name in evaluations])
         print(samples, end="")
         print(f"run directory  {run_dir}\nloss curve     {plot}")
+        if best is not None:
+            metric = job.checkpoint.save.metric_name_to_monitor
+            print(f"best           {best[0]} ({metric} {best[1]:.4g})")
         print(f"export         python -m mtf.convert {run_dir} {run_dir}/hf --to hf")
         sys.stdout.flush()
 
@@ -167,27 +175,76 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
     return found[-1][1] if found else None
 
 
+def make_evaluator(job: Train, partitioning: Partitioning) -> InferenceEvaluator | None:
+    """What decodes held-out inputs during training, where that is asked for.
+
+    Raises:
+      UserError: its settings do not suit the data.
+    """
+    if job.evaluator is None:
+        return None
+    held_out = find_held_out(job.data, job.evaluator)
+    return InferenceEvaluator(
+        held_out,
+        functools.partial(make_predictor, job, partitioning),
+        job.data.vocabulary,
+        job.evaluator.decoding or greedily(job),
+        job.evaluator.period,
+    )
+
+
+def greedily(job: Train) -> Decoding:
+    """Greedy decoding, as far as the targets of training are long."""
+    return Decoding(max_length=job.data.task_feature_lengths["targets"])
+
+
+def make_predictor(job: Train, partitioning: Partitioning, params: t5.Params) -> Predictor:
+    """The job's network with some parameters, ready to decode."""
+    return Predictor(
+        job.model,
+        params,
+        job.data.vocabulary,
+        partitioning,
+        batch_size=job.batch_size // job.trainer.num_microbatches,
+        max_inputs_length=job.data.task_feature_lengths["inputs"],
+    )
+
+
+def check_monitored(
+    job: Train, evaluations: tuple[str, ...], evaluator: InferenceEvaluator | None
+) -> None:
+    """Refuses to keep the best checkpoints by a metric that the run does not measure.
+
+    Raises:
+      UserError: see above; names the nearest ones.
+    """
+    name = job.checkpoint.save.metric_name_to_monitor
+    measured: dict[str, tuple[str, ...]] = {"train": SUMMARY_METRICS}
+    measured |= {f"training_eval/{each}": SUMMARY_METRICS for each in evaluations}
+    for each in evaluator.held_out if evaluator is not None else ():
+        measured[f"inference_eval/{each.name}"] = each.scores
+    names = [f"{place}/{metric}" for place, metrics in measured.items() for metric in metrics]
+    if name is not None and name not in names:
+        raise UserError(
+            f"checkpoint.save.metric_name_to_monitor: this run measures no {name}; expected a "
+            f"metric of {', '.join(measured)}.{did_you_mean(name, names)}"
+        )
+
+
 def show_samples(job: Train, trainer: Trainer, state: TrainState) -> str:
     """Held-out inputs with their true and predicted targets, as text."""
     examples = loader.sample_examples(job.data, job.num_samples)
     if not examples:
         return ""
-    lengths = job.data.task_feature_lengths
-    tokens = np.zeros((len(examples), lengths["inputs"]), np.int32)
-    for row, (inputs, _) in zip(tokens, examples, strict=True):
-        row[: len(inputs)] = inputs
-    decode = jax.jit(
-        functools.partial(greedy, job.model.network, max_length=lengths["targets"]),
-        out_shardings=trainer.partitioning.replicated,
-    )
-    with jax.set_mesh(trainer.partitioning.mesh):
-        predictions = np.asarray(decode(state.params, encoder_input_tokens=tokens))
+    predictor = make_predictor(job, trainer.partitioning, state.params)
+    inputs = [example.inputs.tolist() for example in examples]
+    predictions = predictor.generate(inputs, greedily(job))
     vocabulary = job.data.vocabulary
     lines = []
-    for (inputs, targets), predicted in zip(examples, predictions, strict=True):
-        lines.append(f"input      {_line(vocabulary, inputs)}")
-        lines.append(f"true       {_line(vocabulary, targets)}")
-        lines.append(f"predicted  {_line(vocabulary, predicted)}\n")
+    for example, (predicted, *_) in zip(examples, predictions, strict=True):
+        lines.append(f"input      {_line(vocabulary, example.inputs)}")
+        lines.append(f"true       {_line(vocabulary, example.targets)}")
+        lines.append(f"predicted  {_line(vocabulary, predicted.ids)}\n")
     return "\n".join(lines) + "\n"
 
 

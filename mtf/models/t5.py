@@ -15,7 +15,7 @@ import functools
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from mtf.partitioning.mesh import constrain
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
 Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
+State = TypeVar("State")
 
 LAYER_NORM_EPSILON = 1e-6
 MASKED = -1e10  # the logit of what must not be attended to
@@ -390,56 +391,34 @@ def encoder_layer(
     return constrain(x, "batch", "length", "embed")
 
 
-class SelfAttentionCache(NamedTuple):
-    """Keys and values of the positions decoded so far, (b, max_length, h, d) each."""
-
-    key: jax.Array
-    value: jax.Array
-
-
 def decoder_layer(
     config: T5Config,
     params: Params,
     x: jax.Array,
-    encoded_kv: tuple[jax.Array, jax.Array],
-    mask: jax.Array,
-    cross_mask: jax.Array,
-    bias: jax.Array,
+    self_attention: Callable[[Params, jax.Array], tuple[jax.Array, State]],
+    cross_attention: Callable[[Params, jax.Array], jax.Array],
     drop: Dropout,
-    cache: SelfAttentionCache | None = None,
-    position: jax.Array | int = 0,
-) -> tuple[jax.Array, SelfAttentionCache | None]:
-    """(b, q, emb) → the same, and the cache with this call's positions written into it.
+) -> tuple[jax.Array, State]:
+    """(b, q, emb) → the same, and what `self_attention` keeps besides.
 
     Args:
       config: the network.
       params: of this layer.
       x: (b, q, emb).
-      encoded_kv: keys and values of the encoder's output for this layer (`keys_and_values`).
-      mask: of the self-attention.
-      cross_mask: of the attention to the encoder.
-      bias: of the self-attention.
+      self_attention: kernels, (b, q, emb) → (b, q, emb) and a cache (`mtf.decoding`), or None.
+      cross_attention: attention to the encoder's output, likewise without a cache.
       drop: dropout of this layer.
-      cache: None in training, where `x` holds all positions.
-      position: with a cache, where `x` begins.
     """
     y = layer_norm(x, params["pre_self_attention_layer_norm"])
-    key, value = keys_and_values(config, params["self_attention"], y)
-    if cache is not None:
-        key = jax.lax.dynamic_update_slice_in_dim(cache.key, key, position, axis=1)
-        value = jax.lax.dynamic_update_slice_in_dim(cache.value, value, position, axis=1)
-        cache = SelfAttentionCache(key, value)
-    y = attention(config, params["self_attention"], y, key, value, mask, bias, drop.at(0))
+    y, state = self_attention(params["self_attention"], y)
     x = x + drop(y, 1)
 
     y = layer_norm(x, params["pre_cross_attention_layer_norm"])
-    cross = params["encoder_decoder_attention"]
-    y = attention(config, cross, y, *encoded_kv, cross_mask, None, drop.at(2))
-    x = x + drop(y, 3)
+    x = x + drop(cross_attention(params["encoder_decoder_attention"], y), 3)
 
     y = layer_norm(x, params["pre_mlp_layer_norm"])
     x = x + drop(mlp(config, params["mlp"], y, drop.at(4)), 5)
-    return constrain(x, "batch", "length", "embed"), cache
+    return constrain(x, "batch", "length", "embed"), state
 
 
 # --------------------------------------------------------------------------------- stacks
@@ -523,6 +502,8 @@ def decode(
     input_tokens: jax.Array,
     segment_ids: jax.Array,
     dropout_rng: jax.Array | None = None,
+    *,
+    cross_segment_ids: jax.Array | None = None,
 ) -> jax.Array:
     """The decoder over whole targets, up to what the output projection takes.
 
@@ -534,6 +515,8 @@ def decode(
       input_tokens: (b, q) targets shifted right.
       segment_ids: (b, q), likewise.
       dropout_rng: None turns dropout off.
+      cross_segment_ids: (b, q) which segment of the encoder each token attends to, where several
+        targets of a row share one (the answer choices of an example); None: `segment_ids`.
 
     Returns:
       (b, q, emb) of `config.dtype`.
@@ -542,14 +525,23 @@ def decode(
     positions = jnp.arange(input_tokens.shape[1])
     causal = positions[:, None] >= positions[None, :]
     mask = segment_mask(segment_ids, segment_ids) & causal
-    cross_mask = segment_mask(segment_ids, encoder_segments)
+    cross_segments = segment_ids if cross_segment_ids is None else cross_segment_ids
+    cross_mask = segment_mask(cross_segments, encoder_segments)
     stack = params["decoder"]
     bias = relpos_bias(config, stack["relpos_bias"], positions, positions, bidirectional=False)
 
     def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
-        encoded_kv = keys_and_values(config, p["encoder_decoder_attention"], encoded)
         layer_drop = drop.at(0).at(i)
-        return decoder_layer(config, p, x, encoded_kv, mask, cross_mask, bias, layer_drop)[0]
+
+        def self_attention(p: Params, y: jax.Array) -> tuple[jax.Array, None]:
+            key, value = keys_and_values(config, p, y)
+            return attention(config, p, y, key, value, mask, bias, layer_drop.at(0)), None
+
+        def cross_attention(p: Params, y: jax.Array) -> jax.Array:
+            key, value = keys_and_values(config, p, encoded)
+            return attention(config, p, y, key, value, cross_mask, None, layer_drop.at(2))
+
+        return decoder_layer(config, p, x, self_attention, cross_attention, layer_drop)[0]
 
     x = drop(embed(config, params, input_tokens), 1)
     x = _run_layers(config, stack, layer, x)

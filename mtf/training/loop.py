@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -26,11 +26,31 @@ from mtf.training.trainer import Trainer
 
 # Name of an evaluation → its batches, anew at each call.
 Evaluations = Mapping[str, Callable[[], Iterable[Any]]]
+# "KIND/…/NAME" → a metric of one step, as checkpoints are told by.
+Measured = dict[str, float]
+
+
+class InferEvaluator(Protocol):
+    """What evaluates every `period` steps and at the end, by decoding."""
+
+    period: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is evaluated."""
+
+    def evaluate(self, params: Any) -> Mapping[str, Mapping[str, float]]:
+        """Name → metric → value, with these parameters."""
 
 
 def evaluation_dir(run_dir: Path, name: str) -> Path:
     """Where an evaluation during training writes its metrics."""
     return run_dir / "training_eval" / name
+
+
+def inference_dir(run_dir: Path, name: str) -> Path:
+    """Where an evaluation by decoding writes its metrics."""
+    return run_dir / "inference_eval" / name
 
 
 def train(
@@ -45,6 +65,7 @@ def train(
     evaluations: Evaluations,
     progress: Progress,
     setup_seconds: float,
+    evaluator: InferEvaluator | None = None,
 ) -> tuple[TrainState, str | None]:
     """Trains from the state's step up to `train_steps`.
 
@@ -59,6 +80,7 @@ def train(
       evaluations: what to evaluate on every `eval_period` steps and at the end.
       progress: where lines go.
       setup_seconds: for T5X's metric timing/init_or_restore_seconds.
+      evaluator: evaluates by decoding.
 
     Returns:
       The last state, and the name of the signal that ended training early, if one did.
@@ -69,6 +91,10 @@ def train(
     writer = MetricsWriter(run_dir / "train", first_step)
     eval_writers = {
         name: MetricsWriter(evaluation_dir(run_dir, name), first_step) for name in evaluations
+    }
+    inference_writers = {
+        name: MetricsWriter(inference_dir(run_dir, name), first_step)
+        for name in (evaluator.names if evaluator is not None else ())
     }
     period: list[Any] = []
     extra = {"timing/init_or_restore_seconds": setup_seconds}
@@ -90,6 +116,7 @@ def train(
             # Hear signals. What there is so far is recorded and saved then, as at the end.
             stopping = _stop_asked(interrupts, checkpoints, step)
             last = step == train_steps
+            measured: Measured = {}
 
             # Statistics.
             if step % config.stats_period == 0 or last or stopping:
@@ -99,6 +126,7 @@ def train(
                 length = batch["decoder_target_tokens"].shape[1]
                 times = timing(len(period), batch_size, length, seconds, now - started)
                 writer.write(step, {**summary, **times, **extra})
+                measured |= _named("train", summary)
                 loss = summary["loss_per_target_token"]
                 progress.stats(step, loss, summary["accuracy"], seconds / len(period))
                 period, extra = [], {}
@@ -107,16 +135,23 @@ def train(
             # Evaluate.
             pause = time.perf_counter()
             if config.eval_period is not None and (step % config.eval_period == 0 or last):
-                evaluate(trainer, state, evaluations, eval_writers, step, batch_size, progress)
+                measured |= evaluate(
+                    trainer, state, evaluations, eval_writers, step, batch_size, progress
+                )
+                extra["timing/evaluate_seconds"] = time.perf_counter() - pause
+            if evaluator is not None and (step % evaluator.period == 0 or last):
+                measured |= infer_evaluate(evaluator, state, inference_writers, step, progress)
                 extra["timing/evaluate_seconds"] = time.perf_counter() - pause
 
             # Save.
             if checkpoints.due(step) or last or stopping:
-                extra["timing/checkpoint_seconds"] = _save(checkpoints, step, state, batches)
+                extra["timing/checkpoint_seconds"] = _save(
+                    checkpoints, step, state, batches, measured
+                )
             period_started += time.perf_counter() - pause
 
         checkpoints.wait()
-    for each in (writer, *eval_writers.values()):
+    for each in (writer, *eval_writers.values(), *inference_writers.values()):
         each.close()
     return state, None if step >= train_steps else interrupts.requested or "preemption"
 
@@ -129,8 +164,9 @@ def evaluate(
     step: int,
     batch_size: int,
     progress: Progress,
-) -> None:
+) -> Measured:
     """The loss on each evaluation's batches, without dropout (T5X: `train_eval`)."""
+    measured: Measured = {}
     for name, make_batches in evaluations.items():
         sums: list[Any] = []
         for rows in make_batches():
@@ -143,6 +179,29 @@ def evaluate(
             writers[name].write(step, summary)
             loss, accuracy = summary["loss_per_target_token"], summary["accuracy"]
             progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
+            measured |= _named(f"training_eval/{name}", summary)
+    return measured
+
+
+def infer_evaluate(
+    evaluator: InferEvaluator,
+    state: TrainState,
+    writers: dict[str, MetricsWriter],
+    step: int,
+    progress: Progress,
+) -> Measured:
+    """What the evaluator's decoded texts are worth (T5X: `infer_eval`)."""
+    measured: Measured = {}
+    for name, scores in evaluator.evaluate(state.params).items():
+        writers[name].write(step, scores)
+        shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
+        progress.note(f"step {step}  {name}, decoded: {shown}")
+        measured |= _named(f"inference_eval/{name}", scores)
+    return measured
+
+
+def _named(place: str, metrics: Mapping[str, float]) -> Measured:
+    return {f"{place}/{name}": value for name, value in metrics.items()}
 
 
 def _compile(trainer: Trainer, state: TrainState, batch: Any, progress: Progress) -> float:
@@ -175,10 +234,14 @@ def _interruptibly(work: Callable[[], object]) -> None:
 
 
 def _save(
-    checkpoints: CheckpointManager, step: int, state: TrainState, batches: BatchIterator
+    checkpoints: CheckpointManager,
+    step: int,
+    state: TrainState,
+    batches: BatchIterator,
+    measured: Measured,
 ) -> float:
     start = time.perf_counter()
-    checkpoints.save(step, state, batches.get_state())
+    checkpoints.save(step, state, batches.get_state(), measured)
     return time.perf_counter() - start
 
 

@@ -1,7 +1,8 @@
 """T5X's metrics from the sums of each step, and where they are written.
 
 Names are T5X's (`models.compute_base_metrics`); TensorBoard event files lie in `train/` and
-`training_eval/TASK/` of the run directory, as T5X's do, with `metrics.jsonl` beside them.
+`training_eval/TASK/` and `inference_eval/TASK/` of the run directory, as T5X's do, with
+`metrics.jsonl` beside them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,25 @@ import jax
 import numpy as np
 
 StepMetrics = Mapping[str, Any]
+
+# What `summarize` gives of training steps and evaluations alike.
+SUMMARY_METRICS = (
+    "loss",
+    "z_loss",
+    "cross_ent_loss",
+    "loss_per_nonpadding_target_token",
+    "loss_per_all_target_tokens",
+    "loss_per_target_token",
+    "z_loss_per_all_target_tokens",
+    "cross_ent_loss_per_all_target_tokens",
+    "accuracy",
+    "non_padding_fraction/loss_weights",
+    "effective_batch_size/encoder",
+    "non_padding_fraction/encoder",
+    "effective_batch_size/decoder",
+    "non_padding_fraction/decoder",
+    "non_padding_fraction/overall",
+)
 
 
 def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:

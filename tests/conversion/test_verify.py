@@ -20,7 +20,8 @@ from conversion import huggingface, infer_architecture, open_checkpoint  # noqa:
 from conversion.sentencepiece_model import read_sentencepiece  # noqa: E402
 from conversion.tokenizer import Bytes, SentencePieces, write_tokenizer  # noqa: E402
 from mtf import convert, verify  # noqa: E402
-from mtf.decoding.greedy import greedy  # noqa: E402
+from mtf.decoding.config import Decoding  # noqa: E402
+from mtf.decoding.generate import generate  # noqa: E402
 from tests.conftest import GOLDEN, SHARED, needs_shared  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 
@@ -85,7 +86,8 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
             do_sample=False,
             num_beams=1,
         ).numpy()[:, 1:]
-    ours = np.asarray(greedy(config, params, jnp.asarray(tokens, jnp.int32), 16))
+    generated = generate(config, params, jnp.asarray(tokens, jnp.int32), Decoding(max_length=16))
+    ours = np.asarray(generated.tokens[:, 0])
     np.testing.assert_array_equal(ours[:, : theirs.shape[1]], theirs)
     assert len(np.unique(ours)) > 3  # not one token again and again
 

@@ -112,7 +112,7 @@ ROWS = [
         deviation="less memory, the same values",
     ),
     *vocabulary((*T0_TRAIN, "t0_eval"), T5_VOCABULARY, 100),
-    *network({name: "xl" if name == "t0_3b" else "xxl" for name in (*T0_TRAIN, "t0_eval")}, 32128),
+    *network({name: "xl" if name == "t0_3b" else "xxl" for name in T0_TRAIN}, 32128),
     Row(("t0_eval",), "EVAL_MIXTURE_NAME", "t0_eval_score_eval", "data.mixture_or_task_name"),
     Row(("t0_eval",), "run.dataset_split", "validation", "data.eval_split"),
     Row(

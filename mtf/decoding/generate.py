@@ -1,0 +1,112 @@
+"""Targets for inputs: `generate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mtf.decoding.beam import beam_search
+from mtf.decoding.config import Decoding
+from mtf.decoding.sample import sample
+from mtf.decoding.step import Prepared, prepare
+from mtf.errors import UserError
+from mtf.models import t5
+from mtf.models.config import T5Config
+
+EOS_ID = 1
+
+
+class Generated(NamedTuple):
+    """What was decoded for each example, best first.
+
+    Attributes:
+      tokens: (batch, num_return, max_length) int32: ids up to EOS, which is included, then 0.
+      scores: (batch, num_return) float32. Greedy decoding and samples: the log-probability under
+        the model, whatever the temperature and restriction. Beams: that with the length penalty.
+    """
+
+    tokens: jax.Array
+    scores: jax.Array
+
+
+def generate(
+    network: T5Config,
+    params: t5.Params,
+    encoder_input_tokens: jax.Array,
+    decoding: Decoding,
+    *,
+    eos_id: int = EOS_ID,
+    seeds: jax.Array | np.ndarray | None = None,
+) -> Generated:
+    """Decodes until all rows have ended or `max_length` is reached.
+
+    The result of a row depends on its inputs, its seed and the settings, not on the other rows.
+    Compiled once for each shape, network and setting; `decoding.seed` may change freely.
+
+    Args:
+      network: the architecture.
+      params: unrolled or stacked.
+      encoder_input_tokens: (batch, length) ids, 0 is padding. A row without any token is padding
+        of the batch: its result is empty, with score 0.
+      decoding: the method and its settings.
+      eos_id: the id that ends a sequence.
+      seeds: (batch,) uint32, a number an example, to which `decoding.seed` is joined; needed by
+        sampling alone. None: the place in the batch.
+
+    Raises:
+      UserError: more beams than the vocabulary allows.
+    """
+    if decoding.method == "beam" and 2 * decoding.num_beams > network.vocab_size:
+        raise UserError(
+            f"num_beams ({decoding.num_beams}) must be at most half of the vocabulary "
+            f"({network.vocab_size})."
+        )
+    if seeds is None:
+        seeds = np.arange(encoder_input_tokens.shape[0], dtype=np.uint32)
+    # Two programs: what the first returns lies in memory row by row, while inside of one XLA
+    # would choose layouts for the output projection that CPUs multiply by slowly.
+    prepared, keys, empty = _begin(
+        network,
+        params,
+        encoder_input_tokens,
+        decoding.max_length,
+        np.uint32(decoding.seed),
+        seeds,
+    )
+    return _decode(network, prepared, dataclasses.replace(decoding, seed=0), eos_id, keys, empty)
+
+
+@functools.partial(jax.jit, static_argnames=("network", "max_length"))
+def _begin(
+    network: T5Config,
+    params: t5.Params,
+    encoder_input_tokens: jax.Array,
+    max_length: int,
+    seed: jax.Array | np.uint32,
+    seeds: jax.Array | np.ndarray,
+) -> tuple[Prepared, jax.Array, jax.Array]:
+    """What the steps need, a random key for each row, and which rows are padding."""
+    keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(seeds)
+    empty = ~jnp.any(encoder_input_tokens > 0, axis=1)
+    return prepare(network, params, encoder_input_tokens, max_length), keys, empty
+
+
+@functools.partial(jax.jit, static_argnames=("network", "decoding", "eos_id"))
+def _decode(
+    network: T5Config,
+    prepared: Prepared,
+    decoding: Decoding,
+    eos_id: int,
+    keys: jax.Array,
+    empty: jax.Array,
+) -> Generated:
+    """All steps, by the method's loop."""
+    if decoding.method != "beam":
+        return Generated(*sample(network, prepared, decoding, eos_id, keys, empty))
+    tokens, scores = beam_search(network, prepared, decoding, eos_id, empty)
+    return Generated(tokens[:, : decoding.num_return], scores[:, : decoding.num_return])

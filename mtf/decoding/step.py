@@ -1,0 +1,191 @@
+"""One step of the decoder on a cache of keys and values.
+
+`b` is the batch; `n` are the sequences decoded for each example (samples or beams), which share
+the example's encoded inputs. `h` are heads, `k` keys, `d` the size of a head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mtf.models import t5
+from mtf.models.config import T5Config
+from mtf.models.stacking import layers_of
+from mtf.partitioning.mesh import constrain
+
+NO_DROPOUT = t5.Dropout(0.0, None)
+
+
+class Cache(NamedTuple):
+    """Keys (b, h, d, k) and values (b, h, k, d), as the products over them take them.
+
+    Beams of an example share a row, so that each can attend to what others wrote: `k` are
+    max_length · n keys, the n of a position beside each other. Sequences that go on by
+    themselves have a row each: `b` is then b · n, and `k` max_length.
+    """
+
+    key: jax.Array
+    value: jax.Array
+
+
+class Prepared(NamedTuple):
+    """What every step needs and no step changes, computed once.
+
+    Attributes:
+      embedding: parameters that `t5.embed` takes, of the activations' dtype.
+      layers: parameters of the decoder's layers, of the activations' dtype, transposed: CPUs
+        multiply a few rows by them faster.
+      encoded: for each layer, keys and values of the encoder's output.
+      encoded_mask: (b, 1, 1, k), True where there is a token.
+      bias: (h, 2·max_length - 1) float32, the self-attention's bias by key position minus query
+        position, from -(max_length - 1) on.
+      norm: parameters of the last norm.
+      output: (vocab, emb) float32, the output projection, transposed likewise.
+    """
+
+    embedding: t5.Params
+    layers: list[t5.Params]
+    encoded: list[Cache]
+    encoded_mask: jax.Array
+    bias: jax.Array
+    norm: t5.Params
+    output: jax.Array
+
+
+def prepare(
+    config: T5Config, params: t5.Params, encoder_input_tokens: jax.Array, max_length: int
+) -> Prepared:
+    """Runs the encoder and computes what all steps share.
+
+    Args:
+      config: the network.
+      params: unrolled or stacked.
+      encoder_input_tokens: (b, length) ids, 0 is padding.
+      max_length: positions to decode at most.
+    """
+    dtype = jnp.dtype(config.dtype)
+    segments = (encoder_input_tokens > 0).astype(jnp.int32)
+    encoded = t5.encode(config, params, encoder_input_tokens, segments)
+    stack = params["decoder"]
+    layers = [jax.tree.map(lambda x: x.astype(dtype), layer) for layer in layers_of(stack)]
+
+    def encoded_kv(layer: t5.Params) -> Cache:
+        key, value = t5.keys_and_values(config, layer["encoder_decoder_attention"], encoded)
+        return _laid_out(key, value)
+
+    table = params["token_embedder"]["embedding"].astype(dtype)
+    bias = t5.relpos_bias(
+        config,
+        stack["relpos_bias"],
+        jnp.asarray([max_length - 1]),
+        jnp.arange(2 * max_length - 1),
+        bidirectional=False,
+    )
+    return Prepared(
+        embedding={"token_embedder": {"embedding": constrain(table, "vocab", None)}},
+        layers=[_transposed(layer) for layer in layers],
+        encoded=[encoded_kv(layer) for layer in layers],
+        encoded_mask=(segments > 0)[:, None, None, :],
+        bias=bias[0, :, 0],
+        norm=stack["decoder_norm"],
+        output=t5.output_kernel(config, params).T,
+    )
+
+
+def empty_caches(config: T5Config, rows: int, num_keys: int) -> list[Cache]:
+    """A cache for each layer, before the first step; see `Cache` for what rows and keys are."""
+    zeros = jnp.zeros((rows, num_keys, config.num_heads, config.head_dim), config.dtype)
+    return [_laid_out(zeros, zeros) for _ in range(config.num_decoder_layers)]
+
+
+def decode_step(
+    config: T5Config,
+    prepared: Prepared,
+    caches: list[Cache],
+    tokens: jax.Array,
+    position: jax.Array,
+    ancestors: jax.Array | None = None,
+) -> tuple[jax.Array, list[Cache]]:
+    """Feeds one token of every sequence; logits of the next.
+
+    Beams that change places do not move the cache, which would copy all of it: a beam attends
+    to the keys of all beams of its example, and sees those that its ancestors wrote.
+
+    Args:
+      config: the network.
+      prepared: from `prepare`.
+      caches: one a layer.
+      tokens: (b, n) ids at `position`; 0 at the first.
+      position: of these tokens.
+      ancestors: (b, n, max_length), the place that each beam's past had when a position was
+        written; None where sequences go on by themselves.
+
+    Returns:
+      (b, n, vocab) float32 logits, and the caches with this position written into them.
+    """
+    max_length = (prepared.bias.shape[1] + 1) // 2
+    bias = jax.lax.dynamic_slice_in_dim(prepared.bias, max_length - 1 - position, max_length, 1)
+    seen = (jnp.arange(max_length) <= position)[None, None, :]  # (b, n, max_length)
+    if ancestors is not None:
+        places = jnp.arange(tokens.shape[1])
+        seen = seen[..., None] & (ancestors[..., None] == places)
+        seen = seen.reshape(*tokens.shape, -1)
+        bias = jnp.repeat(bias, tokens.shape[1], axis=1)
+    x = t5.embed(config, prepared.embedding, tokens)
+    new_caches = []
+    for params, encoded, cache in zip(prepared.layers, prepared.encoded, caches, strict=True):
+
+        def self_attention(
+            p: t5.Params, y: jax.Array, cache: Cache = cache
+        ) -> tuple[jax.Array, Cache]:
+            own = y.reshape(cache.key.shape[0], -1, y.shape[-1])
+            new = _laid_out(*t5.keys_and_values(config, p, own))
+            at = position * own.shape[1]
+            cache = Cache(
+                jax.lax.dynamic_update_slice_in_dim(cache.key, new.key, at, axis=3),
+                jax.lax.dynamic_update_slice_in_dim(cache.value, new.value, at, axis=2),
+            )
+            z = _attention(config, p, own, cache, seen[:, None], bias[None, :, None])
+            return z.reshape(y.shape), cache
+
+        def cross_attention(p: t5.Params, y: jax.Array, encoded: Cache = encoded) -> jax.Array:
+            return _attention(config, p, y, encoded, prepared.encoded_mask, None)
+
+        layer = _transposed(params)
+        x, cache = t5.decoder_layer(config, layer, x, self_attention, cross_attention, NO_DROPOUT)
+        new_caches.append(cache)
+    x = t5.layer_norm(x, prepared.norm)
+    logits = t5.dense(x, prepared.output.T, jnp.dtype(jnp.float32))
+    return constrain(logits, "batch", None, "vocab"), new_caches
+
+
+def _attention(
+    config: T5Config,
+    params: t5.Params,
+    x: jax.Array,
+    cache: Cache,
+    mask: jax.Array,
+    bias: jax.Array | None,
+) -> jax.Array:
+    """`t5.attention` over keys and values laid out as a cache: (b, n, emb) → the same."""
+    query = t5.split_heads(config, t5.dense(x, params["query"]["kernel"]))
+    logits = jnp.einsum("bnhd,bhdk->bhnk", query, cache.key, preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits = logits + bias
+    weights = jax.nn.softmax(jnp.where(mask, logits, t5.MASKED), axis=-1).astype(x.dtype)
+    y = jnp.einsum("bhnk,bhkd->bnhd", weights, cache.value)
+    return t5.dense(y.reshape(*y.shape[:2], -1), params["out"]["kernel"])
+
+
+def _laid_out(key: jax.Array, value: jax.Array) -> Cache:
+    """(b, k, h, d) → a `Cache`, split over the mesh by rows and heads."""
+    key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+    return Cache(*(constrain(x, "batch", "heads", None, None) for x in (key, value)))
+
+
+def _transposed(params: t5.Params) -> t5.Params:
+    """Kernels transposed; scales, which have one axis, as they are."""
+    return jax.tree.map(jnp.transpose, params)

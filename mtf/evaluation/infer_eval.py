@@ -1,0 +1,247 @@
+"""Evaluation during training on what the model writes (T5X: `InferenceEvaluator`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mtf.data import loader
+from mtf.data.config import Data, TaskMixture
+from mtf.data.examples import Example
+from mtf.data.vocabularies import Vocabulary
+from mtf.decoding.config import Decoding
+from mtf.errors import UserError, did_you_mean
+from mtf.evaluation import metrics
+from mtf.evaluation.config import InferEval
+from mtf.inference.predictor import Predictor
+from mtf.models import t5
+
+if TYPE_CHECKING:
+    from mtf.tasks.task import Task
+
+HELD_OUT = "held_out"
+_DEFAULT_METRICS = ("accuracy",)
+# Targets are compared whole, whatever their length in training.
+_WHOLE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """Held-out examples of one task.
+
+    Attributes:
+      name: of the task.
+      examples: tokens of inputs, and of targets with end of sequence.
+      metrics: names.
+      postprocess: makes a class index of a text, for metrics that compare classes.
+    """
+
+    name: str
+    examples: Sequence[Example]
+    metrics: tuple[str, ...]
+    postprocess: Callable[[str], str | int] = str.strip
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """The names of the scores: the metric's before it where two metrics have one of a name."""
+        return tuple(name for _, names in _score_names(self.metrics) for name in names.values())
+
+
+class InferenceEvaluator:
+    """Decodes the inputs of held-out examples and compares with their targets.
+
+    Attributes:
+      period: steps between evaluations.
+      held_out: what is evaluated, task by task.
+    """
+
+    def __init__(
+        self,
+        held_out: Sequence[HeldOut],
+        make_predictor: Callable[[t5.Params], Predictor],
+        vocabulary: Vocabulary,
+        decoding: Decoding,
+        period: int,
+    ):
+        """`make_predictor` is called once, with the parameters of the first evaluation."""
+        self.period = period
+        self.held_out = held_out
+        self._decoding = decoding
+        self._make_predictor = make_predictor
+        self._predictor: Predictor | None = None
+        self._vocabulary = vocabulary
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tasks."""
+        return tuple(each.name for each in self.held_out)
+
+    def evaluate(self, params: t5.Params) -> dict[str, dict[str, float]]:
+        """Task → score → value, with these parameters."""
+        if self._predictor is None:
+            self._predictor = self._make_predictor(params)
+        predictor = self._predictor
+        predictor.params = params
+        # One pass over all tasks, so that the batches of small ones are full.
+        inputs = (example.inputs.tolist() for each in self.held_out for example in each.examples)
+        generated = predictor.generate(inputs, self._decoding)
+        found = {}
+        for each in self.held_out:
+            taken = itertools.islice(generated, len(each.examples))
+            predictions = [self._vocabulary.decode(g.ids).strip() for g, *_ in taken]
+            targets = [self._vocabulary.decode(e.targets).strip() for e in each.examples]
+            found[each.name] = compare(each, targets, predictions)
+        return found
+
+
+def compare(
+    held_out: HeldOut, targets: Sequence[str], predictions: Sequence[str]
+) -> dict[str, float]:
+    """The scores of a task's predicted texts."""
+    classes = [[held_out.postprocess(text) for text in texts] for texts in (targets, predictions)]
+    scores = {}
+    for name, names in _score_names(held_out.metrics):
+        compared = classes if metrics.find(name).compares == "class" else (targets, predictions)
+        for score, value in metrics.compute(name, *compared).items():
+            scores[names[score]] = value
+    return scores
+
+
+def find_held_out(data: Data, settings: InferEval) -> list[HeldOut]:
+    """Opens what is evaluated during training on `data`.
+
+    Raises:
+      UserError: there is no held-out example, no task or metric of a name, or a metric compares
+        classes and there are none, or not the templates that say which they are.
+    """
+    for name in settings.metrics or ():
+        if metrics.find(name).compares == "example":
+            raise UserError(
+                f"evaluator.metrics: {name} needs more of an example than its targets' text."
+            )
+    if isinstance(data, TaskMixture):
+        return _of_tasks(data, settings)
+    if settings.tasks is not None:
+        raise UserError(
+            "evaluator.tasks is for data of a mixture (TaskMixture); the data of this run are "
+            f"evaluated as {HELD_OUT}. Leave it at None."
+        )
+    names = settings.metrics or _DEFAULT_METRICS
+    examples = loader.sample_examples(data, settings.num_examples or _WHOLE)
+    if not examples:
+        raise UserError("evaluator: the data have no held-out example to evaluate on")
+    for name in names:
+        if metrics.find(name).compares != "text":
+            raise UserError(
+                f"evaluator.metrics: {name} does not compare texts, and the data of this run have "
+                "nothing else."
+            )
+    return [HeldOut(HELD_OUT, examples, names)]
+
+
+def _of_tasks(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
+    if data.eval_split is None:
+        raise UserError("evaluator: data.eval_split is None; expected a split to evaluate on")
+    lengths = {**data.task_feature_lengths, "targets": _WHOLE}
+    whole = dataclasses.replace(data, split=data.eval_split, task_feature_lengths=lengths)
+    read = _read_cached if data.loader == "cache" else _read_rendered
+    found = read(whole, settings)
+    if not found:
+        raise UserError(
+            f"evaluator: no task of {data.mixture_or_task_name} that is to be generated has "
+            f"examples in data.eval_split {data.eval_split!r}"
+        )
+    return found
+
+
+def _read_cached(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
+    from mtf.data.cache.sources import CachedMixture
+
+    tasks = {task.info.name: task for task in CachedMixture(data, data.split).tasks}
+    found = []
+    for name in _chosen(settings, [n for n, task in tasks.items() if task.info.kind == "generate"]):
+        task = tasks[name]
+        num_examples = min(task.num_examples, settings.num_examples or task.num_examples)
+        examples = task.read(np.arange(num_examples))
+        found.append(_held_out(data, settings, name, examples, tuple(task.info.metrics)))
+    return found
+
+
+def _read_rendered(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
+    tasks = {task.name: task for task in _tasks(data, data.mixture_or_task_name)}
+    found = []
+    for name in _chosen(settings, [n for n, task in tasks.items() if task.kind == "generate"]):
+        alone = dataclasses.replace(data, mixture_or_task_name=name)
+        examples = loader.sample_examples(alone, settings.num_examples or _WHOLE)
+        if examples:
+            found.append(_held_out(data, settings, name, examples, tasks[name].metrics))
+    return found
+
+
+def _chosen(settings: InferEval, names: Sequence[str]) -> Sequence[str]:
+    for name in settings.tasks or ():
+        if name not in names:
+            raise UserError(
+                f"evaluator.tasks: {name} is no task of the data that has examples to be generated."
+                f"{did_you_mean(name, names)}"
+            )
+    return settings.tasks or names
+
+
+def _held_out(
+    data: TaskMixture,
+    settings: InferEval,
+    name: str,
+    examples: Sequence[Example],
+    own: tuple[str, ...],
+) -> HeldOut:
+    """The examples of a task with the metrics that can be computed of them."""
+    names = settings.metrics or tuple(n for n in own if metrics.find(n).compares != "example")
+    postprocess: Callable[[str], str | int] = str.strip
+    if any(metrics.find(metric).compares == "class" for metric in names):
+        task = _task_with_classes(data, name)
+        if task is not None:
+            postprocess = task.postprocess
+        elif settings.metrics is None:
+            names = tuple(n for n in names if metrics.find(n).compares == "text")
+        else:
+            raise UserError(
+                f"evaluator.metrics: {', '.join(names)} compare classes, but the targets of {name} "
+                "are no fixed answer choices; leave evaluator.metrics at None for the task's own."
+            )
+    return HeldOut(name, examples, names or _DEFAULT_METRICS, postprocess)
+
+
+def _task_with_classes(data: TaskMixture, name: str) -> Task | None:
+    """The task if its templates say what its classes are, else None."""
+    from mtf.tasks.prompted import PromptedTask
+
+    (task,) = _tasks(data, name)
+    return task if isinstance(task, PromptedTask) and task.label_classes is not None else None
+
+
+def _tasks(data: TaskMixture, name: str) -> list[Task]:
+    from mtf.prompts.templates import load_templates
+    from mtf.tasks.mixtures import mixture
+
+    templates = None if data.templates is None else load_templates(data.templates)
+    return [task for task, _ in mixture(name, templates).tasks]
+
+
+def _score_names(names: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    """Metric → its scores → what they are called beside those of the other metrics."""
+    every = [score for name in names for score in metrics.find(name).scores]
+    return [
+        (
+            name,
+            {
+                score: score if every.count(score) == 1 else f"{name}/{score}"
+                for score in metrics.find(name).scores
+            },
+        )
+        for name in names
+    ]

@@ -1,0 +1,364 @@
+"""Tasks to be ranked, as token ids: from datasets with templates, a token cache, or files."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import json
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtf.data.config import TaskMixture
+from mtf.data.vocabularies import Vocabulary
+from mtf.errors import UserError, did_you_mean
+from mtf.evaluation.config import RankFiles
+
+SCORE_EVAL = "_score_eval"
+# Datasets that are looked for at a time: the hub takes its time to say that it has none.
+_NUM_OPENED_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class RankExample:
+    """An example with its choices, as token ids.
+
+    Attributes:
+      id: its row in the dataset, or its line in the file (from 1).
+      inputs: as they are fed.
+      choices: each with end of sequence, where the task has it.
+      correct: whether a choice is right.
+    """
+
+    id: int
+    inputs: list[int]
+    choices: list[list[int]]
+    correct: list[bool]
+
+
+@dataclass
+class RankData:
+    """The examples of a task, and what became of its rows.
+
+    Attributes:
+      examples: in the order of the rows.
+      num_rows: rows that were read.
+      failed: rows that could not be made examples, each with the reason.
+    """
+
+    examples: list[RankExample] = field(default_factory=list)
+    num_rows: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def num_left_out(self) -> int:
+        """Rows that the prompt does not apply to."""
+        return self.num_rows - len(self.examples) - len(self.failed)
+
+
+@dataclass(frozen=True)
+class RankTask:
+    """A task to be ranked.
+
+    Attributes:
+      name: unique.
+      dataset: what it is one prompt of; results are summarised over the prompts of a dataset.
+      prompt: short name.
+      load: reads its examples; None: there is no data.
+      absent: why not.
+    """
+
+    name: str
+    dataset: str
+    prompt: str
+    load: Callable[[], RankData] | None
+    absent: str | None = None
+
+
+def rank_tasks(data: TaskMixture | RankFiles) -> tuple[RankTask, ...]:
+    """The tasks of an evaluation, those without data among them.
+
+    A mixture is read from the cache in `cache_dir` or, where that is None, its datasets are read
+    from the mirror or the hub and go through the templates.
+
+    Raises:
+      UserError: there is no such mixture, it has tasks that are not ranked, or data for none.
+    """
+    if isinstance(data, RankFiles):
+        tasks = _file_tasks(data)
+    elif data.cache_dir is not None:
+        tasks = _cached_tasks(data)
+    else:
+        tasks = _live_tasks(data)
+    if all(task.load is None for task in tasks):
+        reason = tasks[0].absent if tasks else "it has no task"
+        raise UserError(f"there is no data for any task of {_name(data)}: {reason}")
+    return tasks
+
+
+def _name(data: TaskMixture | RankFiles) -> str:
+    if isinstance(data, RankFiles):
+        return ", ".join(data.patterns)
+    return data.mixture_or_task_name
+
+
+def _eval_split(data: TaskMixture) -> str:
+    if data.eval_split is None:
+        raise UserError("data.eval_split is None; expected the split to be evaluated")
+    return data.eval_split
+
+
+def _check_ranked(data: TaskMixture, kinds: Iterable[tuple[str, str]]) -> None:
+    others = [name for name, kind in kinds if kind != "rank"]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise UserError(
+            f"data.mixture_or_task_name: {data.mixture_or_task_name} has tasks without answer "
+            f"choices to be ranked ({others[0]}{more}); expected a mixture such as "
+            f"t0_eval_score_eval, or tasks whose names end in {SCORE_EVAL}"
+        )
+
+
+def _short(task: str, dataset: str) -> str:
+    """The prompt's part of a task's name."""
+    from mtf.tasks.prompted import task_name
+
+    name, _, subset = dataset.partition("/")
+    return task.removesuffix(SCORE_EVAL).removeprefix(task_name(name, subset or None, ""))
+
+
+# ------------------------------------------------------------------------- datasets and templates
+
+
+def _live_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
+    from mtf.prompts.templates import load_templates
+    from mtf.tasks.mixtures import mixture
+    from mtf.tasks.sources import MissingDatasetError, Rows, open_split
+
+    split = _eval_split(data)
+    name = data.mixture_or_task_name
+    templates = None if data.templates is None else load_templates(data.templates)
+    tasks: list[Any] = [task for task, _ in mixture(name, templates).tasks]
+    _check_ranked(data, ((task.name, task.kind) for task in tasks))
+
+    def open_source(source: tuple[str, str | None, str]) -> Rows | MissingDatasetError:
+        try:
+            return open_split(*source, data_dir=data.data_dir)
+        except MissingDatasetError as error:
+            return error
+
+    sources = list(
+        dict.fromkeys((task.dataset, task.subset, task.source_split(split)) for task in tasks)
+    )
+    with ThreadPoolExecutor(_NUM_OPENED_AT_ONCE) as pool:
+        opened = dict(zip(sources, pool.map(open_source, sources), strict=True))
+
+    made = []
+    for task in tasks:
+        source = (task.dataset, task.subset, task.source_split(split))
+        dataset = f"{task.dataset}/{task.subset}" if task.subset else task.dataset
+        prompt = _short(task.name, dataset)
+        if source[2] != split:  # ANLI's rounds
+            dataset = f"{dataset} {source[2]}"
+        rows = opened[source]
+        if isinstance(rows, MissingDatasetError):
+            made.append(RankTask(task.name, dataset, prompt, None, str(rows)))
+            continue
+        load = functools.partial(_load_live, task, rows, split, data)
+        made.append(RankTask(task.name, dataset, prompt, load))
+    return tuple(made)
+
+
+def _load_live(task: Any, rows: Iterable[Any], split: str, data: TaskMixture) -> RankData:
+    encode = _Encoder(data.vocabulary, task.inputs_add_eos, task.targets_add_eos)
+    loaded = RankData()
+    for index, row in enumerate(rows):
+        loaded.num_rows += 1
+        try:
+            choices = task.row_examples(row, index, split, data.seed)
+            if not choices:
+                continue  # The template does not apply to this row.
+            inputs = choices[0]["inputs"]
+            texts = [choice["targets"] for choice in choices]
+            correct = [bool(choice["is_correct"]) for choice in choices]
+            loaded.examples.append(encode.example(index, inputs, texts, correct))
+        except UserError as error:
+            loaded.failed[index] = str(error)
+    return loaded
+
+
+class _Encoder:
+    """Text to ids; a choice that many examples have is encoded once."""
+
+    def __init__(self, vocabulary: Vocabulary, inputs_add_eos: bool, targets_add_eos: bool):
+        self._vocabulary = vocabulary
+        self._inputs_end = [vocabulary.eos_id] if inputs_add_eos else []
+        self._targets_end = [vocabulary.eos_id] if targets_add_eos else []
+        self._choice = functools.lru_cache(maxsize=1024)(vocabulary.encode)
+
+    def example(
+        self, number: int, inputs: str, choices: Sequence[str], correct: Sequence[bool]
+    ) -> RankExample:
+        ids = self._vocabulary.encode(inputs)
+        if not ids:
+            raise UserError("the inputs are empty")
+        targets = []
+        for place, choice in enumerate(choices):
+            target = self._choice(choice)
+            if not target:
+                raise UserError(f"choice {place} is empty")
+            targets.append([*target, *self._targets_end])
+        return RankExample(number, [*ids, *self._inputs_end], targets, list(correct))
+
+
+# ------------------------------------------------------------------------------------------ cache
+
+
+def _cached_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
+    from mtf.data.cache.reader import Cache
+
+    split, name = _eval_split(data), data.mixture_or_task_name
+    assert data.cache_dir is not None
+    cache = Cache(data.cache_dir, name)
+    cache.check_format()
+    vocabulary = data.vocabulary
+    cache.check_vocabulary(vocabulary.fingerprint(), getattr(vocabulary, "path", "bytes"))
+    mixture = cache.mixture(name)
+    infos = [cache.task(task) for task in mixture.tasks]
+    _check_ranked(data, ((info.name, info.kind) for info in infos))
+    made = []
+    for info in infos:
+        dataset = info.source or info.name
+        load = functools.partial(_load_cached, cache, info, split, vocabulary)
+        made.append(RankTask(info.name, dataset, _short(info.name, dataset), load))
+    for task, reason in mixture.absent.items():
+        dataset = _absent_dataset(task)
+        made.append(RankTask(task, dataset, _short(task, dataset), None, reason))
+    return tuple(made)
+
+
+def _absent_dataset(task: str) -> str:
+    """The dataset of a T0 task of which there is nothing but the name."""
+    from mtf.tasks import t0
+    from mtf.tasks.prompted import task_name
+
+    rows = t0.select({"BASE", "GPT", "SGLUE", "MT0"}, {"BASE", "BIAS_FAIRNESS"})
+    found = [r.key for r in rows if task.startswith(task_name(r.name, r.subset, ""))]
+    return max(found, key=len, default=task)
+
+
+def _load_cached(cache: Any, info: Any, split: str, vocabulary: Vocabulary) -> RankData:
+    if split not in info.splits:
+        raise UserError(
+            f"the cache {cache.path} has no split {split!r} of {info.name}; it has "
+            f"{', '.join(info.splits)}"
+        )
+    reader = cache.split(info, split)
+    inputs_end = [vocabulary.eos_id] if info.inputs_add_eos else []
+    targets_end = [vocabulary.eos_id] if info.targets_add_eos else []
+    rows: dict[int, dict[int, dict[str, Any]]] = {}
+    for start in range(0, len(reader), 1000):
+        for cached in reader.examples(range(start, min(start + 1000, len(reader)))):
+            row, choice = cached["idx"].tolist()
+            rows.setdefault(row, {})[choice] = cached
+    # A row whose template failed stopped the writing of the cache, so none has failed here.
+    loaded = RankData(num_rows=info.splits[split].num_rows)
+    for row in sorted(rows):
+        choices = [rows[row][number] for number in sorted(rows[row])]
+        loaded.examples.append(
+            RankExample(
+                row,
+                choices[0]["inputs"].tolist() + inputs_end,
+                [choice["targets"].tolist() + targets_end for choice in choices],
+                [bool(choice["is_correct"][0]) for choice in choices],
+            )
+        )
+    return loaded
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _file_tasks(data: RankFiles) -> tuple[RankTask, ...]:
+    files: dict[str, Path] = {}
+    for pattern in data.patterns:
+        found = sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True))
+        if not found:
+            parent = Path(pattern).expanduser().parent
+            names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+            hint = did_you_mean(Path(pattern).name, names)
+            raise UserError(f"data.files: there is no file {pattern}.{hint}")
+        for file in map(Path, found):
+            if files.setdefault(file.stem, file) != file:
+                raise UserError(
+                    f"data.files: {files[file.stem]} and {file} have the same name, which is the "
+                    "name of their task; rename one"
+                )
+    # Read at once: mistakes are found before anything is computed.
+    return tuple(
+        RankTask(stem, stem, stem, functools.partial(_same, _load_file(file, data)))
+        for stem, file in files.items()
+    )
+
+
+def _same(loaded: RankData) -> RankData:
+    return loaded
+
+
+def _load_file(file: Path, data: RankFiles) -> RankData:
+    encode = _Encoder(data.vocabulary, data.inputs_add_eos, targets_add_eos=True)
+    loaded = RankData()
+    problems: list[str] = []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        loaded.num_rows += 1
+        try:
+            inputs, choices, label = _parse(line)
+            # As in tasks: a choice with the same text is as right.
+            correct = [choice == choices[label] for choice in choices]
+            loaded.examples.append(encode.example(number, inputs, choices, correct))
+        except UserError as error:
+            problems.append(f"line {number}: {error}")
+    if problems:
+        more = [f"… and {len(problems) - 5} more lines"] if len(problems) > 5 else []
+        raise UserError(f"{file} cannot be used:\n  " + "\n  ".join(problems[:5] + more))
+    if not loaded.examples:
+        raise UserError(f"{file} has no example")
+    return loaded
+
+
+def _parse(line: str) -> tuple[str, list[str], int]:
+    """Inputs, choices and label of a line; raises UserError with what is wrong."""
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"it is not JSON: {error}") from error
+    expected = 'expected {"inputs": text, "choices": [text, …], "label": number}'
+    if not isinstance(value, dict):
+        raise UserError(f"it is no JSON object; {expected}")
+    missing = [name for name in ("inputs", "choices", "label") if name not in value]
+    if missing:
+        hint = did_you_mean(missing[0], value)
+        raise UserError(f"{', '.join(missing)} is missing; {expected}.{hint}")
+    inputs, choices, label = value["inputs"], value["choices"], value["label"]
+    if not isinstance(inputs, str):
+        raise UserError(f"inputs is {type(inputs).__name__}, not text; {expected}")
+    if not isinstance(choices, list) or not all(isinstance(c, str) for c in choices):
+        raise UserError(f"choices is no list of texts; {expected}")
+    if not choices:
+        raise UserError("choices is empty; expected one or more")
+    if isinstance(label, bool) or not isinstance(label, int):
+        raise UserError(f"label is {label!r}, not a whole number; {expected}")
+    if not 0 <= label < len(choices):
+        raise UserError(
+            f"label is {label}, but there are {len(choices)} choices; expected 0 to "
+            f"{len(choices) - 1}"
+        )
+    return inputs, choices, label

@@ -1,0 +1,328 @@
+"""Results of rank evaluation as tables, JSON and a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_METRICS = ("accuracy", "length_normalized_accuracy", "f1", "mean_f1", "auc_roc", "auc_pr")
+_HEADINGS = {
+    "accuracy": "accuracy",
+    "length_normalized_accuracy": "length-norm.",
+    "f1": "F1",
+    "mean_f1": "mean F1",
+    "auc_roc": "AUC-ROC",
+    "auc_pr": "AUC-PR",
+    "majority": "majority",
+}
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What became of one task: a prompt over a dataset.
+
+    Attributes:
+      task: its name.
+      dataset, prompt: as in `RankTask`.
+      metrics: `rank_metrics`, in percent; empty where there is no example.
+      num_examples: that were ranked.
+      num_left_out: rows that the prompt does not apply to.
+      num_truncated: examples whose inputs or choices were longer than the limit.
+      num_close: examples whose best two choices are almost equally likely (`rank.CLOSE`).
+      num_unanswerable: examples of which no choice is right; they count as wrong.
+      failed: rows that could not be used, each with the reason.
+      absent: why there is no data; None: there is.
+    """
+
+    task: str
+    dataset: str
+    prompt: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    num_examples: int = 0
+    num_left_out: int = 0
+    num_truncated: int = 0
+    num_close: int = 0
+    num_unanswerable: int = 0
+    failed: Mapping[int, str] = field(default_factory=dict)
+    absent: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has examples and none failed, so that it counts in means over prompts."""
+        return bool(self.metrics) and not self.failed
+
+    @property
+    def problem(self) -> str | None:
+        """Why it does not count in means; None: it does."""
+        if self.absent is not None:
+            return f"no data: {self.absent}"
+        if self.failed:
+            row, reason = next(iter(self.failed.items()))
+            return f"{len(self.failed)} examples failed, the first is row {row}: {reason}"
+        return None if self.metrics else "the prompt applies to no row"
+
+
+@dataclass(frozen=True)
+class DatasetResult:
+    """The accuracies of a dataset over its prompts, in percent.
+
+    Attributes:
+      dataset: its name.
+      tasks: all prompts.
+    """
+
+    dataset: str
+    tasks: tuple[TaskResult, ...]
+
+    @property
+    def complete(self) -> tuple[TaskResult, ...]:
+        """The prompts that count."""
+        return tuple(task for task in self.tasks if task.is_complete)
+
+    def summary(self, metric: str = "accuracy") -> dict[str, float] | None:
+        """Mean, median, extremes and quartiles over the prompts that count; None: there is none."""
+        values = [task.metrics[metric] for task in self.complete if metric in task.metrics]
+        if not values:
+            return None
+        low, quarter, median, three_quarters, high = np.percentile(values, (0, 25, 50, 75, 100))
+        return {
+            "mean": float(np.mean(values)),
+            "median": float(median),
+            "min": float(low),
+            "max": float(high),
+            "quartile_1": float(quarter),
+            "quartile_3": float(three_quarters),
+            "iqr": float(three_quarters - quarter),
+        }
+
+
+def by_dataset(results: Sequence[TaskResult]) -> tuple[DatasetResult, ...]:
+    """The results grouped by dataset, in the order of their first tasks."""
+    groups: dict[str, list[TaskResult]] = {}
+    for result in results:
+        groups.setdefault(result.dataset, []).append(result)
+    return tuple(DatasetResult(name, tuple(tasks)) for name, tasks in groups.items())
+
+
+def overall(datasets: Sequence[DatasetResult]) -> dict[str, Any]:
+    """The mean over datasets of their mean accuracies, and over how many of all it is."""
+    means = [s["mean"] for d in datasets if (s := d.summary()) is not None]
+    return {
+        "mean_accuracy": float(np.mean(means)) if means else None,
+        "num_datasets": len(means),
+        "num_datasets_expected": len(datasets),
+        "num_prompts": sum(len(d.complete) for d in datasets),
+        "num_prompts_expected": sum(len(d.tasks) for d in datasets),
+    }
+
+
+def as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, as values for JSON; NaN becomes None."""
+    datasets = by_dataset(results)
+
+    def clean(metrics: Mapping[str, float]) -> dict[str, float | None]:
+        return {name: None if math.isnan(v) else v for name, v in metrics.items()}
+
+    return {
+        **about,
+        "overall": overall(datasets),
+        "datasets": {
+            d.dataset: {
+                "num_prompts": len(d.complete),
+                "num_prompts_expected": len(d.tasks),
+                "accuracy": d.summary(),
+                "length_normalized_accuracy": d.summary("length_normalized_accuracy"),
+            }
+            for d in datasets
+        },
+        "tasks": {
+            r.task: {
+                "dataset": r.dataset,
+                "prompt": r.prompt,
+                "metrics": clean(r.metrics),
+                "num_examples": r.num_examples,
+                "num_left_out": r.num_left_out,
+                "num_truncated": r.num_truncated,
+                "num_close": r.num_close,
+                "num_unanswerable": r.num_unanswerable,
+                "failed": {str(row): reason for row, reason in r.failed.items()},
+                "absent": r.absent,
+            }
+            for r in results
+        },
+    }
+
+
+def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
+    """TensorBoard's tags: `eval/TASK/METRIC` as T5X has it, and `eval/mean/DATASET/accuracy`."""
+    found = {f"eval/{r.task}/{name}": v for r in results for name, v in r.metrics.items()}
+    for dataset in by_dataset(results):
+        for name, value in (dataset.summary() or {}).items():
+            found[f"eval/datasets/{dataset.dataset.replace(' ', '_')}/accuracy_{name}"] = value
+    return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+# ----------------------------------------------------------------------------------------- tables
+
+
+def summary_table(results: Sequence[TaskResult]) -> list[list[str]]:
+    """A row for each dataset, with headings first."""
+    rows = [["dataset", "prompts", "mean", "median", "min–max", "IQR", "length-norm. mean"]]
+    for d in by_dataset(results):
+        summary, normalized = d.summary(), d.summary("length_normalized_accuracy")
+        prompts = f"{len(d.complete)} of {len(d.tasks)}"
+        if summary is None or normalized is None:
+            rows.append([d.dataset, prompts, "–", "–", "–", "–", "–"])
+            continue
+        rows.append(
+            [
+                d.dataset,
+                prompts,
+                f"{summary['mean']:.2f}",
+                f"{summary['median']:.2f}",
+                f"{summary['min']:.2f}–{summary['max']:.2f}",
+                f"{summary['iqr']:.2f}",
+                f"{normalized['mean']:.2f}",
+            ]
+        )
+    return rows
+
+
+def overall_line(results: Sequence[TaskResult]) -> str:
+    """The mean over datasets, and over how many of how many."""
+    total = overall(by_dataset(results))
+    if total["mean_accuracy"] is None:
+        return "No prompt has a result that counts."
+    return (
+        f"Mean over {total['num_datasets']} of {total['num_datasets_expected']} datasets "
+        f"({total['num_prompts']} of {total['num_prompts_expected']} prompts): "
+        f"{total['mean_accuracy']:.2f}"
+    )
+
+
+def notes(results: Sequence[TaskResult]) -> list[str]:
+    """What a reader of the numbers must know: what is missing, cut off, or on the edge."""
+    found: list[str] = []
+    for d in by_dataset(results):
+        absent: dict[str, int] = {}
+        for r in d.tasks:
+            if r.absent is not None:
+                absent[r.absent] = absent.get(r.absent, 0) + 1
+        found += [
+            f"{d.dataset}: {n} of {len(d.tasks)} prompts without data: {reason}"
+            for reason, n in absent.items()
+        ]
+        found += [
+            f"{r.task}: not in the mean: {r.problem}"
+            for r in d.tasks
+            if r.absent is None and r.problem is not None
+        ]
+    for attribute, text in (
+        ("num_truncated", "inputs or choices longer than the limit were cut off"),
+        ("num_unanswerable", "none of the choices is the right one (counted as wrong)"),
+        ("num_close", "the best two choices are almost equally likely"),
+    ):
+        found += [
+            f"{r.task}: {getattr(r, attribute)} of {r.num_examples} examples: {text}"
+            for r in results
+            if getattr(r, attribute)
+        ]
+    return found
+
+
+def as_markdown(results: Sequence[TaskResult], title: str) -> str:
+    """A page: summary, notes, and a table of the prompts of each dataset."""
+    parts = [f"# {title}\n", "Accuracies are percentages.\n", _markdown(summary_table(results))]
+    parts.append(overall_line(results) + "\n")
+    if found := notes(results):
+        parts += ["## Notes\n", "".join(f"* {' '.join(note.split())}\n" for note in found)]
+    for d in by_dataset(results):
+        if any(r.metrics for r in d.tasks):
+            parts += [f"## {d.dataset}\n", _markdown(_prompt_table(d))]
+    return "\n".join(parts)
+
+
+def _prompt_table(d: DatasetResult) -> list[list[str]]:
+    names = [name for name in _METRICS if any(name in r.metrics for r in d.tasks)] + ["majority"]
+    rows = [["prompt", "examples", *(_HEADINGS[name] for name in names)]]
+    for r in d.tasks:
+        values = [f"{r.metrics[n]:.2f}" if n in r.metrics else "–" for n in names]
+        mark = "" if r.is_complete else " (not in the mean)"
+        rows.append([r.prompt + mark, f"{r.num_examples:,}", *values])
+    return rows
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+    rule = ["---"] + ["---:"] * (len(rows[0]) - 1)
+    return "".join(map(line, [rows[0], rule, *rows[1:]]))
+
+
+def as_text(rows: Sequence[Sequence[str]]) -> str:
+    """A table for the terminal; all columns but the first are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for row in rows
+    )
+
+
+# ----------------------------------------------------------------------------------------- figure
+
+
+def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
+    """Draws a box plot of accuracy for each dataset; points are prompts (T0's figure 4).
+
+    Datasets without a result have a place, empty. Prompts that do not count in means are hollow
+    and not in the box.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    datasets = by_dataset(results)
+    num_columns = min(len(datasets), 4)
+    num_rows = -(-len(datasets) // num_columns)
+    figure = Figure(figsize=(2.6 * num_columns, 2.6 * num_rows + 0.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    grid = figure.subplots(num_rows, num_columns, squeeze=False).ravel()
+    for axes, d in zip(grid, datasets, strict=False):
+        axes.set_title(f"{d.dataset}\n{len(d.complete)} of {len(d.tasks)} prompts", fontsize=9)
+        axes.set_ylim(0, 100)
+        axes.set_xlim(0.5, 1.5)
+        axes.set_xticks([])
+        axes.grid(axis="y", alpha=0.3)
+        counted = [r.metrics["accuracy"] for r in d.complete]
+        others = [r.metrics["accuracy"] for r in d.tasks if r.metrics and not r.is_complete]
+        if not counted and not others:
+            axes.text(1, 50, "no data", ha="center", va="center", color="gray")
+        if counted:
+            axes.boxplot(counted, positions=[1], widths=0.4, showfliers=False)
+        for values, face in ((counted, "tab:blue"), (others, "none")):
+            places = 1 + np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [1.0]
+            axes.scatter(
+                places[: len(values)],
+                values,
+                s=16,
+                facecolors=face,
+                edgecolors="tab:blue",
+                zorder=3,
+            )
+        if counted and "majority" in d.complete[0].metrics:
+            axes.axhline(d.complete[0].metrics["majority"], color="gray", linestyle=":", lw=1)
+    for axes in grid[len(datasets) :]:
+        axes.set_axis_off()
+    grid[0].set_ylabel("accuracy (%)")
+    figure.savefig(file, dpi=120)

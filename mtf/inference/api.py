@@ -1,0 +1,385 @@
+"""A model in Python: `mtf.load(path)` and what can be asked of it.
+
+model = mtf.load("runs/quickstart-20260101-120000")
+model.generate(["translate English to German: Good morning."], method="beam")
+model.rank("Is the sky blue?", ["no", "yes"]).best
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
+
+import numpy as np
+
+from mtf.data.vocabularies import Vocabulary
+from mtf.decoding.config import Decoding
+from mtf.errors import UserError, did_you_mean
+from mtf.inference.loading import Loaded, load_model
+from mtf.inference.predictor import NotFiniteError, Predictor
+from mtf.inference.progress import progress_bar
+from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.mesh import Partitioning
+
+_logger = logging.getLogger(__name__)
+
+# Any iterable of texts does; but to a type checker one text is a sequence of texts too.
+Texts: TypeAlias = list[str] | tuple[str, ...]
+
+NOT_FINITE = "The parameters are not finite, or the activations overflow; try dtype='float32'."
+
+
+class Sample(NamedTuple):
+    """One of the texts generated for an input.
+
+    Attributes:
+      text: decoded.
+      score: its log-probability; of beam search with the length penalty.
+    """
+
+    text: str
+    score: float
+
+
+class Ranking(NamedTuple):
+    """What the choices of one input are worth.
+
+    Attributes:
+      best: the place of the likeliest choice, from 0; of equals the first.
+      scores: a log-likelihood for each choice, summed over its tokens.
+      num_tokens: tokens of each choice, end of sequence included; scores divided by these are
+        length-normalised.
+    """
+
+    best: int
+    scores: list[float]
+    num_tokens: list[int]
+
+
+class LanguageModel:
+    """A model with its vocabulary: text in, text or log-likelihoods out.
+
+    Every method takes one text or a list of them, and gives one result or a list accordingly.
+    Targets are scored with their end of sequence, as they are trained on.
+
+    Attributes:
+      loaded: network, parameters, vocabulary, and where they are from.
+      inputs_add_eos: whether end of sequence is put behind the inputs.
+      num_truncated: texts so far that were longer than the limits, and so cut off.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        batch_size: int = 32,
+        max_inputs_length: int = 1024,
+        max_targets_length: int = 256,
+        inputs_add_eos: bool | None = None,
+        progress: bool = True,
+    ) -> None:
+        """See `load`, which makes one from a path."""
+        self.loaded = loaded
+        self.inputs_add_eos = loaded.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
+        self.num_truncated = 0
+        self._progress = progress
+        self._predictor = Predictor(
+            loaded.model,
+            loaded.params,
+            loaded.vocabulary,
+            loaded.partitioning,
+            batch_size=batch_size,
+            max_inputs_length=max_inputs_length,
+            max_targets_length=max_targets_length,
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Text to ids and back."""
+        return self.loaded.vocabulary
+
+    def __repr__(self) -> str:
+        """Path and sizes, in one line."""
+        network = self.loaded.model.network
+        return (
+            f"LanguageModel({str(self.loaded.path)!r}, {network.num_encoder_layers}+"
+            f"{network.num_decoder_layers} layers, d_model {network.emb_dim}, {network.dtype})"
+        )
+
+    # ------------------------------------------------------------------------------- generation
+
+    @overload
+    def generate(self, texts: str, **decoding: Any) -> str:
+        """Of one text."""
+
+    @overload
+    def generate(self, texts: Texts, **decoding: Any) -> list[str]:
+        """Of several."""
+
+    def generate(self, texts: str | Texts, **decoding: Any) -> str | list[str]:
+        """The best text for each input.
+
+        Args:
+          texts: one input, or several.
+          decoding: fields of `mtf.decoding.config.Decoding`: max_length, method ("greedy",
+            "sample", "beam"), temperature, top_k, top_p, num_beams, length_penalty, seed, ….
+
+        Raises:
+          UserError: a setting that is none, or an input that cannot be used; says which.
+        """
+        if decoding.get("num_return", 1) != 1:
+            raise UserError("generate gives one text for each input; num_return is for samples().")
+        found = [best.text for best, *_ in self._samples(_listed(texts, "texts"), decoding)]
+        return found[0] if isinstance(texts, str) else found
+
+    @overload
+    def samples(self, texts: str, **decoding: Any) -> list[Sample]:
+        """Of one text."""
+
+    @overload
+    def samples(self, texts: Texts, **decoding: Any) -> list[list[Sample]]:
+        """Of several."""
+
+    def samples(self, texts: str | Texts, **decoding: Any) -> list[Sample] | list[list[Sample]]:
+        """`num_return` texts for each input with their scores, best first; else as `generate`."""
+        found = list(self._samples(_listed(texts, "texts"), decoding))
+        return found[0] if isinstance(texts, str) else found
+
+    def _samples(self, texts: list[str], decoding: dict[str, Any]) -> Iterator[list[Sample]]:
+        inputs = self._inputs("texts", texts)
+        settings = decoding_from(decoding)
+        with progress_bar("generate", len(texts), shown=self._progress) as advance:
+            generated = self._predictor.generate(inputs, settings, on_progress=advance)
+            for number, generations in enumerate(generated):
+                if not all(math.isfinite(generation.score) for generation in generations):
+                    raise UserError(f"texts[{number}]: the score is not a number. {NOT_FINITE}")
+                yield [Sample(self.vocabulary.decode(g.ids), g.score) for g in generations]
+
+    # ------------------------------------------------------------------------------- likelihoods
+
+    @overload
+    def score(self, inputs: str, targets: str) -> float:
+        """Of one text."""
+
+    @overload
+    def score(self, inputs: Texts, targets: Texts) -> list[float]:
+        """Of several."""
+
+    def score(self, inputs: str | Texts, targets: str | Texts) -> float | list[float]:
+        """The log-likelihood of each target given its input, summed over its tokens (nats).
+
+        Raises:
+          UserError: unlike numbers of them, or one that cannot be used; says which.
+        """
+        pairs = self._pairs(inputs, targets)
+        scores = [float(scores[0]) for scores, _ in self._scores("score", pairs)]
+        return scores[0] if isinstance(inputs, str) else scores
+
+    def loss(self, inputs: str | Texts, targets: str | Texts) -> float:
+        """The mean negative log-likelihood of a target token, over all pairs (nats).
+
+        Raises:
+          UserError: as `score`, or there is no pair.
+        """
+        total, num_tokens = 0.0, 0
+        for scores, lengths in self._scores("loss", self._pairs(inputs, targets)):
+            total -= float(scores[0])
+            num_tokens += int(lengths[0])
+        if not num_tokens:
+            raise UserError("There is no pair of inputs and targets to compute a loss of.")
+        return total / num_tokens
+
+    @overload
+    def rank(self, inputs: str, choices: Texts) -> Ranking:
+        """Of one text."""
+
+    @overload
+    def rank(self, inputs: Texts, choices: Texts | Sequence[Texts]) -> list[Ranking]:
+        """Of several."""
+
+    def rank(
+        self, inputs: str | Texts, choices: Texts | Sequence[Texts]
+    ) -> Ranking | list[Ranking]:
+        """Which of the choices is likeliest, as T0 is evaluated; an input is encoded once.
+
+        Args:
+          inputs: one input, or several.
+          choices: of the input, or of all of them; or a list for each, which may be unlike long.
+
+        Raises:
+          UserError: an input without choices, or a choice that cannot be used; says which.
+        """
+        texts = _listed(inputs, "inputs")
+        if isinstance(choices, str):
+            raise UserError("choices: expected a list of texts, not one text.")
+        shared = all(isinstance(choice, str) for choice in choices)
+        lists: list[Any] = [choices] * len(texts) if shared else list(choices)
+        _check_counts("inputs", texts, "lists of choices", lists)
+        for number, own in enumerate(lists):
+            if not own:
+                raise UserError(f"choices[{number}] is empty; expected one choice or more.")
+        places = [f"choices[{i}][{j}]" for i, own in enumerate(lists) for j in range(len(own))]
+        ids = iter(self._targets("choices", places, [text for own in lists for text in own]))
+        examples = [
+            (encoded, list(itertools.islice(ids, len(own))))
+            for encoded, own in zip(self._inputs("inputs", texts), lists, strict=True)
+        ]
+        rankings = [
+            Ranking(int(np.argmax(scores)), scores.tolist(), num_tokens.tolist())
+            for scores, num_tokens in self._scores("rank", examples)
+        ]
+        return rankings[0] if isinstance(inputs, str) else rankings
+
+    def _pairs(
+        self, inputs: str | Texts, targets: str | Texts
+    ) -> list[tuple[list[int], list[list[int]]]]:
+        if isinstance(inputs, str) != isinstance(targets, str):
+            raise UserError("inputs and targets must both be one text, or both lists of texts.")
+        texts, answers = _listed(inputs, "inputs"), _listed(targets, "targets")
+        _check_counts("inputs", texts, "targets", answers)
+        places = [f"targets[{i}]" for i in range(len(answers))]
+        encoded = self._targets("targets", places, answers)
+        return [
+            (ids, [target])
+            for ids, target in zip(self._inputs("inputs", texts), encoded, strict=True)
+        ]
+
+    def _scores(
+        self, what: str, examples: list[tuple[list[int], list[list[int]]]]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        with progress_bar(what, len(examples), shown=self._progress) as advance:
+            try:
+                for scores in self._predictor.log_likelihoods(examples, on_progress=advance):
+                    yield scores.log_likelihoods, scores.num_tokens
+            except NotFiniteError as error:
+                raise UserError(
+                    f"{what}: a log-likelihood of inputs[{error.example}] is not a number. "
+                    f"{NOT_FINITE}"
+                ) from error
+
+    # ------------------------------------------------------------------------------- tokens
+
+    def _inputs(self, name: str, texts: Sequence[str]) -> list[list[int]]:
+        limit = self._predictor.max_inputs_length
+        places = [f"{name}[{i}]" for i in range(len(texts))]
+        return self._encode(name, places, texts, self.inputs_add_eos, limit)
+
+    def _targets(self, name: str, places: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
+        for place, text in zip(places, texts, strict=True):
+            if isinstance(text, str) and not text.strip():
+                raise UserError(f"{place} is empty; expected a text to score.")
+        return self._encode(name, places, texts, True, self._predictor.max_targets_length)
+
+    def _encode(
+        self, name: str, places: Sequence[str], texts: Sequence[str], add_eos: bool, limit: int
+    ) -> list[list[int]]:
+        found, num_truncated = [], 0
+        for place, text in zip(places, texts, strict=True):
+            if not isinstance(text, str):
+                raise UserError(f"{place} is {type(text).__name__}; expected a text.")
+            ids, truncated = encode(self.vocabulary, text, add_eos=add_eos, max_length=limit)
+            if not ids:
+                raise UserError(f"{place} is empty, and inputs_add_eos is off; expected a text.")
+            found.append(ids)
+            num_truncated += truncated
+        if num_truncated:
+            self.num_truncated += num_truncated
+            _logger.warning(
+                "%d of %d %s are longer than %d tokens and were cut off there.",
+                num_truncated,
+                len(found),
+                name,
+                limit,
+            )
+        return found
+
+
+def encode(
+    vocabulary: Vocabulary, text: str, *, add_eos: bool, max_length: int
+) -> tuple[list[int], bool]:
+    """The ids of a text as the network is fed them, and whether some were cut off.
+
+    End of sequence stays at the end of what is cut off, as in training.
+    """
+    ids = vocabulary.encode(text)
+    kept = ids[: max_length - add_eos]
+    return [*kept, vocabulary.eos_id] if add_eos else kept, len(kept) < len(ids)
+
+
+def decoding_from(settings: dict[str, Any]) -> Decoding:
+    """The decoding of these settings.
+
+    Raises:
+      UserError: a name that is no setting, with the nearest; or a value that is refused.
+    """
+    names = [field.name for field in dataclasses.fields(Decoding)]
+    for name in settings:
+        if name not in names:
+            raise UserError(
+                f"There is no setting {name!r} of decoding.{did_you_mean(name, names)} "
+                f"There are {', '.join(names)}."
+            )
+    return Decoding(**settings)
+
+
+def _listed(texts: str | Texts, name: str) -> list[str]:
+    if isinstance(texts, str):
+        return [texts]
+    if isinstance(texts, Iterable):
+        return list(texts)
+    raise UserError(f"{name} is {type(texts).__name__}; expected a text or a list of texts.")
+
+
+def _check_counts(a: str, first: Sequence[object], b: str, second: Sequence[object]) -> None:
+    if len(first) != len(second):
+        raise UserError(f"There are {len(first)} {a} but {len(second)} {b}.")
+
+
+def load(
+    path: str | Path,
+    *,
+    step: int | None = None,
+    vocabulary: Vocabulary | str | None = None,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    partitioner: PjitPartitioner | None = None,
+    batch_size: int = 32,
+    max_inputs_length: int = 1024,
+    max_targets_length: int = 256,
+    inputs_add_eos: bool | None = None,
+    progress: bool = True,
+) -> LanguageModel:
+    """Loads a model to use in Python.
+
+    Args:
+      path: a run directory, a checkpoint of ours or of T5X, or a Hugging Face directory of T5, mT5
+        or ByT5.
+      step: which checkpoint of several; None: the latest.
+      vocabulary: "t5", "mt5", "byt5", a SentencePiece model file, or a vocabulary; None: that of
+        the run or the Hugging Face directory, or what the size of the embedding tells.
+      dtype: of parameters and activations.
+      partitioner: how the model is spread over devices; None: all devices, each with the whole.
+      batch_size: examples at a time. Results do not depend on it.
+      max_inputs_length: tokens of an input that are used, at most; more are cut off, with a
+        warning.
+      max_targets_length: likewise of a target that is scored.
+      inputs_add_eos: whether end of sequence is put behind the inputs; None: as in the training
+        run, and where none is known as T5, mT5 and ByT5 were trained, with it. T0 was without.
+      progress: show a bar on a terminal and in notebooks.
+
+    Raises:
+      UserError: nothing at `path` can be loaded, or its vocabulary is not known or another.
+    """
+    partitioning = None if partitioner is None else Partitioning.create(partitioner)
+    return LanguageModel(
+        load_model(path, step=step, vocabulary=vocabulary, dtype=dtype, partitioning=partitioning),
+        batch_size=batch_size,
+        max_inputs_length=max_inputs_length,
+        max_targets_length=max_targets_length,
+        inputs_add_eos=inputs_add_eos,
+        progress=progress,
+    )

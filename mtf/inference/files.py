@@ -1,0 +1,330 @@
+"""Inputs of inference read from files, and its results written so that a kill loses no line.
+
+A file is read line by line, from its first line whenever it is read again; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mtf.data.config import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
+from mtf.data.files import find_files
+from mtf.environment import write_atomically
+from mtf.errors import UserError, did_you_mean
+
+_PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
+
+
+class Request(NamedTuple):
+    """One example of inference.
+
+    Attributes:
+      inputs: the text that is encoded.
+      targets: the true targets, None where there are none.
+      place: where it is from, for messages.
+    """
+
+    inputs: str
+    targets: str | None
+    place: str
+
+
+# ----------------------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of inputs, an example a line; by its suffix (each also with `.gz`):
+
+    * `.txt`: a line is an input;
+    * `.tsv`: a line is inputs, or inputs, a tab, targets. No header, no quotation marks;
+    * `.jsonl`: a line is `{"inputs": …}`, `"targets"` too where they are known; other keys are
+      left alone.
+
+    Attributes:
+      path: the file.
+    """
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffixes."""
+        suffix = next(s for s in sorted(SUFFIXES, key=len)[::-1] if self.path.name.endswith(s))
+        return self.path.name.removesuffix(suffix)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Yields the examples in order.
+
+        Raises:
+          UserError: a line cannot be used; says which and why.
+        """
+        opener = gzip.open if self.path.name.endswith(".gz") else open
+        try:
+            with opener(self.path, "rb") as file:
+                for number, line in enumerate(file, start=1):
+                    yield self._parse(line, f"{self.path}:{number}")
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UserError(f"files: {self.path} cannot be read: {reason}") from error
+
+    def _parse(self, line: bytes, place: str) -> Request:
+        try:
+            text = line.decode("utf-8-sig" if place.endswith(":1") else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"files: {place} is not UTF-8: {error.reason}") from error
+        text = text.removesuffix("\n").removesuffix("\r")
+        if not text.strip():
+            raise UserError(
+                f"files: {place} is blank. Every line is an input, so that the lines of the result "
+                "are those of the file: take it out"
+            )
+        if self.path.name.endswith(TEXT_SUFFIXES):
+            return Request(text, None, place)
+        if self.path.name.endswith(PAIR_SUFFIXES):
+            columns = text.split("\t")
+            if len(columns) > 2:
+                raise UserError(
+                    f"files: {place} has {len(columns)} columns; expected inputs, or inputs, a "
+                    "tab, targets"
+                )
+            return _request(columns[0], columns[1] if len(columns) == 2 else None, place)
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"files: {place} is not JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise UserError(f'files: {place} is not a JSON object; expected {{"inputs": …}}')
+        if "inputs" not in values:
+            raise UserError(
+                f"files: {place} has no 'inputs', only {', '.join(values) or 'nothing'}."
+                f"{did_you_mean('inputs', values)}"
+            )
+        return _request(values["inputs"], values.get("targets"), place)
+
+
+def _request(inputs: Any, targets: Any, place: str) -> Request:
+    for name, value in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(value, str) and not (name == "targets" and value is None):
+            raise UserError(
+                f"files: {place}: {name!r} is {type(value).__name__}; expected a string"
+            )
+        if value is not None and not value.strip():
+            raise UserError(f"files: {place}: {name!r} is empty; expected text")
+    return Request(inputs, targets, place)
+
+
+def input_files(patterns: Sequence[str]) -> list[InputFile]:
+    """The files that paths or patterns name.
+
+    Raises:
+      UserError: nothing is there, or its suffix says nothing; or two have one name, and so would
+        write the same result.
+    """
+    files = [InputFile(path) for path in find_files(patterns)]
+    first: dict[str, InputFile] = {}
+    for file in files:
+        other = first.setdefault(file.name, file)
+        if other is not file:
+            raise UserError(
+                f"files: the results of {other.path} and {file.path} would have the same name, "
+                f"{file.name}; rename one of them, or run them into different output_dir"
+            )
+    return files
+
+
+class Summary(NamedTuple):
+    """How many examples there are, and a hash of them all."""
+
+    num_examples: int
+    fingerprint: str
+
+
+def summarize(requests: Iterable[Request], name: str, *, need_targets: bool) -> Summary:
+    """Goes through all examples, so that what is wrong is found before anything is written.
+
+    Args:
+      requests: of a file or task.
+      name: what they are of.
+      need_targets: refuse one without targets.
+
+    Raises:
+      UserError: one cannot be used, or has no targets where they are needed; or there is none.
+    """
+    number, digest = 0, hashlib.sha256()
+    for request in requests:
+        if need_targets and not request.targets:
+            raise UserError(
+                f"{request.place} has no targets, which mode='score' scores; expected "
+                '{"inputs": …, "targets": …} in a .jsonl file, or inputs, a tab, targets in a .tsv '
+                "file"
+            )
+        digest.update(json.dumps([request.inputs, request.targets]).encode())
+        number += 1
+    if not number:
+        raise UserError(f"{name} is empty: there is no example to run inference on")
+    return Summary(number, digest.hexdigest()[:16])
+
+
+# ----------------------------------------------------------------------------------- results
+
+
+class Results:
+    """The results of one task or file, written part by part.
+
+    `NAME.jsonl-00000-of-00001` appears when all parts are there, which lie in a folder beside it
+    until then: `tmp-NAME-00000-of-00001/00000.0.jsonl`, the number of the part and of the examples
+    in it that were cut off. Every file appears whole or not at all, so a run that was killed at any
+    time goes on behind the last part. `NAME.json-00000-of-00001` describes what was run.
+
+    Attributes:
+      path: of the result.
+      num_parts: written so far.
+      done: whether the result is there.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        name: str,
+        described: dict[str, Any],
+        *,
+        shard_id: int = 0,
+        num_shards: int = 1,
+    ) -> None:
+        """Looks at what is there; writes nothing.
+
+        Args:
+          output_dir: may not exist yet.
+          name: of the task or file, and the mode.
+          described: what decides the results, as JSON.
+          shard_id: which part of the examples.
+          num_shards: how many parts there are.
+
+        Raises:
+          UserError: what is there was made of other inputs or with other settings.
+        """
+        self._shard = f"{shard_id:05}-of-{num_shards:05}"
+        self._output_dir, self._name, self._num_shards = output_dir, name, num_shards
+        self._described = described
+        self.path = output_dir / f"{name}.jsonl-{self._shard}"
+        self._temporary = output_dir / f"tmp-{name}-{self._shard}"
+        self.done = self.path.is_file()
+        for place in (self._description, self._temporary / "described.json"):
+            self._compare(place)
+        self._parts = self._find_parts()
+
+    @property
+    def num_parts(self) -> int:
+        """Parts written so far."""
+        return len(self._parts)
+
+    @property
+    def num_truncated(self) -> int:
+        """Examples that were cut off: of the result, or of the parts written so far."""
+        if self.done:
+            described = json.loads(self._description.read_text(encoding="utf-8"))
+            return int(described["num_truncated"])
+        return sum(number for _, number in self._parts)
+
+    @property
+    def _description(self) -> Path:
+        return self._output_dir / f"{self._name}.json-{self._shard}"
+
+    def _compare(self, place: Path) -> None:
+        if not place.is_file():
+            return
+        there = json.loads(place.read_text(encoding="utf-8"))
+        changed = [
+            f"{key} is {value!r}, there it was {there.get(key)!r}"
+            for key, value in self._described.items()
+            if there.get(key) != value
+        ]
+        if changed:
+            raise UserError(
+                f"output_dir: {self._output_dir} has results of {self._name} that were made "
+                f"otherwise: {'; '.join(changed)}. Choose another output_dir, or delete {place} "
+                f"and what is beside it."
+            )
+
+    def _find_parts(self) -> list[tuple[Path, int]]:
+        found = {}
+        if self._temporary.is_dir():
+            for path in self._temporary.iterdir():
+                match = _PART.fullmatch(path.name)
+                if match:
+                    found[int(match[1])] = (path, int(match[2]))
+        return [found[i] for i in range(len(found)) if i in found]
+
+    def start(self) -> None:
+        """Makes the folder for the parts."""
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._temporary / "described.json", _json(self._described) + "\n")
+
+    def write_part(self, lines: Iterable[dict[str, Any]], num_truncated: int) -> None:
+        """Writes the next part."""
+        path = self._temporary / f"{len(self._parts):05}.{num_truncated}.jsonl"
+        write_atomically(path, "".join(_json(line) + "\n" for line in lines))
+        self._parts.append((path, num_truncated))
+
+    def finish(self) -> None:
+        """Joins the parts to the result and removes them; joins the shards if this is the last."""
+        described = {**self._described, "num_truncated": self.num_truncated}
+        write_atomically(self._description, json.dumps(described, indent=1) + "\n")
+        _join([path for path, _ in self._parts], self.path)
+        self.done = True
+        self.clean_up()
+
+    def clean_up(self) -> None:
+        """Removes the parts, which a run that was killed while it finished has left."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def merged(self) -> Path:
+        """The file of all shards in order, written if they are all there; else this shard's own.
+
+        Whoever finishes last writes it; two at once write the same.
+        """
+        of = f"of-{self._num_shards:05}"
+        shards = [
+            self._output_dir / f"{self._name}.jsonl-{i:05}-{of}" for i in range(self._num_shards)
+        ]
+        if self._num_shards == 1 or not all(shard.is_file() for shard in shards):
+            return self.path
+        whole = self._output_dir / f"{self._name}.jsonl"
+        _join(shards, whole)
+        return whole
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _join(parts: Sequence[Path], path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as whole:
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, whole)
+    os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def os_errors_refused(output_dir: Path) -> Iterator[None]:
+    """Turns what the file system refuses into a message about `output_dir`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"output_dir: {output_dir} cannot be used: {error.strerror} ({error.filename})."
+        ) from error

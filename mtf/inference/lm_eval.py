@@ -1,0 +1,277 @@
+"""Our models in lm-evaluation-harness (https://github.com/EleutherAI/lm-evaluation-harness).
+
+The conventions are those that the harness has for Hugging Face's encoder-decoder models (`hf`,
+backend seq2seq): the context is what the encoder reads, with end of sequence; the continuation is
+what the decoder is scored on, without; a context that is too long loses its beginning.
+
+    python -m mtf.inference.lm_eval run --model mtf --model_args checkpoint=RUN_DIR --tasks boolq
+
+In Python, importing this module registers the model under the name "mtf".
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mtf.data.vocabularies import Vocabulary
+from mtf.decoding.config import Decoding
+from mtf.errors import UserError
+from mtf.inference.loading import load_model
+from mtf.inference.predictor import Predictor
+from mtf.inference.progress import progress_bar
+
+try:
+    from lm_eval import utils
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ImportError as error:
+    raise UserError(
+        "lm-evaluation-harness is not installed: pip install 'mtf-jax[lm-eval]'"
+    ) from error
+
+_logger = logging.getLogger(__name__)
+
+Ids = list[int]
+
+
+@register_model("mtf")
+class HarnessModel(LM):
+    """A checkpoint as lm-evaluation-harness asks for models."""
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        step: int | None = None,
+        vocabulary: str | None = None,
+        dtype: str = "float32",
+        batch_size: int | str = 32,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        max_inputs_length: int = 1024,
+        max_targets_length: int = 1024,
+        max_gen_toks: int = 256,
+        inputs_add_eos: bool | None = None,
+        targets_add_eos: bool = False,
+    ) -> None:
+        """Loads the model.
+
+        Args:
+          checkpoint: as in `mtf.load`; `step`, `vocabulary` and `dtype` too.
+          step: which checkpoint of several.
+          vocabulary: None: the checkpoint's own.
+          dtype: "float32" or "bfloat16".
+          batch_size: examples at a time.
+          max_batch_size: of no use here; the harness passes it.
+          device: likewise: jax uses what it finds (JAX_PLATFORMS=cpu for the CPU).
+          max_inputs_length: tokens of a context that are used, at most; the last ones.
+          max_targets_length: tokens of a continuation, at most.
+          max_gen_toks: tokens to generate where a task does not say.
+          inputs_add_eos: None: as in training; T0's had none.
+          targets_add_eos: score end of sequence behind a continuation, as T0's evaluation does; the
+            harness does not.
+
+        Raises:
+          UserError: the model cannot be loaded.
+        """
+        super().__init__()
+        del max_batch_size, device
+        if isinstance(batch_size, str) and not batch_size.isdigit():
+            raise UserError(f"batch_size must be a number here, not {batch_size!r}.")
+        if dtype not in ("float32", "bfloat16"):
+            raise UserError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}.")
+        loaded = load_model(
+            checkpoint,
+            step=step,
+            vocabulary=vocabulary,
+            dtype="bfloat16" if dtype == "bfloat16" else "float32",
+        )
+        self._vocabulary: Vocabulary = loaded.vocabulary
+        self._inputs_add_eos = loaded.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
+        self._targets_add_eos = targets_add_eos
+        self._max_gen_toks = max_gen_toks
+        self._num_truncated = 0
+        self._predictor = Predictor(
+            loaded.model,
+            loaded.params,
+            loaded.vocabulary,
+            loaded.partitioning,
+            batch_size=int(batch_size),
+            max_inputs_length=max_inputs_length,
+            max_targets_length=max_targets_length,
+        )
+
+    # ------------------------------------------------------------------------------- the harness
+
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """For each (context, continuation): log-likelihood, and whether it is the greedy one."""
+        pairs = []
+        for context, continuation in (request.args for request in requests):
+            # White space between the two belongs to the continuation.
+            stripped = context.rstrip()
+            text = context[len(stripped) :] + continuation
+            target = self._vocabulary.encode(text)
+            if not target:
+                raise UserError(f"the continuation {continuation!r} has no tokens to be scored")
+            pairs.append((self._encode(stripped), self._with_end(target)))
+        results = self._scored(pairs, disable_tqdm)
+        for request, result in zip(requests, results, strict=True):
+            self.cache_hook.add_partial("loglikelihood", request.args, result)
+        return results
+
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """The log-likelihood of whole texts, the decoder's alone.
+
+        The encoder reads only end of sequence, or, where a text is longer than
+        `max_targets_length`, some tokens before each further window. An encoder-decoder is not
+        trained for that: the numbers compare with those of `hf`, not with other models'.
+        """
+        eos = self._vocabulary.eos_id
+        limit = self._predictor.max_targets_length
+        pairs, num_windows = [], []
+        for (text,) in (request.args for request in requests):
+            windows = [
+                utils.make_disjoint_window(window)
+                for window in utils.get_rolling_token_windows(
+                    token_list=[*self._vocabulary.encode(text), eos],
+                    prefix_token=eos,
+                    max_seq_len=limit,
+                    context_len=1,
+                )
+            ]
+            pairs += [(list(context), list(window)) for context, window in windows]
+            num_windows.append(len(windows))
+        scores = iter(self._scored(pairs, disable_tqdm, greedy=False))
+        totals = [sum(score for score, _ in itertools.islice(scores, n)) for n in num_windows]
+        for request, total in zip(requests, totals, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return totals
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The text that follows each context, up to the first of its stop sequences."""
+        texts: list[str] = [""] * len(requests)
+        by_settings: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            settings = json.dumps(request.args[1], sort_keys=True)
+            by_settings.setdefault(settings, []).append(number)
+        with progress_bar("generate", len(requests), shown=not disable_tqdm) as advance:
+            for settings, numbers in by_settings.items():
+                decoding, stops = self._decoding(json.loads(settings))
+                contexts = [self._encode(requests[i].args[0]) for i in numbers]
+                generated = self._predictor.generate(contexts, decoding, numbers, advance)
+                for number, (best, *_) in zip(numbers, generated, strict=True):
+                    text = self._vocabulary.decode(best.ids)
+                    for stop in stops:
+                        text = text.split(stop)[0] if stop else text
+                    texts[number] = text
+                    self.cache_hook.add_partial("generate_until", requests[number].args, text)
+        self._tell_truncated()
+        return texts
+
+    # ------------------------------------------------------------------------------- inside
+
+    def _encode(self, context: str) -> Ids:
+        """Ids of a context; too long a one loses its beginning. An empty one is end of sequence."""
+        ids = self._with_end(self._vocabulary.encode(context), add_eos=self._inputs_add_eos)
+        limit = self._predictor.max_inputs_length
+        self._num_truncated += len(ids) > limit
+        return ids[-limit:] or [self._vocabulary.eos_id]
+
+    def _with_end(self, ids: Ids, *, add_eos: bool | None = None) -> Ids:
+        add_eos = self._targets_add_eos if add_eos is None else add_eos
+        return [*ids, self._vocabulary.eos_id] if add_eos else ids
+
+    def _scored(
+        self, pairs: Sequence[tuple[Ids, Ids]], disable_tqdm: bool, *, greedy: bool = True
+    ) -> list[tuple[float, bool]]:
+        """Scores pairs; those that follow one another with one context share its encoding."""
+        groups = [
+            (context, [target for _, target in group])
+            for context, group in itertools.groupby(pairs, key=lambda pair: pair[0])
+        ]
+        results: list[tuple[float, bool]] = []
+        with progress_bar("loglikelihood", len(groups), shown=not disable_tqdm) as advance:
+            scored = self._predictor.log_likelihoods(groups, on_progress=advance)
+            likeliest = self._greedy(groups) if greedy else [[]] * len(groups)
+            for (_, targets), scores, ids in zip(groups, scored, likeliest, strict=True):
+                self._num_truncated += scores.truncated
+                results += [
+                    (float(score), ids[: len(target)] == target)
+                    for target, score in zip(targets, scores.log_likelihoods, strict=True)
+                ]
+        self._tell_truncated()
+        return results
+
+    def _greedy(self, groups: Sequence[tuple[Ids, list[Ids]]]) -> list[Ids]:
+        """What greedy decoding makes of each context, as long as its longest target."""
+        longest = max((len(target) for _, targets in groups for target in targets), default=1)
+        decoding = Decoding(max_length=1 << (longest - 1).bit_length())
+        eos = self._vocabulary.eos_id
+        found = self._predictor.generate((context for context, _ in groups), decoding)
+        return [[*best.ids, eos] for best, *_ in found]
+
+    def _decoding(self, settings: dict[str, Any]) -> tuple[Decoding, list[str]]:
+        """The decoding and the stop sequences that a task asks for."""
+        until = settings.pop("until", None) or []
+        names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+        lengths = [settings.pop(name, None) for name in names]
+        length = next((n for n in lengths if n is not None), self._max_gen_toks)
+        temperature = float(settings.pop("temperature", 0.0) or 0.0)
+        sampled = settings.pop("do_sample", None)
+        restrictions = {n: settings.pop(n) for n in ("top_k", "top_p") if n in settings}
+        num_beams = int(settings.pop("num_beams", 1))
+        penalty = float(settings.pop("length_penalty", 1.0))
+        if settings:
+            _logger.warning("generation settings that are not used: %s", ", ".join(settings))
+        stops = [until] if isinstance(until, str) else list(until)
+        if num_beams > 1:
+            return (
+                Decoding(
+                    "beam",
+                    int(length),
+                    num_beams=num_beams,
+                    length_penalty=penalty,
+                    length_penalty_form="hf",
+                ),
+                stops,
+            )
+        if sampled or (sampled is None and temperature > 0):
+            temperature = temperature or 1.0
+            return Decoding("sample", int(length), temperature, **restrictions), stops
+        return Decoding("greedy", int(length)), stops
+
+    def _tell_truncated(self) -> None:
+        number, self._num_truncated = self._num_truncated, 0
+        if number:
+            _logger.warning(
+                "%d contexts or continuations are longer than max_inputs_length=%d or "
+                "max_targets_length=%d tokens and were cut off.",
+                number,
+                self._predictor.max_inputs_length,
+                self._predictor.max_targets_length,
+            )
+
+
+def main() -> None:
+    """The command line of the harness, with our models in it."""
+    from lm_eval.__main__ import cli_evaluate
+
+    try:
+        cli_evaluate()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A model ready to use, from a checkpoint of any kind: ours, T5X's, Hugging Face's."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+import conversion
+from conversion import mapping
+from mtf.checkpoints.restore import restore_state
+from mtf.data.remote import is_remote
+from mtf.data.vocabularies import (
+    Vocabulary,
+)
+from mtf.errors import UserError, did_you_mean
+from mtf.inference.run_config import read_run_config
+from mtf.inference.vocabulary import checkpoint_vocabulary
+from mtf.models import t5
+from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.mesh import Partitioning
+from mtf.training.train_state import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A model ready to use.
+
+    Attributes:
+      model: the network, and the loss it was trained with where that is known.
+      params: on the devices, stacked where `model.network.scan_layers`, in the network's dtype.
+      vocabulary: text to ids and back.
+      path: the checkpoint.
+      step: of the checkpoint, None where it has none.
+      partitioning: where the parameters lie.
+      inputs_add_eos: whether inputs end with end of sequence, as they did in training.
+    """
+
+    model: EncoderDecoderModel
+    params: t5.Params
+    vocabulary: Vocabulary
+    path: Path
+    step: int | None
+    partitioning: Partitioning
+    inputs_add_eos: bool
+
+
+def load_model(
+    path: str | Path,
+    *,
+    step: int | None = None,
+    vocabulary: Vocabulary | str | None = None,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    partitioning: Partitioning | None = None,
+    scan_layers: bool | None = None,
+) -> Loaded:
+    """Reads a model onto the devices.
+
+    Args:
+      path: a run directory (its latest checkpoint), a `checkpoint_STEP` of ours or of T5X (both
+        layouts), a directory of such, or a Hugging Face directory of T5, mT5 or ByT5.
+      step: which checkpoint of several; None: the latest complete one.
+      vocabulary: a vocabulary, "t5", "mt5", "byt5", or a SentencePiece model file. None: that of
+        the run or the Hugging Face directory; a checkpoint of the size of T5's, mT5's or ByT5's
+        gets theirs, and a warning says so.
+      dtype: of parameters and activations. Norms, softmax and logits are float32 in both.
+      partitioning: None: all devices, each with the whole model.
+      scan_layers: None: unrolled on CPU, where that is faster; else scanned.
+
+    Raises:
+      UserError: nothing at `path` can be read as a model, its vocabulary is not known, or has
+        more ids than the embedding rows (or, where it was named, far fewer).
+    """
+    try:
+        checkpoint = conversion.open_checkpoint(_existing(path), step)
+        architecture = conversion.infer_architecture(checkpoint)
+        mapping.check_parameters(checkpoint, mapping.entries(architecture))
+    except conversion.ConversionError as error:
+        raise UserError(str(error)) from error
+    run = read_run_config(checkpoint.path)
+    partitioning = partitioning or Partitioning.create(PjitPartitioner())
+    if scan_layers is None:
+        scan_layers = partitioning.mesh.devices.flat[0].platform != "cpu"
+    described = checkpoint.described if run is None else run.described
+    network = network_config(architecture, **described, dtype=dtype, scan_layers=scan_layers)
+    of_run = None if run is None else run.vocabulary
+    found = checkpoint_vocabulary(checkpoint, vocabulary, of_run, network.vocab_size)
+    model = (
+        EncoderDecoderModel(network)
+        if run is None
+        else dataclasses.replace(run.model, network=network)
+    )
+    return Loaded(
+        model,
+        _read(checkpoint, network, partitioning),
+        found,
+        checkpoint.path,
+        checkpoint.step,
+        partitioning,
+        True if run is None else run.inputs_add_eos,
+    )
+
+
+def network_config(architecture: conversion.Architecture, **settings: Any) -> T5Config:
+    """The network of a checkpoint's sizes; `settings` are further fields of `T5Config`."""
+    return T5Config(**{**dataclasses.asdict(architecture), **settings})
+
+
+def _existing(path: str | Path) -> Path:
+    if is_remote(str(path)):
+        raise UserError(
+            f"{path} is a remote address; copy the checkpoint to this machine and give its path."
+        )
+    path = Path(path).expanduser()
+    if not path.exists():
+        parent = path.parent
+        names = [child.name for child in parent.iterdir()] if parent.is_dir() else []
+        raise UserError(
+            f"There is no model at {path}: expected a run directory, a checkpoint_STEP directory "
+            f"or a Hugging Face directory.{did_you_mean(path.name, names)}"
+        )
+    return path
+
+
+def _read(
+    checkpoint: conversion.Checkpoint, network: T5Config, partitioning: Partitioning
+) -> t5.Params:
+    """The parameters on the devices; each process reads its own slices only."""
+    stacked = network.scan_layers
+    shapes = t5.param_shapes(network, stacked=stacked)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(network.dtype)), shapes)
+    shardings = partitioning.shardings(shapes, t5.param_axes(network, stacked=stacked))
+
+    def initial() -> TrainState:
+        raise AssertionError("every parameter is read")
+
+    state = restore_state(
+        checkpoint.path,
+        TrainState(None, shapes, None),
+        TrainState(None, shardings, None),
+        initial=initial,
+    )
+    return state.params

@@ -1,0 +1,44 @@
+"""Inference with a trained model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import fiddle as fdl
+
+from mtf import builders
+from mtf.jobs import Infer
+
+
+def infer(
+    checkpoint: str | None = None,
+    files: str | tuple[str, ...] | None = None,
+    mixture_or_task_name: str | None = None,
+    mode: Literal["predict", "score", "predict_with_aux"] = "predict",
+    batch_size: int = 32,
+) -> fdl.Config[Infer]:
+    """Predicts or scores the targets of files, or of a mixture's tasks, with any checkpoint.
+
+    The results have T5X's names and form (T5X: `t5x/infer.py`): a line of JSON for each example,
+    in order. Started again after it was killed, it goes on where it was.
+
+    Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`; beams
+    instead of greedy decoding with `--set decoding.method=beam`.
+    Hardware: any. A model that one device does not hold: `--set partitioner.num_partitions=8`.
+    Expect: `RUN_DIR/inference/inputs-predict.jsonl-00000-of-00001`.
+
+    Args:
+      checkpoint: a run directory, a checkpoint of ours or of T5X, or a Hugging Face directory; it
+        must be set before the job runs.
+      files: `.txt`, `.jsonl` or `.tsv`, also with `.gz`; or
+      mixture_or_task_name: such as `super_glue_rte_GPT_3_style`.
+      mode: decode targets, score the given ones, or decode and give the scores too.
+      batch_size: examples at a time.
+    """
+    return builders.job.infer(
+        checkpoint=checkpoint,
+        files=files,
+        mixture_or_task_name=mixture_or_task_name,
+        mode=mode,
+        batch_size=batch_size,
+    )

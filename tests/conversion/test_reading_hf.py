@@ -1,0 +1,256 @@
+"""Hugging Face directories are read as what `transformers` 5 computes with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from conversion import ConversionError, IncompleteCheckpoint, infer_architecture, open_checkpoint
+from mtf import convert
+from tests.conversion import writers
+
+SIZES = {"vocab_size": 384, "emb_dim": 32, "num_encoder_layers": 3, "num_decoder_layers": 2}
+Array = np.ndarray[Any, Any]
+
+
+def export(folder: Path, *options: str, **sizes: Any) -> tuple[dict[str, Array], Path]:
+    """Random parameters under T5X's names, and the Hugging Face directory made of them."""
+    parameters = writers.random_parameters(**{**SIZES, **sizes}, seed=1)
+    source = writers.write_t5x(folder, parameters)
+    out = folder / "hf"
+    assert convert.main([str(source), str(out), "--to", "hf", *options]) == 0
+    return parameters, out
+
+
+def change_config(directory: Path, **values: Any) -> None:
+    file = directory / "config.json"
+    config = json.loads(file.read_text()) | values
+    file.write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
+
+
+def change_tensors(directory: Path, change: Callable[[dict[str, Array]], object]) -> None:
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file({name: np.ascontiguousarray(t) for name, t in tensors.items()}, file)
+
+
+def refused(directory: Path, error: type[ConversionError] = ConversionError) -> str:
+    with pytest.raises(error) as caught:
+        open_checkpoint(directory)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ([], {}),
+        ([], {"gated": False, "tied": True}),
+        (["--max-shard-size", "20KB"], {}),
+        (["--model-type", "mt5"], {}),
+        (["--model-type", "byt5"], {"num_encoder_layers": 6}),
+        ([], {"num_encoder_layers": 1, "num_decoder_layers": 4}),
+    ],
+    ids=["t5_1_1", "t5_1_0", "sharded", "mt5", "byt5", "deeper_decoder"],
+)
+def test_what_was_exported_comes_back_bit_for_bit(
+    options: list[str], sizes: dict[str, Any], tmp_path: Path
+) -> None:
+    parameters, directory = export(tmp_path, *options, **sizes)
+    checkpoint = open_checkpoint(directory)
+    assert (checkpoint.layout, checkpoint.step) == ("huggingface", None)
+    assert infer_architecture(checkpoint) == infer_architecture(open_checkpoint(tmp_path))
+    tensors = checkpoint.parameters()
+    assert tensors.keys() == parameters.keys()
+    for name, expected in parameters.items():
+        assert tensors[name].shape == expected.shape
+        np.testing.assert_array_equal(tensors[name].read(), expected, err_msg=name)
+        part = (slice(1, 3),)
+        np.testing.assert_array_equal(tensors[name].read(part), expected[part], err_msg=name)
+    part = (slice(4, 9), slice(2, 7))
+    kernel = "decoder/layers_1/mlp/wo/kernel"
+    np.testing.assert_array_equal(tensors[kernel].read(part), parameters[kernel][part])
+
+
+def test_bfloat16_stays_bfloat16(tmp_path: Path) -> None:
+    parameters, directory = export(tmp_path, "--dtype", "bfloat16")
+    for name, tensor in open_checkpoint(directory).parameters().items():
+        assert tensor.read().dtype == ml_dtypes.bfloat16
+        np.testing.assert_array_equal(tensor.read(), parameters[name].astype(ml_dtypes.bfloat16))
+
+
+def test_what_only_config_json_says_is_kept(tmp_path: Path) -> None:
+    _, directory = export(tmp_path)
+    change_config(directory, feed_forward_proj="gated-silu", relative_attention_max_distance=64)
+    change_config(directory, dropout_rate=0.25)
+    checkpoint = open_checkpoint(directory)
+    assert checkpoint.described == {
+        "mlp_activations": ("silu", "linear"),
+        "dropout_rate": 0.25,
+        "relative_attention_max_distance": 64,
+    }
+    assert infer_architecture(checkpoint).mlp_activations == ("silu", "linear")
+
+
+def head(directory: Path) -> Array | None:
+    found = open_checkpoint(directory).parameters().get("decoder/logits_dense/kernel")
+    return None if found is None else found.read()
+
+
+def test_projection_and_scaling_are_those_of_transformers_5(tmp_path: Path) -> None:
+    parameters, directory = export(tmp_path)
+    kernel = parameters["decoder/logits_dense/kernel"]
+    embedding = parameters["token_embedder/embedding"]
+    scaled = (kernel * np.float32(32**-0.5)).astype(np.float32)
+    # T5 with a projection of its own: `scale_decoder_outputs` decides, then `tie_word_embeddings`.
+    for scale, tie, expected in [
+        (False, True, kernel),
+        (True, False, scaled),
+        ("absent", False, kernel),
+        ("absent", True, scaled),
+        ("absent", "absent", scaled),
+    ]:
+        change_config(directory, scale_decoder_outputs=scale, tie_word_embeddings=tie)
+        np.testing.assert_array_equal(head(directory), expected)
+    # A copy of the embedding is T5 1.0's tied projection.
+    change_tensors(directory, lambda t: t.update({"lm_head.weight": t["shared.weight"]}))
+    assert head(directory) is None
+    change_tensors(directory, lambda t: t.pop("lm_head.weight"))
+    assert head(directory) is None
+    # Without scaling, T5X has no tied projection: the embedding becomes one of its own.
+    change_config(directory, scale_decoder_outputs=False)
+    np.testing.assert_array_equal(head(directory), embedding.T)
+    change_config(directory, model_type="mt5", scale_decoder_outputs=True)
+    np.testing.assert_array_equal(head(directory), embedding.T)
+
+
+def test_copies_of_the_embedding_are_read_once(tmp_path: Path) -> None:
+    parameters, directory = export(tmp_path)
+    side = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    bias = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    unused = np.zeros((32, 3), np.float32)
+    change_tensors(
+        directory, lambda t: t.update(dict.fromkeys(side, t["shared.weight"]) | {bias: unused})
+    )
+    assert open_checkpoint(directory).parameters().keys() == parameters.keys()
+    change_tensors(directory, lambda t: t.pop("shared.weight"))
+    read = open_checkpoint(directory).parameters()["token_embedder/embedding"].read()
+    np.testing.assert_array_equal(read, parameters["token_embedder/embedding"])
+    change_tensors(directory, lambda t: t.update({side[1]: t[side[0]] + 1}))
+    assert "decoder.embed_tokens.weight differs from shared.weight" in refused(directory)
+
+
+def test_tensors_that_config_json_does_not_describe_are_refused(tmp_path: Path) -> None:
+    _, directory = export(tmp_path)
+    wo = "encoder.block.1.layer.1.DenseReluDense.wo.weight"
+    change_tensors(directory, lambda t: t.update({"lora.weight": t.pop(wo)}))
+    change_config(directory, d_kv=4, num_decoder_layers=1)
+    message = refused(directory)
+    assert f"missing: {wo}, shape (32, 48)" in message
+    assert "unexpected: decoder.block.1." in message
+    assert "more" in message  # all are counted, some are named
+    change_config(directory, d_kv=8, num_decoder_layers=2, vocab_size=400)
+    message = refused(directory)
+    assert "wrong shape: shared.weight is (384, 32); config.json means (400, 32)" in message
+    assert "unexpected: lora.weight" in message
+
+
+def test_other_models_are_refused_with_the_reason(tmp_path: Path) -> None:
+    _, directory = export(tmp_path)
+    for values, expected in [
+        ({"model_type": "umt5"}, "relative position bias of its own"),
+        ({"model_type": "bart"}, "model_type is 'bart'; expected 't5'"),
+        ({"model_type": "t5", "feed_forward_proj": "gelu"}, "'gelu' is not supported"),
+        ({"feed_forward_proj": "gated-gelu", "d_ff": "absent"}, "lacks d_ff"),
+        ({"d_ff": 48, "layer_norm_epsilon": 1e-5}, "layer_norm_epsilon is 1e-05; only 1e-06"),
+        ({"layer_norm_epsilon": 1e-6, "pad_token_id": 5}, "pad_token_id is 5; only 0"),
+    ]:
+        change_config(directory, **values)
+        assert expected in refused(directory)
+
+
+def test_incomplete_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    _, directory = export(tmp_path, "--max-shard-size", "20KB")
+    shards = sorted(directory.glob("model-*.safetensors"))
+    content = shards[1].read_bytes()
+    shards[1].write_bytes(content[:-100])
+    assert f"{shards[1].name} is cut off" in refused(directory, IncompleteCheckpoint)
+    shards[1].write_bytes(content[:20])
+    assert "cut off" in refused(directory, IncompleteCheckpoint)
+    shards[1].write_bytes(b"{}" * 50)
+    refused(directory)
+    shards[1].unlink()
+    assert f"lacks {shards[1].name}" in refused(directory, IncompleteCheckpoint)
+    shards[1].write_bytes(content)
+    (directory / "config.json").unlink()
+    assert "lacks config.json" in refused(directory, IncompleteCheckpoint)
+
+
+def test_pytorch_files_are_refused_naming_safetensors(tmp_path: Path) -> None:
+    _, directory = export(tmp_path)
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    message = refused(directory)
+    assert "has no model.safetensors" in message and "save_pretrained" in message
+
+
+def test_a_step_is_refused(tmp_path: Path) -> None:
+    _, directory = export(tmp_path)
+    with pytest.raises(ConversionError, match="has no step 5"):
+        open_checkpoint(directory, 5)
+
+
+@pytest.mark.parametrize("kind", ["t5_1_0", "t5_1_1", "mt5", "byt5"])
+def test_logits_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
+    transformers = pytest.importorskip("transformers", reason="extra: torch")
+    import jax
+    import jax.numpy as jnp
+
+    from mtf.inference.loading import load_model
+    from mtf.models import t5
+
+    sizes = {"vocab_size": 384, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 3}
+    sizes |= {"num_layers": 2, "decoder_start_token_id": 0}
+    gated = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    classes = transformers.MT5Config, transformers.MT5ForConditionalGeneration
+    if kind != "mt5":
+        classes = transformers.T5Config, transformers.T5ForConditionalGeneration
+        sizes |= {} if kind == "t5_1_0" else gated
+    if kind == "byt5":
+        sizes |= {"num_layers": 6, "num_decoder_layers": 2}
+    torch.manual_seed(0)
+    model = classes[1](classes[0](**sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # the norms, which start as ones
+                parameter.uniform_(0.5, 1.5)
+        model.shared.weight *= 0.1 if model.config.to_dict().get("scale_decoder_outputs") else 0.02
+    model.save_pretrained(tmp_path / "model", max_shard_size="40KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+
+    rng = np.random.default_rng(0)
+    tokens, decoder_tokens = rng.integers(1, 384, (3, 150)), rng.integers(1, 384, (3, 140))
+    tokens[1, 60:] = 0
+    with torch.no_grad():
+        expected = model(
+            input_ids=torch.from_numpy(tokens),
+            attention_mask=torch.from_numpy((tokens != 0).astype(np.int64)),
+            decoder_input_ids=torch.from_numpy(decoder_tokens),
+        ).logits.numpy()
+    loaded = load_model(tmp_path / "model", vocabulary="byt5")
+    batch = {
+        "encoder_input_tokens": jnp.asarray(tokens, jnp.int32),
+        "decoder_input_tokens": jnp.asarray(decoder_tokens, jnp.int32),
+        "decoder_target_tokens": jnp.ones(decoder_tokens.shape, jnp.int32),
+    }
+    with jax.default_matmul_precision("float32"):
+        found = np.asarray(t5.apply(loaded.model.network, loaded.params, batch))
+    assert float(np.std(expected)) > 0.05
+    assert float(np.max(np.abs(found - expected))) <= 1e-4

@@ -1,0 +1,73 @@
+"""Prints what is decoded on meshes of eight devices, as JSON. Run by test_mesh.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from mtf.decoding.config import Decoding
+from mtf.decoding.generate import generate
+from mtf.models import t5
+from mtf.models.config import T5Config
+from mtf.models.stacking import stack_layers
+from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.mesh import Partitioning
+
+NETWORK = T5Config(
+    vocab_size=64,
+    emb_dim=16,
+    num_heads=4,
+    head_dim=8,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    mlp_dim=32,
+    dropout_rate=0.0,
+    dtype="float32",
+    scan_layers=False,
+)
+METHODS = {
+    "greedy": Decoding(max_length=6),
+    "sample": Decoding(method="sample", max_length=6, num_return=2, top_p=0.9),
+    "beam": Decoding(method="beam", max_length=6, num_return=4),
+}
+MESHES = ((1, 1, 1), (8, 1, 1), (2, 2, 2), (1, 2, 4))
+
+
+def decode(mesh: tuple[int, int, int], params: t5.Params, stacked: bool) -> dict[str, Any]:
+    """Tokens of every method on one mesh (data, fsdp, model)."""
+    _, fsdp, model = mesh
+    partitioning = Partitioning.create(
+        PjitPartitioner(num_partitions=model, fsdp=fsdp), jax.devices()[: math.prod(mesh)]
+    )
+    if stacked:
+        params = stack_layers(params)
+    shardings = partitioning.shardings(params, t5.param_axes(NETWORK, stacked=stacked))
+    params = jax.device_put(params, shardings)
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(2, NETWORK.vocab_size, (8, 7)).astype(np.int32)
+    inputs[3, 4:] = inputs[6, 2:] = 0
+    rows = partitioning.global_batch({"inputs": inputs}, len(inputs))["inputs"]
+    with jax.set_mesh(partitioning.mesh):
+        network = dataclasses.replace(NETWORK, scan_layers=stacked)
+        found = {name: generate(network, params, rows, d) for name, d in METHODS.items()}
+    heads = {str(x.sharding.spec) for x in jax.tree.leaves(params["decoder"])}
+    assert model == 1 or any("model" in spec for spec in heads)
+    return {name: np.asarray(generated.tokens).tolist() for name, generated in found.items()}
+
+
+def main() -> None:
+    """All meshes, one of them with stacked parameters."""
+    assert jax.device_count() == 8
+    params = t5.init_params(NETWORK, jax.random.PRNGKey(0))
+    found = {str(mesh): decode(mesh, params, stacked=False) for mesh in MESHES}
+    found["(2, 2, 2) stacked"] = decode((2, 2, 2), params, stacked=True)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Greedy decoding and beam search against plain Python; what may not change a result."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from mtf.decoding import beam, sample, step
+from mtf.decoding.config import Decoding
+from mtf.decoding.generate import Generated, generate
+from mtf.errors import UserError
+from mtf.models import t5
+from mtf.models.stacking import stack_layers
+from tests.decoding import reference
+from tests.models.test_t5 import SMALL
+
+LENGTH = 8
+PARAMS = t5.init_params(SMALL, jax.random.PRNGKey(5))
+# Sharper, or all tokens would be about equally probable and hypotheses would seldom end.
+PARAMS["decoder"]["logits_dense"]["kernel"] = 2 * PARAMS["decoder"]["logits_dense"]["kernel"]
+
+
+def prompts(rows: int = 4, length: int = 9) -> np.ndarray:
+    inputs = np.random.default_rng(0).integers(2, SMALL.vocab_size, (rows, length))
+    for row in range(rows):
+        inputs[row, length - 2 * row :] = 0 if row else inputs[row, length:]
+    return inputs.astype(np.int32)
+
+
+def assert_equal(ours: Generated, row: int, expected: list[tuple[float, list[int]]]) -> None:
+    for place, (score, tokens) in enumerate(expected):
+        padded = tokens + [0] * (LENGTH - len(tokens))
+        assert np.asarray(ours.tokens)[row, place].tolist() == padded
+        np.testing.assert_allclose(ours.scores[row, place], score, rtol=1e-5)
+
+
+@functools.cache
+def log_probs_of_rows() -> list[reference.LogProbs]:
+    return [reference.log_probs_of(SMALL, PARAMS, row, LENGTH) for row in prompts()]
+
+
+def token_that_ends_rows_apart() -> int:
+    """A token that greedy decoding meets at different steps, to stand for EOS."""
+    rows = [reference.greedy(row, LENGTH, -1)[0] for row in log_probs_of_rows()]
+    first = {t: {r.index(t) for r in rows if t in r} for t in itertools.chain(*rows) if t}
+    return max(first, key=lambda t: (len(first[t]), -t))
+
+
+EOS = token_that_ends_rows_apart()
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_greedy(stacked: bool) -> None:
+    decoding = Decoding(max_length=LENGTH)
+    params = stack_layers(PARAMS) if stacked else PARAMS
+    ours = generate(SMALL, params, prompts(), decoding, eos_id=EOS)
+    lengths = set()
+    for row, log_probs in enumerate(log_probs_of_rows()):
+        tokens, score = reference.greedy(log_probs, LENGTH, EOS)
+        lengths.add(len(tokens))
+        assert_equal(ours, row, [(score, tokens)])
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize(("num_beams", "alpha"), [(1, 0.6), (4, 0.6), (5, 2.0)])
+def test_beam_with_the_brevity_penalty(num_beams: int, alpha: float) -> None:
+    settings = {"num_beams": num_beams, "num_return": num_beams, "length_penalty": alpha}
+    decoding = Decoding(method="beam", max_length=LENGTH, **settings)  # type: ignore[arg-type]
+    ours = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    finished = 0
+    for row, log_probs in enumerate(log_probs_of_rows()):
+        expected = reference.beam_t5x(log_probs, LENGTH, EOS, num_beams, alpha)
+        assert_equal(ours, row, expected)
+        finished += sum(EOS in tokens for _, tokens in expected)
+    assert finished >= num_beams
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(("num_beams", "penalty"), [(4, 1.0), (3, -1.0)])
+def test_beam_as_transformers_has_it(num_beams: int, penalty: float, early: bool) -> None:
+    decoding = Decoding(
+        method="beam",
+        max_length=LENGTH,
+        num_beams=num_beams,
+        num_return=num_beams,
+        length_penalty=penalty,
+        length_penalty_form="hf",
+        early_stopping=early,
+    )
+    ours = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    for row, log_probs in enumerate(log_probs_of_rows()):
+        expected = reference.beam_hf(log_probs, LENGTH, EOS, num_beams, penalty, early)
+        assert_equal(ours, row, expected)
+
+
+def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences() -> None:
+    tiny = dataclasses.replace(SMALL, vocab_size=6, num_decoder_layers=1)
+    params = t5.init_params(tiny, jax.random.PRNGKey(1))
+    inputs = np.asarray([[3, 4, 2, 1], [5, 1, 0, 0]], np.int32)
+    # Two steps: the five tokens that are not EOS go on, more than a beam of three; all start
+    # from three live ones, so only sequences from the three best first tokens count.
+    decoding = Decoding(method="beam", max_length=2, num_beams=3, length_penalty=0.8)
+    ours = generate(tiny, params, inputs, decoding)
+    for row in range(2):
+        log_probs = reference.log_probs_of(tiny, params, inputs[row], 2)
+        first = log_probs(())
+        kept = sorted((t for t in range(6) if t != 1), key=lambda t: -first[t])[:3]
+        ended = [(float(first[1]), [1])]
+        ended += [(float(first[t] + log_probs((t,))[1]) / (7 / 6) ** 0.8, [t, 1]) for t in kept]
+        score, tokens = max(ended)
+        assert np.asarray(ours.tokens)[row, 0].tolist() == [*tokens, 0][:2]
+        np.testing.assert_allclose(ours.scores[row, 0], score, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding(max_length=LENGTH),
+        Decoding(method="beam", max_length=LENGTH, num_return=2),
+        Decoding(method="beam", max_length=LENGTH, length_penalty_form="hf", num_return=2),
+        Decoding(method="sample", max_length=LENGTH, num_return=3),
+    ],
+    ids=lambda decoding: f"{decoding.method}-{decoding.length_penalty_form}",
+)
+def test_other_rows_change_nothing(decoding: Decoding) -> None:
+    inputs = prompts()
+    seeds = np.asarray([7, 8, 9, 10], np.uint32)
+    whole = generate(SMALL, PARAMS, inputs, decoding, eos_id=EOS, seeds=seeds)
+    for rows in ([2], [3, 1, 2, 0, 0]):
+        part = generate(SMALL, PARAMS, inputs[rows], decoding, eos_id=EOS, seeds=seeds[rows])
+        np.testing.assert_array_equal(part.tokens, np.asarray(whole.tokens)[rows])
+        np.testing.assert_allclose(part.scores, np.asarray(whole.scores)[rows], rtol=1e-5)
+    # Longer padding, and rows that are padding alone.
+    padded = np.pad(inputs, ((0, 2), (0, 7)))
+    seeds = np.pad(seeds, (0, 2))
+    more = generate(SMALL, PARAMS, padded, decoding, eos_id=EOS, seeds=seeds)
+    np.testing.assert_array_equal(np.asarray(more.tokens)[:4], whole.tokens)
+    assert not np.asarray(more.tokens)[4:].any()
+    assert not np.asarray(more.scores)[4:].any()
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_stops_when_all_rows_have_ended(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts the steps that are run."""
+    steps: list[int] = []
+    decode_step = step.decode_step
+
+    def counted(*args: Any) -> Any:
+        jax.debug.callback(lambda i: steps.append(int(i)), args[4])
+        return decode_step(*args)
+
+    monkeypatch.setattr(sample if method == "greedy" else beam, "decode_step", counted)
+    # A length of its own, so that what is compiled counts and is not used by other tests.
+    decoding = Decoding(method=method, max_length=90, num_beams=2)  # type: ignore[arg-type]
+    ours = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    jax.effects_barrier()
+    length = int((np.asarray(ours.tokens) != 0).sum(axis=-1).max())
+    if method == "greedy":
+        assert sorted(steps) == list(range(length))
+    assert length <= len(steps) < 90
+
+
+@pytest.mark.parametrize("method", ["greedy", "sample", "beam"])
+def test_bfloat16(method: str) -> None:
+    config = dataclasses.replace(SMALL, dtype="bfloat16")
+    decoding = Decoding(method=method, max_length=LENGTH)  # type: ignore[arg-type]
+    ours = generate(config, PARAMS, prompts(), decoding, eos_id=EOS)
+    exact = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    assert np.isfinite(np.asarray(ours.scores)).all()
+    if method == "greedy":  # The first tokens stand well apart.
+        first = np.asarray(ours.tokens)[:, 0, 0] == np.asarray(exact.tokens)[:, 0, 0]
+        assert first.mean() >= 0.75
+
+
+def test_best_first_and_as_many_as_asked() -> None:
+    for decoding in (
+        Decoding(method="sample", max_length=LENGTH, num_return=6),
+        Decoding(method="beam", max_length=LENGTH, num_return=3, length_penalty_form="hf"),
+    ):
+        ours = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+        assert ours.tokens.shape == (4, decoding.num_return, LENGTH)
+        assert ours.tokens.dtype == np.int32
+        scores = np.asarray(ours.scores)
+        assert (np.diff(scores, axis=1) <= 0).all()
+        for row in np.asarray(ours.tokens):
+            num_different = len({tuple(tokens) for tokens in row.tolist()})
+            # Samples may coincide, hypotheses never do.
+            assert num_different > 1 if decoding.method == "sample" else num_different == 3
+
+
+def test_more_beams_than_tokens_are_refused() -> None:
+    decoding = Decoding(method="beam", max_length=4, num_beams=25)
+    with pytest.raises(UserError, match=r"num_beams \(25\).*\(48\)"):
+        generate(SMALL, PARAMS, prompts(), decoding)

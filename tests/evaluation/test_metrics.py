@@ -1,0 +1,203 @@
+"""Metrics of texts, against values worked out by hand or given in the libraries' documentation."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import pytest
+
+from mtf.errors import UserError
+from mtf.evaluation import metrics
+from mtf.evaluation.metrics import METRICS, compute
+
+# Metric → the library that it needs; the other ones need none.
+LIBRARIES = {
+    "bleu": "sacrebleu",
+    "rouge": "rouge_score",
+    "f1": "sklearn",
+    "mean_3class_f1": "sklearn",
+    "matthews_corrcoef": "sklearn",
+    "auc": "sklearn",
+    "multirc_f1_over_all_answers": "sklearn",
+    "pearson_corrcoef": "scipy",
+    "spearman_corrcoef": "scipy",
+    "edit_distance": "nltk",
+}
+
+
+def scores(name: str, targets: list[Any], predictions: list[Any]) -> dict[str, float]:
+    if name in LIBRARIES:
+        pytest.importorskip(LIBRARIES[name], reason=f"{name} needs the extra `eval`")
+    return compute(name, targets, predictions)
+
+
+EXAMPLES: list[tuple[str, list[Any], list[Any], dict[str, float]]] = [
+    ("accuracy", ["yes", "no", "no"], ["yes", "no", "maybe"], {"accuracy": 200 / 3}),
+    ("sequence_accuracy", ["a b", "c"], ["a b", "c."], {"sequence_accuracy": 50}),
+    # Class 1: one right, one missed (2 is counted as 0), one false (-1 is counted as 1).
+    ("f1", [1, 1, 0, 0], [1, 2, -1, 0], {"f1": 50}),
+    ("f1", [0, 0], [0, 0], {"f1": 0}),
+    # F1 of class 0: 2/3 (precision 1/2), of class 1: 0, of class 2: 2/3.
+    ("mean_3class_f1", [0, 1, 1, 2], [0, 0, 2, 2], {"mean_3class_f1": 400 / 9}),
+    # A prediction of no class lowers recall only: class 0 2/3, class 1 1, class 2 1.
+    ("mean_3class_f1", [0, 0, 1, 2], [0, -1, 1, 2], {"mean_3class_f1": 800 / 9}),
+    # TP 6, TN 3, FP 1, FN 2: (18 - 2) / √(7 · 8 · 4 · 5).
+    (
+        "matthews_corrcoef",
+        [1] * 8 + [0] * 4,
+        [1] * 6 + [0] * 2 + [0] * 3 + [1],
+        {"matthews_corrcoef": 1600 / math.sqrt(1120)},
+    ),
+    # The example in the documentation of sklearn's roc_auc_score and average_precision_score.
+    ("auc", [0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8], {"auc-roc": 75, "auc-pr": 250 / 3}),
+    # Two words of two and three in common: 2 · 2 / (2 + 3).
+    ("squad", [["a blue whale", "krill"]], ["The big Blue, whale!"], {"em": 0, "f1": 80}),
+    ("squad", ["Whale"], ["the whale."], {"em": 100, "f1": 100}),
+    ("squad", [["x", "left-hand"], ["y"]], ["lefthand", "z"], {"em": 50, "f1": 50}),
+    # TriviaQA leaves a space where there was punctuation, and takes off quotation marks.
+    ("trivia_qa", [["left hand"], ["y"]], ["‘Left-Hand’", "y z"], {"em": 50, "f1": 250 / 3}),
+    (
+        "span_squad",
+        [{"context": "The whale eats krill, daily.", "answers": ["eats krill"]}] * 3,
+        ["start: 2 end: 3", "start: 2", "start: two end: three"],
+        {"em": 100 / 3, "f1": 100 / 3},
+    ),
+    (
+        "record",
+        [
+            {"group": ("p", "q"), "value": ["Oslo", "Bergen"]},
+            {"group": ("p", "q"), "value": ["Oslo", "Bergen"]},
+            {"group": ("p", "r"), "value": ["Rome"]},
+        ],
+        ["Bergen", "Bergen", "Paris"],
+        {"em": 50, "f1": 50},
+    ),
+    # Articles and punctuation do not count; the best answer does: (2/3 + 1 + 1) / 3.
+    (
+        "coqa_f1",
+        [["jump the box"], ["up", "on a box"], ["..."]],
+        ["Jump.", "on box", ""],
+        {"f1": 800 / 9},
+    ),
+    (
+        "multirc_f1_over_all_answers",
+        [{"group": "p/1", "value": 1}, {"group": "p/1", "value": 1}, {"group": "p/2", "value": 0}],
+        [1, 0, 1],
+        {"f1": 50},
+    ),
+    (
+        "multirc_exact_match",
+        [{"group": 1, "value": 1}, {"group": 2, "value": 0}, {"group": 1, "value": 0}],
+        [1, 0, 1],
+        {"exact_match": 50},
+    ),
+    # n-grams in common: 5 of 6, 3 of 5, 2 of 4, 1 of 3; both of one length.
+    (
+        "bleu",
+        ["the cat sat on a mat"],
+        ["the cat sat on the mat"],
+        {"bleu": 100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25},
+    ),
+    # Four words for five: brevity penalty. No 4-gram in common: smoothed to 1/2 of one.
+    (
+        "bleu",
+        ["a b c d e"],
+        ["a b c x"],
+        {"bleu": 100 * math.exp(1 - 5 / 4) * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25},
+    ),
+    # Case counts, and each prediction may have several references.
+    ("bleu", [["A b c d", "a b c d"]], ["a b c d"], {"bleu": 100}),
+    # `intl` parts words from punctuation that is not ASCII, which `13a` does not.
+    ("bleu", ["« yes » he said"], ["«yes» he said"], {"bleu": 100}),
+    # Precision 2/3 and 1/2, recall 1.
+    (
+        "rouge",
+        ["The cat"],
+        ["the CAT sat"],
+        {"rouge1": 80, "rouge2": 200 / 3, "rougeLsum": 80},
+    ),
+    # Sentences in another order: each has its own longest common subsequence.
+    (
+        "rouge",
+        ["one two . three four"],
+        ["three four . one two"],
+        {"rouge1": 100, "rouge2": 200 / 3, "rougeLsum": 100},
+    ),
+    ("pearson_corrcoef", ["1", "2", "3"], ["1.0", "3.0", "2.0"], {"pearson_corrcoef": 50}),
+    # Ranks 2, 3, 4, 1 of 1, 2, 3, 4: 1 - 6 · 12 / (4 · 15). "none" counts as -1.
+    (
+        "spearman_corrcoef",
+        [1, 2, 3, 4],
+        ["10", "100", "1000", "none"],
+        {"spearman_corrcoef": -20},
+    ),
+    (
+        "edit_distance",
+        ["the whale eats krill", "yes", "no"],
+        ["A whale eats", "yes", "Not at all"],
+        {"min_edit": 0, "max_edit": 3, "mean_edit": 5 / 3, "median_edit": 2, "sum_edit": 5},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "targets", "predictions", "expected"), EXAMPLES)
+def test_worked_example(
+    name: str, targets: list[Any], predictions: list[Any], expected: dict[str, float]
+) -> None:
+    found = scores(name, targets, predictions)
+    assert found == pytest.approx(expected, abs=1e-9)
+    assert METRICS[name].scores == tuple(found)
+    assert {type(value) for value in found.values()} == {float}
+
+
+def test_every_metric_has_an_example() -> None:
+    assert {name for name, *_ in EXAMPLES} == set(METRICS)
+
+
+def test_rouge_is_the_same_at_every_call() -> None:
+    targets = [f"w{i} w{i + 1} w{i + 2}" for i in range(20)]
+    predictions = [f"w{i} w{i + 2} w{2 * i}" for i in range(20)]
+    assert scores("rouge", targets, predictions) == scores("rouge", targets, predictions)
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "predictions", "says"),
+    [
+        ("rogue", ["a"], ["a"], "there is no metric 'rogue'; expected one of accuracy, "),
+        ("rogue", ["a"], ["a"], "Did you mean rouge"),
+        ("accuracy", ["a"], ["a", "b"], "1 targets and 2 predictions; expected as many of both"),
+        ("squad", [], [], "there is nothing to compare"),
+    ],
+)
+def test_bad_input(name: str, targets: list[str], predictions: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        compute(name, targets, predictions)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in list(sys.modules):
+        if module.split(".")[0] == LIBRARIES[name]:
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "meta_path", [_Absent(LIBRARIES[name]), *sys.meta_path])
+    with pytest.raises(UserError, match=r"pip install 'mtf-jax\[eval\]'"):
+        compute(name, [1, 0], [1, 0])
+
+
+class _Absent:
+    """An import hook under which a package is not installed."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name.split(".")[0] == self._package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=self._package)
+
+
+def test_normalized_texts() -> None:
+    text = "The Quick-brown  fox, an ‘animal’!"
+    assert metrics.normalize_squad(text) == "quickbrown fox ‘animal’"
+    assert metrics.normalize_trivia_qa(text) == "quick brown fox animal"

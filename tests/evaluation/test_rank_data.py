@@ -1,0 +1,104 @@
+"""Examples to be ranked from files of one's own: what is read and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtf.data.vocabularies import ByteVocabulary
+from mtf.errors import UserError
+from mtf.evaluation.config import RankFiles
+from mtf.evaluation.rank_data import RankData, rank_tasks
+
+BYTES = ByteVocabulary()
+GOOD = {"inputs": "ab", "choices": ["yes", "no"], "label": 1}
+
+
+def write(folder: Path, *lines: Any, name: str = "mine.jsonl") -> Path:
+    file = folder / name
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    file.write_text("".join(f"{text}\n" for text in texts))
+    return file
+
+
+def load(file: Path, **settings: Any) -> RankData:
+    (task,) = rank_tasks(RankFiles(files=str(file), vocabulary=BYTES, **settings))
+    assert task.name == task.dataset == "mine" and task.load is not None
+    return task.load()
+
+
+def test_inputs_have_no_end_and_choices_have_one(tmp_path: Path) -> None:
+    three = {"inputs": "c", "choices": ["x", "y", "z"], "label": 0}
+    data = load(write(tmp_path, GOOD, "", three))
+    first, second = data.examples
+    assert first.inputs == [100, 101]  # bytes + 3
+    assert first.choices == [[124, 104, 118, 1], [113, 114, 1]]
+    assert first.correct == [False, True]
+    assert (first.id, second.id) == (1, 3)  # lines
+    assert len(second.choices) == 3
+    assert (data.num_rows, data.num_left_out) == (2, 0)
+
+
+def test_inputs_may_have_an_end(tmp_path: Path) -> None:
+    assert load(write(tmp_path, GOOD), inputs_add_eos=True).examples[0].inputs == [100, 101, 1]
+
+
+def test_equal_choices_are_equally_right(tmp_path: Path) -> None:
+    line = {"inputs": "a", "choices": ["x", "y", "x"], "label": 2}
+    assert load(write(tmp_path, line)).examples[0].correct == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({**GOOD, "label": 2}, "line 2: label is 2, but there are 2 choices; expected 0 to 1"),
+        ({**GOOD, "label": -1}, "line 2: label is -1"),
+        ({**GOOD, "label": "no"}, "line 2: label is 'no', not a whole number"),
+        ({**GOOD, "label": True}, "line 2: label is True"),
+        ({**GOOD, "choices": []}, "line 2: choices is empty; expected one or more"),
+        ({**GOOD, "choices": ["yes", ""]}, "line 2: choice 1 is empty"),
+        ({**GOOD, "choices": "yes"}, "line 2: choices is no list"),
+        ({**GOOD, "inputs": ""}, "line 2: the inputs are empty"),
+        ({"inputs": "a", "choices": ["x"], "lable": 0}, "label is missing.*Did you mean lable"),
+        ("[1]", "line 2: it is no JSON object"),
+        ("{", "line 2: it is not JSON"),
+    ],
+)
+def test_a_bad_line_is_refused_by_its_number(tmp_path: Path, line: Any, message: str) -> None:
+    file = write(tmp_path, GOOD, line)
+    with pytest.raises(UserError, match=rf"(?s)^{file} cannot be used.*{message}"):
+        load(file)
+
+
+def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
+    file = write(tmp_path, *[{**GOOD, "label": 9}] * 7)
+    with pytest.raises(UserError, match=r"(?s)line 1:.*line 5:.*and 2 more lines"):
+        load(file)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    with pytest.raises(
+        UserError, match=r"there is no file .*mine\.json\. Did you mean mine\.jsonl"
+    ):
+        load(tmp_path / "mine.json")
+    with pytest.raises(UserError, match="has no example"):
+        load(write(tmp_path, ""))
+
+
+def test_each_file_is_a_task(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, name="a.jsonl")
+    write(tmp_path, GOOD, GOOD, name="b.jsonl")
+    tasks = rank_tasks(RankFiles(files=str(tmp_path / "*.jsonl"), vocabulary=BYTES))
+    assert [task.name for task in tasks] == ["a", "b"]
+    assert [len(task.load().examples) for task in tasks if task.load] == [1, 2]
+
+
+def test_files_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    files = (str(write(tmp_path, GOOD)), str(write(tmp_path / "x", GOOD)))
+    with pytest.raises(UserError, match="have the same name"):
+        rank_tasks(RankFiles(files=files, vocabulary=BYTES))

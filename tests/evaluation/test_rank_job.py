@@ -1,0 +1,173 @@
+"""The evaluation job from its command line: files, tables, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mtf.data.config import TaskMixture
+from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.errors import UserError
+from mtf.evaluation import rank_data
+from mtf.evaluation.config import RankFiles
+from mtf.evaluation.rank_data import RankData, RankExample, RankTask
+from mtf.jobs.evaluate import Evaluate
+from mtf.run import main
+from tests.conftest import SHARED, needs_shared
+from tests.conversion import writers
+
+ROWS = [
+    {"inputs": "is it red", "choices": ["yes", "no"], "label": 0},
+    {"inputs": "is it blue", "choices": ["yes", "no", "may be"], "label": 2},
+    {"inputs": "x" * 90, "choices": ["yes"], "label": 0},
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return writers.write_t5x(tmp_path_factory.mktemp("model"), writers.random_parameters(seed=1))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def job(checkpoint: Path | str | None, file: Path, out: Path | None, **settings: Any) -> Evaluate:
+    data = RankFiles(
+        files=str(file),
+        vocabulary=ByteVocabulary(),
+        task_feature_lengths={"inputs": 64, "targets": 16},
+    )
+    where = None if checkpoint is None else str(checkpoint)
+    return Evaluate(where, data, output_dir=str(out), **settings)
+
+
+def test_the_command_line_evaluates_ones_own_file(
+    checkpoint: Path, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    byte = "@mtf.builders.vocabulary.byte"
+    arguments = [f"recipes.t0_eval(files={str(file)!r})", "--set", f"checkpoint={checkpoint}"]
+    arguments += [f"data.vocabulary={byte}", "data.task_feature_lengths.inputs=64"]
+    arguments += ["partitioner.num_partitions=1", "batch_size=8"]
+    assert main([*arguments, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 1 prompts" in shown and "parameters" in shown
+    assert main([*arguments, f"output_dir={out}"]) == 0
+    shown = capsys.readouterr().out
+    assert "mine" in shown and "1 of 3 examples: inputs or choices longer" in shown
+
+    assert {path.name for path in out.iterdir()} == {
+        *("results.json", "results.md", "predictions.jsonl", "accuracy.png"),
+        *("environment.json", "tensorboard"),
+    }
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [1, 2, 3]
+    assert [line["num_tokens"] for line in lines] == [[4, 3], [4, 3, 7], [4]]
+    assert [line["truncated"] for line in lines] == [False, False, True]
+    right = [line["correct"][int(np.argmax(line["log_likelihoods"]))] for line in lines]
+    results = json.loads((out / "results.json").read_text())
+    task = results["tasks"]["mine"]
+    assert task["metrics"]["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert task["num_truncated"] == 1 and results["step"] == 7
+    assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert list((out / "tensorboard").glob("events.out.tfevents.*"))
+
+    assert main([*arguments, f"output_dir={out}"]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+
+
+def test_what_is_refused_writes_nothing(checkpoint: Path, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=r"^checkpoint is not set"):
+        job(None, file, out).run()
+    with pytest.raises(UserError, match="There is no model at"):
+        job(tmp_path / "none", file, out).run()
+    data = RankFiles(files=str(file), vocabulary=ByteVocabulary(extra_ids=300))
+    with pytest.raises(UserError, match=r"559 ids.*384 rows"):
+        Evaluate(str(checkpoint), data, output_dir=str(out)).run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.jsonl"]
+
+
+def test_scores_that_are_no_numbers_stop_and_leave_nothing(file: Path, tmp_path: Path) -> None:
+    parameters = writers.random_parameters(seed=1)
+    parameters["token_embedder/embedding"][ord("b") + 3] = np.nan  # only the second row has a b
+    broken = writers.write_t5x(tmp_path / "model", parameters)
+    with pytest.raises(UserError, match=r"^task mine, row 2 of its data: .* is nan"):
+        job(broken, file, tmp_path / "out").run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.jsonl", "model"]
+
+
+def test_prompts_without_data_or_with_failures_do_not_count_and_are_named(
+    checkpoint: Path,
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    good = [RankExample(0, [5, 6], [[7, 1], [8, 1]], [True, False])]
+    tasks = (
+        RankTask("d_one", "d", "one", lambda: RankData(good, 1)),
+        RankTask("d_two", "d", "two", lambda: RankData(good, 2, {1: "no column"})),
+        RankTask("d_three", "d", "three", lambda: RankData([], 2)),
+        RankTask("e_four", "e", "four", None, "ask for it at https://example.org"),
+    )
+    monkeypatch.setattr("mtf.jobs.evaluate_run.rank_tasks", lambda data: tasks)
+    job(checkpoint, file, tmp_path / "out").run()
+    shown = capsys.readouterr().out
+    for text in (
+        "1 of 3",
+        "0 of 1",
+        "Mean over 1 of 2 datasets (1 of 4 prompts)",
+        "d_two: not in the mean: 1 examples failed, the first is row 1: no column",
+        "d_three: not in the mean: the prompt applies to no row",
+        "e: 1 of 1 prompts without data: ask for it at https://example.org",
+    ):
+        assert text in shown
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    found = results["tasks"]["d_one"]["metrics"]["accuracy"]
+    assert results["datasets"]["d"]["accuracy"]["mean"] == found
+    assert results["datasets"]["e"]["accuracy"] is None
+    assert "https://example.org" in (tmp_path / "out" / "results.md").read_text()
+
+
+@needs_shared
+def test_t0s_evaluation_lists_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    data = SHARED / "data"
+    mixture = TaskMixture(
+        mixture_or_task_name="t0_eval_score_eval",
+        vocabulary=SentencePieceVocabulary(str(data / "vocabularies" / "t5.spiece.model")),
+        task_feature_lengths={"inputs": 1024, "targets": 256},
+        data_dir=str(data / "datasets"),
+        templates=str(data / "promptsource" / "templates-0.2.3.tar.gz"),
+    )
+    tasks = rank_data.rank_tasks(mixture)
+    assert len(tasks) == 116
+    absent = {task.dataset: task.absent for task in tasks if task.absent}
+    assert "https://cs.rochester.edu/nlp/rocstories" in str(absent["story_cloze/2016"])
+    present = [task for task in tasks if task.load is not None]
+    assert len(present) == 12 + 15 + 10 + 5
+    cb = next(task for task in present if task.dataset == "super_glue/cb")
+    assert cb.load is not None
+    examples = cb.load().examples
+    assert len(examples) == 56
+    assert all(len(e.choices) == 3 and sum(e.correct) == 1 for e in examples)
+    assert all(e.inputs[-1] != 1 and all(c[-1] == 1 for c in e.choices) for e in examples)
+
+
+def test_a_mixture_to_be_generated_cannot_be_ranked() -> None:
+    data = TaskMixture(
+        mixture_or_task_name="opus100_train_mixture",
+        vocabulary=ByteVocabulary(),
+        task_feature_lengths={"inputs": 8, "targets": 8},
+    )
+    with pytest.raises(UserError, match=r"without answer choices.*names end in _score_eval"):
+        rank_data.rank_tasks(data)

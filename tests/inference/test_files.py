@@ -1,0 +1,137 @@
+"""Inputs from files line by line, and results that a kill at any time does not spoil."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtf.errors import UserError
+from mtf.inference.files import Request, Results, input_files, summarize
+
+
+def read(path: Path, content: str | bytes) -> list[Request]:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    (file,) = input_files([str(path)])
+    return list(file)
+
+
+def test_every_kind_of_file(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    assert read(text, "one\r\n two \nșapte") == [
+        Request("one", None, f"{text}:1"),
+        Request(" two ", None, f"{text}:2"),
+        Request("șapte", None, f"{text}:3"),
+    ]
+    assert [tuple(r[:2]) for r in read(tmp_path / "b.tsv", "a\tb\nc\n")] == [
+        ("a", "b"),
+        ("c", None),
+    ]
+    lines = '\ufeff{"inputs": "a\\nb", "id": 7}\n{"targets": "y", "inputs": "x"}\n'
+    assert [tuple(r[:2]) for r in read(tmp_path / "c.jsonl", lines)] == [("a\nb", None), ("x", "y")]
+    packed = read(tmp_path / "d.txt.gz", gzip.compress(b"one\ntwo\n"))
+    assert [request.inputs for request in packed] == ["one", "two"]
+    assert [file.name for file in input_files([str(tmp_path / "*")])] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "one\n\nthree\n", r"a\.txt:2 is blank"),
+        ("a.txt", b"one\n\xff\xfe\n", r"a\.txt:2 is not UTF-8"),
+        ("a.txt.gz", b"no gzip", r"a\.txt\.gz cannot be read"),
+        ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2 has 3 columns"),
+        ("a.tsv", "a\t\n", r"a\.tsv:1: 'targets' is empty"),
+        ("a.jsonl", '{"inputs": "a"}\n{"inputs": 3}\n', r"a\.jsonl:2: 'inputs' is int"),
+        ("a.jsonl", '{"input": "a"}\n', r"has no 'inputs', only input. Did you mean input"),
+        ("a.jsonl", '{"inputs": "a"\n', r"a\.jsonl:1 is not JSON"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl:1 is not a JSON object"),
+        ("a.jsonl", '{"inputs": "a", "targets": " "}\n', r"a\.jsonl:1: 'targets' is empty"),
+        ("a.csv", "a\n", r"a suffix that says nothing"),
+    ],
+)
+def test_wrong_lines_are_named(
+    name: str, content: str | bytes, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / name, content)
+
+
+def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    for name in ("a.txt", "a.tsv"):
+        (tmp_path / name).write_text("x\n")
+    with pytest.raises(UserError, match="would have the same name, a;"):
+        input_files([str(tmp_path / "a.*")])
+
+
+def test_a_summary_counts_and_tells_inputs_apart() -> None:
+    requests = [Request("a", "b", "f:1"), Request("c", None, "f:2")]
+    found = summarize(requests, "f", need_targets=False)
+    assert found.num_examples == 2
+    assert found == summarize(requests, "f", need_targets=False)
+    assert found != summarize(requests[::-1], "f", need_targets=False)
+    assert found != summarize([Request("a", None, ""), requests[1]], "f", need_targets=False)
+    with pytest.raises(UserError, match="f:2 has no targets"):
+        summarize(requests, "f", need_targets=True)
+    with pytest.raises(UserError, match="f is empty"):
+        summarize([], "f", need_targets=False)
+
+
+DESCRIBED: dict[str, Any] = {"mode": "predict", "batch_size": 2}
+
+
+def lines(*numbers: int) -> list[dict[str, Any]]:
+    return [{"inputs": {"inputs_pretokenized": f"ă{n}"}, "prediction": str(n)} for n in numbers]
+
+
+def test_results_go_on_behind_the_last_part(tmp_path: Path) -> None:
+    whole = Results(tmp_path / "whole", "x-predict", DESCRIBED)
+    whole.start()
+    for part in (lines(1, 2), lines(3, 4), lines(5)):
+        whole.write_part(part, 1)
+    whole.finish()
+    assert [json.loads(line) for line in whole.path.open()] == lines(1, 2, 3, 4, 5)
+    assert whole.path.name == "x-predict.jsonl-00000-of-00001"
+    assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == [
+        "x-predict.json-00000-of-00001",
+        "x-predict.jsonl-00000-of-00001",
+    ]
+
+    first = Results(tmp_path, "x-predict", DESCRIBED)
+    first.start()
+    first.write_part(lines(1, 2), 1)
+    (tmp_path / "tmp-x-predict-00000-of-00001" / ".00001.0.jsonl.77.tmp").write_text('{"half')
+    second = Results(tmp_path, "x-predict", DESCRIBED)
+    assert (second.num_parts, second.num_truncated, second.done) == (1, 1, False)
+    second.start()
+    second.write_part(lines(3, 4), 1)
+    second.write_part(lines(5), 1)
+    second.finish()
+    assert second.path.read_bytes() == whole.path.read_bytes()
+    third = Results(tmp_path, "x-predict", DESCRIBED)
+    assert third.done and third.num_truncated == 3
+
+
+def test_results_of_another_run_are_not_mixed(tmp_path: Path) -> None:
+    results = Results(tmp_path, "x-predict", DESCRIBED)
+    results.start()
+    with pytest.raises(UserError, match="batch_size is 4, there it was 2"):
+        Results(tmp_path, "x-predict", {**DESCRIBED, "batch_size": 4})
+    results.write_part(lines(1), 0)
+    results.finish()
+    with pytest.raises(UserError, match="batch_size is 4, there it was 2"):
+        Results(tmp_path, "x-predict", {**DESCRIBED, "batch_size": 4})
+
+
+def test_the_last_shard_joins_all(tmp_path: Path) -> None:
+    for shard in (2, 0, 1):
+        results = Results(tmp_path, "x-score", DESCRIBED, shard_id=shard, num_shards=3)
+        results.start()
+        results.write_part(lines(shard), 0)
+        results.finish()
+        merged = results.merged()
+    assert merged == tmp_path / "x-score.jsonl"
+    assert [json.loads(line) for line in merged.open()] == lines(0, 1, 2)

@@ -1,0 +1,200 @@
+"""Checkpoints of every kind become the same model, with the right vocabulary."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+import recipes
+from mtf import convert
+from mtf.checkpoints.restore import restore_state
+from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.errors import UserError
+from mtf.inference.loading import Loaded, load_model
+from mtf.models.stacking import unstack_layers
+from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.mesh import Partitioning
+from mtf.training.trainer import Trainer
+from tests.conftest import SHARED, needs_shared
+from tests.conversion import writers
+from tests.inference import models
+
+T5_MODEL = SHARED / "data" / "vocabularies" / "t5.spiece.model"
+
+
+def flat(params: Any) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    return {"/".join(entry.key for entry in path): np.asarray(x) for path, x in leaves}
+
+
+def assert_is_the_model(loaded: Loaded) -> None:
+    expected = writers.random_parameters(**models.SIZES, seed=2)
+    found = flat(loaded.params)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def refused(path: Path | str, **options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        load_model(path, **options)
+    return str(caught.value)
+
+
+def test_t5x_orbax_run_directory_and_hugging_face_are_one_model(tmp_path: Path) -> None:
+    t5x = models.write_checkpoint(tmp_path / "a")
+    orbax = writers.write_orbax(tmp_path / "b", writers.random_parameters(**models.SIZES, seed=2))
+    run = models.write_run(tmp_path / "run", step=12)
+    hf = models.write_huggingface(tmp_path / "c", "--vocabulary", "byt5")
+    for path, step in [
+        (t5x, 7),
+        (t5x.parent, 7),
+        (orbax, 7),
+        (run, 12),
+        (run / "checkpoints" / "checkpoint_12", 12),
+        (hf, None),
+    ]:
+        loaded = load_model(path)
+        assert loaded.step == step
+        assert_is_the_model(loaded)
+
+
+def test_of_several_checkpoints_the_latest_or_the_one_asked_for(tmp_path: Path) -> None:
+    run = models.write_run(tmp_path, step=12)
+    shutil.copytree(run / "checkpoints" / "checkpoint_12", run / "checkpoints" / "checkpoint_9")
+    assert load_model(run).step == 12
+    assert load_model(run, step=9).step == 9
+    assert "no checkpoint of step 10; it has 9, 12" in refused(run, step=10)
+
+
+def test_a_run_tells_vocabulary_activations_and_whether_inputs_end(tmp_path: Path) -> None:
+    settings = {
+        "data__inputs_add_eos": False,
+        "data__vocabulary__extra_ids": 120,
+        "model__network__mlp_activations": ("silu", "linear"),
+        "model__network__relative_attention_max_distance": 64,
+        "model__z_loss": 0.01,
+    }
+    loaded = load_model(models.write_run(tmp_path, **settings))
+    assert loaded.vocabulary == ByteVocabulary(120)
+    assert loaded.inputs_add_eos is False
+    assert loaded.model.network.mlp_activations == ("silu", "linear")
+    assert loaded.model.network.relative_attention_max_distance == 64
+    assert loaded.model.z_loss == 0.01
+
+
+def test_on_cpu_layers_are_unrolled_and_can_be_stacked(tmp_path: Path) -> None:
+    path = models.write_checkpoint(tmp_path)
+    assert "layers_0" in load_model(path).params["encoder"]
+    stacked = load_model(path, scan_layers=True)
+    assert stacked.model.network.scan_layers
+    unrolled = flat(unstack_layers(stacked.params))
+    for name, value in writers.random_parameters(**models.SIZES, seed=2).items():
+        np.testing.assert_array_equal(unrolled[name], value)
+
+
+def test_bfloat16_is_of_parameters_and_activations(tmp_path: Path) -> None:
+    loaded = load_model(models.write_checkpoint(tmp_path), dtype="bfloat16")
+    assert loaded.model.network.dtype == "bfloat16"
+    expected = writers.random_parameters(**models.SIZES, seed=2)
+    for name, value in flat(loaded.params).items():
+        np.testing.assert_array_equal(value, expected[name].astype(ml_dtypes.bfloat16))
+    assert "float16" in refused(tmp_path, dtype="float16")
+
+
+def test_a_vocabulary_that_only_the_size_tells_is_announced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = models.write_checkpoint(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert load_model(path).vocabulary == ByteVocabulary()
+    assert "embedding of 384 rows, so its vocabulary is taken to be byt5's" in caplog.text
+    caplog.clear()
+    assert load_model(path, vocabulary="byt5").vocabulary == ByteVocabulary()
+    assert load_model(path, vocabulary=ByteVocabulary(50)).vocabulary == ByteVocabulary(50)
+    assert not caplog.text
+    other = models.write_checkpoint(tmp_path / "other", vocab_size=400)
+    assert "no released model has an embedding of 400 rows" in refused(other)
+
+
+def test_another_vocabulary_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    path = models.write_checkpoint(tmp_path)
+    message = refused(path, vocabulary=ByteVocabulary(126))
+    assert "The vocabulary has 385 ids" in message and "an embedding of 384 rows" in message
+    large = models.write_checkpoint(tmp_path / "large", vocab_size=4096, emb_dim=8)
+    message = refused(large, vocabulary="byt5")
+    assert "has 259 ids" in message and "4096 rows" in message
+    run = models.write_run(tmp_path / "run", data__vocabulary__extra_ids=130)
+    assert "has 389 ids" in refused(run)
+
+
+@needs_shared
+def test_a_sentencepiece_model_has_the_sentinels_that_fit(tmp_path: Path) -> None:
+    path = models.write_checkpoint(tmp_path, vocab_size=32128, emb_dim=4)
+    loaded = load_model(path, vocabulary=str(T5_MODEL))
+    assert loaded.vocabulary == SentencePieceVocabulary(str(T5_MODEL), 100)
+    out = tmp_path / "hf"
+    assert convert.main([str(path), str(out), "--to", "hf", "--vocabulary", str(T5_MODEL)]) == 0
+    of_directory = load_model(out).vocabulary
+    assert of_directory.fingerprint() == loaded.vocabulary.fingerprint()
+
+
+def test_byt5s_sentinels_are_the_directorys(tmp_path: Path) -> None:
+    hf = models.write_huggingface(tmp_path, "--vocabulary", "byt5")
+    assert load_model(hf).vocabulary == ByteVocabulary()
+    file = hf / "tokenizer_config.json"
+    tokenizer = json.loads(file.read_text())
+    # Google's ByT5 at Hugging Face: the sentinels ascend, which no model was trained with.
+    tokenizer |= {"extra_ids": 125, "added_tokens_decoder": {"259": {"content": "<extra_id_0>"}}}
+    file.write_text(json.dumps(tokenizer))
+    assert load_model(hf).vocabulary == ByteVocabulary()
+    tokenizer["added_tokens_decoder"] = {"383": {"content": "<extra_id_0>"}}
+    file.write_text(json.dumps(tokenizer))
+    assert load_model(hf).vocabulary == ByteVocabulary(125)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = models.write_checkpoint(tmp_path)
+    message = refused(tmp_path / "checkpoint_8")
+    assert "There is no model at" in message and "Did you mean checkpoint_7" in message
+    assert "is a remote address" in refused("gs://bucket/checkpoint_7")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "There is no checkpoint in" in refused(empty)
+    assert "neither a SentencePiece model file nor one of" in refused(path, vocabulary="t6")
+    (empty / "broken.model").write_text("x")
+    assert "is not a SentencePiece model" in refused(path, vocabulary=str(empty / "broken.model"))
+    hf = models.write_huggingface(tmp_path / "c", "--vocabulary", "none")
+    assert "has no spiece.model" in refused(hf)
+    lost = writers.random_parameters(**models.SIZES)
+    del lost["decoder/layers_0/mlp/wo/kernel"]
+    assert "missing: target/decoder/layers_0/mlp/wo/kernel" in refused(
+        writers.write_t5x(tmp_path / "lost", lost)
+    )
+
+
+def test_training_starts_from_a_hugging_face_directory(tmp_path: Path) -> None:
+    hf = models.write_huggingface(tmp_path, "--vocabulary", "byt5")
+    config = recipes.quickstart()
+    network = config.model.network
+    network.emb_dim, network.mlp_dim, network.num_heads, network.head_dim = 32, 48, 3, 8
+    network.num_decoder_layers = 1
+    job = fdl.build(config)
+    partitioning = Partitioning.create(PjitPartitioner())
+    trainer = Trainer(job.model, job.optimizer, partitioning, job.trainer, 0)
+    state = restore_state(
+        hf, trainer.state_shapes, trainer.state_shardings, initial=trainer.init_state
+    )
+    assert int(state.step) == 0
+    found = flat(state.params)
+    for name, value in writers.random_parameters(**models.SIZES, seed=2).items():
+        np.testing.assert_array_equal(found[name], value)

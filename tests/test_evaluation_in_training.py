@@ -1,0 +1,370 @@
+"""Evaluation during training: decoded texts, and the best checkpoints, which stay."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mtf.checkpoints.config import SaveCheckpointConfig
+from mtf.checkpoints.manager import CheckpointManager
+from mtf.data.config import TextFiles
+from mtf.data.examples import Example
+from mtf.data.vocabularies import ByteVocabulary
+from mtf.decoding.config import Decoding
+from mtf.errors import UserError
+from mtf.evaluation.config import InferEval
+from mtf.evaluation.infer_eval import HeldOut, InferenceEvaluator, compare, find_held_out
+from mtf.inference.predictor import Generation
+from mtf.run import main
+from mtf.tasks.mixtures import mixture
+from mtf.training.metrics import SUMMARY_METRICS
+from mtf.training.train_state import TrainState
+from tests import small
+from tests.conftest import SHARED, needs_shared
+from tests.data.cache import helpers
+
+LAST_STEP = 60
+COLOURS = ("red", "blue", "green")
+BYTES = ByteVocabulary()
+
+
+def write_pairs(folder: Path) -> Path:
+    """Writes inputs with a colour in them, and that colour as targets."""
+    rng = random.Random(0)
+    lines = []
+    for number in range(400):
+        colour = rng.choice(COLOURS)
+        lines.append(json.dumps({"inputs": f"{number % 7} {colour}", "targets": colour}))
+    path = folder / "pairs.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def arguments(pairs: Path | str, **settings: Any) -> list[str]:
+    """A run that evaluates and saves every tenth step; the *largest* loss counts as the best."""
+    values: dict[str, Any] = {
+        "train_steps": LAST_STEP,
+        "model__network__dropout_rate": 0.0,
+        "trainer__eval_period": 10,
+        "evaluator": "@mtf.builders.trainer.infer_eval(period=10, num_examples=16)",
+        "checkpoint__save__period": 10,
+        "checkpoint__save__keep": 2,
+        "checkpoint__save__metric_name_to_monitor": "training_eval/held_out/loss",
+        "checkpoint__save__metric_mode": "max",
+    }
+    return small.arguments(pairs, **{**values, **settings})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds pairs.jsonl, `whole`, an uninterrupted run, and what it said."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    said = small.run(arguments(write_pairs(folder), model_dir="whole"), folder)
+    (folder / "said.txt").write_text(said)
+    return folder
+
+
+# --------------------------------------------------------------------------------- decoded texts
+
+
+def test_decoded_texts_are_scored_on_schedule(folder: Path) -> None:
+    lines = small.read_metrics(folder / "whole", "inference_eval/held_out")
+    assert [line["step"] for line in lines] == [10, 20, 30, 40, 50, 60]
+    accuracies = [line["accuracy"] for line in lines]
+    # Of 16 examples; guessing one of three colours is right a third of the time.
+    assert all((accuracy * 16 / 100).is_integer() for accuracy in accuracies)
+    assert accuracies[-1] >= 75
+    (events,) = (folder / "whole" / "inference_eval" / "held_out").glob("events.out.tfevents.*")
+    assert b"accuracy" in events.read_bytes()
+    assert (
+        f"step 60  held_out, decoded: accuracy {accuracies[-1]:.2f}"
+        in (folder / "said.txt").read_text()
+    )
+
+
+class _Scripted:
+    """A predictor that answers from a table."""
+
+    def __init__(self, answers: dict[str, str]) -> None:
+        self.params: Any = None
+        self.decoding: Decoding | None = None
+        self._answers = answers
+
+    def generate(
+        self, inputs: Iterable[list[int]], decoding: Decoding
+    ) -> Iterator[list[Generation]]:
+        self.decoding = decoding
+        for ids in inputs:
+            answer = self._answers[BYTES.decode(ids)]
+            yield [Generation(BYTES.encode(f"{answer} {self.params}"), 0.0)]
+
+
+def _example(inputs: str, targets: str) -> Example:
+    return Example(
+        np.array(BYTES.encode(inputs), np.int32),
+        np.array([*BYTES.encode(targets), BYTES.eos_id], np.int32),
+    )
+
+
+def test_each_task_is_compared_with_its_own_targets() -> None:
+    answers = {"a": "one", "b": "two", "c": "the three", "d": "four"}
+    predictor = _Scripted(answers)
+    held_out = [
+        HeldOut("first", [_example("a", "one 1"), _example("b", "one 1")], ("accuracy",)),
+        HeldOut("second", [_example("c", "three 1"), _example("d", "5 1")], ("accuracy", "squad")),
+    ]
+    decoding = Decoding(max_length=8)
+    evaluator = InferenceEvaluator(held_out, lambda _: predictor, BYTES, decoding, 5)  # type: ignore[arg-type,return-value]
+    assert evaluator.names == ("first", "second")
+    assert evaluator.evaluate(1) == {  # type: ignore[arg-type]
+        "first": {"accuracy": 50.0},
+        # "4 1" has one word of two in common with "5 1".
+        "second": {"accuracy": 0.0, "em": 50.0, "f1": 75.0},
+    }
+    # The parameters of each evaluation are used.
+    assert evaluator.evaluate(2)["first"] == {"accuracy": 0.0}  # type: ignore[arg-type]
+    assert predictor.decoding == decoding
+
+
+def test_scores_of_one_name_have_their_metric_before_it() -> None:
+    assert HeldOut("t", [], ("squad", "trivia_qa", "accuracy")).scores == (
+        "squad/em",
+        "squad/f1",
+        "trivia_qa/em",
+        "trivia_qa/f1",
+        "accuracy",
+    )
+
+
+def test_the_tasks_of_a_mixture_are_evaluated_one_by_one(tmp_path: Path) -> None:
+    cache = helpers.write_cache(tmp_path)
+    # The fruit task's targets do not fit into those of training; the sums have no validation.
+    data = helpers.data(cache, task_feature_lengths={"inputs": 64, "targets": 2})
+    (found,) = find_held_out(data, InferEval(num_examples=7))
+    assert (found.name, found.metrics) == ("food_fruit", ("accuracy",))
+    texts = [(BYTES.decode(e.inputs), BYTES.decode(e.targets)) for e in found.examples]
+    rows = [
+        (e["inputs"], e["targets"])
+        for e in helpers.FRUIT.examples(helpers.fruit_rows()[:20], "validation")
+    ]
+    assert len(set(texts)) == 7
+    assert set(texts) <= set(rows)
+    (all_of_them,) = find_held_out(data, InferEval(num_examples=None))
+    assert len(all_of_them.examples) == 20
+
+
+@needs_shared
+def test_classes_are_the_answer_choices_of_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn", reason="mean_3class_f1 needs the extra `eval`")
+    templates = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
+    monkeypatch.setenv("MTF_PROMPTS", str(templates))
+    task = mixture("super_glue_cb_can_we_infer")
+    data_dir = str(SHARED / "data" / "datasets")
+    cache = helpers.write_cache(tmp_path, task, data_dir=data_dir, splits=("validation",))
+    (found,) = find_held_out(helpers.data(cache, mixture_or_task_name=task.name), InferEval())
+    # CommitmentBank's classes: entailment, contradiction, neutral.
+    assert [found.postprocess(text) for text in ("Yes", "No", "Maybe", "no")] == [0, 1, 2, -1]
+    targets = ["Yes", "No", "No", "Maybe"]
+    # The F1 of Yes and of Maybe 2/3, of No 0.
+    assert compare(found, targets, ["Yes", "Yes", "Maybe", "Maybe"]) == {
+        "mean_3class_f1": pytest.approx(400 / 9),
+        "accuracy": 50.0,
+    }
+
+
+MISTAKES = [
+    (InferEval(metrics=("acuracy",)), "no metric 'acuracy'.*Did you mean accuracy"),
+    (InferEval(metrics=("span_squad",)), "span_squad needs more of an example"),
+    (InferEval(tasks=("food_fruits",)), "food_fruits is no task.*Did you mean food_fruit"),
+]
+
+
+@pytest.mark.parametrize(("settings", "says"), MISTAKES)
+def test_bad_settings_for_a_mixture(tmp_path: Path, settings: InferEval, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        find_held_out(helpers.data(helpers.write_cache(tmp_path)), settings)
+
+
+def test_bad_settings_for_files(tmp_path: Path) -> None:
+    lengths = {"inputs": 32, "targets": 16}
+    data = TextFiles(
+        vocabulary=BYTES, task_feature_lengths=lengths, files=str(write_pairs(tmp_path))
+    )
+    with pytest.raises(UserError, match="tasks is for data of a mixture"):
+        find_held_out(data, InferEval(tasks=("some",)))
+    with pytest.raises(UserError, match="f1 does not compare texts"):
+        find_held_out(data, InferEval(metrics=("f1",)))
+
+
+# ------------------------------------------------------------------------------ best checkpoints
+
+
+def test_the_best_checkpoint_stays_beside_the_newest(folder: Path) -> None:
+    assert small.steps(folder / "whole") == [10, 50, 60]
+    losses = small.read_metrics(folder / "whole", "training_eval/held_out")
+    assert max(losses, key=lambda line: line["loss"])["step"] == 10
+    assert "checkpoint_10 (training_eval/held_out/loss " in (folder / "said.txt").read_text()
+
+
+def test_the_best_checkpoint_survives_kills(folder: Path) -> None:
+    run_dir = folder / "killed"
+    with small.start(arguments("pairs.jsonl", model_dir="killed"), folder) as process:
+        while small.steps(run_dir)[-1:] < [30]:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.001)
+        process.kill()
+        process.communicate()
+    assert small.steps(run_dir)[0] == 10
+    said = small.run(["--from", "killed"], folder)
+    assert small.continued_from(said) is not None
+    assert small.steps(run_dir) == [10, 50, 60]
+    small.assert_same_end(run_dir, folder / "whole", LAST_STEP)
+    kind = "inference_eval/held_out"
+    assert small.read_metrics(run_dir, kind) == small.read_metrics(folder / "whole", kind)
+    assert small.read_checkpoint(run_dir, 10) == small.read_checkpoint(folder / "whole", 10)
+
+
+def _state(step: int) -> TrainState:
+    params = {"encoder": {"layers_0": {"kernel": jnp.ones(1)}}, "decoder": {}}
+    return TrainState(jnp.int32(step), params, params)
+
+
+def _saved(folder: Path, values: dict[int, float | None], **settings: Any) -> list[int]:
+    """The steps that stay of a run that measures `values`; each is saved by a process anew."""
+    defaults = {"keep": 1, "metric_name_to_monitor": "training_eval/t/loss", "metric_mode": "min"}
+    chosen: dict[str, Any] = {**defaults, **settings}
+    config = SaveCheckpointConfig(**chosen)
+    for step, value in values.items():
+        manager = CheckpointManager(folder, config, stacked=False)
+        metrics = {} if value is None else {"training_eval/t/loss": value}
+        manager.save(step, _state(step), {}, {"train/loss": 0.0, **metrics})
+        manager.close()
+    return small.steps(folder)
+
+
+VALUES: dict[int, float | None] = {1: 3.0, 2: 1.0, 3: 5.0, 4: None, 5: math.nan, 6: 2.0, 7: 4.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [2, 7]),
+        ({"metric_mode": "max"}, [3, 7]),
+        ({"keep": 3}, [2, 5, 6, 7]),
+        ({"keep_best": 3}, [1, 2, 6, 7]),
+        ({"keep_checkpoints_without_metrics": True}, [2, 4, 5, 7]),
+        ({"keep": None}, [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_which_checkpoints_stay(
+    tmp_path: Path, settings: dict[str, Any], expected: list[int]
+) -> None:
+    assert _saved(tmp_path, VALUES, **settings) == expected
+
+
+def test_of_equal_checkpoints_the_latest_stays(tmp_path: Path) -> None:
+    assert _saved(tmp_path, {1: 2.0, 2: 1.0, 3: 1.0, 4: 3.0}) == [3, 4]
+
+
+def test_the_metric_can_be_chosen_after_saving(tmp_path: Path) -> None:
+    config = SaveCheckpointConfig(keep=None)
+    manager = CheckpointManager(tmp_path, config, stacked=False)
+    for step, loss in enumerate([3.0, 1.0, 2.0], start=1):
+        manager.save(step, _state(step), {}, {"training_eval/t/loss": loss})
+    assert manager.best() is None
+    manager.close()
+    assert _saved(tmp_path, {4: 4.0}) == [2, 4]
+
+
+def test_steps_that_are_saved_besides(tmp_path: Path) -> None:
+    config = SaveCheckpointConfig(period=10, checkpoint_steps=(3, 14))
+    manager = CheckpointManager(tmp_path, config, stacked=False)
+    assert [step for step in range(1, 25) if manager.due(step)] == [3, 10, 14, 20]
+    manager.close()
+
+
+def test_what_can_be_monitored_is_what_is_written(folder: Path) -> None:
+    (first, *_) = small.read_metrics(folder / "whole", "training_eval/held_out")
+    assert {*SUMMARY_METRICS, "step"} == set(first)
+    (first, *_) = small.read_metrics(folder / "whole", "train")
+    assert {*SUMMARY_METRICS} <= set(first)
+
+
+BAD: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"checkpoint__save__metric_name_to_monitor": "training_eval/held_out/los"},
+        ["measures no training_eval/held_out/los;", "Did you mean training_eval/held_out/loss"],
+    ),
+    (
+        {"checkpoint__save__metric_name_to_monitor": "inference_eval/held_out/acuracy"},
+        ["expected a metric of train, training_eval/held_out, inference_eval/held_out", "accuracy"],
+    ),
+    (
+        {"checkpoint__save__metric_name_to_monitor": "train_eval/held_out/loss"},
+        ["begins with none of train/, training_eval/, inference_eval/", "Did you mean training_"],
+    ),
+    ({"checkpoint__save__metric_mode": None}, ["metric_mode is not set", "'min' if the smallest"]),
+    (
+        {"checkpoint__save__metric_name_to_monitor": None},
+        ["metric_mode is 'max', but metric_name_to_monitor is None"],
+    ),
+    ({"trainer__eval_period": 20}, ["period 10 is no multiple of trainer.eval_period 20", "20."]),
+    ({"trainer__eval_period": 7}, ["Nearest: 7 or 14."]),
+    ({"trainer__eval_period": None}, ["is not measured: trainer.eval_period is None"]),
+    ({"checkpoint__save__checkpoint_steps": "(5,)"}, ["checkpoint_steps 5 is no multiple"]),
+    (
+        {
+            "checkpoint__save__metric_name_to_monitor": "inference_eval/held_out/accuracy",
+            "evaluator": None,
+        },
+        ["is not measured: evaluator is None"],
+    ),
+    ({"checkpoint__save__keep_best": 0}, ["keep_best must be at least 1, not 0"]),
+    ({"evaluator.metrics": "('rogue',)"}, ["no metric 'rogue'", "Did you mean rouge"]),
+    ({"evaluator.period": 0}, ["evaluator: period must be at least 1, not 0"]),
+    ({"evaluator.num_examples": 0}, ["num_examples must be at least 1 or None, not 0"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "says"), BAD, ids=[", ".join(each) for each, _ in BAD])
+def test_bad_settings(
+    settings: dict[str, Any],
+    says: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path)
+    assert main(arguments("pairs.jsonl", model_dir="run", **settings)) == 2
+    message = capsys.readouterr().err
+    assert all(part in message for part in says), message
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
+
+
+# -------------------------------------------------------------------------------- the example
+
+
+def test_the_documented_example_is_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```", (small.ROOT / "docs" / "examples.md").read_text(), re.M | re.S
+    )
+    (tmp_path / "trec.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    assert main(["trec.py:recipe", "--print", "flat"]) == 0
+    metric = "checkpoint.save.metric_name_to_monitor = 'inference_eval/trec_"
+    assert metric in capsys.readouterr().out
