@@ -116,10 +116,9 @@ def auc_roc(targets: np.ndarray, scores: np.ndarray) -> float:
 
 
 def auc_pr(targets: np.ndarray, scores: np.ndarray) -> float:
-    """Area under the precision-recall curve by the trapezoidal rule, as T5 has it.
+    """Average precision: the precision at every different score, weighted by the recall gained.
 
-    The curve has a point for every different score, and (recall 0, precision 1). NaN where there
-    are no positives.
+    As T5 has it (t5/evaluation/metrics.py: `rank_classification`). NaN where there are no positives.
     """
     if not np.any(targets):
         return float("nan")
@@ -127,6 +126,6 @@ def auc_pr(targets: np.ndarray, scores: np.ndarray) -> float:
     ordered = scores[order]
     last_of_equal = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
     true_positives = np.cumsum(targets[order])[last_of_equal]
-    precision = np.append(1.0, true_positives / (last_of_equal + 1))
+    precision = true_positives / (last_of_equal + 1)
     recall = np.append(0.0, true_positives / np.sum(targets))
-    return float(np.sum(np.diff(recall) * (precision[1:] + precision[:-1]) / 2))
+    return float(np.sum(np.diff(recall) * precision))

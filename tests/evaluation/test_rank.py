@@ -33,7 +33,7 @@ def test_two_classes() -> None:
     # Of the four pairs of a positive and a negative, 2 > 1 and 2 > -1 are in order.
     assert found["auc_roc"] == 50.0
     # Points (recall, precision): (0, 1), (1/2, 1), (1/2, 1/2), (1/2, 1/3), (1, 1/2).
-    assert found["auc_pr"] == pytest.approx(100 * (0.5 + 0.5 * (1 / 3 + 1 / 2) / 2))
+    assert found["auc_pr"] == pytest.approx(100 * (0.5 + 0.5 * 1 / 2))
 
 
 def test_three_classes_have_a_mean_f1() -> None:
@@ -90,9 +90,9 @@ def test_one_class_alone_has_no_area() -> None:
 def test_ties_count_half_in_the_area_under_the_curve() -> None:
     targets = np.array([True, False, True, False])
     assert auc_roc(targets, np.array([1.0, 1.0, 2.0, 0.0])) == pytest.approx(3.5 / 4)
-    # Points (0, 1), (1/2, 1), (1, 2/3): the tie of the second score is one point.
+    # Precision 1 for the first half of the recall, 2/3 for the second: the tie is one point.
     area = auc_pr(targets, np.array([1.0, 1.0, 2.0, 0.0]))
-    assert area == pytest.approx(0.5 + 0.5 * (1 + 2 / 3) / 2)
+    assert area == pytest.approx(0.5 + 0.5 * 2 / 3)
 
 
 def test_areas_are_scikit_learns() -> None:
@@ -100,9 +100,10 @@ def test_areas_are_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     targets = rng.random(200) < 0.3
     scores = np.round(rng.normal(size=200) + targets, 1)
-    precision, recall, _ = sklearn.precision_recall_curve(targets, scores)
     assert auc_roc(targets, scores) == pytest.approx(sklearn.roc_auc_score(targets, scores))
-    assert auc_pr(targets, scores) == pytest.approx(sklearn.auc(recall, precision))
+    assert auc_pr(targets, scores) == pytest.approx(
+        sklearn.average_precision_score(targets, scores)
+    )
     assert f1(targets, scores > 0) == pytest.approx(sklearn.f1_score(targets, scores > 0))
 
 

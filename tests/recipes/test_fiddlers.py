@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
 from mtf.errors import UserError
 from recipes import fiddlers
 from tests import small
-from tests.conftest import SHARED, needs_shared
 
 
 def applied(recipe: str, *fiddlers: str) -> Any:
@@ -186,53 +182,3 @@ def test_real_run_of_t0pp_offline(tmp_path: Path) -> None:
     # Divided by all positions of the targets, padding included; its rows are T5's.
     filled = first["non_padding_fraction/decoder"]
     assert first["loss"] == pytest.approx(filled * math.log(32128), rel=0.1)
-
-
-@needs_shared
-def test_real_run_of_t0pp_on_a_cache_of_the_datasets_at_hand(tmp_path: Path) -> None:
-    data = SHARED / "data"
-    vocabulary = str(data / "vocabularies" / "t5.spiece.model")
-    command = ["-m", "mtf.cache", "t0++_train", "--output", "cache", "--max-rows", "20"]
-    command += ["--only", *(f"{name}_*" for name in T0_AT_HAND), "--vocabulary", vocabulary]
-    command += ["--data-dir", str(data / "datasets")]
-    command += ["--templates", str(data / "promptsource" / "templates-0.2.3.tar.gz")]
-    environment = {**os.environ, "PYTHONPATH": str(small.ROOT)}
-    subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, check=True)
-    recipe = f"t0pp_xxl(cache_dir='cache', vocabulary='{vocabulary}')"
-    first = first_metrics(recipe, tmp_path)
-    filled = first["non_padding_fraction/decoder"]
-    assert first["loss"] == pytest.approx(filled * math.log(32128), rel=0.1)
-
-
-T0_AT_HAND = ("social_i_qa", "piqa", "trec", "rotten_tomatoes", "xsum")
-TEXT, WORDS = "{shared}/data/text", "{shared}/data/vocabularies"
-
-
-@needs_shared
-@pytest.mark.parametrize(
-    ("recipe", "num_rows"),
-    [
-        (
-            f"ro_mt5_large(files='{TEXT}/ro_wordnet_glosses.txt', "
-            f"vocabulary='{WORDS}/mt5.spiece.model')",
-            250112,
-        ),
-        (f"mt5_lm_adapt(files={{corpora}}, vocabulary='{WORDS}/mt5.spiece.model')", 250112),
-        (
-            f"t5_1_1_small_c4(files='{TEXT}/en_wordnet_glosses.txt', "
-            f"vocabulary='{WORDS}/t5.spiece.model')",
-            32128,
-        ),
-    ],
-    ids=["ro_mt5_large", "mt5_lm_adapt", "t5_1_1_small_c4"],
-)
-def test_real_run_on_real_text_with_the_real_vocabulary(
-    recipe: str, num_rows: int, tmp_path: Path
-) -> None:
-    languages = sorted((SHARED / "data" / "text" / "udhr").glob("*.txt"))
-    assert len(languages) == 16
-    corpora = {file.stem: str(file) for file in languages}
-    first = first_metrics(recipe.format(shared=SHARED, corpora=corpora), tmp_path)
-    # An untrained network knows nothing of the next piece.
-    nats = first["loss_per_target_token"]
-    assert nats == pytest.approx(math.log(num_rows), rel=0.1)
