@@ -118,7 +118,7 @@ def auc_roc(targets: np.ndarray, scores: np.ndarray) -> float:
 def auc_pr(targets: np.ndarray, scores: np.ndarray) -> float:
     """Average precision: the precision at every different score, weighted by the recall gained.
 
-    As T5 has it (t5/evaluation/metrics.py: `rank_classification`). NaN where there are no positives.
+    As T5 has it (t5/evaluation/metrics.py: `rank_classification`). NaN without positives.
     """
     if not np.any(targets):
         return float("nan")
