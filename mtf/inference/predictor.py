@@ -1,14 +1,15 @@
 """Likelihoods of targets, and generated text, for any number of examples on any mesh.
 
-Examples come and results go in the given order. In between they are sorted by length, so that
-batches have little padding, and lengths are rounded up, so that few shapes are compiled.
+Examples come and results go in the given order. In between they are packed into rows (to be
+scored) or sorted by length (to generate), so that batches have little padding, and lengths are
+rounded up, so that few shapes are compiled.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError
+from mtf.inference.rows import Item, Packed, make_items, pack, power_of_two, rounded_length
 from mtf.models import t5
 from mtf.models.config import EncoderDecoderModel, T5Config
 from mtf.partitioning.mesh import Partitioning
@@ -30,11 +32,8 @@ T = TypeVar("T")
 # Examples that are sorted among each other: so many batches, but at least so many examples.
 _WINDOW_BATCHES = 32
 _WINDOW_EXAMPLES = 1024
-# Choices of one example lie behind one another in a row up to so many tokens; more need another
-# row, and so a second pass of the encoder. Self-attention grows with the square of it.
-_MAX_ROW_TOKENS = 1024
 # Logits that exist at a time on a device.
-_MAX_LOGITS_BYTES = 1 << 28
+_MAX_LOGITS_BYTES = 1 << 26
 # Batches that the devices are given before the results of the first are fetched.
 _NUM_IN_FLIGHT = 2
 
@@ -79,19 +78,6 @@ class NotFiniteError(UserError):
             "finite, or the activations overflow; try dtype float32"
         )
         self.example = example
-
-
-class _Row(NamedTuple):
-    """A row of a batch: the inputs of an example, and some of its targets behind one another."""
-
-    example: int
-    inputs: Sequence[int]
-    targets: list[Sequence[int]]
-    slots: list[int]  # where each target's score belongs
-
-    @property
-    def num_target_tokens(self) -> int:
-        return sum(map(len, self.targets))
 
 
 class Predictor:
@@ -206,7 +192,7 @@ class Predictor:
         on_progress: Callable[[int], None] | None,
     ) -> list[Scores]:
         first = window[0][0]
-        rows: list[_Row] = []
+        items: list[Item] = []
         results: list[Scores] = []
         copies: list[list[int]] = []  # for each target, the place of the first that is the same
         for example, (inputs, targets) in window:
@@ -219,7 +205,7 @@ class Predictor:
             places: dict[tuple[int, ...], int] = {}
             copies.append([places.setdefault(tuple(t), i) for i, t in enumerate(cut)])
             inputs = inputs[: self.max_inputs_length]
-            rows += _rows(example, inputs, cut, sorted(places.values()))
+            items += make_items(example, inputs, cut, sorted(places.values()))
             results.append(
                 Scores(
                     np.full(len(cut), np.nan, np.float32),
@@ -227,29 +213,47 @@ class Predictor:
                     truncated,
                 )
             )
-        rows_left = [0] * len(window)
-        for row in rows:
-            rows_left[row.example - first] += 1
-
-        # The largest first: what does not fit into memory fails at once.
-        rows.sort(key=lambda r: (_power_of_two(r.num_target_tokens), len(r.inputs)), reverse=True)
-        batches = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
-        for batch, tokens in self._in_flight(self._run_scores, batches):
-            finished = 0
-            for row, row_tokens in zip(batch, tokens, strict=False):
-                scores = results[row.example - first].log_likelihoods
-                ends = np.cumsum([len(target) for target in row.targets])
-                for slot, values in zip(row.slots, np.split(row_tokens, ends), strict=False):
-                    scores[slot] = values.sum(dtype=np.float64)
-                    if not np.isfinite(scores[slot]):
-                        raise NotFiniteError(row.example, float(scores[slot]))
-                rows_left[row.example - first] -= 1
-                finished += not rows_left[row.example - first]
-            if on_progress is not None:
-                on_progress(finished)
+        items_left = Counter(item.example for item in items)
+        for item, values in self._run_items(items):
+            scores = results[item.example - first].log_likelihoods
+            for slot, value in zip(item.slots, values, strict=True):
+                scores[slot] = value
+            items_left[item.example] -= 1
+            if on_progress is not None and not items_left[item.example]:
+                on_progress(1)
         for result, same in zip(results, copies, strict=True):
             result.log_likelihoods[:] = result.log_likelihoods[same]
         return results
+
+    def _run_items(self, items: Sequence[Item]) -> Iterator[tuple[Item, list[float]]]:
+        """Yields each item with the log-likelihoods of its targets, in any order."""
+        packed = pack(
+            items,
+            self.model.network,
+            batch_size=self.batch_size,
+            max_inputs_length=self.max_inputs_length,
+            parts=self.partitioning.num_data_shards,
+        )
+        run = functools.partial(self._run_scores, packed)
+        rows, step = packed.rows, packed.batch_rows
+        batches = [rows[i : i + step] for i in range(0, len(rows), step)]
+        for batch, token_scores in self._in_flight(run, batches):
+            for row, of_row in zip(batch, token_scores, strict=False):
+                lengths = [len(target) for item in row for target in item.targets]
+                sums = [x.sum(dtype=np.float64) for x in np.split(of_row, np.cumsum(lengths))]
+                if len(row) > 1 and not np.all(np.isfinite(sums)):
+                    # What is not a number spreads to all that shares its row.
+                    for item in row:
+                        yield from self._run_items([item])
+                    continue
+                values = iter(sums)
+                for item in row:
+                    scores = [float(next(values)) for _ in item.targets]
+                    if not np.all(np.isfinite(scores)):
+                        raise NotFiniteError(
+                            item.example, next(x for x in scores if not np.isfinite(x))
+                        )
+                    yield item, scores
 
     def _check(self, example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]]) -> None:
         if len(inputs) == 0:
@@ -260,28 +264,37 @@ class Predictor:
             if len(target) == 0:
                 raise UserError(f"example {example}, target {number} (both from 0) has no tokens")
 
-    def _run_scores(self, rows: Sequence[_Row]) -> jax.Array:
-        num_rows = self._num_rows(len(rows))
-        inputs = self._inputs([row.inputs for row in rows])
-        shape = (num_rows, _power_of_two(max(row.num_target_tokens for row in rows)))
-        targets, previous, segments = (np.zeros(shape, np.int32) for _ in range(3))
+    def _run_scores(self, packed: Packed, rows: Sequence[Sequence[Item]]) -> jax.Array:
+        shape = (packed.batch_rows, packed.targets_length)
+        targets, previous, segments, cross_segments = (np.zeros(shape, np.int32) for _ in range(4))
+        inputs, input_segments = (
+            np.zeros((packed.batch_rows, packed.inputs_length), np.int32) for _ in range(2)
+        )
         for i, row in enumerate(rows):
-            start = 0
-            for number, target in enumerate(row.targets, start=1):
-                end = start + len(target)
-                targets[i, start:end] = target
-                previous[i, start + 1 : end] = target[:-1]
-                segments[i, start:end] = number
-                start = end
+            at, start, segment = 0, 0, 0
+            for number, item in enumerate(row, start=1):
+                inputs[i, at : at + len(item.inputs)] = item.inputs
+                input_segments[i, at : at + len(item.inputs)] = number
+                at += len(item.inputs)
+                for target in item.targets:
+                    end, segment = start + len(target), segment + 1
+                    targets[i, start:end] = target
+                    previous[i, start + 1 : end] = target[:-1]
+                    segments[i, start:end] = segment
+                    cross_segments[i, start:end] = number
+                    start = end
         batch = {
             "encoder_input_tokens": inputs,
+            "encoder_segment_ids": input_segments,
             "decoder_input_tokens": previous,
             "decoder_target_tokens": targets,
             "decoder_segment_ids": segments,
+            "cross_segment_ids": cross_segments,
         }
-        bytes_a_position = num_rows // self.partitioning.num_data_shards
-        bytes_a_position *= self.model.network.vocab_size * 4
-        chunk = min(shape[1], _power_of_two(max(1, _MAX_LOGITS_BYTES // bytes_a_position) + 1) // 2)
+        # A divisor of the length, whose logits are not more than the limit.
+        rows_a_part = packed.batch_rows // self.partitioning.num_data_shards
+        limit = max(1, _MAX_LOGITS_BYTES // (rows_a_part * self.model.network.vocab_size * 4))
+        chunk = next(n for n in range(min(limit, shape[1]), 0, -1) if shape[1] % n == 0)
         with jax.set_mesh(self.partitioning.mesh):
             return self._token_log_likelihoods(self.params, self._global(batch), chunk=chunk)
 
@@ -374,7 +387,7 @@ class Predictor:
     def _num_rows(self, num_examples: int) -> int:
         """Rows of a batch: the batch size, or less for few examples, in few different numbers."""
         parts = self.partitioning.num_data_shards
-        return min(self.batch_size, parts * _power_of_two(-(-num_examples // parts)))
+        return min(self.batch_size, parts * power_of_two(-(-num_examples // parts)))
 
     def _inputs(self, inputs: Sequence[Sequence[int]]) -> np.ndarray:
         """(rows, rounded length) ids, padded with zeros."""
@@ -410,28 +423,28 @@ class Predictor:
 def token_log_likelihoods(
     network: T5Config, params: t5.Params, batch: t5.Batch, *, chunk: int
 ) -> jax.Array:
-    """The log-likelihood of every target token; rows hold several targets of one input.
+    """The log-likelihood of every target token; rows hold several inputs, and targets of each.
 
     Args:
       network: the architecture.
       params: unrolled or stacked.
-      batch: `encoder_input_tokens` (b, k); `decoder_input_tokens`, `decoder_target_tokens` and
-        `decoder_segment_ids` (b, q): the targets of a row are its segments 1, 2, …
+      batch: `encoder_input_tokens`, `encoder_segment_ids` (b, k): the inputs of a row are its
+        segments 1, 2, …; `decoder_input_tokens`, `decoder_target_tokens`, `decoder_segment_ids`
+        (b, q): so are its targets; `cross_segment_ids` (b, q): which inputs a target belongs to.
       chunk: target positions whose logits exist at a time; divides q.
 
     Returns:
       (b, q) float32; what it has at padding means nothing.
     """
-    tokens, segments = batch["encoder_input_tokens"], batch["decoder_segment_ids"]
-    encoder_segments = (tokens > 0).astype(jnp.int32)
+    segments = batch["encoder_segment_ids"]
     hidden = t5.decode(
         network,
         params,
-        t5.encode(network, params, tokens, encoder_segments),
-        encoder_segments,
-        batch["decoder_input_tokens"],
+        t5.encode(network, params, batch["encoder_input_tokens"], segments),
         segments,
-        cross_segment_ids=(segments > 0).astype(jnp.int32),
+        batch["decoder_input_tokens"],
+        batch["decoder_segment_ids"],
+        cross_segment_ids=batch["cross_segment_ids"],
     )
     targets = batch["decoder_target_tokens"]
 
@@ -452,28 +465,3 @@ def token_log_likelihoods(
 
     scored = jax.lax.map(of_chunk, (split(hidden), split(targets)))
     return jnp.moveaxis(scored, 0, 1).reshape(targets.shape)
-
-
-def rounded_length(length: int) -> int:
-    """The length of padded inputs: four steps from one power of two to the next, 16 at least."""
-    step = max(16, _power_of_two(length) // 8)
-    return -(-length // step) * step
-
-
-def _power_of_two(n: int) -> int:
-    """The smallest power of two that is not less than `n`."""
-    return 1 << (n - 1).bit_length()
-
-
-def _rows(
-    example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]], slots: Sequence[int]
-) -> list[_Row]:
-    """The rows of an example: one, unless its targets are more than a row takes."""
-    rows: list[_Row] = []
-    for slot in slots:
-        target = targets[slot]
-        if not rows or rows[-1].num_target_tokens + len(target) > _MAX_ROW_TOKENS:
-            rows.append(_Row(example, inputs, [], []))
-        rows[-1].targets.append(target)
-        rows[-1].slots.append(slot)
-    return rows

@@ -1,0 +1,185 @@
+"""Which examples share a row of a batch, and how long its rows are.
+
+As in training, short examples lie behind one another in a row, each a segment that attends to
+itself alone. So all batches of a window have one shape, which is compiled once, and little of it
+is padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mtf.models.config import T5Config
+
+# Targets of one example lie behind one another up to so many tokens; more need another row, and
+# so a second pass of the encoder. Self-attention grows with the square of it.
+MAX_TARGET_TOKENS = 1024
+# Rows of inputs are not made longer than this for the sake of packing.
+_MAX_PACKED_LENGTH = 1024
+# Examples by which a shape is judged.
+_SAMPLE = 128
+# A product of attention costs more time than its arithmetic, as its logits pass through memory.
+_ATTENTION_COST = 2
+
+
+class Item(NamedTuple):
+    """An example, or a part of its targets.
+
+    Attributes:
+      example: its number.
+      inputs: ids.
+      targets: ids of each, behind one another in the row.
+      slots: where each target's score belongs.
+    """
+
+    example: int
+    inputs: Sequence[int]
+    targets: list[Sequence[int]]
+    slots: list[int]
+
+    @property
+    def num_target_tokens(self) -> int:
+        """Of all targets together."""
+        return sum(map(len, self.targets))
+
+
+class Packed(NamedTuple):
+    """Rows for some examples.
+
+    Attributes:
+      rows: the items of each row.
+      inputs_length: tokens of inputs that a row has place for.
+      targets_length: likewise of targets.
+      batch_rows: rows of every batch; the last one may have fewer that are used.
+    """
+
+    rows: list[list[Item]]
+    inputs_length: int
+    targets_length: int
+    batch_rows: int
+
+
+def make_items(
+    example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]], slots: Sequence[int]
+) -> list[Item]:
+    """One item, unless the example's targets (those in `slots`) are more than a row takes."""
+    items: list[Item] = []
+    for slot in slots:
+        target = targets[slot]
+        if not items or items[-1].num_target_tokens + len(target) > MAX_TARGET_TOKENS:
+            items.append(Item(example, inputs, [], []))
+        items[-1].targets.append(target)
+        items[-1].slots.append(slot)
+    return items
+
+
+def pack(
+    items: Sequence[Item], network: T5Config, *, batch_size: int, max_inputs_length: int, parts: int
+) -> Packed:
+    """Packs items into rows of the lengths that need the least computation.
+
+    The result depends on the arguments alone. No item is split or left out.
+
+    Args:
+      items: at least one.
+      network: what computing a row costs.
+      batch_size: a batch has place for as many tokens of inputs as so many examples, each as long
+        as the longest.
+      max_inputs_length: of an item; rows hold no more for a single one.
+      parts: the number of rows in a batch is divisible by it.
+    """
+    inputs = np.array([len(item.inputs) for item in items])
+    targets = np.array([item.num_target_tokens for item in items])
+    longest = min(rounded_length(int(inputs.max())), max_inputs_length)
+    least_targets = int(targets.max())
+    step = -(-len(items) // _SAMPLE)
+    scale = len(items) / len(inputs[::step])
+
+    best: tuple[float, int, int, int] | None = None
+    for inputs_length in _lengths(longest):
+        balanced = inputs_length * targets.sum() / inputs.sum()
+        max_rows = max(1, batch_size * longest // inputs_length // parts) * parts
+        for targets_length in sorted(
+            {rounded_length(max(least_targets, int(balanced * f)), 8) for f in (1.0, 1.15, 1.35)}
+        ):
+            num_rows = len(
+                _first_fit(inputs[::step], targets[::step], inputs_length, targets_length)
+            )
+            num_batches, batch_rows = _batches(round(num_rows * scale), max_rows, parts)
+            cost = num_batches * batch_rows * _row_cost(network, inputs_length, targets_length)
+            if best is None or cost < best[0]:
+                best = (cost, inputs_length, targets_length, max_rows)
+    assert best is not None
+    _, inputs_length, targets_length, max_rows = best
+    rows = _first_fit(inputs, targets, inputs_length, targets_length)
+    return Packed(
+        [[items[i] for i in row] for row in rows],
+        inputs_length,
+        targets_length,
+        _batches(len(rows), max_rows, parts)[1],
+    )
+
+
+def rounded_length(length: int, least: int = 16) -> int:
+    """A length with padding: four steps from one power of two to the next, `least` at least."""
+    step = max(least, power_of_two(length) // 8)
+    return -(-length // step) * step
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is not less than `n`."""
+    return 1 << (n - 1).bit_length()
+
+
+def _lengths(longest: int) -> list[int]:
+    """Lengths of rows to try: that of the longest inputs, and longer ones."""
+    lengths = [longest]
+    while (more := rounded_length(lengths[-1] + 1)) <= _MAX_PACKED_LENGTH:
+        lengths.append(more)
+    return lengths
+
+
+def _first_fit(
+    inputs: np.ndarray, targets: np.ndarray, inputs_length: int, targets_length: int
+) -> list[list[int]]:
+    """The places of the items of each row: large ones first, each in the first row with room."""
+    order = np.argsort(-(inputs / inputs_length + targets / targets_length), kind="stable")
+    inputs_left = np.full(len(order), inputs_length)
+    targets_left = np.full(len(order), targets_length)
+    rows: list[list[int]] = []
+    for i in order.tolist():
+        # Of the rows without items the first always has room.
+        fits = (inputs_left >= inputs[i]) & (targets_left >= targets[i])
+        row = int(fits.argmax())
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(i)
+        inputs_left[row] -= inputs[i]
+        targets_left[row] -= targets[i]
+    return rows
+
+
+def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
+    """The number of batches, and of rows in each: few different ones, at most `max_rows`."""
+    num_batches = -(-num_rows // max_rows)
+    rows_a_part = -(-num_rows // (num_batches * parts))
+    return num_batches, min(rounded_length(rows_a_part, 1) * parts, max_rows)
+
+
+def _row_cost(network: T5Config, inputs_length: int, targets_length: int) -> float:
+    """Multiplications of a row's forward pass, about."""
+    emb, joined = network.emb_dim, network.num_heads * network.head_dim
+    mlp = (len(network.mlp_activations) + 1) * emb * network.mlp_dim
+    pair = 2 * joined * _ATTENTION_COST
+    encoder = network.num_encoder_layers * (
+        inputs_length * (4 * emb * joined + mlp) + inputs_length**2 * pair
+    )
+    decoder = network.num_decoder_layers * (
+        inputs_length * 2 * emb * joined
+        + targets_length * (6 * emb * joined + mlp)
+        + targets_length * (targets_length + inputs_length) * pair
+    )
+    return encoder + decoder + targets_length * emb * network.vocab_size
