@@ -16,7 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from mtf.errors import UserError, did_you_mean
+from mtf.evaluation import rank
 from mtf.prompts.extras import import_extra
 
 Scores = dict[str, float]
@@ -178,21 +181,17 @@ def coqa_f1(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) 
 
 def f1(targets: Sequence[int], predictions: Sequence[int]) -> Scores:
     """F1 of class 1. A prediction that is neither 0 nor 1 counts as the wrong one of them."""
-    sklearn = _library("sklearn.metrics", "f1")
     checked = [
         found if found in (0, 1) else 1 - target
         for target, found in zip(targets, predictions, strict=True)
     ]
-    return {"f1": 100 * float(sklearn.f1_score(list(targets), checked, zero_division=0.0))}
+    return {"f1": 100 * rank.f1(np.equal(targets, 1), np.equal(checked, 1))}
 
 
 def mean_3class_f1(targets: Sequence[int], predictions: Sequence[int]) -> Scores:
     """The mean of the F1 of classes 0, 1 and 2."""
-    sklearn = _library("sklearn.metrics", "mean_3class_f1")
-    found = sklearn.f1_score(
-        list(targets), list(predictions), labels=[0, 1, 2], average="macro", zero_division=0.0
-    )
-    return {"mean_3class_f1": 100 * float(found)}
+    of_classes = [rank.f1(np.equal(targets, c), np.equal(predictions, c)) for c in range(3)]
+    return {"mean_3class_f1": 100 * statistics.mean(of_classes)}
 
 
 def matthews_corrcoef(targets: Sequence[int], predictions: Sequence[int]) -> Scores:
@@ -207,10 +206,10 @@ def auc(targets: Sequence[int], predictions: Sequence[float]) -> Scores:
 
     T5's `auc` is not in percent, but that of its `rank_classification` is: so is this.
     """
-    sklearn = _library("sklearn.metrics", "auc")
+    is_one, scores = np.equal(targets, 1), np.asarray(predictions, np.float64)
     return {
-        "auc-roc": 100 * float(sklearn.roc_auc_score(list(targets), list(predictions))),
-        "auc-pr": 100 * float(sklearn.average_precision_score(list(targets), list(predictions))),
+        "auc-roc": 100 * rank.auc_roc(is_one, scores),
+        "auc-pr": 100 * rank.auc_pr(is_one, scores),
     }
 
 

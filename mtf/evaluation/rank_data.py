@@ -129,6 +129,14 @@ def _short(task: str, dataset: str) -> str:
     return task.removesuffix(SCORE_EVAL).removeprefix(task_name(name, subset or None, ""))
 
 
+def _dataset(task: str, key: str) -> str:
+    """What results are summarised over: the dataset, or a round of ANLI, as T0 reports it."""
+    from mtf.tasks.t0 import ANLI_ROUNDS
+
+    last = task.removesuffix(SCORE_EVAL).rpartition("_")[2]
+    return f"{key} {last}" if key == "anli" and last in ANLI_ROUNDS else key
+
+
 # ------------------------------------------------------------------------- datasets and templates
 
 
@@ -158,10 +166,8 @@ def _live_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
     made = []
     for task in tasks:
         source = (task.dataset, task.subset, task.source_split(split))
-        dataset = f"{task.dataset}/{task.subset}" if task.subset else task.dataset
-        prompt = _short(task.name, dataset)
-        if source[2] != split:  # ANLI's rounds
-            dataset = f"{dataset} {source[2]}"
+        key = f"{task.dataset}/{task.subset}" if task.subset else task.dataset
+        dataset, prompt = _dataset(task.name, key), _short(task.name, key)
         rows = opened[source]
         if isinstance(rows, MissingDatasetError):
             made.append(RankTask(task.name, dataset, prompt, None, str(rows)))
@@ -230,12 +236,12 @@ def _cached_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
     _check_ranked(data, ((info.name, info.kind) for info in infos))
     made = []
     for info in infos:
-        dataset = info.source or info.name
+        key = info.source or info.name
         load = functools.partial(_load_cached, cache, info, split, vocabulary)
-        made.append(RankTask(info.name, dataset, _short(info.name, dataset), load))
+        made.append(RankTask(info.name, _dataset(info.name, key), _short(info.name, key), load))
     for task, reason in mixture.absent.items():
-        dataset = _absent_dataset(task)
-        made.append(RankTask(task, dataset, _short(task, dataset), None, reason))
+        key = _absent_dataset(task)
+        made.append(RankTask(task, _dataset(task, key), _short(task, key), None, reason))
     return tuple(made)
 
 

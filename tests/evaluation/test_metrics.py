@@ -16,11 +16,7 @@ from mtf.evaluation.metrics import METRICS, compute
 LIBRARIES = {
     "bleu": "sacrebleu",
     "rouge": "rouge_score",
-    "f1": "sklearn",
-    "mean_3class_f1": "sklearn",
     "matthews_corrcoef": "sklearn",
-    "auc": "sklearn",
-    "multirc_f1_over_all_answers": "sklearn",
     "pearson_corrcoef": "scipy",
     "spearman_corrcoef": "scipy",
     "edit_distance": "nltk",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mtf import cache
 from mtf.data.config import TaskMixture
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
@@ -19,6 +21,7 @@ from mtf.jobs.evaluate import Evaluate
 from mtf.run import main
 from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
+from tests.processes import run_processes
 
 ROWS = [
     {"inputs": "is it red", "choices": ["yes", "no"], "label": 0},
@@ -138,17 +141,64 @@ def test_prompts_without_data_or_with_failures_do_not_count_and_are_named(
     assert "https://example.org" in (tmp_path / "out" / "results.md").read_text()
 
 
-@needs_shared
-def test_t0s_evaluation_lists_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_two_processes_give_the_results_of_one(checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS * 4))
+    module = "tests.evaluation.one_of_processes"
+    found = []
+    for num_processes in (1, 2):
+        out = tmp_path / str(num_processes)
+        outputs = run_processes(module, num_processes, checkpoint, file, out)
+        assert "Mean over 1 of 1 datasets" in outputs[0]
+        assert not any("Mean" in output for output in outputs[1:]), "only one process reports"
+        lines = (out / "predictions.jsonl").read_text().splitlines()
+        found.append([json.loads(line) for line in lines])
+    assert len(found[0]) == len(found[1]) == 12
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(one["log_likelihoods"], two["log_likelihoods"], atol=1e-4)
+        assert one["prediction"] == two["prediction"]
+
+
+def t0_eval(**fields: Any) -> TaskMixture:
     data = SHARED / "data"
-    mixture = TaskMixture(
+    return TaskMixture(
         mixture_or_task_name="t0_eval_score_eval",
         vocabulary=SentencePieceVocabulary(str(data / "vocabularies" / "t5.spiece.model")),
         task_feature_lengths={"inputs": 1024, "targets": 256},
         data_dir=str(data / "datasets"),
         templates=str(data / "promptsource" / "templates-0.2.3.tar.gz"),
+        **fields,
     )
+
+
+@needs_shared
+def test_a_cache_has_the_same_tasks_and_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    live = rank_data.rank_tasks(t0_eval())
+    arguments = ["t0_eval_score_eval", "--output", str(tmp_path), "--skip-missing"]
+    arguments += ["--data-dir", str(t0_eval().data_dir), "--templates", str(t0_eval().templates)]
+    assert cache.main([*arguments, "--vocabulary", t0_eval().vocabulary.path]) == 0
+    cached = rank_data.rank_tasks(t0_eval(cache_dir=str(tmp_path)))
+
+    def about(tasks: Sequence[RankTask]) -> list[tuple[str, str, str, bool]]:
+        return sorted((t.name, t.dataset, t.prompt, t.load is None) for t in tasks)
+
+    assert about(cached) == about(live)
+    assert {"anli r1", "anli r2", "anli r3"} < {task.dataset for task in cached}
+    by_name = {task.name: task for task in cached}
+    for task in live:
+        if task.dataset in ("super_glue/copa", "super_glue/cb"):
+            read = by_name[task.name].load
+            assert task.load is not None and read is not None
+            assert read().examples == task.load().examples
+
+
+@needs_shared
+def test_t0s_evaluation_lists_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    mixture = t0_eval()
     tasks = rank_data.rank_tasks(mixture)
     assert len(tasks) == 116
     absent = {task.dataset: task.absent for task in tasks if task.absent}

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import run_processes
 
 
 def train(run_dir: Path, train_steps: int, num_processes: int) -> str:
     """Runs all processes to their end; returns what the first printed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.training.two_processes"),
-                *map(str, (i, num_processes, port, run_dir, train_steps)),
-            ],
-            cwd=ROOT,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for i in range(num_processes)
-    ]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
+    module = "tests.training.two_processes"
+    outputs = run_processes(module, num_processes, run_dir, train_steps)
     assert all("step" not in output for output in outputs[1:]), "only one process reports"
     return outputs[0]
 

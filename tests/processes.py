@@ -1,0 +1,32 @@
+"""Runs a module as several processes of one computation."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+from tests.small import ROOT
+
+
+def run_processes(module: str, num_processes: int, *arguments: object) -> list[str]:
+    """Runs `python -m MODULE PROCESS NUM_PROCESSES PORT ARGUMENTS…`; returns what each printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, (i, num_processes, port, *arguments))],
+            cwd=ROOT,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i in range(num_processes)
+    ]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
+    return outputs
