@@ -168,7 +168,7 @@ def t0_original_task_only_xxl(
 def t0_eval(
     checkpoint: str | None = None,
     cache_dir: str | None = None,
-    vocabulary: str = builders.vocabulary.T5_PATH,
+    vocabulary: str | None = None,
     tokens_per_batch: int = 262_144,
     files: str | tuple[str, ...] | None = None,
 ) -> fdl.Config[Evaluate]:
@@ -181,6 +181,7 @@ def t0_eval(
 
     Command: `python -m mtf.run recipes.t0_eval --set checkpoint=RUN`.
     Another mixture of ranked tasks: `--set data.mixture_or_task_name=t0_train_score_eval`.
+    One's own data: `python -m mtf.run "recipes.t0_eval(checkpoint='RUN', files='mine.jsonl')"`.
     Hardware: TPU v3-128 (128 cores: 32 replicas of 4 partitions each). On fewer devices:
     `--set partitioner.num_partitions=1 batch_size=32`.
     Expect: the scores under `t0pp_xxl`, `t0p_xxl`, `t0_xxl` and `t0_3b`.
@@ -190,25 +191,28 @@ def t0_eval(
         counterpart.
       * Float32, so that predictions do not depend on batch size and devices; the models were
         trained with bfloat16 activations.
-      * A batch counts examples, each encoded once for all its choices.
+      * Inputs are encoded once for all choices of an example; a batch has as many tokens of them
+        as 256 of the longest examples.
 
     Args:
       checkpoint: a run directory or checkpoint to evaluate; it must be set before the job runs.
       cache_dir: what `python -m mtf.cache t0_eval_score_eval` has written. None: rows come from
         the datasets, and are rendered and tokenised as the evaluation goes on.
-      vocabulary: T5's SentencePiece model.
+      vocabulary: a SentencePiece model. None: T5's; with `files`, the checkpoint's own.
       tokens_per_batch: of inputs; divided by their length it is the batch size.
-      files: JSON lines with inputs, choices and label, to be evaluated instead of the mixture.
+      files: JSON lines with inputs, choices and label, to be evaluated instead of the mixture, on
+        whatever devices there are, without model parallelism.
     """
-    if files is None:
-        data = _mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False)
-    else:
-        data = builders.data.rank_files(
-            files,
-            builders.vocabulary.t5(vocabulary),
-            inputs_length=_INPUTS_LENGTH,
-            targets_length=_TARGETS_LENGTH,
+    if files is not None:
+        own = None if vocabulary is None else builders.vocabulary.t5(vocabulary)
+        return builders.job.evaluate(
+            checkpoint=checkpoint,
+            data=builders.data.rank_files(
+                files, own, inputs_length=_INPUTS_LENGTH, targets_length=_TARGETS_LENGTH
+            ),
         )
+    vocabulary = vocabulary or builders.vocabulary.T5_PATH
+    data = _mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False)
     return builders.job.evaluate(
         checkpoint=checkpoint,
         data=data,

@@ -178,13 +178,16 @@ def task_mixture(
 
 def rank_files(
     files: str | tuple[str, ...],
-    vocabulary: Vocabulary,
+    vocabulary: Vocabulary | None = None,
     *,
     inputs_length: int = 1024,
     targets_length: int = 256,
-    inputs_add_eos: bool = False,
+    inputs_add_eos: bool | None = None,
 ) -> fdl.Config[RankFiles]:
-    """JSON lines of one's own with inputs, answer choices and label."""
+    """JSON lines of one's own with inputs, answer choices and label.
+
+    Vocabulary and end of sequence on inputs are those of the checkpoint where they are None.
+    """
     return fdl.Config(
         RankFiles,
         files=files,

@@ -61,7 +61,7 @@ def evaluate(
     *,
     checkpoint: str | None,
     data: fdl.Config[TaskMixture] | fdl.Config[RankFiles],
-    batch_size: int,
+    batch_size: int = 32,
     dtype: Literal["float32", "bfloat16"] = "float32",
     partitioner: fdl.Config[PjitPartitioner] | None = None,
 ) -> fdl.Config[Evaluate]:

@@ -56,18 +56,19 @@ class RankFiles:
 
     Attributes:
       files: a path or pattern, or several.
-      vocabulary: that of the checkpoint.
+      vocabulary: None: that of the checkpoint.
       task_feature_lengths: tokens of inputs and of each choice; what is longer is cut off and
         counted.
-      inputs_add_eos: whether end of sequence is put behind inputs; T0's have none.
+      inputs_add_eos: whether end of sequence is put behind inputs; None: as the run was trained
+        that wrote the checkpoint, and without a run none, as T0's.
     """
 
     files: str | tuple[str, ...]
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | None = None
     task_feature_lengths: dict[str, int] = dataclasses.field(
         default_factory=lambda: {"inputs": 1024, "targets": 256}
     )
-    inputs_add_eos: bool = False
+    inputs_add_eos: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.files:

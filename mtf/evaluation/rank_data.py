@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import glob
 import json
@@ -77,11 +78,23 @@ class RankTask:
     absent: str | None = None
 
 
+def with_vocabulary(
+    data: TaskMixture | RankFiles, vocabulary: Vocabulary, inputs_add_eos: bool
+) -> TaskMixture | RankFiles:
+    """The data, with what files leave to the checkpoint."""
+    if not isinstance(data, RankFiles):
+        return data
+    if data.inputs_add_eos is not None:
+        inputs_add_eos = data.inputs_add_eos
+    return dataclasses.replace(data, vocabulary=vocabulary, inputs_add_eos=inputs_add_eos)
+
+
 def rank_tasks(data: TaskMixture | RankFiles) -> tuple[RankTask, ...]:
     """The tasks of an evaluation, those without data among them.
 
     A mixture is read from the cache in `cache_dir` or, where that is None, its datasets are read
-    from the mirror or the hub and go through the templates.
+    from the mirror or the hub and go through the templates. Files need a vocabulary: see
+    `with_vocabulary`.
 
     Raises:
       UserError: there is no such mixture, it has tasks that are not ranked, or data for none.
@@ -314,7 +327,8 @@ def _same(loaded: RankData) -> RankData:
 
 
 def _load_file(file: Path, data: RankFiles) -> RankData:
-    encode = _Encoder(data.vocabulary, data.inputs_add_eos, targets_add_eos=True)
+    assert data.vocabulary is not None
+    encode = _Encoder(data.vocabulary, bool(data.inputs_add_eos), targets_add_eos=True)
     loaded = RankData()
     problems: list[str] = []
     try:

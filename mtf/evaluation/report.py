@@ -302,7 +302,6 @@ def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
         axes.set_title(f"{d.dataset}\n{len(d.complete)} of {len(d.tasks)} prompts", fontsize=9)
         axes.set_ylim(0, 100)
         axes.set_xlim(0.5, 1.5)
-        axes.set_xticks([])
         axes.grid(axis="y", alpha=0.3)
         counted = [r.metrics["accuracy"] for r in d.complete]
         others = [r.metrics["accuracy"] for r in d.tasks if r.metrics and not r.is_complete]
@@ -319,7 +318,9 @@ def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
                 facecolors=face,
                 edgecolors="tab:blue",
                 zorder=3,
+                clip_on=False,
             )
+        axes.set_xticks([])
         if counted and "majority" in d.complete[0].metrics:
             axes.axhline(d.complete[0].metrics["majority"], color="gray", linestyle=":", lw=1)
     for axes in grid[len(datasets) :]:

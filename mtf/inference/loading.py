@@ -13,11 +13,9 @@ import conversion
 from conversion import mapping
 from mtf.checkpoints.restore import restore_state
 from mtf.data.remote import is_remote
-from mtf.data.vocabularies import (
-    Vocabulary,
-)
+from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError, did_you_mean
-from mtf.inference.run_config import read_run_config
+from mtf.inference.run_config import RunConfig, read_run_config
 from mtf.inference.vocabulary import checkpoint_vocabulary
 from mtf.models import t5
 from mtf.models.config import EncoderDecoderModel, T5Config
@@ -49,8 +47,41 @@ class Loaded:
     inputs_add_eos: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A checkpoint of which no parameter has been read.
+
+    Attributes:
+      checkpoint: its tensors, and what describes them.
+      architecture: the sizes of its network.
+      run: the config of the run that wrote it, None where there is none.
+      vocabulary: text to ids and back.
+    """
+
+    checkpoint: conversion.Checkpoint
+    architecture: conversion.Architecture
+    run: RunConfig | None
+    vocabulary: Vocabulary
+
+
+def open_model(
+    path: str | Path, *, step: int | None = None, vocabulary: Vocabulary | str | None = None
+) -> Opened:
+    """Finds out what a checkpoint is; see `load_model` for arguments and errors."""
+    try:
+        checkpoint = conversion.open_checkpoint(_existing(path), step)
+        architecture = conversion.infer_architecture(checkpoint)
+        mapping.check_parameters(checkpoint, mapping.entries(architecture))
+    except conversion.ConversionError as error:
+        raise UserError(str(error)) from error
+    run = read_run_config(checkpoint.path)
+    of_run = None if run is None else run.vocabulary
+    found = checkpoint_vocabulary(checkpoint, vocabulary, of_run, architecture.vocab_size)
+    return Opened(checkpoint, architecture, run, found)
+
+
 def load_model(
-    path: str | Path,
+    path: str | Path | Opened,
     *,
     step: int | None = None,
     vocabulary: Vocabulary | str | None = None,
@@ -62,7 +93,8 @@ def load_model(
 
     Args:
       path: a run directory (its latest checkpoint), a `checkpoint_STEP` of ours or of T5X (both
-        layouts), a directory of such, or a Hugging Face directory of T5, mT5 or ByT5.
+        layouts), a directory of such, or a Hugging Face directory of T5, mT5 or ByT5; or what
+        `open_model` gave, and then no `step` and no `vocabulary`.
       step: which checkpoint of several; None: the latest complete one.
       vocabulary: a vocabulary, "t5", "mt5", "byt5", or a SentencePiece model file. None: that of
         the run or the Hugging Face directory; a checkpoint of the size of T5's, mT5's or ByT5's
@@ -75,20 +107,15 @@ def load_model(
       UserError: nothing at `path` can be read as a model, its vocabulary is not known, or has
         more ids than the embedding rows (or, where it was named, far fewer).
     """
-    try:
-        checkpoint = conversion.open_checkpoint(_existing(path), step)
-        architecture = conversion.infer_architecture(checkpoint)
-        mapping.check_parameters(checkpoint, mapping.entries(architecture))
-    except conversion.ConversionError as error:
-        raise UserError(str(error)) from error
-    run = read_run_config(checkpoint.path)
+    opened = path
+    if not isinstance(opened, Opened):
+        opened = open_model(opened, step=step, vocabulary=vocabulary)
+    checkpoint, run = opened.checkpoint, opened.run
     partitioning = partitioning or Partitioning.create(PjitPartitioner())
     if scan_layers is None:
         scan_layers = partitioning.mesh.devices.flat[0].platform != "cpu"
     described = checkpoint.described if run is None else run.described
-    network = network_config(architecture, **described, dtype=dtype, scan_layers=scan_layers)
-    of_run = None if run is None else run.vocabulary
-    found = checkpoint_vocabulary(checkpoint, vocabulary, of_run, network.vocab_size)
+    network = network_config(opened.architecture, **described, dtype=dtype, scan_layers=scan_layers)
     model = (
         EncoderDecoderModel(network)
         if run is None
@@ -97,7 +124,7 @@ def load_model(
     return Loaded(
         model,
         _read(checkpoint, network, partitioning),
-        found,
+        opened.vocabulary,
         checkpoint.path,
         checkpoint.step,
         partitioning,

@@ -108,7 +108,8 @@ class Predictor:
           params: unrolled or stacked.
           vocabulary: for `generate`, which needs its end of sequence; None: id 1.
           partitioning: the mesh.
-          batch_size: examples at a time; rounded up to what the mesh divides.
+          batch_size: examples at a time, rounded up to what the mesh divides; where short ones
+            share rows, a batch has the tokens of so many of the longest.
           max_inputs_length: tokens of inputs that are used, at most.
           max_targets_length: likewise of each target.
 

@@ -22,7 +22,7 @@ class Evaluate:
         or of T5X, or a Hugging Face directory. It must be set.
       data: a mixture of ranked tasks (`*_score_eval`), whose `eval_split` is evaluated, from the
         cache in `cache_dir` or, without one, from its datasets; or files of one's own.
-      batch_size: examples that are scored at a time, each with all its choices.
+      batch_size: size of a batch: as many tokens of inputs as so many of the longest examples.
       dtype: of parameters and activations. In float32 predictions do not depend on the batch size
         or the devices.
       partitioner: how model and batch are spread over devices.

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-import conversion
 from mtf.data.config import TaskMixture
 from mtf.environment import write_environment
 from mtf.errors import UserError
 from mtf.evaluation import report
 from mtf.evaluation.rank import Ranked, rank_metrics
-from mtf.evaluation.rank_data import RankData, RankTask, rank_tasks
+from mtf.evaluation.rank_data import RankData, RankTask, rank_tasks, with_vocabulary
 from mtf.evaluation.report import TaskResult
-from mtf.inference.loading import Loaded, load_model
+from mtf.inference.loading import Loaded, Opened, load_model, network_config, open_model
 from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
 from mtf.models.t5 import num_parameters
@@ -45,12 +44,10 @@ def run(job: Evaluate) -> None:
     # Everything that can be wrong with the input is found here, before anything is written.
     output_dir = Path(job.output_dir or time.strftime("runs/evaluate-%Y%m%d-%H%M%S"))
     _check_output(output_dir)
-    path = _checkpoint(job)
-    tasks = rank_tasks(job.data)
+    opened = _open(job)
     partitioning = Partitioning.create(job.partitioner)
-    loaded = load_model(
-        path, vocabulary=job.data.vocabulary, dtype=job.dtype, partitioning=partitioning
-    )
+    tasks = _tasks(job, opened)
+    loaded = load_model(opened, dtype=job.dtype, partitioning=partitioning)
     lengths = job.data.task_feature_lengths
     predictor = Predictor(
         loaded.model,
@@ -92,26 +89,23 @@ def run(job: Evaluate) -> None:
 
 def describe(job: Evaluate) -> str:
     """See `Evaluate.describe`."""
-    tasks = rank_tasks(job.data)
     partitioning = Partitioning.create(job.partitioner)
     mesh = partitioning.mesh
     rows = [
         ("data", _data_name(job)),
         ("checkpoint", job.checkpoint or "none: it must be set to run"),
     ]
-    if job.checkpoint is not None:
-        try:
-            architecture = conversion.infer_architecture(conversion.open_checkpoint(job.checkpoint))
-        except conversion.ConversionError as error:
-            raise UserError(str(error)) from error
-        from mtf.inference.loading import network_config
-
-        rows.append(("parameters", f"{num_parameters(network_config(architecture)):,}"))
+    if job.checkpoint is None and isinstance(job.data, TaskMixture):
+        tasks = rank_tasks(job.data)
+    else:
+        opened = _open(job)
+        tasks = _tasks(job, opened)
+        rows.append(("parameters", f"{num_parameters(network_config(opened.architecture)):,}"))
     rows += [
         ("dtype", job.dtype),
         ("devices", f"{mesh.size} × {mesh.devices.flat[0].device_kind}"),
         ("mesh", " × ".join(f"{name} {n}" for name, n in mesh.shape.items())),
-        ("batch", f"{job.batch_size} examples with all their choices"),
+        ("batch", f"tokens of {job.batch_size} of the longest examples, choices beside them"),
     ]
     datasets: dict[str, list[RankTask]] = {}
     for task in tasks:
@@ -124,13 +118,18 @@ def describe(job: Evaluate) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def _checkpoint(job: Evaluate) -> str:
+def _open(job: Evaluate) -> Opened:
     if job.checkpoint is None:
         raise UserError(
             "checkpoint is not set; expected a run directory, a checkpoint_STEP directory or a "
             "Hugging Face directory: --set checkpoint=PATH"
         )
-    return job.checkpoint
+    return open_model(job.checkpoint, vocabulary=job.data.vocabulary)
+
+
+def _tasks(job: Evaluate, opened: Opened) -> tuple[RankTask, ...]:
+    add_eos = opened.run is not None and opened.run.inputs_add_eos
+    return rank_tasks(with_vocabulary(job.data, opened.vocabulary, add_eos))
 
 
 def _data_name(job: Evaluate) -> str:
