@@ -241,7 +241,8 @@ class Predictor:
         for batch, token_scores in self._in_flight(run, batches):
             for row, of_row in zip(batch, token_scores, strict=False):
                 lengths = [len(target) for item in row for target in item.targets]
-                sums = [x.sum(dtype=np.float64) for x in np.split(of_row, np.cumsum(lengths))]
+                of_targets = np.split(of_row, np.cumsum(lengths))[:-1]  # what is left is padding
+                sums = [x.sum(dtype=np.float64) for x in of_targets]
                 if len(row) > 1 and not np.all(np.isfinite(sums)):
                     # What is not a number spreads to all that shares its row.
                     for item in row:
