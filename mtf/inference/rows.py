@@ -21,6 +21,8 @@ MAX_TARGET_TOKENS = 1024
 _MAX_PACKED_LENGTH = 1024
 # Examples by which a shape is judged.
 _SAMPLE = 128
+# A rounder shape may cost so much more.
+_ENOUGH = 1.08
 # A product of attention costs more time than its arithmetic, as its logits pass through memory.
 _ATTENTION_COST = 2
 
@@ -94,26 +96,22 @@ def pack(
     inputs = np.array([len(item.inputs) for item in items])
     targets = np.array([item.num_target_tokens for item in items])
     longest = min(rounded_length(int(inputs.max())), max_inputs_length)
-    least_targets = int(targets.max())
+    shapes = []
     step = -(-len(items) // _SAMPLE)
     scale = len(items) / len(inputs[::step])
-
-    best: tuple[float, int, int, int] | None = None
-    for inputs_length in _lengths(longest):
-        balanced = inputs_length * targets.sum() / inputs.sum()
-        max_rows = max(1, batch_size * longest // inputs_length // parts) * parts
-        for targets_length in sorted(
-            {rounded_length(max(least_targets, int(balanced * f)), 8) for f in (1.0, 1.15, 1.35)}
-        ):
-            num_rows = len(
-                _first_fit(inputs[::step], targets[::step], inputs_length, targets_length)
-            )
-            num_batches, batch_rows = _batches(round(num_rows * scale), max_rows, parts)
+    for inputs_length in _inputs_lengths(longest):
+        max_rows = max(1, batch_size * _half_step(longest) // inputs_length // parts) * parts
+        for targets_length in _targets_lengths(inputs_length, inputs, targets):
+            sample = _first_fit(inputs[::step], targets[::step], inputs_length, targets_length)
+            num_batches, batch_rows = _batches(round(len(sample) * scale), max_rows, parts)
             cost = num_batches * batch_rows * _row_cost(network, inputs_length, targets_length)
-            if best is None or cost < best[0]:
-                best = (cost, inputs_length, targets_length, max_rows)
-    assert best is not None
-    _, inputs_length, targets_length, max_rows = best
+            shapes.append((cost, inputs_length, targets_length, max_rows))
+    # Of about equal ones the roundest, so that windows and tasks that are alike have the same.
+    enough = min(shapes)[0] * _ENOUGH
+    _, inputs_length, targets_length, max_rows = min(
+        (shape for shape in shapes if shape[0] <= enough),
+        key=lambda shape: (_roughness(shape[1]) + _roughness(shape[2]), shape[1:]),
+    )
     rows = _first_fit(inputs, targets, inputs_length, targets_length)
     return Packed(
         [[items[i] for i in row] for row in rows],
@@ -134,12 +132,31 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _lengths(longest: int) -> list[int]:
+def _inputs_lengths(longest: int) -> list[int]:
     """Lengths of rows to try: that of the longest inputs, and longer ones."""
     lengths = [longest]
-    while (more := rounded_length(lengths[-1] + 1)) <= _MAX_PACKED_LENGTH:
+    while (more := _half_step(lengths[-1] + 1)) <= _MAX_PACKED_LENGTH:
         lengths.append(more)
     return lengths
+
+
+def _targets_lengths(inputs_length: int, inputs: np.ndarray, targets: np.ndarray) -> list[int]:
+    """Lengths to try with it: about as many targets as belong to the inputs of a row."""
+    longest, balanced = int(targets.max()), inputs_length * targets.sum() / inputs.sum()
+    most = max(longest, min(MAX_TARGET_TOKENS, int(targets.sum())))
+    tried = (min(most, max(longest, int(balanced * share))) for share in (0.8, 1.1, 1.5))
+    return sorted({max(8, _half_step(length)) for length in tried})
+
+
+def _half_step(length: int) -> int:
+    """The next power of two, or three quarters of it."""
+    power = power_of_two(length)
+    return 3 * power // 4 if length <= 3 * power // 4 else power
+
+
+def _roughness(length: int) -> int:
+    """0 for a power of two, 1 for one and a half of it, 2 for others."""
+    return min(2, length.bit_count() - 1)
 
 
 def _first_fit(
@@ -163,10 +180,12 @@ def _first_fit(
 
 
 def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
-    """The number of batches, and of rows in each: few different ones, at most `max_rows`."""
+    """The number of batches, and of rows in each: at most `max_rows`, and few different ones."""
     num_batches = -(-num_rows // max_rows)
+    if num_batches > 3:
+        return num_batches, max_rows
     rows_a_part = -(-num_rows // (num_batches * parts))
-    return num_batches, min(rounded_length(rows_a_part, 1) * parts, max_rows)
+    return num_batches, min(_half_step(rows_a_part) * parts, max_rows)
 
 
 def _row_cost(network: T5Config, inputs_length: int, targets_length: int) -> float:
