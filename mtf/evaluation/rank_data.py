@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import glob
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mtf.data.config import TaskMixture
+from mtf.data.files import find_files
 from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError, did_you_mean
 from mtf.evaluation.config import RankFiles
@@ -302,19 +304,16 @@ def _load_cached(cache: Any, info: Any, split: str, vocabulary: Vocabulary) -> R
 
 def _file_tasks(data: RankFiles) -> tuple[RankTask, ...]:
     files: dict[str, Path] = {}
-    for pattern in data.patterns:
-        found = sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True))
-        if not found:
-            parent = Path(pattern).expanduser().parent
-            names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-            hint = did_you_mean(Path(pattern).name, names)
-            raise UserError(f"data.files: there is no file {pattern}.{hint}")
-        for file in map(Path, found):
-            if files.setdefault(file.stem, file) != file:
-                raise UserError(
-                    f"data.files: {files[file.stem]} and {file} have the same name, which is the "
-                    "name of their task; rename one"
-                )
+    for file in find_files(data.patterns):
+        name = file.name.removesuffix(".gz")
+        if not name.endswith(".jsonl"):
+            raise UserError(f"data.files: {file} has another suffix; expected .jsonl or .jsonl.gz")
+        stem = name.removesuffix(".jsonl")
+        if files.setdefault(stem, file) != file:
+            raise UserError(
+                f"data.files: {files[stem]} and {file} have the same name, which is the name of "
+                "their task; rename one"
+            )
     # Read at once: mistakes are found before anything is computed.
     return tuple(
         RankTask(stem, stem, stem, functools.partial(_same, _load_file(file, data)))
@@ -331,11 +330,7 @@ def _load_file(file: Path, data: RankFiles) -> RankData:
     encode = _Encoder(data.vocabulary, bool(data.inputs_add_eos), targets_add_eos=True)
     loaded = RankData()
     problems: list[str] = []
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_read(file).split("\n"), start=1):
         if not line.strip():
             continue
         loaded.num_rows += 1
@@ -352,6 +347,16 @@ def _load_file(file: Path, data: RankFiles) -> RankData:
     if not loaded.examples:
         raise UserError(f"{file} has no example")
     return loaded
+
+
+def _read(file: Path) -> str:
+    try:
+        with (gzip.open if file.name.endswith(".gz") else open)(file, "rb") as opened:
+            return opened.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8: {error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"data.files: {file} cannot be read: {error}") from error
 
 
 def _parse(line: str) -> tuple[str, list[str], int]:

@@ -221,6 +221,8 @@ class LanguageModel:
         lists: list[Any] = [choices] * len(texts) if shared else list(choices)
         _check_counts("inputs", texts, "lists of choices", lists)
         for number, own in enumerate(lists):
+            if isinstance(own, str):
+                raise UserError(f"choices[{number}] is a text; expected a list of texts.")
             if not own:
                 raise UserError(f"choices[{number}] is empty; expected one choice or more.")
         places = [f"choices[{i}][{j}]" for i, own in enumerate(lists) for j in range(len(own))]

@@ -122,7 +122,20 @@ def _request(inputs: Any, targets: Any, place: str) -> Request:
             )
         if value is not None and not value.strip():
             raise UserError(f"files: {place}: {name!r} is empty; expected text")
+        if value is not None and not _is_unicode(value):
+            raise UserError(
+                f"files: {place}: {name!r} has half of a surrogate pair, which is no character; "
+                "expected text"
+            )
     return Request(inputs, targets, place)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def input_files(patterns: Sequence[str]) -> list[InputFile]:
@@ -215,14 +228,13 @@ class Results:
         Raises:
           UserError: what is there was made of other inputs or with other settings.
         """
-        self._shard = f"{shard_id:05}-of-{num_shards:05}"
+        self._shard = _shard(shard_id, num_shards)
         self._output_dir, self._name, self._num_shards = output_dir, name, num_shards
         self._described = described
         self.path = output_dir / f"{name}.jsonl-{self._shard}"
         self._temporary = output_dir / f"tmp-{name}-{self._shard}"
         self.done = self.path.is_file()
-        for place in (self._description, self._temporary / "described.json"):
-            self._compare(place)
+        self._compare_all()
         self._parts = self._find_parts()
 
     @property
@@ -241,6 +253,13 @@ class Results:
     @property
     def _description(self) -> Path:
         return self._output_dir / f"{self._name}.json-{self._shard}"
+
+    def _compare_all(self) -> None:
+        """Refuses results, of any shard, that were made otherwise."""
+        for i in range(self._num_shards):
+            shard = _shard(i, self._num_shards)
+            self._compare(self._output_dir / f"{self._name}.json-{shard}")
+            self._compare(self._output_dir / f"tmp-{self._name}-{shard}" / "described.json")
 
     def _compare(self, place: Path) -> None:
         if not place.is_file():
@@ -294,16 +313,24 @@ class Results:
         """The file of all shards in order, written if they are all there; else this shard's own.
 
         Whoever finishes last writes it; two at once write the same.
+
+        Raises:
+          UserError: another shard was made otherwise.
         """
-        of = f"of-{self._num_shards:05}"
         shards = [
-            self._output_dir / f"{self._name}.jsonl-{i:05}-{of}" for i in range(self._num_shards)
+            self._output_dir / f"{self._name}.jsonl-{_shard(i, self._num_shards)}"
+            for i in range(self._num_shards)
         ]
         if self._num_shards == 1 or not all(shard.is_file() for shard in shards):
             return self.path
+        self._compare_all()
         whole = self._output_dir / f"{self._name}.jsonl"
         _join(shards, whole)
         return whole
+
+
+def _shard(number: int, num_shards: int) -> str:
+    return f"{number:05}-of-{num_shards:05}"
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -320,9 +320,12 @@ class Predictor:
         Raises:
           UserError: an example has no inputs; says which.
         """
-        numbered = zip(
-            itertools.count(), inputs, itertools.count() if seeds is None else seeds, strict=False
+        seeded = (
+            ((ids, number) for number, ids in enumerate(inputs))
+            if seeds is None
+            else zip(inputs, seeds, strict=True)
         )
+        numbered = ((number, ids, seed) for number, (ids, seed) in enumerate(seeded))
         for window in iter(lambda: list(itertools.islice(numbered, self._window)), []):
             yield from self._generate(window, decoding, on_progress)
 

@@ -42,7 +42,7 @@ def run(job: Evaluate) -> None:
     primary = jax.process_index() == 0
 
     # Everything that can be wrong with the input is found here, before anything is written.
-    output_dir = Path(job.output_dir or time.strftime("runs/evaluate-%Y%m%d-%H%M%S"))
+    output_dir = Path(job.output_dir or time.strftime("runs/evaluate-%Y%m%d-%H%M%S")).expanduser()
     _check_output(output_dir)
     opened = _open(job)
     partitioning = Partitioning.create(job.partitioner)
@@ -138,7 +138,12 @@ def _data_name(job: Evaluate) -> str:
 
 
 def _check_output(output_dir: Path) -> None:
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+    there = next(p for p in (output_dir, *output_dir.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(
+            f"output_dir: {output_dir} cannot be made: {there} is no directory that can be written."
+        )
+    if output_dir.exists() and any(output_dir.iterdir()):
         raise UserError(
             f"output_dir: {output_dir} is there already and not empty; results are never "
             "overwritten. Give another one, or None for runs/evaluate-TIME."

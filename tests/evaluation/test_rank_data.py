@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,19 @@ def test_inputs_have_no_end_and_choices_have_one(tmp_path: Path) -> None:
     assert (first.id, second.id) == (1, 3)  # lines
     assert len(second.choices) == 3
     assert (data.num_rows, data.num_left_out) == (2, 0)
+
+
+def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
+    line = json.dumps({**GOOD, "inputs": "a\u2028b\u0085c"}, ensure_ascii=False)
+    file = tmp_path / "mine.jsonl"
+    file.write_text(f"\ufeff{line}\r\n{json.dumps(GOOD)}", encoding="utf-8")
+    data = load(file)
+    assert [e.id for e in data.examples] == [1, 2]
+    assert data.examples[0].inputs == BYTES.encode("a\u2028b\u0085c")
+    packed = tmp_path / "gz" / "mine.jsonl.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    assert load(packed).examples == data.examples
 
 
 def test_inputs_may_have_an_end(tmp_path: Path) -> None:
@@ -81,10 +95,12 @@ def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
-    with pytest.raises(
-        UserError, match=r"there is no file .*mine\.json\. Did you mean mine\.jsonl"
-    ):
+    with pytest.raises(UserError, match=r"mine\.json does not exist\. Did you mean mine\.jsonl"):
         load(tmp_path / "mine.json")
+    with pytest.raises(UserError, match="is a directory; expected files"):
+        load(tmp_path)
+    with pytest.raises(UserError, match=r"a\.txt has another suffix; expected \.jsonl"):
+        load(write(tmp_path, GOOD, name="a.txt"))
     with pytest.raises(UserError, match="has no example"):
         load(write(tmp_path, ""))
 

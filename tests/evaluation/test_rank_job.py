@@ -93,6 +93,8 @@ def test_what_is_refused_writes_nothing(checkpoint: Path, file: Path, tmp_path: 
         job(None, file, out).run()
     with pytest.raises(UserError, match="There is no model at"):
         job(tmp_path / "none", file, out).run()
+    with pytest.raises(UserError, match=r"mine\.jsonl is no directory that can be written"):
+        job(checkpoint, file, file / "out").run()
     data = RankFiles(files=str(file), vocabulary=ByteVocabulary(extra_ids=300))
     with pytest.raises(UserError, match=r"559 ids.*384 rows"):
         Evaluate(str(checkpoint), data, output_dir=str(out)).run()

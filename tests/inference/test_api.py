@@ -59,6 +59,8 @@ def test_rank_compares_sums_over_tokens(model: LanguageModel) -> None:
     assert model.rank(INPUTS, choices)[0].scores == pytest.approx(expected, abs=1e-4)
     unequal = model.rank(INPUTS, [["no"], choices, *[["no"]] * 3])
     assert [len(found.scores) for found in unequal] == [1, 3, 1, 1, 1]
+    with pytest.raises(UserError, match=r"choices\[1\] is a text; expected a list of texts"):
+        model.rank(INPUTS[:2], [["no"], "yes"])
 
 
 def test_greedy_text_is_the_likeliest_token_at_every_step(model: LanguageModel) -> None:

@@ -50,6 +50,7 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
         ("a.jsonl", '{"inputs": "a"\n', r"a\.jsonl:1 is not JSON"),
         ("a.jsonl", "[1]\n", r"a\.jsonl:1 is not a JSON object"),
         ("a.jsonl", '{"inputs": "a", "targets": " "}\n', r"a\.jsonl:1: 'targets' is empty"),
+        ("a.jsonl", '{"inputs": "x \\ud83d"}\n', r"a\.jsonl:1: 'inputs' has half of a surrogate"),
         ("a.csv", "a\n", r"a suffix that says nothing"),
     ],
 )
@@ -135,3 +136,19 @@ def test_the_last_shard_joins_all(tmp_path: Path) -> None:
         merged = results.merged()
     assert merged == tmp_path / "x-score.jsonl"
     assert [json.loads(line) for line in merged.open()] == lines(0, 1, 2)
+
+
+def test_shards_that_were_made_otherwise_are_not_joined(tmp_path: Path) -> None:
+    first, second = (
+        Results(tmp_path, "x-score", {**DESCRIBED, "step": step}, shard_id=i, num_shards=2)
+        for i, step in enumerate((100, 200))
+    )
+    for results in (first, second):  # started before the other had written anything
+        results.start()
+        results.write_part(lines(1), 0)
+        results.finish()
+    with pytest.raises(UserError, match="step is 200, there it was 100"):
+        second.merged()
+    assert not (tmp_path / "x-score.jsonl").exists()
+    with pytest.raises(UserError, match="step is 300, there it was 100"):
+        Results(tmp_path, "x-score", {**DESCRIBED, "step": 300}, shard_id=1, num_shards=2)
