@@ -132,6 +132,11 @@ def _export(arguments: argparse.Namespace) -> int:
             "  from transformers import AutoTokenizer; "
             f"tokenizer = AutoTokenizer.from_pretrained({out})"
         )
+    if not known.inputs_add_eos:
+        print(
+            "Inputs had no end of sequence in training: use "
+            "tokenizer(…, add_special_tokens=False), or mtf.load(…, inputs_add_eos=False)."
+        )
     return 0
 
 
@@ -141,10 +146,12 @@ class _Known(NamedTuple):
     Attributes:
       network: values for `plan_export`.
       vocabulary: one of `mtf.data.vocabularies`.
+      inputs_add_eos: whether inputs ended with end of sequence in training.
     """
 
     network: dict[str, Any]
     vocabulary: Any
+    inputs_add_eos: bool = True
 
 
 def _known(checkpoint: Checkpoint, vocabulary: str | None) -> _Known:
@@ -154,7 +161,7 @@ def _known(checkpoint: Checkpoint, vocabulary: str | None) -> _Known:
 
     run = read_run_config(checkpoint.path)
     if run is not None:
-        return _Known(run.described, run.vocabulary)
+        return _Known(run.described, run.vocabulary, run.inputs_add_eos)
     if checkpoint.layout != "huggingface" or vocabulary is not None:
         return _Known(checkpoint.described, None)
     num_rows = checkpoint.tensors["target/token_embedder/embedding"].shape[0]

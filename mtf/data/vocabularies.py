@@ -180,7 +180,9 @@ def _read_model(path: str) -> bytes:
     if not file.is_file():
         names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         missing = "is a directory" if file.is_dir() else "does not exist"
-        raise UserError(f"SentencePiece model {path} {missing}.{did_you_mean(file.name, names)}")
+        raise UserError(
+            f"SentencePiece model {file.absolute()} {missing}.{did_you_mean(file.name, names)}"
+        )
     return file.read_bytes()
 
 

@@ -45,6 +45,12 @@ class Decoding:
     def __post_init__(self) -> None:
         if self.method not in ("greedy", "sample", "beam"):
             raise UserError(f"method must be 'greedy', 'sample' or 'beam', not {self.method!r}.")
+        whole = ("max_length", "top_k", "num_beams", "num_return", "seed")
+        for field in (*whole, "temperature", "top_p", "length_penalty"):
+            value, kinds = getattr(self, field), (int,) if field in whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                kind = "a whole number" if field in whole else "a number"
+                raise UserError(f"{field} must be {kind}, not {value!r}.")
         for field in ("max_length", "num_beams", "num_return"):
             if getattr(self, field) < 1:
                 raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")

@@ -364,7 +364,9 @@ def _parse(line: str) -> tuple[str, list[str], int]:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        raise UserError(f"it is not JSON: {error}") from error
+        raise UserError(f"it is not JSON: {error.msg}, column {error.colno}") from error
+    if any("\ud800" <= c <= "\udfff" for c in json.dumps(value, ensure_ascii=False)):
+        raise UserError("it has half of a surrogate pair, which is no character")
     expected = 'expected {"inputs": text, "choices": [text, …], "label": number}'
     if not isinstance(value, dict):
         raise UserError(f"it is no JSON object; {expected}")

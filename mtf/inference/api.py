@@ -31,7 +31,10 @@ _logger = logging.getLogger(__name__)
 # Any iterable of texts does; but to a type checker one text is a sequence of texts too.
 Texts: TypeAlias = list[str] | tuple[str, ...]
 
-NOT_FINITE = "The parameters are not finite, or the activations overflow; try dtype='float32'."
+NOT_FINITE = (
+    "The parameters are not finite, or the activations overflow (float32 has more room than "
+    "bfloat16)."
+)
 
 
 class Sample(NamedTuple):

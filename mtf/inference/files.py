@@ -265,9 +265,10 @@ class Results:
         if not place.is_file():
             return
         there = json.loads(place.read_text(encoding="utf-8"))
+        here, there = _flat(self._described), _flat(there)
         changed = [
             f"{key} is {value!r}, there it was {there.get(key)!r}"
-            for key, value in self._described.items()
+            for key, value in here.items()
             if there.get(key) != value
         ]
         if changed:
@@ -309,6 +310,13 @@ class Results:
         """Removes the parts, which a run that was killed while it finished has left."""
         shutil.rmtree(self._temporary, ignore_errors=True)
 
+    def take_back(self) -> None:
+        """Leaves nothing where no part was written."""
+        if not self._parts and not self.done:
+            self.clean_up()
+            with contextlib.suppress(OSError):
+                self._output_dir.rmdir()  # refused where there is anything in it
+
     def merged(self) -> Path:
         """The file of all shards in order, written if they are all there; else this shard's own.
 
@@ -327,6 +335,17 @@ class Results:
         whole = self._output_dir / f"{self._name}.jsonl"
         _join(shards, whole)
         return whole
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} → {"a.b": 1}."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+        found.update(inner)
+    return found
 
 
 def _shard(number: int, num_shards: int) -> str:

@@ -105,7 +105,8 @@ def load_model(
 
     Raises:
       UserError: nothing at `path` can be read as a model, its vocabulary is not known, or has
-        more ids than the embedding rows (or, where it was named, far fewer).
+        more ids than the embedding rows (or, where it was named, far fewer); or a tensor cannot
+        be read.
     """
     opened = path
     if not isinstance(opened, Opened):
@@ -165,10 +166,13 @@ def _read(
     def initial() -> TrainState:
         raise AssertionError("every parameter is read")
 
-    state = restore_state(
-        checkpoint.path,
-        TrainState(None, shapes, None),
-        TrainState(None, shardings, None),
-        initial=initial,
-    )
+    try:
+        state = restore_state(
+            checkpoint.path,
+            TrainState(None, shapes, None),
+            TrainState(None, shardings, None),
+            initial=initial,
+        )
+    except conversion.ConversionError as error:
+        raise UserError(str(error)) from error
     return state.params

@@ -75,7 +75,7 @@ class NotFiniteError(UserError):
         """`value` is NaN or infinite."""
         super().__init__(
             f"the log-likelihood of example {example} (from 0) is {value}: the parameters are not "
-            "finite, or the activations overflow; try dtype float32"
+            "finite, or the activations overflow (float32 has more room than bfloat16)"
         )
         self.example = example
 

@@ -48,6 +48,13 @@ def checkpoint_vocabulary(
         found = named_vocabulary(asked, num_rows) if isinstance(asked, str) else asked
     elif of_run is not None:
         found = of_run
+        try:
+            found.vocab_size  # noqa: B018 - reads the model
+        except UserError as error:
+            raise UserError(
+                f"{error} {checkpoint.path} was trained with it, by its run's config; if it lies "
+                "elsewhere, name it with vocabulary=PATH."
+            ) from error
     elif checkpoint.layout == "huggingface":
         found = huggingface_vocabulary(checkpoint.path, num_rows)
     else:

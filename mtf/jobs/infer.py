@@ -98,24 +98,24 @@ class Infer:
         Raises:
           UserError: the input cannot be used; nothing has been written.
         """
-        if self.checkpoint is None:
-            raise UserError("checkpoint is not set: name a run directory or a checkpoint.")
-        if self.files is None and self.mixture_or_task_name is None:
-            raise UserError("There is no input: set files or mixture_or_task_name.")
+        self._check_complete()
         from mtf.jobs.infer_run import run
 
         run(self)
 
     def describe(self) -> str:
-        """What would be run on what."""
-        of = self.mixture_or_task_name
-        files = (self.files,) if isinstance(self.files, str) else self.files or ()
-        source = f"{of}, split {self.split}" if of else ", ".join(files)
-        lengths = self.task_feature_lengths
-        return (
-            f"checkpoint  {self.checkpoint}\n"
-            f"input       {source}\n"
-            f"mode        {self.mode}\n"
-            f"lengths     inputs {lengths['inputs']}, targets {lengths['targets']}\n"
-            f"batch       {self.batch_size} examples, shard {self.shard_id} of {self.num_shards}"
-        )
+        """What would be run on what; reads all of the input, and no parameter.
+
+        Raises:
+          UserError: as `run`.
+        """
+        self._check_complete()
+        from mtf.jobs.infer_run import describe
+
+        return describe(self)
+
+    def _check_complete(self) -> None:
+        if self.checkpoint is None:
+            raise UserError("checkpoint is not set: name a run directory or a checkpoint.")
+        if self.files is None and self.mixture_or_task_name is None:
+            raise UserError("There is no input: set files or mixture_or_task_name.")

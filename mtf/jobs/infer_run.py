@@ -27,9 +27,10 @@ from mtf.inference.files import (
     os_errors_refused,
     summarize,
 )
-from mtf.inference.loading import Loaded, load_model
+from mtf.inference.loading import Loaded, load_model, network_config, open_model
 from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
+from mtf.models.t5 import num_parameters
 from mtf.partitioning.mesh import Partitioning
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run(job: Infer) -> None:
     """See `Infer.run`."""
     # Everything that can be wrong with the input is found before anything is written.
     partitioning = Partitioning.create(job.partitioner)
-    sources = _file_sources(job) if job.files is not None else _task_sources(job)
+    sources = _sources(job)
     assert job.checkpoint is not None
     loaded = load_model(
         job.checkpoint,
@@ -69,7 +70,7 @@ def run(job: Infer) -> None:
         dtype=job.dtype,
         partitioning=partitioning,
     )
-    output_dir = _output_dir(job, loaded)
+    output_dir = _output_dir(job, loaded.path)
     results = [_results(job, source, loaded, output_dir) for source in sources]
     predictor = Predictor(
         loaded.model,
@@ -81,12 +82,46 @@ def run(job: Infer) -> None:
         max_targets_length=job.task_feature_lengths["targets"],
     )
     for source, result in zip(sources, results, strict=True):
-        with os_errors_refused(output_dir):
-            _infer(job, source, result, loaded, predictor)
+        try:
+            with os_errors_refused(output_dir):
+                _infer(job, source, result, loaded, predictor)
+        except UserError:
+            if jax.process_index() == 0:
+                result.take_back()
+            raise
     sys.stdout.flush()
 
 
+def describe(job: Infer) -> str:
+    """See `Infer.describe`."""
+    assert job.checkpoint is not None
+    partitioning = Partitioning.create(job.partitioner)
+    mesh, lengths = partitioning.mesh, job.task_feature_lengths
+    opened = open_model(job.checkpoint, step=job.step, vocabulary=job.vocabulary)
+    path, num = opened.checkpoint.path, num_parameters(network_config(opened.architecture))
+    rows = [
+        (
+            "checkpoint",
+            f"{path}, {num:,} parameters, a vocabulary of {opened.vocabulary.vocab_size}",
+        ),
+        ("mode", job.mode if job.mode == "score" else f"{job.mode}, {job.decoding.method}"),
+        ("lengths", f"inputs {lengths['inputs']}, targets {lengths['targets']}"),
+        ("dtype", job.dtype),
+        ("devices", f"{mesh.size} × {mesh.devices.flat[0].device_kind}"),
+        ("mesh", " × ".join(f"{name} {n}" for name, n in mesh.shape.items())),
+        ("batch", f"{job.batch_size} examples, shard {job.shard_id} of {job.num_shards}"),
+        ("output_dir", str(_output_dir(job, path))),
+        *((source.name, f"{source.summary.num_examples:,} examples") for source in _sources(job)),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
 # ----------------------------------------------------------------------------------- input
+
+
+def _sources(job: Infer) -> list[_Source]:
+    return _file_sources(job) if job.files is not None else _task_sources(job)
 
 
 def _file_sources(job: Infer) -> list[_Source]:
@@ -142,13 +177,13 @@ def _source(
     return _Source(name, requests, inputs_add_eos, targets_add_eos, summary)
 
 
-def _output_dir(job: Infer, loaded: Loaded) -> Path:
+def _output_dir(job: Infer, checkpoint: Path) -> Path:
     if job.output_dir is not None:
         return Path(job.output_dir).expanduser()
-    folder = loaded.path.resolve().parent
+    folder = checkpoint.resolve().parent
     if folder.name == "checkpoints":
         return folder.parent / "inference"
-    return Path("inference") / loaded.path.resolve().name
+    return Path("inference") / checkpoint.resolve().name
 
 
 def _results(job: Infer, source: _Source, loaded: Loaded, output_dir: Path) -> Results:
@@ -209,13 +244,13 @@ def _infer(
     elif primary:
         results.clean_up()
     if primary:
-        _report(results, last - first, already=bool(done))
+        _report(results, last - first, total, already=bool(done))
 
 
-def _report(results: Results, num_lines: int, *, already: bool) -> None:
-    cut = results.num_truncated
+def _report(results: Results, num_lines: int, total: int, *, already: bool) -> None:
+    cut, path = results.num_truncated, results.merged()
     print(
-        f"{results.merged()}: {num_lines} lines"
+        f"{path}: {num_lines if path == results.path else total} lines"
         + (", there already" if already else "")
         + (f"; {cut} of the examples were longer than task_feature_lengths and cut off" * bool(cut))
     )

@@ -29,6 +29,9 @@ from mtf.errors import UserError
         ({"method": "beam", "length_penalty": -1.0}, ["length_penalty", "-1.0"]),
         ({"method": "beam", "early_stopping": True}, ["early_stopping", "'hf'"]),
         ({"seed": -1}, ["seed", "-1"]),
+        ({"max_length": "8"}, ["max_length must be a whole number", "'8'"]),
+        ({"method": "sample", "top_k": 3.5}, ["top_k must be a whole number", "3.5"]),
+        ({"method": "sample", "temperature": "hot"}, ["temperature must be a number", "'hot'"]),
     ],
 )
 def test_refused(settings: dict[str, Any], words: list[str]) -> None:

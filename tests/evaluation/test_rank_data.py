@@ -77,6 +77,7 @@ def test_equal_choices_are_equally_right(tmp_path: Path) -> None:
         ({**GOOD, "choices": "yes"}, "line 2: choices is no list"),
         ({**GOOD, "inputs": ""}, "line 2: the inputs are empty"),
         ({"inputs": "a", "choices": ["x"], "lable": 0}, "label is missing.*Did you mean lable"),
+        ('{"inputs": "a\\ud800", "choices": ["x"], "label": 0}', "line 2: it has half of a surr"),
         ("[1]", "line 2: it is no JSON object"),
         ("{", "line 2: it is not JSON"),
     ],

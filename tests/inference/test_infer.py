@@ -182,7 +182,22 @@ def test_a_score_that_is_no_number_stops_and_names_the_line(tmp_path: Path) -> N
     for mode in ("score", "predict"):
         with pytest.raises(UserError, match=r"in\.tsv:3: the score is not a number"):
             job(str(broken), tmp_path, files=str(file), mode=mode).run()
-        assert not list((tmp_path / "out").glob("*.jsonl-*"))
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="num_beams"):
+        decoding = Decoding(method="beam", num_beams=200, max_length=6)
+        job(str(broken), tmp_path, files=str(file), decoding=decoding).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_would_be_run_is_described_and_checked(checkpoint: str, tmp_path: Path) -> None:
+    file = write_pairs(tmp_path)
+    text = job(checkpoint, tmp_path, files=str(file)).describe()
+    assert "6 examples" in text and str(tmp_path / "out") in text and checkpoint in text
+    file.write_text("a\tb\tc\n")
+    with pytest.raises(UserError, match="has 3 columns"):
+        job(checkpoint, tmp_path, files=str(file)).describe()
+    with pytest.raises(UserError, match="There is no model at"):
+        job(f"{checkpoint}0", tmp_path, files=str(file)).describe()
 
 
 def test_results_lie_in_the_run_directory(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import conversion
 import recipes
 from mtf import convert
 from mtf.checkpoints.restore import restore_state
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
 from mtf.inference.loading import Loaded, load_model
+from mtf.inference.vocabulary import checkpoint_vocabulary
 from mtf.models.stacking import unstack_layers
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
@@ -180,6 +182,24 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     assert "missing: target/decoder/layers_0/mlp/wo/kernel" in refused(
         writers.write_t5x(tmp_path / "lost", lost)
     )
+
+
+def test_a_tensor_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    run = models.write_run(tmp_path)
+    largest = max((p for p in run.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    middle = slice(len(content) // 4, len(content) // 2)
+    content[middle] = bytes(middle.stop - middle.start)
+    largest.write_bytes(content)
+    assert "cannot be read" in refused(run)
+
+
+def test_a_runs_vocabulary_that_moved_is_named_with_the_way_out(tmp_path: Path) -> None:
+    checkpoint = conversion.open_checkpoint(models.write_checkpoint(tmp_path))
+    of_run = SentencePieceVocabulary("moved/t5.model", 100)
+    place = Path("moved/t5.model").absolute()
+    with pytest.raises(UserError, match=f"{place} does not exist.* name it with vocabulary=PATH"):
+        checkpoint_vocabulary(checkpoint, None, of_run, 32128)
 
 
 def test_training_starts_from_a_hugging_face_directory(tmp_path: Path) -> None:
