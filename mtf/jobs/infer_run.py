@@ -248,12 +248,14 @@ def _infer(
 
 
 def _report(results: Results, num_lines: int, total: int, *, already: bool) -> None:
-    cut, path = results.num_truncated, results.merged()
+    cut, merged = results.num_truncated, results.merged()
     print(
-        f"{path}: {num_lines if path == results.path else total} lines"
+        f"{results.path}: {num_lines} lines"
         + (", there already" if already else "")
         + (f"; {cut} of the examples were longer than task_feature_lengths and cut off" * bool(cut))
     )
+    if merged != results.path:
+        print(f"{merged}: {total} lines, of all shards")
 
 
 def _agreed(*numbers: int) -> Sequence[int]:

@@ -95,7 +95,9 @@ def test_shards_make_the_same_file(
             checkpoint, tmp_path, files=str(file), decoding=sample, shard_id=shard, num_shards=2
         ).run()
     whole = tmp_path / "out" / "in-predict.jsonl"
-    assert "3 lines; 1 of the examples were longer" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "3 lines; 1 of the examples were longer" in shown
+    assert f"{whole}: 7 lines, of all shards" in shown
     alone = job(checkpoint, tmp_path, files=str(file), decoding=sample, output_dir=str(tmp_path))
     alone.run()
     assert (tmp_path / "in-predict.jsonl-00000-of-00001").read_bytes() == whole.read_bytes()
