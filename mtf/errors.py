@@ -1,4 +1,4 @@
-"""The error that means "the user can mend this": printed as one message, exit status 2."""
+"""The errors that are printed as one message: bad input (exit status 2), a failed run (1)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable
 
 class UserError(ValueError):
     """Bad input, named clearly: what, where, what was expected, the nearest alternative."""
+
+
+class RunError(RuntimeError):
+    """A run failed in a way that one message explains: what, at which step, what to do."""
 
 
 def nearest(name: str, options: Iterable[str], n: int = 3) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtf.errors import UserError
+from mtf.errors import RunError, UserError
 
 if TYPE_CHECKING:
     import fiddle as fdl
@@ -136,7 +136,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0 done, 2 refused, 130 interrupted."""
+    """Runs the command line and returns its exit status: 0 done, 1 failed, 2 refused,
+    130 interrupted.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_intermixed_args(arguments)
     if options.recipe:  # Then what stands after --set without "=" is a mistake, not the recipe.
@@ -148,6 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {_text(error)}", file=sys.stderr)
         return 2
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         if argv is None:  # The process is ours. A plain exit would wait for what still writes.
