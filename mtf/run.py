@@ -307,8 +307,7 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
     if options.dry_run:
         print(job.describe())
         return 0
-    with config_lib.undone_on_refusal(config.model_dir):
-        config_lib.write_run_dir(config.model_dir, config, command, f"The config of {name}.")
+    with config_lib.stored(job, config, command, f"The config of {name}."):
         job.run()
     return 0
 

@@ -58,7 +58,7 @@ FORBIDDEN = {
     "mtf/data": ("mtf.training", "mtf.models", "mtf.jobs", "mtf.builders", "recipes", "jax"),
     "mtf/prompts": ("mtf.tasks", "mtf.training", "mtf.jobs", "recipes", "jax"),
     "mtf/tasks": ("mtf.training", "mtf.models", "mtf.jobs", "mtf.builders", "recipes", "jax"),
-    "mtf/jobs": ("mtf.builders", "mtf.config", "recipes", "fiddle"),
+    "mtf/jobs": ("mtf.builders", "recipes", "fiddle"),
     "mtf/builders": ("recipes", "jax"),
     "mtf": ("recipes",),
 }

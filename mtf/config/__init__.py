@@ -18,6 +18,7 @@ from mtf.config.run_dir import (
 )
 from mtf.config.serialize import dump_json, load_json
 from mtf.config.show import as_flat_text, as_history_text, write_graph
+from mtf.config.start import as_checked, in_run_directory, stored
 from mtf.config.tree import complete
 from mtf.environment import write_environment
 
@@ -26,6 +27,7 @@ __all__ = [
     "Listing",
     "Override",
     "apply_overrides",
+    "as_checked",
     "as_flat_text",
     "as_history_text",
     "as_python",
@@ -36,12 +38,14 @@ __all__ = [
     "diff",
     "dump_json",
     "find_problems",
+    "in_run_directory",
     "list_recipes",
     "load_config",
     "load_json",
     "new_run_dir",
     "recipe_name",
     "resolve",
+    "stored",
     "summarize",
     "try_overrides",
     "undone_on_refusal",

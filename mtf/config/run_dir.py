@@ -76,8 +76,9 @@ def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] =
     """
     run_dir = Path(run_dir)
     with _os_errors_refused(run_dir):
-        is_run = (run_dir / CONFIG_FILE).is_file()
         is_free = not run_dir.exists() or (run_dir.is_dir() and _holds_nothing(run_dir))
+        # In this order: another process of the same run may be writing the directory.
+        is_run = (run_dir / CONFIG_FILE).is_file()
     if is_free:
         _check_allowed(config, config, allow)
         return False

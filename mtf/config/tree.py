@@ -220,6 +220,22 @@ def _as_components(value: Any) -> Any:
     )
 
 
+def from_instance(instance: Any) -> fdl.Config:
+    """Returns the config of a dataclass instance; its values come from "the arguments of NAME".
+
+    Values that are no dataclasses stay as they are.
+    """
+    with history.suspend_tracking():
+        config = _as_components(instance)
+    for _, node in list(components(config)):
+        name = getattr(fdl.get_callable(node), "__name__", "?")
+        location = history.Location(f"the arguments of {name}", 0, None)
+        with history.custom_location(lambda location=location: location):
+            for field, value in list(node.__arguments__.items()):
+                node.__argument_history__.add_new_value(field, value)
+    return config
+
+
 def freeze_defaults(config: fdl.Buildable) -> fdl.Buildable:
     """Returns a copy with every default written out, so that it outlives a change of the code."""
     config = complete(config)

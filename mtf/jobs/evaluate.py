@@ -8,6 +8,7 @@ from typing import Literal
 from mtf.data.config import TaskMixture
 from mtf.errors import UserError
 from mtf.evaluation.config import RankFiles
+from mtf.jobs.results import EvaluateResult
 from mtf.partitioning.config import PjitPartitioner
 
 
@@ -43,16 +44,22 @@ class Evaluate:
         if self.dtype not in ("float32", "bfloat16"):
             raise UserError(f"dtype must be 'float32' or 'bfloat16', not {self.dtype!r}.")
 
-    def run(self) -> None:
+    def run(self) -> EvaluateResult:
         """Evaluates; writes tables, scores and a figure, and prints the summary.
 
+        Returns:
+          Every task's metrics, and where they were written.
+
         Raises:
-          UserError: the input cannot be used, or a score is not a number; nothing has been
-            written.
+          UserError: a value has the wrong type, the input cannot be used, or a score is not a
+            number; nothing has been written.
         """
+        from mtf.config import as_checked
+
+        job = as_checked(self)
         from mtf.jobs.evaluate_run import run
 
-        run(self)
+        return run(job)
 
     def describe(self) -> str:
         """What would be evaluated: tasks with and without data, and the model's size.
@@ -60,6 +67,9 @@ class Evaluate:
         Raises:
           UserError: the input cannot be used.
         """
+        from mtf.config import as_checked
+
+        job = as_checked(self)
         from mtf.jobs.evaluate_run import describe
 
-        return describe(self)
+        return describe(job)

@@ -23,6 +23,7 @@ from mtf.evaluation.report import TaskResult
 from mtf.inference.loading import Loaded, Opened, load_model, network_config, open_model
 from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
+from mtf.jobs.results import EvaluateResult
 from mtf.models.t5 import num_parameters
 from mtf.partitioning.mesh import Partitioning
 from mtf.training.metrics import MetricsWriter
@@ -36,7 +37,7 @@ RESULTS, TABLE, PREDICTIONS, FIGURE = (
 )
 
 
-def run(job: Evaluate) -> None:
+def run(job: Evaluate) -> EvaluateResult:
     """See `Evaluate.run`."""
     started = time.perf_counter()
     primary = jax.process_index() == 0
@@ -85,6 +86,7 @@ def run(job: Evaluate) -> None:
         print(f"results        {output_dir}/{TABLE} (and {RESULTS}, {PREDICTIONS}, {FIGURE})")
         print(f"time           {seconds}")
         sys.stdout.flush()
+    return EvaluateResult(output_dir, tuple(results))
 
 
 def describe(job: Evaluate) -> str:

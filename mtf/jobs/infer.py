@@ -7,6 +7,7 @@ from typing import Literal
 
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError
+from mtf.jobs.results import InferResult
 from mtf.partitioning.config import PjitPartitioner
 
 MODES = ("predict", "score", "predict_with_aux")
@@ -92,16 +93,20 @@ class Infer:
             if length < 1:
                 raise UserError(f"task_feature_lengths[{name!r}] must be at least 1, not {length}.")
 
-    def run(self) -> None:
+    def run(self) -> InferResult:
         """Runs inference.
 
+        Returns:
+          The files that were written.
+
         Raises:
-          UserError: the input cannot be used; nothing has been written.
+          UserError: a value has the wrong type, or the input cannot be used; nothing has been
+            written.
         """
-        self._check_complete()
+        job = self._checked()
         from mtf.jobs.infer_run import run
 
-        run(self)
+        return run(job)
 
     def describe(self) -> str:
         """What would be run on what; reads all of the input, and no parameter.
@@ -109,13 +114,16 @@ class Infer:
         Raises:
           UserError: as `run`.
         """
-        self._check_complete()
+        job = self._checked()
         from mtf.jobs.infer_run import describe
 
-        return describe(self)
+        return describe(job)
 
-    def _check_complete(self) -> None:
+    def _checked(self) -> Infer:
+        from mtf.config import as_checked
+
         if self.checkpoint is None:
             raise UserError("checkpoint is not set: name a run directory or a checkpoint.")
         if self.files is None and self.mixture_or_task_name is None:
             raise UserError("There is no input: set files or mixture_or_task_name.")
+        return as_checked(self)

@@ -30,6 +30,7 @@ from mtf.inference.files import (
 from mtf.inference.loading import Loaded, load_model, network_config, open_model
 from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
+from mtf.jobs.results import InferResult
 from mtf.models.t5 import num_parameters
 from mtf.partitioning.mesh import Partitioning
 
@@ -57,7 +58,7 @@ class _Source:
     summary: Summary
 
 
-def run(job: Infer) -> None:
+def run(job: Infer) -> InferResult:
     """See `Infer.run`."""
     # Everything that can be wrong with the input is found before anything is written.
     partitioning = Partitioning.create(job.partitioner)
@@ -81,15 +82,17 @@ def run(job: Infer) -> None:
         max_inputs_length=job.task_feature_lengths["inputs"],
         max_targets_length=job.task_feature_lengths["targets"],
     )
+    files: list[Path] = []
     for source, result in zip(sources, results, strict=True):
         try:
             with os_errors_refused(output_dir):
-                _infer(job, source, result, loaded, predictor)
+                files.append(_infer(job, source, result, loaded, predictor))
         except UserError:
             if jax.process_index() == 0:
                 result.take_back()
             raise
     sys.stdout.flush()
+    return InferResult(tuple(files))
 
 
 def describe(job: Infer) -> str:
@@ -217,8 +220,8 @@ def _inputs_add_eos(source: _Source, loaded: Loaded) -> bool:
 
 def _infer(
     job: Infer, source: _Source, results: Results, loaded: Loaded, predictor: Predictor
-) -> None:
-    """All of one source that is not there yet."""
+) -> Path:
+    """Writes all of one source that is not there yet; returns the file, joined where it can be."""
     primary = jax.process_index() == 0
     total = source.summary.num_examples
     first = total * job.shard_id // job.num_shards
@@ -243,11 +246,12 @@ def _infer(
             results.finish()
     elif primary:
         results.clean_up()
-    if primary:
-        _report(results, last - first, total, already=bool(done))
+    if not primary:
+        return results.path
+    return _report(results, last - first, total, already=bool(done))
 
 
-def _report(results: Results, num_lines: int, total: int, *, already: bool) -> None:
+def _report(results: Results, num_lines: int, total: int, *, already: bool) -> Path:
     cut, merged = results.num_truncated, results.merged()
     print(
         f"{results.path}: {num_lines} lines"
@@ -256,6 +260,7 @@ def _report(results: Results, num_lines: int, total: int, *, already: bool) -> N
     )
     if merged != results.path:
         print(f"{merged}: {total} lines, of all shards")
+    return merged
 
 
 def _agreed(*numbers: int) -> Sequence[int]:

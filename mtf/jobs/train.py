@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
 from mtf.checkpoints.config import CheckpointConfig
+from mtf.checkpoints.steps import saved_steps
 from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
 from mtf.errors import UserError
 from mtf.evaluation.config import InferEval
+from mtf.jobs.results import TrainResult, train_result
 from mtf.models.config import EncoderDecoderModel
 from mtf.partitioning.config import PjitPartitioner
 from mtf.training.config import Adafactor, AdamW, Trainer
@@ -98,22 +102,58 @@ class Train:
                     f"{name} would not be known of checkpoints. Nearest: {near}."
                 )
 
-    def run(self) -> None:
-        """Trains.
+    def run(self, *, allow: Sequence[str] = ()) -> TrainResult:
+        """Trains, and stores the config in the run directory, as the command line does.
+
+        Args:
+          allow: paths, such as "batch_size", whose values may differ from those that the run
+            directory was started with (`--allow`).
+
+        Returns:
+          The last step, metrics, and checkpoints. A run that has reached `train_steps` before
+          returns at once and writes nothing.
 
         Raises:
-          UserError: the input cannot be used; nothing has been written.
+          UserError: a value has the wrong type, `model_dir` holds a run of another config, or the
+            input cannot be used. Nothing has been written.
         """
-        from mtf.jobs.train_run import run
+        # Needs Fiddle, which making a job does not.
+        from mtf.config import in_run_directory
 
-        run(self)
+        with in_run_directory(self, allow) as job:
+            assert job.model_dir is not None
+            if job.is_finished():
+                return job._already_finished()
+            from mtf.jobs.train_run import run
+
+            return run(job)
+
+    def is_finished(self) -> bool:
+        """Whether the run directory has a checkpoint of the last step, or of a later one."""
+        steps = saved_steps(self.model_dir) if self.model_dir is not None else []
+        return bool(steps) and steps[-1] >= self.train_steps
+
+    def _already_finished(self) -> TrainResult:
+        assert self.model_dir is not None
+        step = saved_steps(self.model_dir)[-1]
+        print(
+            f"{self.model_dir} is at step {step} of {self.train_steps}: nothing to train. "
+            f"To go on, set train_steps: python -m mtf.run --from {self.model_dir} "
+            f"--set train_steps={step + 1000}",
+            flush=True,
+        )
+        return train_result(Path(self.model_dir), step)
 
     def describe(self) -> str:
         """What the run would be: parameters, mesh, tokens a step, bytes. Allocates none of it.
 
         Raises:
-          UserError: the devices at hand do not suit the mesh or the batch.
+          UserError: a value has the wrong type, or the devices at hand do not suit the mesh or
+            the batch.
         """
+        from mtf.config import as_checked
+
+        job = as_checked(self)
         from mtf.jobs.train_plan import describe
 
-        return describe(self)
+        return describe(job)

@@ -21,6 +21,7 @@ from mtf.environment import write_atomically, write_environment
 from mtf.errors import UserError, did_you_mean
 from mtf.evaluation.infer_eval import InferenceEvaluator, find_held_out
 from mtf.inference.predictor import Predictor
+from mtf.jobs.results import TrainResult, train_result
 from mtf.jobs.train_plan import make_trainer
 from mtf.models import t5
 from mtf.partitioning.mesh import Partitioning
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from mtf.jobs.train import Train
 
 
-def run(job: Train) -> None:
-    """See `Train.run`."""
+def run(job: Train) -> TrainResult:
+    """See `Train.run`; `job.model_dir` is set, and holds the config."""
     started = time.perf_counter()
     primary = jax.process_index() == 0
 
@@ -51,10 +52,11 @@ def run(job: Train) -> None:
     evaluations = loader.make_evaluations(job.data, **shard)
     evaluator = make_evaluator(job, partitioning)
     check_monitored(job, tuple(evaluations), evaluator)
-    run_dir = Path(job.model_dir or time.strftime("runs/train-%Y%m%d-%H%M%S"))
+    assert job.model_dir is not None
+    run_dir = Path(job.model_dir)
     state = starting_state(job, trainer, run_dir)
     first_step = int(state.step)
-    if first_step >= job.train_steps and latest_checkpoint(run_dir) is None:
+    if first_step >= job.train_steps:
         raise UserError(
             f"train_steps {job.train_steps} is absolute, and the checkpoint to start from is at "
             f"step {first_step}: nothing would be trained. For {job.train_steps} more steps, set "
@@ -88,9 +90,7 @@ def run(job: Train) -> None:
         f"{run_dir}: {count(t5.num_parameters(job.model.network))} parameters on {devices.size} × "
         f"{devices.flat[0].device_kind}, {job.batch_size * (inputs + targets):,} tokens a step"
     )
-    if first_step >= job.train_steps:
-        progress.note(f"{run_dir} is at step {first_step} of {job.train_steps}: nothing to train.")
-    elif first_step:
+    if first_step:
         progress.note(f"continuing from step {first_step}")
 
     state, stopped = loop.train(
@@ -113,7 +113,7 @@ def run(job: Train) -> None:
             f"{stopped}: saved step {int(state.step)} in {checkpoint_manager.directory(run_dir)}\n"
             f"continue with: python -m mtf.run --from {run_dir}"
         )
-        return
+        return train_result(run_dir, int(state.step), stopped)
     samples = show_samples(job, trainer, state) if job.num_samples else ""
     if primary:
         plot = plot_loss(run_dir, [loop.evaluation_dir(run_dir, name) for name in evaluations])
@@ -124,6 +124,7 @@ def run(job: Train) -> None:
             print(f"best           {best[0]} ({metric} {best[1]:.4g})")
         print(f"export         python -m mtf.convert {run_dir} {run_dir}/hf --to hf")
         sys.stdout.flush()
+    return train_result(run_dir, int(state.step))
 
 
 def check_vocabulary(job: Train) -> None:

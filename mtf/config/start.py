@@ -1,0 +1,92 @@
+"""Starting a job: one path, whether the command line or Python starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import fiddle as fdl
+
+from mtf.config import tree
+from mtf.config.checks import build
+from mtf.config.run_dir import check_resume, new_run_dir, undone_on_refusal, write_run_dir
+
+Job = TypeVar("Job")
+
+# The run directory that is being run in, so that a job which is started by the command line does
+# not store its config a second time.
+_entered: contextvars.ContextVar[str | None] = contextvars.ContextVar("entered", default=None)
+
+
+def as_checked(job: Job) -> Job:
+    """Returns the job with values in the form of their declared types: 1 as 1.0, lists as tuples.
+
+    Raises:
+      UserError: values of other types; all of them in one message.
+    """
+    return _checked(job)[0]
+
+
+def _checked(job: Job) -> tuple[Job, fdl.Config]:
+    config = tree.complete(tree.from_instance(job))
+    return build(config), config
+
+
+@contextlib.contextmanager
+def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
+    """Checks a job that Python made and stores its config in its run directory, `job.model_dir`.
+
+    A job that the command line has started already is left as it is.
+
+    Args:
+      job: a dataclass with a field `model_dir`; None there makes a new `runs/NAME-TIME`.
+      allow: paths whose values may differ from those that the run was started with.
+
+    Yields:
+      The job to run: with its run directory, and values in the form of their declared types.
+
+    Raises:
+      UserError: values of the wrong type; or the directory holds a run of another config, or
+        something else. Nothing has been written then.
+    """
+    model_dir = getattr(job, "model_dir", None)
+    if model_dir is not None and _entered.get() == os.path.abspath(model_dir):
+        yield job
+        return
+    name = type(job).__name__
+    job, config = _checked(job)
+    if config.model_dir is None:
+        config.model_dir = new_run_dir(name.lower())
+        job = build(config)
+    check_resume(config, config.model_dir, allow)
+    command = f"{name}.run() in {sys.argv[0] or 'an interactive session'}"
+    with stored(job, config, command):
+        yield job
+
+
+@contextlib.contextmanager
+def stored(job: Any, config: fdl.Config, command: str, title: str = "") -> Iterator[None]:
+    """Writes the config into its run directory; takes it back if the block refuses the input.
+
+    A job that says of itself `is_finished()` has nothing to run, and nothing is written.
+
+    Args:
+      job: what is run in the block.
+      config: its config, whose `model_dir` is set and has been checked by `check_resume`.
+      command: what started it.
+      title: first line of config.py.
+    """
+    token = _entered.set(os.path.abspath(config.model_dir))
+    try:
+        if hasattr(job, "is_finished") and job.is_finished():
+            yield
+            return
+        with undone_on_refusal(config.model_dir):
+            write_run_dir(config.model_dir, config, command, title)
+            yield
+    finally:
+        _entered.reset(token)
