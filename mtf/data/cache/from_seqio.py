@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +118,8 @@ def read_examples(work: ShardWork) -> Iterator[dict[str, Any]]:
     first = list(itertools.islice(examples, _NUM_COMPARED))
     place = work.seqio_files[0]
     encode = encoder(work.vocabulary)
-    same_ids = all(_has_ids_of(example, encode, work, place) for example in first)
     names = [name for name in ("inputs", "targets") if name in work.info.features]
+    same_ids = all(_has_ids_of(example, names, encode, work) for example in first)
     for example in itertools.chain(first, examples):
         values: dict[str, Any] = {}
         for name, dtype in work.info.features.items():
@@ -136,10 +136,14 @@ def read_examples(work: ShardWork) -> Iterator[dict[str, Any]]:
 
 
 def _has_ids_of(
-    example: dict[str, Feature], encode: Callable[[str], np.ndarray], work: ShardWork, place: Path
+    example: dict[str, Feature],
+    names: Sequence[str],
+    encode: Callable[[str], np.ndarray],
+    work: ShardWork,
 ) -> bool:
     """Returns whether the ids of an example are those of its text in the wanted vocabulary."""
-    for name in ("inputs", "targets"):
+    place = work.seqio_files[0]
+    for name in names:
         if name not in example:
             raise UserError(
                 f"{place}: its examples have no feature {name!r}, only "

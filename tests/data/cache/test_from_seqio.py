@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mtf.data.cache import build, from_seqio
 from mtf.data.cache.format import ShardInfo, SplitInfo
 from mtf.data.cache.reader import Cache
 from mtf.data.cache.seqio_format import encode_example
+from mtf.data.objectives import SpanCorruption
 from mtf.data.vocabularies import ByteVocabulary
 from mtf.errors import UserError
-from tests.data.cache.helpers import FRUIT, mixture, settings
+from mtf.tasks.task import Task
+from mtf.tasks.translation import TranslationTask
+from tests.data.cache.helpers import FRUIT, SUMS, mixture, settings, text_task
 from tests.data.cache.test_tfrecord import write
 
 TEXTS = [(f"Is it {i}?", "yes" if i % 3 else "no") for i in range(150)]
@@ -102,3 +108,63 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
         take(tmp_path, root)
     with pytest.raises(UserError, match="nowhere is no directory"):
         take(tmp_path, tmp_path / "nowhere")
+
+
+# A task of every kind.
+PAIRS = TranslationTask(name="pairs", dataset="pairs", subset=None, source="en", target="ro")
+TASKS: list[Task] = [FRUIT, SUMS, FRUIT.score_eval(), text_task(SpanCorruption()), PAIRS]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=[task.kind + "-" + task.name for task in TASKS])
+def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task: Task) -> None:
+    chosen = settings(tmp_path, num_shards=2)
+    pairs = [{"translation": {"en": f"one {i}", "ro": f"unu {i}"}} for i in range(40)]
+    path = tmp_path / "mirror" / "pairs" / "train.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.Table.from_pylist(pairs), path)
+    tasks = mixture((task, 7))
+
+    def run(plan: build.Plan) -> dict[str, list[dict[str, list[Any]]]]:
+        build.run_plan(plan, 1, lambda _: None)
+        if plan.settings.format == "seqio":
+            return {}
+        cache = Cache(plan.settings.cache_dir)
+        info = cache.task(task.name)
+        found = {}
+        for split in info.splits:
+            reader = cache.split(info, split)
+            examples = reader.examples(range(len(reader)))
+            found[split] = sorted(
+                ({name: e[name].tolist() for name in e} for e in examples), key=str
+            )
+        return found
+
+    direct = run(build.make_plan(tasks, chosen))
+    seqio_settings = replace(chosen, cache_dir=tmp_path / "seqio", format="seqio")
+    run(build.make_plan(tasks, seqio_settings))
+    back = replace(chosen, cache_dir=tmp_path / "back")
+    assert run(from_seqio.make_plan(tasks, back, tmp_path / "seqio")) == direct
+    # The same text in ids that the cache does not have: it is tokenised again.
+    other = replace(chosen, cache_dir=tmp_path / "other", vocabulary=_Shifted())
+    again = run(from_seqio.make_plan(tasks, other, tmp_path / "seqio"))
+    expected = run(build.make_plan(tasks, replace(other, cache_dir=tmp_path / "direct")))
+    assert again == expected and again != direct
+
+
+@dataclass(frozen=True)
+class _Shifted(ByteVocabulary):
+    """Other ids of the same bytes."""
+
+    def encode(self, text: str) -> list[int]:
+        return [258 - (i - 3) for i in super().encode(text)]
+
+
+def test_a_cache_without_the_tokens_of_a_task_is_refused(tmp_path: Path) -> None:
+    task = text_task(SpanCorruption())
+    folder = tmp_path / "seqio" / task.name
+    folder.mkdir(parents=True)
+    record = encode_example({"text": np.array([5, 6]), "text_pretokenized": "bc"})
+    write(folder / "train.tfrecord-00000-of-00001", [record])
+    plan = from_seqio.make_plan(mixture((task, 7)), settings(tmp_path), tmp_path / "seqio")
+    with pytest.raises(UserError, match=r"no feature 'targets', only text, text_pretokenized"):
+        build.run_plan(plan, 1, lambda _: None)
