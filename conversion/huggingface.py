@@ -40,6 +40,7 @@ class Export:
       dtype: "float32" or "bfloat16".
       dropout_rate: for config.json; the tensors do not tell.
       relative_attention_max_distance: likewise.
+      inputs_add_eos: whether the tokenizer appends end of sequence.
       max_shard_size: bytes of tensors in a file.
     """
 
@@ -51,6 +52,7 @@ class Export:
     dtype: str
     dropout_rate: float
     relative_attention_max_distance: int
+    inputs_add_eos: bool
     max_shard_size: int
 
     @property
@@ -74,6 +76,7 @@ def plan_export(
     dtype: str = "float32",
     dropout_rate: float = 0.1,
     relative_attention_max_distance: int = 128,
+    inputs_add_eos: bool = True,
     max_shard_size: int = DEFAULT_SHARD_SIZE,
 ) -> Export:
     """Checks that `checkpoint` can be exported so; reads no tensor and writes nothing.
@@ -86,6 +89,8 @@ def plan_export(
       dtype: of the tensors written.
       dropout_rate: noted in config.json.
       relative_attention_max_distance: noted in config.json.
+      inputs_add_eos: whether inputs ended with end of sequence in training; the tokenizer then
+        appends it.
       max_shard_size: bytes.
 
     Raises:
@@ -125,6 +130,7 @@ def plan_export(
         dtype,
         dropout_rate,
         relative_attention_max_distance,
+        inputs_add_eos,
         max_shard_size,
     )
 
@@ -145,7 +151,7 @@ def write_export(export: Export, directory: Path) -> list[str]:
     _dump(directory / "config.json", config(export))
     _dump(directory / "generation_config.json", generation_config(export))
     if export.tokenizer is not None:
-        write_tokenizer(directory, export.tokenizer)
+        write_tokenizer(directory, export.tokenizer, add_eos=export.inputs_add_eos)
     return sorted(path.name for path in set(directory.iterdir()) - files)
 
 

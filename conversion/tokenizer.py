@@ -19,6 +19,9 @@ from conversion.sentencepiece_model import SentencePieceModel
 
 _NUM_BYTES = 256
 _SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+# The class that does what tokenizer.json says; transformers 5 saves it under the second name.
+_GENERIC = "PreTrainedTokenizerFast"
+_FOLLOW_FILE = (_GENERIC, "TokenizersBackend")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,22 +71,83 @@ def check_size(tokenizer: Tokenizer, vocab_size: int) -> None:
         )
 
 
-def write_tokenizer(directory: Path, tokenizer: Tokenizer) -> str:
-    """Writes the tokenizer's files; returns the name of the class that will read them."""
+def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = True) -> str:
+    """Writes the tokenizer's files; returns the name of the class that will read them.
+
+    Args:
+      directory: exists.
+      tokenizer: what to write.
+      add_eos: whether the tokenizer appends end of sequence to a text. T5Tokenizer and
+        ByT5Tokenizer always do, so without it the class is PreTrainedTokenizerFast, which follows
+        tokenizer.json.
+    """
     if isinstance(tokenizer, Bytes):
-        config = _config("ByT5Tokenizer", tokenizer.extra_ids)
+        name = "ByT5Tokenizer" if add_eos else _GENERIC
+    else:
+        # T5Tokenizer rebuilds itself without byte fallback, whatever tokenizer.json says.
+        name = "T5Tokenizer" if add_eos and not tokenizer.model.byte_fallback else _GENERIC
+        shutil.copyfile(tokenizer.model.path, directory / "spiece.model")
+    config = _config(name, tokenizer.extra_ids)
+    if name == "ByT5Tokenizer":
         config["added_tokens_decoder"] = {
             str(i): _added_token(text) for text, i in _added(tokenizer).items()
         }
-        _dump(directory / "tokenizer_config.json", config)
-        return "ByT5Tokenizer"
-    # T5Tokenizer rebuilds itself without byte fallback, whatever tokenizer.json says.
-    byte_fallback = tokenizer.model.byte_fallback
-    name = "PreTrainedTokenizerFast" if byte_fallback else "T5Tokenizer"
-    _dump(directory / "tokenizer_config.json", _config(name, tokenizer.extra_ids))
-    _dump(directory / "tokenizer.json", _tokenizer_json(tokenizer))
-    shutil.copyfile(tokenizer.model.path, directory / "spiece.model")
+    else:
+        _dump(directory / "tokenizer.json", _tokenizer_json(tokenizer, add_eos))
+    _dump(directory / "tokenizer_config.json", config)
     return name
+
+
+def tokenizer_adds_eos(directory: Path) -> bool:
+    """Whether the tokenizer of a Hugging Face directory appends end of sequence to a text.
+
+    As transformers 5 reads it: T5Tokenizer and ByT5Tokenizer always do, other classes where the
+    post-processor of tokenizer.json does. True where there is no tokenizer.
+
+    Raises:
+      ConversionError: a file is not JSON.
+    """
+    name = _read(directory / "tokenizer_config.json").get("tokenizer_class")
+    if name not in _FOLLOW_FILE or not (directory / "tokenizer.json").is_file():
+        return True
+    template = _read(directory / "tokenizer.json").get("post_processor") or {}
+    return any(
+        piece.get("SpecialToken", {}).get("id") == _SPECIAL["eos_token"]
+        for piece in template.get("single", ())
+    )
+
+
+def bytes_of(directory: Path) -> Bytes | None:
+    """The vocabulary of bytes that a Hugging Face directory has; None: it has another, or none.
+
+    ByT5's sentinels are its last ids, the 0th one last, where the directory's are so (ours are);
+    else it has none, as in training, where they are 258 downward.
+
+    Raises:
+      ConversionError: a file is not JSON.
+    """
+    config = _read(directory / "tokenizer_config.json")
+    if config.get("tokenizer_class") == "ByT5Tokenizer":
+        added = {
+            token.get("content"): int(number)
+            for number, token in config.get("added_tokens_decoder", {}).items()
+        }
+    else:
+        added = _read(directory / "tokenizer.json").get("model", {}).get("vocab", {})
+        if not isinstance(added, dict) or added.get(_byte_piece(0)) != len(_SPECIAL):
+            return None
+    own = Bytes(int(config.get("extra_ids", 0)))
+    return own if added.get("<extra_id_0>") == own.num_ids - 1 else Bytes()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConversionError(f"{path} is not JSON: {error}.") from error
+    return content
 
 
 def _sentinels(extra_ids: int) -> list[str]:
@@ -114,9 +178,54 @@ def _config(class_name: str, extra_ids: int) -> dict[str, Any]:
     }
 
 
-def _tokenizer_json(tokenizer: SentencePieces) -> dict[str, Any]:
-    """What SentencePiece does, said in the terms of Hugging Face's `tokenizers`."""
-    model, added = tokenizer.model, _added(tokenizer)
+def _tokenizer_json(tokenizer: Tokenizer, add_eos: bool) -> dict[str, Any]:
+    """The tokenizer in the terms of Hugging Face's `tokenizers`."""
+    added = _added(tokenizer)
+    eos = [{"SpecialToken": {"id": "</s>", "type_id": 0}}] if add_eos else []
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": i, **_added_token(text)}
+            for text, i in sorted(added.items(), key=lambda item: item[1])
+        ],
+        **(_bytes(added) if isinstance(tokenizer, Bytes) else _sentence_pieces(tokenizer)),
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first, *eos],
+            "pair": [first, *eos, second, *eos],
+            "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
+        },
+    }
+
+
+def _bytes(added: dict[str, int]) -> dict[str, Any]:
+    """What ByT5Tokenizer does: no character is a piece, so each falls back to its bytes."""
+    pieces = {_byte_piece(i): len(_SPECIAL) + i for i in range(_NUM_BYTES)}
+    return {
+        "normalizer": None,
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {
+            "type": "BPE",
+            "unk_token": _SPECIAL["unk_token"],
+            "fuse_unk": False,
+            "byte_fallback": True,
+            "vocab": added | pieces,
+            "merges": [],
+        },
+    }
+
+
+def _byte_piece(value: int) -> str:
+    return f"<0x{value:02X}>"
+
+
+def _sentence_pieces(tokenizer: SentencePieces) -> dict[str, Any]:
+    """What SentencePiece does."""
+    model = tokenizer.model
     # The special tokens go by T5's names, whatever the model calls them.
     pieces = [[text, 0.0] for text in _SPECIAL.values()]
     pieces += [list(piece) for piece in model.pieces[len(_SPECIAL) :]]
@@ -128,29 +237,14 @@ def _tokenizer_json(tokenizer: SentencePieces) -> dict[str, Any]:
         "split": True,
     }
     charsmap = base64.b64encode(model.charsmap).decode("ascii")
-    eos = {"SpecialToken": {"id": "</s>", "type_id": 0}}
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     byte_decoder = [{"type": "ByteFallback"}, metaspace, {"type": "Fuse"}]
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": i, **_added_token(text)}
-            for text, i in sorted(added.items(), key=lambda item: item[1])
-        ],
         "normalizer": (
             {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None
         ),
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
-        },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [first, eos],
-            "pair": [first, eos, second, eos],
-            "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
         },
         "decoder": (
             {"type": "Sequence", "decoders": byte_decoder} if model.byte_fallback else metaspace

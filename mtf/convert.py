@@ -103,6 +103,7 @@ def _export(arguments: argparse.Namespace) -> int:
         tokenizer=tokenizer,
         dtype=arguments.dtype,
         max_shard_size=_parse_size(arguments.max_shard_size),
+        inputs_add_eos=known.inputs_add_eos,
         **known.network,
     )
     step = "" if checkpoint.step is None else f", step {checkpoint.step}"
@@ -132,10 +133,15 @@ def _export(arguments: argparse.Namespace) -> int:
             "  from transformers import AutoTokenizer; "
             f"tokenizer = AutoTokenizer.from_pretrained({out})"
         )
-    if not known.inputs_add_eos:
+    if not known.inputs_add_eos and tokenizer is None:
         print(
             "Inputs had no end of sequence in training: use "
             "tokenizer(…, add_special_tokens=False), or mtf.load(…, inputs_add_eos=False)."
+        )
+    elif not known.inputs_add_eos:
+        print(
+            "Inputs had no end of sequence in training, so the tokenizer appends none. Targets "
+            "had: tokenizer(text_target=text + tokenizer.eos_token)."
         )
     return 0
 
@@ -156,16 +162,21 @@ class _Known(NamedTuple):
 
 def _known(checkpoint: Checkpoint, vocabulary: str | None) -> _Known:
     """Reads the config of the run directory, or what Hugging Face's directory says."""
+    from conversion.tokenizer import tokenizer_adds_eos
     from mtf.inference.run_config import read_run_config
     from mtf.inference.vocabulary import huggingface_vocabulary
 
     run = read_run_config(checkpoint.path)
     if run is not None:
         return _Known(run.described, run.vocabulary, run.inputs_add_eos)
-    if checkpoint.layout != "huggingface" or vocabulary is not None:
+    if checkpoint.layout != "huggingface":
         return _Known(checkpoint.described, None)
+    add_eos = tokenizer_adds_eos(checkpoint.path)
+    if vocabulary is not None:
+        return _Known(checkpoint.described, None, add_eos)
     num_rows = checkpoint.tensors["target/token_embedder/embedding"].shape[0]
-    return _Known(checkpoint.described, huggingface_vocabulary(checkpoint.path, num_rows))
+    found = huggingface_vocabulary(checkpoint.path, num_rows)
+    return _Known(checkpoint.described, found, add_eos)
 
 
 def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) -> Tokenizer | None:

@@ -204,7 +204,7 @@ def _compare_tokenizers(
     theirs = AutoTokenizer.from_pretrained(directory)
     text_ids, problem = [], None
     for text in _TEXTS:
-        expected = [*vocabulary.encode(text), vocabulary.eos_id]
+        expected = [*vocabulary.encode(text), *([vocabulary.eos_id] * export.inputs_add_eos)]
         text_ids.append(expected)
         found = theirs(text).input_ids
         if found != expected and problem is None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 import conversion
 from conversion import mapping
+from conversion.tokenizer import tokenizer_adds_eos
 from mtf.checkpoints.restore import restore_state
 from mtf.data.remote import is_remote
 from mtf.data.vocabularies import Vocabulary
@@ -56,12 +57,15 @@ class Opened:
       architecture: the sizes of its network.
       run: the config of the run that wrote it, None where there is none.
       vocabulary: text to ids and back.
+      inputs_add_eos: whether inputs end with end of sequence: as the run was trained, as the
+        tokenizer of a Hugging Face directory does it, else T5's way, with it.
     """
 
     checkpoint: conversion.Checkpoint
     architecture: conversion.Architecture
     run: RunConfig | None
     vocabulary: Vocabulary
+    inputs_add_eos: bool
 
 
 def open_model(
@@ -77,7 +81,17 @@ def open_model(
     run = read_run_config(checkpoint.path)
     of_run = None if run is None else run.vocabulary
     found = checkpoint_vocabulary(checkpoint, vocabulary, of_run, architecture.vocab_size)
-    return Opened(checkpoint, architecture, run, found)
+    add_eos = _inputs_add_eos(checkpoint) if run is None else run.inputs_add_eos
+    return Opened(checkpoint, architecture, run, found, add_eos)
+
+
+def _inputs_add_eos(checkpoint: conversion.Checkpoint) -> bool:
+    if checkpoint.layout != "huggingface":
+        return True
+    try:
+        return tokenizer_adds_eos(checkpoint.path)
+    except conversion.ConversionError as error:
+        raise UserError(str(error)) from error
 
 
 def load_model(
@@ -129,7 +143,7 @@ def load_model(
         checkpoint.path,
         checkpoint.step,
         partitioning,
-        True if run is None else run.inputs_add_eos,
+        opened.inputs_add_eos,
     )
 
 

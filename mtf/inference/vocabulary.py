@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import conversion
 from conversion.sentencepiece_model import read_sentencepiece
-from conversion.tokenizer import default_extra_ids
+from conversion.tokenizer import bytes_of, default_extra_ids
 from mtf.data.remote import is_remote, local_copy
 from mtf.data.vocabularies import (
     RELEASED_MODELS,
@@ -98,20 +96,15 @@ def named_vocabulary(name: str, num_rows: int) -> Vocabulary:
 def huggingface_vocabulary(directory: Path, num_rows: int) -> Vocabulary:
     """The vocabulary of a Hugging Face directory: its `spiece.model`, or ByT5's bytes.
 
-    ByT5's sentinels are its last ids, the 0th one last, where the directory's are so (ours are);
-    else it has none, as in training, where they are 258 downward.
-
     Raises:
       UserError: it has neither; says what to do.
     """
-    tokenizer = _tokenizer_config(directory)
-    if tokenizer.get("tokenizer_class") == "ByT5Tokenizer":
-        added = {
-            token.get("content"): int(number)
-            for number, token in tokenizer.get("added_tokens_decoder", {}).items()
-        }
-        own = ByteVocabulary(int(tokenizer.get("extra_ids", 0)))
-        return own if added.get("<extra_id_0>") == own.vocab_size - 1 else ByteVocabulary()
+    try:
+        found = bytes_of(directory)
+    except conversion.ConversionError as error:
+        raise UserError(str(error)) from error
+    if found is not None:
+        return ByteVocabulary(found.extra_ids)
     if (directory / "spiece.model").is_file():
         return named_vocabulary(str(directory / "spiece.model"), num_rows)
     raise UserError(
@@ -119,17 +112,6 @@ def huggingface_vocabulary(directory: Path, num_rows: int) -> Vocabulary:
         "not known. Copy it there from the model it was made of, or name it with vocabulary=: "
         "'t5', 'mt5', 'byt5' or a SentencePiece model file."
     )
-
-
-def _tokenizer_config(directory: Path) -> dict[str, Any]:
-    file = directory / "tokenizer_config.json"
-    if not file.is_file():
-        return {}
-    try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is not JSON: {error}.") from error
-    return content
 
 
 def _by_size(path: Path, num_rows: int) -> Vocabulary:

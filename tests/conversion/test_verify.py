@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,20 @@ transformers = pytest.importorskip(
 
 from conversion import huggingface, infer_architecture, open_checkpoint  # noqa: E402
 from conversion.sentencepiece_model import read_sentencepiece  # noqa: E402
-from conversion.tokenizer import Bytes, SentencePieces, write_tokenizer  # noqa: E402
+from conversion.tokenizer import (  # noqa: E402
+    Bytes,
+    SentencePieces,
+    bytes_of,
+    tokenizer_adds_eos,
+    write_tokenizer,
+)
 from mtf import convert, verify  # noqa: E402
+from mtf.data.vocabularies import ByteVocabulary  # noqa: E402
 from mtf.decoding.config import Decoding  # noqa: E402
 from mtf.decoding.generate import generate  # noqa: E402
 from tests.conftest import GOLDEN, SHARED, needs_shared  # noqa: E402
 from tests.conversion import writers  # noqa: E402
+from tests.inference import models  # noqa: E402
 
 VOCABULARIES = SHARED / "data" / "vocabularies"
 
@@ -197,6 +206,51 @@ def test_bytes(extra_ids: int, tmp_path: Path) -> None:
     if extra_ids:
         assert tokenizer("a<extra_id_0>").input_ids == [ord("a") + 3, 3 + 256 + 125 - 1, 1]
         assert tokenizer.convert_tokens_to_ids("<extra_id_124>") == 259
+
+
+def assert_no_end_of_sequence(directory: Path, reference: Callable[[str], list[int]]) -> None:
+    """No end of sequence unless it is written, also when transformers has saved the tokenizer."""
+    (directory / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    tokenizer.save_pretrained(directory / "saved")
+    for each in (tokenizer, transformers.AutoTokenizer.from_pretrained(directory / "saved")):
+        lines = [line for line in lines_of_text() if line]
+        assert each(lines).input_ids == [reference(line) for line in lines]
+        text = "yes and no"
+        assert each(text_target=text + each.eos_token).input_ids == [*reference(text), 1]
+        assert each.decode([*reference(text), 1], skip_special_tokens=True) == text
+    assert not tokenizer_adds_eos(directory) and not tokenizer_adds_eos(directory / "saved")
+
+
+def test_bytes_without_end_of_sequence(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, Bytes(20), add_eos=False)
+    assert_no_end_of_sequence(tmp_path, ByteVocabulary(20).encode)
+    assert bytes_of(tmp_path) == bytes_of(tmp_path / "saved") == Bytes(20)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer("a<extra_id_0>").input_ids == [ord("a") + 3, 3 + 256 + 20 - 1]
+
+
+@needs_shared
+def test_pieces_without_end_of_sequence(tmp_path: Path) -> None:
+    import sentencepiece
+
+    path = VOCABULARIES / "t5.spiece.model"
+    write_tokenizer(tmp_path, SentencePieces(read_sentencepiece(path), 100), add_eos=False)
+    assert_no_end_of_sequence(tmp_path, sentencepiece.SentencePieceProcessor(str(path)).encode)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer("<extra_id_0>").input_ids == [32099]
+
+
+def test_verify_of_a_run_whose_inputs_had_no_end_of_sequence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = models.write_run(tmp_path / "run", data__inputs_add_eos=False), tmp_path / "out"
+    assert convert.main([str(source), str(out), "--to", "hf", "--verify"]) == 0
+    printed = capsys.readouterr().out
+    assert "Verified: the tokenizer gives the same ids" in printed
+    assert "the tokenizer appends none" in printed
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert tokenizer("to be").input_ids == [byte + 3 for byte in b"to be"]
 
 
 @needs_shared

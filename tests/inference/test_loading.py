@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import conversion
+import mtf
 import recipes
 from mtf import convert
 from mtf.checkpoints.restore import restore_state
@@ -162,6 +163,34 @@ def test_byt5s_sentinels_are_the_directorys(tmp_path: Path) -> None:
     tokenizer["added_tokens_decoder"] = {"383": {"content": "<extra_id_0>"}}
     file.write_text(json.dumps(tokenizer))
     assert load_model(hf).vocabulary == ByteVocabulary(125)
+
+
+def test_whether_inputs_end_is_read_from_an_export(tmp_path: Path) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    run = models.write_run(tmp_path, data__inputs_add_eos=False, data__vocabulary__extra_ids=20)
+    assert convert.main([str(run), str(first), "--to", "hf"]) == 0
+    assert convert.main([str(first), str(again), "--to", "hf"]) == 0
+    for directory in (first, again):
+        model = mtf.load(directory, progress=False)
+        assert model.inputs_add_eos is False
+        assert model.vocabulary == ByteVocabulary(20)
+    text = ["a question"]
+    assert model.score(text, ["yes"]) == mtf.load(run, progress=False).score(text, ["yes"])
+    assert mtf.load(first, inputs_add_eos=True).inputs_add_eos is True
+
+
+def test_inputs_of_another_hugging_face_directory_end(tmp_path: Path) -> None:
+    hf = models.write_huggingface(tmp_path, "--vocabulary", "byt5")
+    assert load_model(hf).inputs_add_eos is True
+    # T5Tokenizer appends it whatever the files say.
+    file = hf / "tokenizer_config.json"
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({**values, "add_eos_token": False}))
+    (hf / "tokenizer.json").write_text(json.dumps({"post_processor": None}))
+    assert load_model(hf).inputs_add_eos is True
+    without = models.write_huggingface(tmp_path / "other")
+    assert not list(without.glob("*token*"))
+    assert load_model(without, vocabulary="byt5").inputs_add_eos is True
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
