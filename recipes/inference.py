@@ -20,10 +20,13 @@ def infer(
     """Predicts or scores the targets of files, or of a mixture's tasks, with any checkpoint.
 
     The results have T5X's names and form (T5X: `t5x/infer.py`): a line of JSON for each example,
-    in order. Started again after it was killed, it goes on where it was.
+    in order. Started again after it was killed, it goes on where it was. Targets are decoded as by
+    T5X's `EncoderDecoderModel.predict_batch`: by beam search with one beam, which goes on after
+    the first end of sequence as long as a longer text could score better.
 
-    Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`; beams
-    instead of greedy decoding with `--set decoding.method=beam`.
+    Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`; more
+    beams with `--set decoding.num_beams=4`, greedy decoding, which is faster, with
+    `--set decoding.method=greedy`.
     Hardware: any. A model that one device does not hold: `--set partitioner.num_partitions=8`.
     Expect: `RUN_DIR/inference/inputs-predict.jsonl-00000-of-00001`.
 

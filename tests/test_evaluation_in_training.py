@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fiddle as fdl
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import recipes
 from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.data.config import TextFiles
@@ -25,6 +27,7 @@ from mtf.errors import UserError
 from mtf.evaluation.config import InferEval
 from mtf.evaluation.infer_eval import HeldOut, InferenceEvaluator, compare, find_held_out
 from mtf.inference.predictor import Generation
+from mtf.jobs import train_run
 from mtf.run import main
 from mtf.tasks.mixtures import mixture
 from mtf.training.metrics import SUMMARY_METRICS
@@ -134,6 +137,22 @@ def test_each_task_is_compared_with_its_own_targets() -> None:
     # The parameters of each evaluation are used.
     assert evaluator.evaluate(2)["first"] == {"accuracy": 0.0}  # type: ignore[arg-type]
     assert predictor.decoding == decoding
+
+
+def test_texts_are_decoded_as_t5x_decodes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # T5X's infer_eval calls EncoderDecoderModel.predict_batch: beam_search with num_decodes=1.
+    config = recipes.quickstart()
+    config.data.files = str(write_pairs(tmp_path))
+    config.data.task_feature_lengths = {"inputs": 32, "targets": 10}
+    config.evaluator = fdl.Config(InferEval, num_examples=4)
+    predictor = _Scripted({f"{n} {colour}": colour for n in range(7) for colour in COLOURS})
+    monkeypatch.setattr(train_run, "make_predictor", lambda *_: predictor)
+    evaluator = train_run.make_evaluator(fdl.build(config), partitioning=None)  # type: ignore[arg-type]
+    assert evaluator is not None
+    evaluator.evaluate(1)  # type: ignore[arg-type]
+    assert predictor.decoding == Decoding("beam", 10, num_beams=1, length_penalty=0.6)
 
 
 def test_scores_of_one_name_have_their_metric_before_it() -> None:

@@ -86,14 +86,14 @@ def infer(
     batch_size: int = 32,
     partitioner: fdl.Config[PjitPartitioner] | None = None,
 ) -> fdl.Config[Infer]:
-    """Inference over files, or over a mixture or task."""
+    """Inference over files, or over a mixture or task; by T5X's beam search with one beam."""
     return fdl.Config(
         Infer,
         checkpoint=checkpoint,
         files=files,
         mixture_or_task_name=mixture_or_task_name,
         mode=mode,
-        decoding=decoding or fdl.Config(Decoding),
+        decoding=decoding or fdl.Config(Decoding, method="beam", num_beams=1),
         batch_size=batch_size,
         partitioner=partitioner or partitioners.pjit(),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,14 +62,15 @@ class ByteVocabulary:
         return [byte + _NUM_BYTE_SPECIALS for byte in text.encode("utf-8", errors="replace")]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of `ids`; sentinels read `<extra_id_N>`.
+        """Returns the text of `ids` up to the first end of sequence (SeqIO: `Vocabulary.decode`).
 
-        Padding, end of sequence, unknown, ids over the range and bytes that are not UTF-8 vanish.
+        Sentinels read `<extra_id_N>`, which SeqIO drops. Padding, unknown, ids over the range and
+        bytes that are not UTF-8 vanish.
         """
         num_sentinels = self.extra_ids or 256 - _FIRST_BYTE_OUTSIDE_UTF8
         first_sentinel = self.vocab_size - num_sentinels
         parts = bytearray()
-        for i in ids:
+        for i in _up_to(self.eos_id, ids):
             if first_sentinel <= i < self.vocab_size:
                 parts += _sentinel_text(self.vocab_size - 1 - int(i)).encode()
             elif _NUM_BYTE_SPECIALS <= i < first_sentinel:
@@ -134,12 +136,14 @@ class SentencePieceVocabulary:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of `ids`; sentinels read `<extra_id_N>`.
+        """Returns the text of `ids` up to the first end of sequence (SeqIO: `Vocabulary.decode`).
 
-        Padding and end of sequence vanish; ids over the range read as the unknown piece.
+        Sentinels read `<extra_id_N>`. Padding vanishes; ids over the range read as the unknown
+        piece.
         """
-        unk, size, dropped = self.unk_id, self.vocab_size, (self.pad_id, self.eos_id)
-        known = [int(i) if i < size else unk for i in ids if i not in dropped]
+        unk, size = self.unk_id, self.vocab_size
+        before_end = _up_to(self.eos_id, ids)
+        known = [int(i) if i < size else unk for i in before_end if i != self.pad_id]
         text: str = self._model.decode(known)
         return text
 
@@ -153,6 +157,11 @@ class SentencePieceVocabulary:
 
 
 Vocabulary = ByteVocabulary | SentencePieceVocabulary
+
+
+def _up_to(eos_id: int, ids: Iterable[int]) -> Iterable[int]:
+    """Returns the ids before the first end of sequence."""
+    return itertools.takewhile(lambda i: i != eos_id, ids)
 
 
 def _check_extra_ids(extra_ids: int) -> None:

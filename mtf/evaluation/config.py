@@ -22,7 +22,8 @@ class InferEval:
       metrics: names, those of `mtf.evaluation.metrics`; None: those of each task's own that can be
         computed of texts, and accuracy where there is none.
       tasks: names of tasks of the mixture; None: all, but those whose choices are ranked.
-      decoding: how inputs are decoded; None: greedily, as far as targets of training are long.
+      decoding: how inputs are decoded; None: T5X's beam search with one beam, as far as targets of
+        training are long.
     """
 
     period: int = 1000

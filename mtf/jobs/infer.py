@@ -25,7 +25,8 @@ class Infer:
         must be set.
       files: paths or patterns of `.txt`, `.jsonl` or `.tsv` files (see docs/inference.md). This or
         the next must be set.
-      mixture_or_task_name: a mixture, or one task.
+      mixture_or_task_name: a mixture, or one task. Of a ranked task (`*_score_eval`) every answer
+        choice is scored, but an input is decoded once.
       mode: "predict" decodes targets, "score" gives the log-likelihood of the given ones,
         "predict_with_aux" decodes, and gives the scores of what it decoded.
       output_dir: gets `{name}-{mode}.jsonl-00000-of-00001` for each file or task; None:
@@ -34,7 +35,8 @@ class Infer:
       step: which checkpoint of several; None: the latest.
       vocabulary: "t5", "mt5", "byt5" or a SentencePiece model file; None: the checkpoint's own.
       dtype: of parameters and activations.
-      decoding: how targets are decoded.
+      decoding: how targets are decoded; the default is T5X's, beam search with one beam. It is not
+        greedy decoding: see docs/inference.md.
       task_feature_lengths: tokens of inputs, and of the targets that are scored; what is longer is
         cut off and counted.
       inputs_add_eos: whether end of sequence is put behind inputs; None: as the task says, and
@@ -58,7 +60,7 @@ class Infer:
     step: int | None = None
     vocabulary: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
-    decoding: Decoding = Decoding()
+    decoding: Decoding = Decoding(method="beam", num_beams=1)
     task_feature_lengths: dict[str, int] = dataclasses.field(
         default_factory=lambda: {"inputs": 1024, "targets": 256}
     )

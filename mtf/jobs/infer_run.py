@@ -156,10 +156,19 @@ def _task_sources(job: Infer) -> list[_Source]:
         rows = open_split(
             task.dataset, task.subset, task.source_split(job.split), data_dir=job.data_dir
         )
-        requests = functools.partial(_task_requests, task, rows, job.split)
+        requests = functools.partial(_task_requests, _to_read(task, job.mode), rows, job.split)
         add_eos = task.inputs_add_eos if job.inputs_add_eos is None else job.inputs_add_eos
         sources.append(_source(job, task.name, requests, add_eos, task.targets_add_eos))
     return sources
+
+
+def _to_read(task: Task, mode: str) -> Task:
+    """The task whose examples are run: of a ranked one all choices are scored, none is decoded."""
+    from mtf.tasks.prompted import PromptedTask
+
+    if isinstance(task, PromptedTask) and task.kind == "rank" and mode != "score":
+        return task.to_generate()
+    return task
 
 
 def _task_requests(task: Task, rows: Any, split: str) -> Iterator[Request]:

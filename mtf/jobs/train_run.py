@@ -189,14 +189,14 @@ def make_evaluator(job: Train, partitioning: Partitioning) -> InferenceEvaluator
         held_out,
         functools.partial(make_predictor, job, partitioning),
         job.data.vocabulary,
-        job.evaluator.decoding or greedily(job),
+        job.evaluator.decoding or Decoding("beam", _max_length(job), num_beams=1),
         job.evaluator.period,
     )
 
 
-def greedily(job: Train) -> Decoding:
-    """Greedy decoding, as far as the targets of training are long."""
-    return Decoding(max_length=job.data.task_feature_lengths["targets"])
+def _max_length(job: Train) -> int:
+    """How far is decoded: as long as the targets of training."""
+    return job.data.task_feature_lengths["targets"]
 
 
 def make_predictor(job: Train, partitioning: Partitioning, params: t5.Params) -> Predictor:
@@ -239,7 +239,7 @@ def show_samples(job: Train, trainer: Trainer, state: TrainState) -> str:
         return ""
     predictor = make_predictor(job, trainer.partitioning, state.params)
     inputs = [example.inputs.tolist() for example in examples]
-    predictions = predictor.generate(inputs, greedily(job))
+    predictions = predictor.generate(inputs, Decoding(max_length=_max_length(job)))
     vocabulary = job.data.vocabulary
     lines = []
     for example, (predicted, *_) in zip(examples, predictions, strict=True):

@@ -87,6 +87,10 @@ class PromptedTask(Task):
             raise UserError(f"task {self.name} has no answer choices to be ranked")
         return replace(self, name=self.name + SCORE_EVAL, kind="rank")
 
+    def to_generate(self) -> PromptedTask:
+        """Returns the task that this ranked one is the twin of: an example a row."""
+        return replace(self, name=self.prompt_name, kind="generate")
+
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:

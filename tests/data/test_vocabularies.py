@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
 from hypothesis import given
@@ -52,11 +53,29 @@ def test_bytes_keep_every_text(text: str) -> None:
 
 
 def test_bytes_show_sentinels_and_drop_what_is_no_text() -> None:
-    assert ByteVocabulary().decode([100, 258, 101, 257, 1, 102, 0, 2, 9999]) == (
+    assert ByteVocabulary().decode([100, 258, 101, 257, 102, 0, 2, 9999]) == (
         "a<extra_id_0>b<extra_id_1>c"
     )
     assert ByteVocabulary(extra_ids=10).decode([268, 100, 259, 258]) == "<extra_id_0>a<extra_id_9>"
     assert ByteVocabulary().decode([100, 0xC3 + 3, 101]) == "ab"  # half a character
+
+
+def test_nothing_is_decoded_behind_the_end_of_sequence(small_model: str) -> None:
+    # SeqIO's Vocabulary.decode: "Detokenizes int32 iterable to a string, up through first EOS."
+    a, b = (ord(letter) + 3 for letter in "ab")
+    for ids, text in [
+        ([a, 1, b], "a"),
+        ([a, 0, b, 1, 0, a, 1, b], "ab"),
+        ([1, a], ""),
+        ([a, b], "ab"),
+    ]:
+        assert ByteVocabulary().decode(ids) == text
+        assert ByteVocabulary(5).decode(iter(ids)) == text
+    vocabulary = SentencePieceVocabulary(small_model)
+    cat, dog = vocabulary.encode("cat"), vocabulary.encode("dog")
+    assert vocabulary.decode([*cat, 1, *dog]) == "cat"
+    assert vocabulary.decode(np.array([0, *cat, 0, *dog, 0, 1, *dog, 10**6])) == "cat dog"
+    assert vocabulary.decode([1, *dog]) == ""
 
 
 def test_sentinels_descend_from_the_last_id() -> None:

@@ -12,15 +12,22 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fiddle as fdl
 import numpy as np
 import pytest
 
 import mtf
+import recipes
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError
+from mtf.inference.loading import load_model
 from mtf.jobs import Infer
+from mtf.tasks import mixtures
+from mtf.tasks.mixtures import Mixture
 from tests import small
 from tests.conftest import SHARED, needs_shared
+from tests.data.cache.helpers import FRUIT, write_mirror
+from tests.decoding import reference
 from tests.inference import models
 
 TEMPLATES = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
@@ -207,6 +214,57 @@ def test_results_lie_in_the_run_directory(tmp_path: Path) -> None:
     file = write_pairs(tmp_path, 2)
     job(str(run), tmp_path, files=str(file), mode="score", vocabulary=None, output_dir=None).run()
     assert (run / "inference" / "pairs-score.jsonl-00000-of-00001").is_file()
+
+
+def test_a_ranked_task_is_decoded_once_a_row_and_scored_once_a_choice(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = {task.name: task for task in (FRUIT, FRUIT.score_eval())}
+    monkeypatch.setattr(mixtures, "mixture", lambda name, _: Mixture(name, ((tasks[name], None),)))
+    mirror = write_mirror(tmp_path / "mirror")
+
+    def lines_of(name: str, mode: str) -> list[dict[str, Any]]:
+        lengths = {"inputs": 48, "targets": 8}
+        settings = {"mode": mode, "data_dir": mirror, "task_feature_lengths": lengths}
+        job(checkpoint, tmp_path, mixture_or_task_name=name, batch_size=32, **settings).run()
+        return read(tmp_path / "out" / f"{name}-{mode}.jsonl-00000-of-00001")
+
+    predicted = lines_of(f"{FRUIT.name}_score_eval", "predict")
+    # As the task has them that is not ranked: the row's own targets, 20 rows.
+    assert predicted == lines_of(FRUIT.name, "predict")
+    assert [line["inputs"]["targets_pretokenized"] for line in predicted] == ["no", "yes"] * 10
+    scored = lines_of(f"{FRUIT.name}_score_eval", "score")
+    assert [line["inputs"]["targets_pretokenized"] for line in scored] == ["no", "yes"] * 20
+    assert [line["inputs"]["inputs_pretokenized"] for line in scored[::2]] == [
+        line["inputs"]["inputs_pretokenized"] for line in predicted
+    ]
+
+
+def test_targets_are_decoded_by_t5xs_beam_search_with_one_beam(tmp_path: Path) -> None:
+    length, letters = 8, "abcdefgh"
+    parameters = models.writers.random_parameters(**models.SIZES, seed=2)
+    # Sharper, and now and then with an end.
+    parameters["decoder/logits_dense/kernel"] *= 1.5
+    parameters["decoder/logits_dense/kernel"][:, 1] *= 1.5
+    checkpoint = models.writers.write_t5x(tmp_path, parameters)
+    file = tmp_path / "in.txt"
+    file.write_text("".join(f"{letter}\n" for letter in letters))
+    config = recipes.infer(checkpoint=str(checkpoint), files=str(file), mode="predict_with_aux")
+    config.vocabulary, config.output_dir = "byt5", str(tmp_path / "out")
+    config.decoding.max_length = length
+    fdl.build(config).run()
+    lines = read(tmp_path / "out" / "in-predict_with_aux.jsonl-00000-of-00001")
+
+    loaded = load_model(checkpoint, vocabulary="byt5")
+    num_others = 0
+    for letter, line in zip(letters, lines, strict=True):
+        inputs = np.array([ord(letter) + 3, 1], np.int32)
+        log_probs = reference.log_probs_of(loaded.model.network, loaded.params, inputs, length)
+        [(score, tokens)] = reference.beam_t5x(log_probs, length, 1, num_beams=1, alpha=0.6)
+        assert line["prediction"] == loaded.vocabulary.decode(tokens)
+        assert line["aux"]["scores"] == pytest.approx(score, rel=1e-4)
+        num_others += tokens != reference.greedy(log_probs, length, 1)[0]
+    assert num_others
 
 
 @needs_shared

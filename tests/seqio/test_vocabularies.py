@@ -1,0 +1,38 @@
+"""Text of ids, beside SeqIO's vocabularies."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from tests.conftest import needs_shared
+from tests.seqio.helpers import T5_MODEL
+
+pytest.importorskip("seqio")
+
+
+def assert_same_text(vocabulary: Vocabulary, ids: list[int]) -> None:
+    """Decodes random sequences of some ids, of padding and of end of sequence."""
+    from mtf.tasks import seqio_tasks
+
+    theirs: Any = seqio_tasks.seqio_vocabulary(vocabulary)
+    rng = random.Random(0)
+    for _ in range(500):
+        drawn = rng.choices([*rng.choices(ids, k=20), 0, 1], k=rng.randrange(30))
+        assert vocabulary.decode(drawn) == theirs.decode(drawn), drawn
+
+
+@pytest.mark.parametrize("extra_ids", [0, 20])
+def test_bytes(extra_ids: int) -> None:
+    # The last eleven bytes and the extra ids are shown as sentinels here, and dropped there.
+    assert_same_text(ByteVocabulary(extra_ids), [*range(248), 300, 5000])
+
+
+@needs_shared
+@pytest.mark.parametrize("extra_ids", [0, 100])
+def test_pieces(extra_ids: int) -> None:
+    vocabulary = SentencePieceVocabulary(str(T5_MODEL), extra_ids)
+    assert_same_text(vocabulary, [*range(vocabulary.vocab_size + 20)])
