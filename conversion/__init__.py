@@ -1,6 +1,6 @@
 """Checkpoint formats, tensor by tensor. Imports neither `mtf` nor `recipes`."""
 
-from conversion.architecture import Architecture, infer_architecture
+from conversion.architecture import Architecture, check_unrolled, infer_architecture
 from conversion.checkpoint import list_checkpoints, open_checkpoint
 from conversion.errors import ConversionError, IncompleteCheckpoint
 from conversion.tensor import Checkpoint, Tensor
@@ -11,6 +11,7 @@ __all__ = [
     "ConversionError",
     "IncompleteCheckpoint",
     "Tensor",
+    "check_unrolled",
     "infer_architecture",
     "list_checkpoints",
     "open_checkpoint",

@@ -10,12 +10,6 @@ from conversion.tensor import Checkpoint, Tensor
 
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/")
 
-SCANNED = (
-    "its layers are stacked in one array each (T5X's scalable_t5, used for umT5), with a relative "
-    "position bias of its own in every layer. That is another network than T5, mT5 or ByT5, "
-    "whose layers share one bias, and it is not supported yet"
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
@@ -50,8 +44,7 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     tensors = checkpoint.parameters()
     if not tensors:
         raise ConversionError(f"{checkpoint.path} has no parameters (no tensor under target/).")
-    if any(name.startswith(("encoder/encoder/", "decoder/decoder/")) for name in tensors):
-        raise ConversionError(f"{checkpoint.path} cannot be used here: {SCANNED}.")
+    check_unrolled(checkpoint)
 
     vocab_size, emb_dim = _shape(checkpoint, tensors, "token_embedder/embedding", 2)
     num_heads, num_buckets = _shape(checkpoint, tensors, "encoder/relpos_bias/rel_embedding", 2)
@@ -79,6 +72,24 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         logits_via_embedding="decoder/logits_dense/kernel" not in tensors,
         relative_attention_num_buckets=num_buckets,
     )
+
+
+def check_unrolled(checkpoint: Checkpoint) -> None:
+    """Checks that a checkpoint is not one of T5X's scanned network.
+
+    Raises:
+      ConversionError: it is; says what that is and what can be used.
+    """
+    scanned = ("encoder/encoder/", "decoder/decoder/")
+    if any(name.startswith(scanned) for name in checkpoint.parameters()):
+        raise ConversionError(
+            f"{checkpoint.path} is a checkpoint of T5X's scanned network (scalable_t5, used for "
+            "umT5): its layers are stacked along axis 1 of each array, and every layer has a "
+            "relative position bias of its own. T5, mT5 and ByT5 share one bias among their "
+            "layers, so this is another network, which is not supported yet. Use a checkpoint of "
+            "the network that is not scanned (t5x/examples/t5), such as the released t5_1_1_* "
+            "and mt5_*."
+        )
 
 
 def _shape(

@@ -88,7 +88,8 @@ def restore_state(
       fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
-      UserError: the checkpoint lacks tensors, or has them in other shapes; names them all.
+      UserError: the checkpoint lacks tensors, or has them in other shapes; names them all, or
+        says that it is of T5X's scanned network.
     """
     try:
         checkpoint = conversion.open_checkpoint(path)
@@ -108,6 +109,10 @@ def restore_state(
             _plan(name, shape.shape, checkpoint, assignment_map, fallback_to_scratch, problems)
         )
     if problems:
+        try:
+            conversion.check_unrolled(checkpoint)
+        except conversion.ConversionError as error:
+            raise UserError(str(error)) from error
         problems.sort(key=lambda line: not line.startswith("target/"))  # parameters first
         shown = problems[:8] + ([f"… and {len(problems) - 8} more"] if len(problems) > 8 else [])
         raise UserError(
