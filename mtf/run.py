@@ -193,13 +193,17 @@ def _main(options: argparse.Namespace, command: str) -> int:
     config, problems = config_lib.try_overrides(config, overrides)
     problems += config_lib.find_problems(config)
     shown = _only_shows(options)
-    if problems and shown:
+    runs = options.dry_run or not shown
+    if problems and runs:
+        problems += config_lib.find_refusals(config)
+    elif problems:
         # What is still missing does not keep anyone from looking at the rest.
         problems = [p for p in problems if not p.startswith("Missing required values")]
     if problems:
         raise UserError(config_lib.summarize(problems))
     if shown:
         _show(config, name, options)
+    if not runs:
         return 0
     return _run(config, name, options, command)
 

@@ -142,6 +142,25 @@ def test_dry_run_writes_nothing(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_dry_run_beside_print_shows_both(run: Run, tmp_path: Path) -> None:
+    status, out, _ = run(SMALL, "--dry-run", "--print", "flat", "--set", "train_steps=5")
+    assert status == 0
+    assert "train_steps = 5\n" in out
+    assert out.endswith("a job of 5 steps\n")
+    assert run("tests.config.example.unfinished", "--print", "flat", "--dry-run")[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_kinds_of_mistakes_are_reported_at_once(run: Run) -> None:
+    overrides = ("batch_sise=3", "train_steps=1e6", "model.network.num_heads=5")
+    status, _, err = run(SMALL, "--set", *overrides)
+    assert status == 2
+    assert "3 mistakes" in err
+    assert "Did you mean batch_size?" in err
+    assert "Write 1000000." in err
+    assert "model.network: emb_dim 64 is no multiple of num_heads 5." in err
+
+
 def test_job_without_a_run_directory(run: Run, tmp_path: Path) -> None:
     assert run("tests.config.example.plain(size=3)")[1] == "plain 3\n"
     assert list(tmp_path.iterdir()) == []

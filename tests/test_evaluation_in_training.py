@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 import recipes
 from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager
+from mtf.config import apply_overrides, build, resolve
 from mtf.data.config import TextFiles
 from mtf.data.examples import Example
 from mtf.data.vocabularies import ByteVocabulary
@@ -227,6 +229,27 @@ def test_bad_settings_for_files(tmp_path: Path) -> None:
         find_held_out(data, InferEval(metrics=("f1",)))
 
 
+@pytest.mark.parametrize(
+    ("metric", "package"), [("bleu", "sacrebleu"), ("rouge", "rouge_score"), ("accuracy", None)]
+)
+def test_a_library_that_a_metric_needs_is_looked_for_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, package: str | None
+) -> None:
+    """Not at the first evaluation, when steps have been trained that are lost then."""
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    monkeypatch.setitem(sys.modules, "rouge_score", None)
+    monkeypatch.delitem(sys.modules, "rouge_score.rouge_scorer", raising=False)
+    lengths = {"inputs": 32, "targets": 16}
+    files = str(write_pairs(tmp_path))
+    data = TextFiles(vocabulary=BYTES, task_feature_lengths=lengths, files=files)
+    settings = InferEval(metrics=(metric,))
+    if package is None:
+        assert find_held_out(data, settings)
+        return
+    with pytest.raises(UserError, match=rf"{metric} needs the package {package}.*mtf-jax\[eval\]"):
+        find_held_out(data, settings)
+
+
 # ------------------------------------------------------------------------------ best checkpoints
 
 
@@ -319,6 +342,16 @@ def test_what_can_be_monitored_is_what_is_written(folder: Path) -> None:
     assert {*SUMMARY_METRICS, "step"} == set(first)
     (first, *_) = small.read_metrics(folder / "whole", "train")
     assert {*SUMMARY_METRICS} <= set(first)
+
+
+def test_a_metric_of_data_without_an_example_is_not_monitored(tmp_path: Path) -> None:
+    name = "training_eval/held_out/loss"
+    arguments_ = arguments("pairs.jsonl", checkpoint__save__metric_name_to_monitor=name)
+    config = resolve(arguments_[0])
+    job = build(apply_overrides(config, arguments_[2:]))
+    train_run.check_monitored(job, {"held_out": lambda: iter([{}])}, None)
+    with pytest.raises(UserError, match=f"{name}' would never be measured: the data have no exam"):
+        train_run.check_monitored(job, {"held_out": lambda: iter(())}, None)
 
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [

@@ -4,7 +4,7 @@ Nothing here knows of training, and nothing here imports jax.
 """
 
 from mtf.config.calls import resolve
-from mtf.config.checks import build, check, find_problems
+from mtf.config.checks import build, check, find_problems, find_refusals
 from mtf.config.codegen import as_python
 from mtf.config.diff import Change, diff
 from mtf.config.lookup import Listing, list_recipes, recipe_name
@@ -38,6 +38,7 @@ __all__ = [
     "diff",
     "dump_json",
     "find_problems",
+    "find_refusals",
     "in_run_directory",
     "list_recipes",
     "load_config",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 
@@ -17,37 +17,77 @@ def find_problems(config: fdl.Config) -> list[str]:
     wrong: list[str] = []
     missing: list[str] = []
     for path, node in sorted_components(config):
-        target = fdl.get_callable(node)
-        hints = types.type_hints(target)
-        known = tree.parameters(node)
-        for field, value in node.__arguments__.items():
-            where = format_path((*path, field))
-            if field not in known and isinstance(field, str) and not tree.takes_any_name(node):
-                wrong.append(
-                    f"{where}: {types.qualified_name(target)} has no field {field}."
-                    f"{did_you_mean(field, known)}"
-                )
-                continue
-            try:
-                types.convert(value, hints.get(str(field), Any))
-            except types.Mismatch as mismatch:
-                reasons = tree.field_metadata(node, str(field)).get("refused", {})
-                reason = reasons.get(value, mismatch) if isinstance(value, str) else mismatch
-                wrong.append(
-                    f"{where}: {reason} (It comes from {provenance.of_field(node, field)}.)"
-                )
-        if isinstance(node, fdl.Partial):
-            continue
-        for field, parameter in known.items():
-            required = parameter.default is parameter.empty and field not in node.__arguments__
-            if required or node.__arguments__.get(field) is fdl.NO_VALUE:
-                declared = types.describe(hints.get(field, Any))
-                missing.append(f"{format_path((*path, field))} ({declared})")
+        found = _node_problems(path, node)
+        wrong += found.wrong
+        missing += found.missing
     if missing:
         wrong.append(
             "Missing required values; set each with --set PATH=VALUE:\n  " + "\n  ".join(missing)
         )
     return wrong
+
+
+def find_refusals(config: fdl.Config) -> list[str]:
+    """Returns what components say against their own values, each with its full path.
+
+    A component whose own fields have problems, or one inside which something is refused, is left
+    out: what it would say may only follow from that.
+    """
+    problems: list[str] = []
+    refused: set[int] = set()
+    for path, node in tree.components(config):
+        inside = {id(inner) for _, inner in tree.components(list(node.__arguments__.values()))}
+        if refused & inside or any(_node_problems(path, node)):
+            refused.add(id(node))
+            continue
+        try:
+            fdl.build(node)
+        except UserError as error:
+            refused.add(id(node))
+            # Fiddle appends its own context to the text; the path says the same, shorter.
+            text = str(getattr(error, "proxy_base_exception", error))
+            where = format_path(path)
+            named = not path or text.startswith((f"{where}.", f"{where}:"))
+            problems.append(text if named else f"{where}: {text}")
+    return problems
+
+
+class _Found(NamedTuple):
+    """What is wrong with the fields of one component, and which of them are missing."""
+
+    wrong: list[str]
+    missing: list[str]
+
+
+def _node_problems(path: tuple[Any, ...], node: fdl.Buildable) -> _Found:
+    target = fdl.get_callable(node)
+    hints = types.type_hints(target)
+    known = tree.parameters(node)
+    found = _Found([], [])
+    for field, value in node.__arguments__.items():
+        where = format_path((*path, field))
+        if field not in known and isinstance(field, str) and not tree.takes_any_name(node):
+            found.wrong.append(
+                f"{where}: {types.qualified_name(target)} has no field {field}."
+                f"{did_you_mean(field, known)}"
+            )
+            continue
+        try:
+            types.convert(value, hints.get(str(field), Any))
+        except types.Mismatch as mismatch:
+            reasons = tree.field_metadata(node, str(field)).get("refused", {})
+            reason = reasons.get(value, mismatch) if isinstance(value, str) else mismatch
+            found.wrong.append(
+                f"{where}: {reason} (It comes from {provenance.of_field(node, field)}.)"
+            )
+    if isinstance(node, fdl.Partial):
+        return found
+    for field, parameter in known.items():
+        required = parameter.default is parameter.empty and field not in node.__arguments__
+        if required or node.__arguments__.get(field) is fdl.NO_VALUE:
+            declared = types.describe(hints.get(field, Any))
+            found.missing.append(f"{format_path((*path, field))} ({declared})")
+    return found
 
 
 def sorted_components(config: fdl.Config) -> list[tuple[tuple[Any, ...], fdl.Buildable]]:
@@ -90,30 +130,10 @@ def build(config: fdl.Config) -> Any:
       UserError: all mistakes in one message; one that a component finds in its own values stands
         under the component's path.
     """
-    check(config)
-    try:
-        return fdl.build(config)
-    except UserError:
-        problems = _refusals(config)
-    raise UserError(summarize(problems))
-
-
-def _refusals(config: fdl.Config) -> list[str]:
-    """Builds every component by itself, children first, and returns who refused and why."""
-    problems: list[str] = []
-    refused: set[int] = set()
-    for path, node in tree.components(config):
-        inside = {id(inner) for _, inner in tree.components(list(node.__arguments__.values()))}
-        if refused & inside:
-            refused.add(id(node))
-            continue
+    problems = find_problems(config)
+    if not problems:
         try:
-            fdl.build(node)
-        except UserError as error:
-            refused.add(id(node))
-            # Fiddle appends its own context to the text; the path says the same, shorter.
-            text = str(getattr(error, "proxy_base_exception", error))
-            where = format_path(path)
-            named = not path or text.startswith((f"{where}.", f"{where}:"))
-            problems.append(text if named else f"{where}: {text}")
-    return problems
+            return fdl.build(config)
+        except UserError:
+            pass
+    raise UserError(summarize([*problems, *find_refusals(config)]))

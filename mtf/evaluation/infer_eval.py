@@ -115,9 +115,17 @@ def find_held_out(data: Data, settings: InferEval) -> list[HeldOut]:
     """Opens what is evaluated during training on `data`.
 
     Raises:
-      UserError: there is no held-out example, no task or metric of a name, or a metric compares
-        classes and there are none, or not the templates that say which they are.
+      UserError: there is no held-out example, no task or metric of a name, a metric compares
+        classes and there are none, or not the templates that say which they are; or the library
+        that computes a metric is not installed.
     """
+    found = _find_held_out(data, settings)
+    for name in dict.fromkeys(name for each in found for name in each.metrics):
+        metrics.require(name)
+    return found
+
+
+def _find_held_out(data: Data, settings: InferEval) -> list[HeldOut]:
     for name in settings.metrics or ():
         if metrics.find(name).compares == "example":
             raise UserError(

@@ -104,7 +104,7 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> 
 
     Targets are texts, or as many references for each prediction.
     """
-    sacrebleu = _library("sacrebleu", "bleu")
+    sacrebleu = _library("bleu")
     references = [[t] if isinstance(t, str) else list(t) for t in targets]
     found = sacrebleu.corpus_bleu(
         list(predictions),
@@ -124,7 +124,7 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> Scores:
     A line is a sentence, and so is what ends with " . ". T5's `rouge` takes the middle of a
     bootstrap, which varies from call to call, where this takes the mean (T5's `rouge_mean`).
     """
-    scorer = _library("rouge_score.rouge_scorer", "rouge").RougeScorer(_ROUGE)
+    scorer = _library("rouge").RougeScorer(_ROUGE)
     sums: dict[str, float] = defaultdict(float)
     for target, prediction in zip(targets, predictions, strict=True):
         found = scorer.score(target=_one_a_line(target), prediction=_one_a_line(prediction))
@@ -196,7 +196,7 @@ def mean_3class_f1(targets: Sequence[int], predictions: Sequence[int]) -> Scores
 
 def matthews_corrcoef(targets: Sequence[int], predictions: Sequence[int]) -> Scores:
     """Matthews' correlation of classes."""
-    sklearn = _library("sklearn.metrics", "matthews_corrcoef")
+    sklearn = _library("matthews_corrcoef")
     found = sklearn.matthews_corrcoef(list(targets), list(predictions))
     return {"matthews_corrcoef": 100 * float(found)}
 
@@ -235,19 +235,19 @@ def multirc_exact_match(targets: Sequence[Mapping[str, Any]], predictions: Seque
 
 def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
     """Pearson's correlation of numbers; a text that is no number counts as -1."""
-    stats = _library("scipy.stats", "pearson_corrcoef")
+    stats = _library("pearson_corrcoef")
     return {"pearson_corrcoef": 100 * float(stats.pearsonr(*_numbers(targets, predictions))[0])}
 
 
 def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
     """Spearman's correlation of numbers; a text that is no number counts as -1."""
-    stats = _library("scipy.stats", "spearman_corrcoef")
+    stats = _library("spearman_corrcoef")
     return {"spearman_corrcoef": 100 * float(stats.spearmanr(*_numbers(targets, predictions))[0])}
 
 
 def edit_distance(targets: Sequence[str], predictions: Sequence[str]) -> Scores:
     """Words to insert, delete or replace, in lower case (nltk)."""
-    nltk = _library("nltk.metrics.distance", "edit_distance")
+    nltk = _library("edit_distance")
     found = [
         nltk.edit_distance(_split_words(target), _split_words(prediction))
         for target, prediction in zip(targets, predictions, strict=True)
@@ -304,8 +304,29 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def _library(module: str, metric: str) -> Any:
-    return import_extra(module, f"metric {metric}", extra="eval")
+# Metric → what computes it, of the extra `eval`.
+_LIBRARIES = {
+    "bleu": "sacrebleu",
+    "rouge": "rouge_score.rouge_scorer",
+    "matthews_corrcoef": "sklearn.metrics",
+    "pearson_corrcoef": "scipy.stats",
+    "spearman_corrcoef": "scipy.stats",
+    "edit_distance": "nltk.metrics.distance",
+}
+
+
+def require(name: str) -> None:
+    """Imports the library that computes a metric, where it needs one.
+
+    Raises:
+      UserError: it is not installed; says how to install it.
+    """
+    if name in _LIBRARIES:
+        _library(name)
+
+
+def _library(metric: str) -> Any:
+    return import_extra(_LIBRARIES[metric], f"metric {metric}", extra="eval")
 
 
 def _percent_equal(targets: Sequence[Any], predictions: Sequence[Any]) -> float:

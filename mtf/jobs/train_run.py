@@ -51,7 +51,7 @@ def run(job: Train) -> TrainResult:
     batches = loader.make_train_iterator(job.data, **shard)
     evaluations = loader.make_evaluations(job.data, **shard)
     evaluator = make_evaluator(job, partitioning)
-    check_monitored(job, tuple(evaluations), evaluator)
+    check_monitored(job, evaluations, evaluator)
     assert job.model_dir is not None
     run_dir = Path(job.model_dir)
     state = starting_state(job, trainer, run_dir)
@@ -212,7 +212,7 @@ def make_predictor(job: Train, partitioning: Partitioning, params: t5.Params) ->
 
 
 def check_monitored(
-    job: Train, evaluations: tuple[str, ...], evaluator: InferenceEvaluator | None
+    job: Train, evaluations: loop.Evaluations, evaluator: InferenceEvaluator | None
 ) -> None:
     """Refuses to keep the best checkpoints by a metric that the run does not measure.
 
@@ -230,6 +230,14 @@ def check_monitored(
             f"checkpoint.save.metric_name_to_monitor: this run measures no {name}; expected a "
             f"metric of {', '.join(measured)}.{did_you_mean(name, names)}"
         )
+    for place, batches in evaluations.items():
+        if name is None or not name.startswith(f"training_eval/{place}/"):
+            continue
+        if next(iter(batches()), None) is None:  # Then nothing would be measured.
+            raise UserError(
+                f"checkpoint.save.metric_name_to_monitor {name!r} would never be measured: the "
+                f"data have no example to evaluate on as {place}."
+            )
 
 
 def show_samples(job: Train, trainer: Trainer, state: TrainState) -> str:

@@ -54,6 +54,24 @@ def test_component_refusals_name_their_paths() -> None:
     assert len(message.splitlines()) == 3
 
 
+def test_wrong_values_are_reported_with_wrong_types_and_what_is_missing() -> None:
+    """A component whose own types are wrong, or whose part is refused, is not asked."""
+    config = config_lib.apply_overrides(
+        example.small(), ["model.network.num_heads=5", "optimizer.learning_rate=-1"]
+    )
+    config.model.z_loss = None
+    del config.train_steps
+    with pytest.raises(UserError) as caught:
+        config_lib.build(config)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "4 mistakes:"
+    assert lines[1].startswith("  model.z_loss: expected float, got None.")
+    assert "train_steps (int)" in lines[3]
+    assert lines[4] == "  model.network: emb_dim 64 is no multiple of num_heads 5."
+    assert lines[5] == "  optimizer: learning_rate must be positive, not -1.0."
+    assert len(lines) == 6
+
+
 def test_list_in_a_recipe_becomes_the_declared_tuple() -> None:
     config = example.small()
     config.model.network.mlp_activations = ["relu"]
