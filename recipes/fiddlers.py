@@ -154,7 +154,9 @@ def _has_field(config: fdl.Config, name: str) -> bool:
 
 
 def _start_step(config: fdl.Config) -> int:
-    """The step of the checkpoint that a run starts from, as its name says; 0 from scratch."""
+    """The step of the checkpoint that a run starts from, as the recipe or its name says; else 0."""
     restore: Any = config.checkpoint.restore
+    if restore and restore.step is not None:
+        return int(restore.step)
     found = restore and re.search(r"checkpoint_(\d+)/?$", restore.path)
     return int(found[1]) if found else 0

@@ -16,13 +16,14 @@ from mtf import builders
 from mtf.jobs import Train
 
 _ADAPTATION_STEPS = 100_000
+_FINETUNING_STEPS = 125_000
 
 
 def mt0_small(
     cache_dir: str | None = None,
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
-    train_steps: int = 1_125_000,
+    train_steps: int | None = None,
 ) -> fdl.Config[Train]:
     """mT0 small (300M): T0++'s prompts on mT5, as the project's page has it.
 
@@ -39,7 +40,7 @@ def mt0_base(
     cache_dir: str | None = None,
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
-    train_steps: int = 1_125_000,
+    train_steps: int | None = None,
 ) -> fdl.Config[Train]:
     """mT0 base (580M): T0++'s prompts on mT5, as the project's page has it.
 
@@ -56,7 +57,7 @@ def mt0_large(
     cache_dir: str | None = None,
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
-    train_steps: int = 1_125_000,
+    train_steps: int | None = None,
 ) -> fdl.Config[Train]:
     """mT0 large (1.2B): T0++'s prompts on mT5, as the project's page has it.
 
@@ -73,7 +74,7 @@ def mt0_xl(
     cache_dir: str | None = None,
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
-    train_steps: int = 1_125_000,
+    train_steps: int | None = None,
 ) -> fdl.Config[Train]:
     """mT0 XL (3.7B): T0++'s prompts on mT5, as the project's page has it.
 
@@ -90,7 +91,7 @@ def mt0_xxl(
     cache_dir: str | None = None,
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
-    train_steps: int = 1_125_000,
+    train_steps: int | None = None,
 ) -> fdl.Config[Train]:
     """mT0 XXL (13B): T0++'s prompts on mT5, as the project's page has it.
 
@@ -126,7 +127,8 @@ def mt0_xxl(
       cache_dir: what `python -m mtf.cache` has written; None: render and tokenise through SeqIO.
       vocabulary: mT5's SentencePiece model.
       checkpoint: another start, such as a local copy.
-      train_steps: the last step, those of the start included.
+      train_steps: the last step, those of the start included; None: 125,000 after the start,
+        1,125,000 from the released one.
     """
     return _train("xxl", 4, cache_dir, vocabulary, checkpoint, train_steps)
 
@@ -177,7 +179,7 @@ def mt0_xxl_xmtf(
             pack=False,
         ),
         optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
-        train_steps=builders.checkpoint.RELEASED_STEPS[start] + finetuning_steps,
+        train_steps=builders.checkpoint.start_step(start, checkpoint) + finetuning_steps,
         batch_size=512,
         trainer=builders.trainer.trainer(num_microbatches=16),
         partitioner=builders.partitioner.pjit(num_partitions=4),
@@ -246,11 +248,15 @@ def mt5_lm_adapt(
             objective=builders.data.prefix_lm(),
             inputs_add_eos=False,
         )
+    first_step = builders.checkpoint.start_step(start, checkpoint)
+    schedule = builders.schedule.rsqrt(1.0, warmup_steps=10_000)
+    if not first_step:  # The steps of the start count all the same.
+        schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[start]
     return builders.job.train(
         model=_mt5(size, dropout_rate=0.0),
         data=data,
-        optimizer=builders.optimizer.adafactor(builders.schedule.rsqrt(1.0, warmup_steps=10_000)),
-        train_steps=builders.checkpoint.RELEASED_STEPS[start] + _ADAPTATION_STEPS,
+        optimizer=builders.optimizer.adafactor(schedule),
+        train_steps=first_step + _ADAPTATION_STEPS,
         batch_size=2048,
         partitioner=builders.partitioner.pjit(4 if size in ("xl", "xxl") else 1),
         checkpoint=builders.checkpoint.checkpoint(
@@ -265,8 +271,11 @@ def _train(
     cache_dir: str | None,
     vocabulary: str,
     checkpoint: str | None,
-    train_steps: int,
+    train_steps: int | None,
 ) -> fdl.Config[Train]:
+    start = f"mt5_{size}"
+    if train_steps is None:
+        train_steps = builders.checkpoint.start_step(start, checkpoint) + _FINETUNING_STEPS
     return builders.job.train(
         model=_mt5(size, dropout_rate=0.1),
         data=builders.data.task_mixture(
@@ -283,7 +292,7 @@ def _train(
         trainer=builders.trainer.trainer(eval_period=None),
         partitioner=builders.partitioner.pjit(num_partitions),
         checkpoint=builders.checkpoint.checkpoint(
-            period=5000, restore=builders.checkpoint.start(f"mt5_{size}", checkpoint)
+            period=5000, restore=builders.checkpoint.start(start, checkpoint)
         ),
     )
 

@@ -115,12 +115,13 @@ def ro_mt5_base(
         files=files,
         normalization=normalization,
         targets_length=256,
-        train_steps=2_000_000,
+        train_steps=1_000_000,
         learning_rate=0.4,
         num_partitions=2,
         period=25_000,
         keep=3,
-        restore=builders.checkpoint.start("mt5_base", checkpoint),
+        start="mt5_base",
+        checkpoint=checkpoint,
     )
 
 
@@ -148,12 +149,13 @@ def ro_mt5_large(
         files=files,
         normalization=normalization,
         targets_length=512,
-        train_steps=1_500_000,
+        train_steps=500_000,
         learning_rate=0.5,
         num_partitions=2,
         period=10_000,
         keep=3,
-        restore=builders.checkpoint.start("mt5_large", checkpoint),
+        start="mt5_large",
+        checkpoint=checkpoint,
     )
 
 
@@ -173,8 +175,17 @@ def _pretrain(
     num_partitions: int,
     period: int,
     keep: int,
-    restore: fdl.Config | None = None,
+    start: str | None = None,
+    checkpoint: str | None = None,
 ) -> fdl.Config[Train]:
+    """`train_steps` are those after the released checkpoint `start`, or another in its place."""
+    schedule = builders.schedule.rsqrt(learning_rate, warmup_steps=10_000)
+    restore = None
+    if start is not None:
+        restore = builders.checkpoint.start(start, checkpoint)
+        train_steps += restore.step
+        if not restore.step:  # The steps of the start count all the same.
+            schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[start]
     data: builders.job.Data
     if files is None:
         data = builders.data.hub_stream(
@@ -197,9 +208,7 @@ def _pretrain(
     return builders.job.train(
         model=model,
         data=data,
-        optimizer=builders.optimizer.adafactor(
-            builders.schedule.rsqrt(learning_rate, warmup_steps=10_000)
-        ),
+        optimizer=builders.optimizer.adafactor(schedule),
         train_steps=train_steps,
         batch_size=128,
         trainer=builders.trainer.trainer(eval_period=1000, eval_steps=20),

@@ -237,7 +237,7 @@ def _train(
         model=model,
         data=_mixture(mixture, cache_dir, vocabulary),
         optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
-        train_steps=builders.checkpoint.RELEASED_STEPS[start] + _FINETUNING_STEPS,
+        train_steps=builders.checkpoint.start_step(start, checkpoint) + _FINETUNING_STEPS,
         batch_size=batch_size,
         trainer=builders.trainer.trainer(
             num_microbatches=_num_microbatches(batch_size), eval_period=None

@@ -193,7 +193,7 @@ def t5_1_1_finetune(
         model=model,
         data=data,
         optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
-        train_steps=builders.checkpoint.RELEASED_STEPS[start] + finetuning_steps,
+        train_steps=builders.checkpoint.start_step(start, checkpoint) + finetuning_steps,
         batch_size=128,
         trainer=builders.trainer.trainer(eval_period=1000, eval_steps=20),
         partitioner=builders.partitioner.pjit(8 if size in ("xl", "xxl") else 1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Literal
 
 import fiddle as fdl
@@ -9,6 +11,7 @@ import fiddle as fdl
 from mtf.checkpoints.config import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.errors import UserError, did_you_mean
 
+_STEP = re.compile(r"checkpoint_(\d+)")
 _SIZES = ("small", "base", "large", "xl", "xxl")
 
 # Google's checkpoints in T5X's layout (T5X: docs/models.md) → their step.
@@ -59,5 +62,31 @@ def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
 
 
 def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
-    """What a recipe starts from: a released checkpoint, unless another's `path` is given."""
-    return released(name) if path is None else restore(path)
+    """What a recipe starts from: a released checkpoint, unless another's `path` is given.
+
+    The run is refused if it turns out to be of another step than `start_step` says.
+    """
+    config = released(name) if path is None else restore(path)
+    config.step = start_step(name, path)
+    return config
+
+
+def start_step(name: str, path: str | None = None) -> int:
+    """The step of what `start(name, path)` starts from, from which a recipe counts its own.
+
+    A Hugging Face directory has no step: 0. Otherwise the name `checkpoint_STEP` says it, or the
+    latest such name in the directory. Where none does, it is taken to be a copy of the released
+    checkpoint.
+    """
+    if path is None:
+        return RELEASED_STEPS[name]
+    local = Path(path).expanduser()
+    if local.is_dir():
+        from conversion.huggingface_reader import is_huggingface
+
+        if is_huggingface(local):
+            return 0
+    inside = [*local.glob("checkpoint_*"), *local.glob("checkpoints/checkpoint_*")]
+    matches = (_STEP.fullmatch(each.name) for each in (local, *inside))
+    steps = [int(match[1]) for match in matches if match]
+    return max(steps, default=RELEASED_STEPS[name])

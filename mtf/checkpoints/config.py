@@ -96,16 +96,21 @@ class RestoreCheckpointConfig:
         called there; replacement None leaves it as initialised.
       fallback_to_scratch: tensors that the checkpoint lacks stay as initialised, instead of being
         an error.
+      step: the step that the checkpoint is expected to be of, from which the recipe has counted
+        `train_steps`; another one is refused. A Hugging Face directory is at step 0. None: any.
     """
 
     path: str
     mode: Literal["specific", "latest", "all"] = "latest"
     assignment_map: tuple[tuple[str, str | None], ...] = ()
     fallback_to_scratch: bool = False
+    step: int | None = dataclasses.field(default=None, metadata={"on_resume": "may change"})
 
     def __post_init__(self) -> None:
         if self.mode not in ("specific", "latest", "all"):
             raise UserError(f"mode must be 'specific', 'latest' or 'all', not {self.mode!r}.")
+        if self.step is not None and self.step < 0:
+            raise UserError(f"step must be at least 0 or None, not {self.step}.")
         for pattern, _ in self.assignment_map:
             try:
                 re.compile(pattern)

@@ -146,7 +146,8 @@ def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
     """The state to begin with: the run's own latest checkpoint, else the configured one, else new.
 
     Raises:
-      UserError: the checkpoint does not fit the model; names the tensors and both shapes.
+      UserError: the checkpoint does not fit the model, with the tensors and both shapes; or it is
+        of another step than the configuration says.
     """
     read = functools.partial(
         restore_state,
@@ -160,11 +161,21 @@ def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
     restore = job.checkpoint.restore
     if restore is None:
         return trainer.init_state()
-    return read(
+    state = read(
         checkpoint_paths(restore)[-1],
         assignment_map=restore.assignment_map,
         fallback_to_scratch=restore.fallback_to_scratch,
     )
+    step = int(state.step)
+    if restore.step not in (None, step):
+        steps = job.train_steps - restore.step
+        raise UserError(
+            f"checkpoint.restore.step is {restore.step}, but {restore.path} is at step {step}: up "
+            f"to train_steps {job.train_steps} there would be {job.train_steps - step} steps, not "
+            f"{steps}. For {steps} steps: --set checkpoint.restore.step={step} "
+            f"train_steps={step + steps}"
+        )
+    return state
 
 
 def latest_checkpoint(run_dir: Path) -> Path | None:
