@@ -19,8 +19,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from mtf.checkpoints import finite
 from mtf.checkpoints.config import SaveCheckpointConfig
-from mtf.errors import UserError
+from mtf.errors import RunError, UserError
 from mtf.training.train_state import TrainState, to_unrolled
 
 STEP_PREFIX = "checkpoint"
@@ -37,6 +38,10 @@ def state_dict(state: TrainState) -> dict[str, Any]:
         "target": state.params,
         "state": {"step": state.step, "param_states": state.param_states},
     }
+
+
+class StateNotFiniteError(RunError):
+    """A state was to be saved that holds NaN or infinity."""
 
 
 class NewestAndBest:
@@ -134,14 +139,26 @@ class CheckpointManager:
 
         A step that has a complete checkpoint already is left as it is.
 
+        A state that is not finite is never saved, so it cannot push a good one out.
+
         Args:
           step: of the state.
           state: parameters and optimizer state.
           data_state: of this process's data iterator.
-          metrics: what was measured at this step: "KIND/…/NAME" → value.
+          metrics: what was measured at this step: "KIND/…/NAME" → value. What is not finite
+            counts as not measured.
+
+        Raises:
+          StateNotFiniteError: the state holds NaN or infinity.
         """
         if step in self._manager.all_steps():
             return
+        bad = finite.not_finite(finite.flat_names(state_dict(state)))
+        if bad:
+            raise StateNotFiniteError(
+                f"step {step}: the state is not finite, and so not saved: NaN or infinity in "
+                f"{finite.shown(bad)}."
+            )
         tree = state_dict(self._unroll(state) if self._stacked else state)
         save_args = jax.tree.map(lambda _: ocp.SaveArgs(), tree)
         dtype = jnp.dtype(self.config.dtype)
@@ -152,7 +169,7 @@ class CheckpointManager:
                 state=ocp.args.PyTreeSave(tree, save_args=save_args),
                 data=ocp.args.JsonSave(_gather(data_state)),
             ),
-            metrics=dict(metrics or {}),
+            metrics={k: v for k, v in (metrics or {}).items() if math.isfinite(v)},
             force=True,
         )
 

@@ -13,6 +13,7 @@ import numpy as np
 
 import conversion
 from mtf.checkpoints.config import RestoreCheckpointConfig
+from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.manager import state_dict
 from mtf.errors import UserError, did_you_mean
 from mtf.training.train_state import TrainState
@@ -83,31 +84,32 @@ def restore_state(
       path: a checkpoint of any layout that `conversion` opens.
       shapes: of the state in memory, stacked or unrolled.
       shardings: of the same.
-      initial: gives a fresh state, for what is not read; called only if there is such.
+      initial: gives a fresh state, for what is not read; called only if there is such. Of a
+        stacked tensor single layers may come from it.
       assignment_map: see `RestoreCheckpointConfig`.
       fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
       UserError: the checkpoint lacks tensors, or has them in other shapes; names them all, or
-        says that it is of T5X's scanned network.
+        says that it is of T5X's scanned network. Or a pattern of `assignment_map` matches no
+        tensor of this model.
     """
     try:
         checkpoint = conversion.open_checkpoint(path)
     except conversion.ConversionError as error:
         raise UserError(str(error)) from error
+    patterns = assignment_map
     if checkpoint.layout == "huggingface":
         assignment_map = (*assignment_map, ("state/.*", None))  # It holds parameters only.
-    flat, tree = jax.tree_util.tree_flatten_with_path(state_dict(shapes))
-    names = ["/".join(entry.key for entry in key_path) for key_path, _ in flat]
-    leaf_shapes = [leaf for _, leaf in flat]
-    leaf_shardings = jax.tree.leaves(state_dict(shardings))
-
+    leaf_shapes, leaf_shardings = flat_names(state_dict(shapes)), flat_names(state_dict(shardings))
+    _check_patterns(
+        patterns, [n for name, x in leaf_shapes.items() for n in _unrolled(name, x.shape)]
+    )
     problems: list[str] = []
-    plans: list[list[Any] | None] = []
-    for name, shape in zip(names, leaf_shapes, strict=True):
-        plans.append(
-            _plan(name, shape.shape, checkpoint, assignment_map, fallback_to_scratch, problems)
-        )
+    plans = {
+        name: _plan(name, shape.shape, checkpoint, assignment_map, fallback_to_scratch, problems)
+        for name, shape in leaf_shapes.items()
+    }
     if problems:
         try:
             conversion.check_unrolled(checkpoint)
@@ -119,28 +121,52 @@ def restore_state(
             f"The checkpoint {checkpoint.path} does not fit this model:\n  " + "\n  ".join(shown)
         )
 
-    def read(plan: list[Any] | None, shape: Any, sharding: Any, name: str) -> jax.Array | None:
-        if plan is None:
-            return None
+    # First, and what is read does not stay: so no more than one state is held, and no whole tensor
+    # on the host.
+    fresh: dict[str, jax.Array] = {}
+    if any(None in plan for plan in plans.values()):
+        fresh = flat_names(state_dict(initial()))
+        fresh = {name: leaf for name, leaf in fresh.items() if None in plans[name]}
+
+    def read(name: str) -> jax.Array:
+        plan, shape = plans[name], leaf_shapes[name]
+        own = fresh.pop(name, None)
+        if own is not None and all(tensor is None for tensor in plan):
+            return own
         stacked = _LAYER.match(name) is not None
+        parts = own.addressable_shards if own is not None else ()
+        own_parts = {_bounds(part.index, shape): part.data for part in parts}
 
         def piece(index: Any) -> np.ndarray:
             if not stacked:
                 return np.asarray(plan[0].read(index)).astype(shape.dtype)
-            layers = [t.read(index[1:]) for t in plan[index[0]]]
+            own_layers = np.asarray(own_parts.get(_bounds(index, shape)))
+            layers = [
+                own_layers[i] if tensor is None else tensor.read(index[1:])
+                for i, tensor in enumerate(plan[index[0]])
+            ]
             return np.stack(layers).astype(shape.dtype)
 
-        return jax.make_array_from_callback(shape.shape, sharding, piece)
+        return jax.make_array_from_callback(shape.shape, leaf_shardings[name], piece)
 
     with ThreadPoolExecutor(8) as pool:
-        leaves = list(pool.map(read, plans, leaf_shapes, leaf_shardings, names))
-    if any(leaf is None for leaf in leaves):
-        fresh = jax.tree.leaves(state_dict(initial()))
-        leaves = [f if leaf is None else leaf for leaf, f in zip(leaves, fresh, strict=True)]
+        leaves = list(pool.map(read, plans))
+    tree = jax.tree.structure(state_dict(shapes))
     restored = jax.tree.unflatten(tree, leaves)
     return TrainState(
         restored["state"]["step"], restored["target"], restored["state"]["param_states"]
     )
+
+
+def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
+    """The slices of a part of an array as numbers, which can be compared."""
+    return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
+
+
+def _unrolled(name: str, shape: tuple[int, ...]) -> list[str]:
+    """The names on disk of a tensor in memory: one for each layer of a stacked one."""
+    stacked = _LAYER.match(name)
+    return [f"{stacked[1]}_{i}{stacked[2]}" for i in range(shape[0])] if stacked else [name]
 
 
 def _plan(
@@ -150,26 +176,34 @@ def _plan(
     assignment_map: AssignmentMap,
     fallback_to_scratch: bool,
     problems: list[str],
-) -> list[Any] | None:
-    """The tensors from which a leaf is read, one for each layer of a stacked one; None: none."""
-    stacked = _LAYER.match(name)
-    if stacked:
-        ours = [f"{stacked[1]}_{i}{stacked[2]}" for i in range(shape[0])]
-        shape = shape[1:]
-    else:
-        ours = [name]
-    plan = []
-    for own_name in ours:
+) -> list[Any]:
+    """What a leaf is read from: a tensor for each layer of a stacked one, else one; None: not."""
+    own_shape = shape[1:] if _LAYER.match(name) else shape
+    plan: list[Any] = []
+    for own_name in _unrolled(name, shape):
         source = _source(own_name, assignment_map)
-        if source is None:
-            return None
-        tensor = checkpoint.tensors.get(source)
-        if tensor is None:
-            if not fallback_to_scratch:
-                problems.append(f"{source}: missing there (expected shape {shape})")
-            return None
-        if tuple(tensor.shape) != tuple(shape):
-            problems.append(f"{source}: shape {tuple(tensor.shape)} there, {tuple(shape)} here")
-            return None
+        tensor = None if source is None else checkpoint.tensors.get(source)
         plan.append(tensor)
+        if tensor is None:
+            if source is not None and not fallback_to_scratch:
+                problems.append(f"{source}: missing there (expected shape {own_shape})")
+        elif tuple(tensor.shape) != tuple(own_shape):
+            problems.append(f"{source}: shape {tuple(tensor.shape)} there, {own_shape} here")
     return plan
+
+
+def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
+    """Refuses patterns that match nothing: what they were meant for would be read in silence."""
+
+    def matches(pattern: str) -> bool:
+        return any(re.fullmatch(pattern, name) for name in names)
+
+    unused = [pattern for pattern, _ in assignment_map if not matches(pattern)]
+    if unused:
+        tried = [f".*{unused[0]}", f"{unused[0]}.*", f".*{unused[0]}.*"]
+        near = next((f" Did you mean {p!r}?" for p in tried if matches(p)), "")
+        raise UserError(
+            "checkpoint.restore.assignment_map: no tensor of this model matches "
+            f"{', '.join(map(repr, unused))}. A pattern must match a whole name, such as "
+            f"{names[0]!r}; layers are named one by one, scanned or not.{near}"
+        )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mtf import strict_json
 from mtf.data.config import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
 from mtf.data.files import find_files
 from mtf.environment import write_atomically
@@ -353,7 +354,7 @@ def _shard(number: int, num_shards: int) -> str:
 
 
 def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return strict_json.dumps(value, ensure_ascii=False)
 
 
 def _join(parts: Sequence[Path], path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from mtf import strict_json
 from mtf.data.config import TaskMixture
 from mtf.environment import write_environment
 from mtf.errors import UserError
@@ -175,7 +175,7 @@ def _evaluate_all(
             place = f"{present.index(task) + 1}/{len(present)}"
             result, lines = evaluate_task(task, task.load(), predictor, place, shown=primary)
             results.append(result)
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            file.writelines(strict_json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             if primary:
                 accuracy = f"{result.metrics['accuracy']:6.2f}" if result.metrics else "     –"
                 print(f"{place:>7}  {task.name:<{width}}  {accuracy}  ({result.num_examples:,})")
@@ -263,7 +263,7 @@ def _about(
 def _write(
     folder: Path, results: Sequence[TaskResult], about: dict[str, Any], loaded: Loaded
 ) -> None:
-    content = json.dumps(report.as_json(results, about), indent=1, ensure_ascii=False)
+    content = strict_json.dumps(report.as_json(results, about), indent=1, ensure_ascii=False)
     (folder / RESULTS).write_text(content + "\n", encoding="utf-8")
     title = f"{about['data']}: {loaded.path.name}"
     (folder / TABLE).write_text(report.as_markdown(results, title), encoding="utf-8")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from mtf.checkpoints import finite
 from mtf.checkpoints import manager as checkpoint_manager
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.restore import checkpoint_paths, restore_state
@@ -146,8 +147,8 @@ def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
     """The state to begin with: the run's own latest checkpoint, else the configured one, else new.
 
     Raises:
-      UserError: the checkpoint does not fit the model, with the tensors and both shapes; or it is
-        of another step than the configuration says.
+      UserError: the checkpoint does not fit the model, with the tensors and both shapes; or holds
+        NaN or infinity; or is of another step than the configuration says.
     """
     read = functools.partial(
         restore_state,
@@ -155,14 +156,16 @@ def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
         shardings=trainer.state_shardings,
         initial=trainer.init_state,
     )
-    own = latest_checkpoint(run_dir)
+    own, restore = latest_checkpoint(run_dir), job.checkpoint.restore
     if own is not None:
-        return read(own)
-    restore = job.checkpoint.restore
+        state = read(own)
+        _check_finite(state, own, "Delete it to continue from the one before it.")
+        return state
     if restore is None:
         return trainer.init_state()
+    path = checkpoint_paths(restore)[-1]
     state = read(
-        checkpoint_paths(restore)[-1],
+        path,
         assignment_map=restore.assignment_map,
         fallback_to_scratch=restore.fallback_to_scratch,
     )
@@ -175,7 +178,16 @@ def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
             f"{steps}. For {steps} steps: --set checkpoint.restore.step={step} "
             f"train_steps={step + steps}"
         )
+    _check_finite(state, path, "Set checkpoint.restore.path to an earlier one.")
     return state
+
+
+def _check_finite(state: TrainState, path: Path, advice: str) -> None:
+    bad = finite.not_finite(finite.flat_names(checkpoint_manager.state_dict(state)))
+    if bad:
+        raise UserError(
+            f"The checkpoint {path} is not finite: NaN or infinity in {finite.shown(bad)}. {advice}"
+        )
 
 
 def latest_checkpoint(run_dir: Path) -> Path | None:

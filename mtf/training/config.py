@@ -173,6 +173,9 @@ class Trainer:
       eval_steps: batches of each evaluation; None: all.
       loss_chunk_elements: logits are computed in parts of at most so many elements a device
         where the whole would have more, and never held together.
+      skip_nonfinite_updates: a step whose loss or gradient norm is NaN or infinite leaves
+        parameters and optimizer state as they are, and is counted (`skipped_updates`), instead of
+        ending the run. Its batch is used up: the step counter, and with it the schedule, goes on.
     """
 
     num_microbatches: int = dataclasses.field(default=1, metadata={"on_resume": "may change"})
@@ -181,6 +184,9 @@ class Trainer:
     eval_steps: int | None = dataclasses.field(default=20, metadata={"on_resume": "may change"})
     loss_chunk_elements: int = dataclasses.field(
         default=2**25, metadata={"on_resume": "may change"}
+    )
+    skip_nonfinite_updates: bool = dataclasses.field(
+        default=False, metadata={"on_resume": "may change"}
     )
 
     def __post_init__(self) -> None:

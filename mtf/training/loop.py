@@ -1,6 +1,6 @@
 """The training loop. In each step, in this order:
 
-    train → count → hear signals → statistics → evaluate → save
+    train → count → hear signals → look whether all is finite → statistics → evaluate → save
 
 Evaluation comes before saving, so that a checkpoint of step N stands for everything that step N
 has to show.
@@ -8,6 +8,8 @@ has to show.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,13 +18,14 @@ from typing import Any, Protocol
 
 import jax
 
-from mtf.checkpoints.manager import CheckpointManager
+from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
 from mtf.data.row_streams import BatchIterator
 from mtf.training.interrupts import Interrupts
 from mtf.training.metrics import MetricsWriter, summarize, timing
 from mtf.training.progress import Progress, duration
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
+from mtf.training.watch import Watch
 
 # Name of an evaluation → its batches, anew at each call.
 Evaluations = Mapping[str, Callable[[], Iterable[Any]]]
@@ -84,22 +87,28 @@ def train(
 
     Returns:
       The last state, and the name of the signal that ended training early, if one did.
+
+    Raises:
+      RunError: loss, gradients or state are no longer finite (`mtf.training.watch`).
     """
     config, partitioning = trainer.config, trainer.partitioning
     first_step = step = int(state.step)
     started = period_started = time.perf_counter()
-    writer = MetricsWriter(run_dir / "train", first_step)
-    eval_writers = {
-        name: MetricsWriter(evaluation_dir(run_dir, name), first_step) for name in evaluations
-    }
-    inference_writers = {
-        name: MetricsWriter(inference_dir(run_dir, name), first_step)
-        for name in (evaluator.names if evaluator is not None else ())
-    }
     period: list[Any] = []
     extra = {"timing/init_or_restore_seconds": setup_seconds}
     stopping = False
-    with Interrupts() as interrupts:
+    with contextlib.ExitStack() as stack, Interrupts() as interrupts:
+
+        def write_to(directory: Path) -> MetricsWriter:
+            return stack.enter_context(MetricsWriter(directory, first_step))
+
+        writer = write_to(run_dir / "train")
+        eval_writers = {name: write_to(evaluation_dir(run_dir, name)) for name in evaluations}
+        inference_writers = {
+            name: write_to(inference_dir(run_dir, name))
+            for name in (evaluator.names if evaluator is not None else ())
+        }
+        watch = Watch(trainer, run_dir, checkpoints, writer, progress)
         while step < train_steps and not stopping:
             # Train. The step before is waited for, so that the host is one step ahead, no more.
             batch = partitioning.global_batch(next(batches), batch_size)
@@ -112,14 +121,22 @@ def train(
             step += 1
             period.append(metrics)
             progress.tick(step)
+            if len(period) > 1:  # Free: that step is done, and the devices are at work.
+                watch.check(step - 1, period, len(period) - 1)
 
             # Hear signals. What there is so far is recorded and saved then, as at the end.
             stopping = _stop_asked(interrupts, checkpoints, step)
             last = step == train_steps
             measured: Measured = {}
+            saves = checkpoints.due(step) or last or stopping
+            evaluates = config.eval_period is not None and (step % config.eval_period == 0 or last)
+            decodes = evaluator is not None and (step % evaluator.period == 0 or last)
+            reports = step % config.stats_period == 0 or last or stopping
+            if reports or evaluates or decodes or saves:
+                watch.check(step, period, len(period))
 
             # Statistics.
-            if step % config.stats_period == 0 or last or stopping:
+            if reports:
                 summary = summarize(period)
                 now = time.perf_counter()
                 seconds = now - period_started
@@ -129,30 +146,32 @@ def train(
                 measured |= _named("train", summary)
                 loss = summary["loss_per_target_token"]
                 progress.stats(step, loss, summary["accuracy"], seconds / len(period))
+                watch.count_skipped(step, period)
                 period, extra = [], {}
                 period_started = now
 
             # Evaluate.
             pause = time.perf_counter()
-            if config.eval_period is not None and (step % config.eval_period == 0 or last):
+            if evaluates:
                 measured |= evaluate(
                     trainer, state, evaluations, eval_writers, step, batch_size, progress
                 )
                 extra["timing/evaluate_seconds"] = time.perf_counter() - pause
-            if evaluator is not None and (step % evaluator.period == 0 or last):
+            if evaluator is not None and decodes:
                 measured |= infer_evaluate(evaluator, state, inference_writers, step, progress)
                 extra["timing/evaluate_seconds"] = time.perf_counter() - pause
 
             # Save.
-            if checkpoints.due(step) or last or stopping:
-                extra["timing/checkpoint_seconds"] = _save(
-                    checkpoints, step, state, batches, measured
-                )
+            if saves:
+                try:
+                    extra["timing/checkpoint_seconds"] = _save(
+                        checkpoints, step, state, batches, measured, progress
+                    )
+                except StateNotFiniteError as error:
+                    raise watch.failure(str(error)) from None
             period_started += time.perf_counter() - pause
 
         checkpoints.wait()
-    for each in (writer, *eval_writers.values(), *inference_writers.values()):
-        each.close()
     return state, None if step >= train_steps else interrupts.requested or "preemption"
 
 
@@ -179,6 +198,8 @@ def evaluate(
             writers[name].write(step, summary)
             loss, accuracy = summary["loss_per_target_token"], summary["accuracy"]
             progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
+            if not math.isfinite(loss):
+                progress.note(f"step {step}  {name}: this loss is not finite; that of training is")
             measured |= _named(f"training_eval/{name}", summary)
     return measured
 
@@ -239,8 +260,15 @@ def _save(
     state: TrainState,
     batches: BatchIterator,
     measured: Measured,
+    progress: Progress,
 ) -> float:
     start = time.perf_counter()
+    monitored = checkpoints.config.metric_name_to_monitor
+    if monitored is not None and not math.isfinite(measured.get(monitored, 0.0)):
+        progress.note(
+            f"step {step}: {monitored} is {measured[monitored]:g}, so this checkpoint is not "
+            "counted among the best"
+        )
     checkpoints.save(step, state, batches.get_state(), measured)
     return time.perf_counter() - start
 

@@ -8,6 +8,7 @@ Names are T5X's (`models.compute_base_metrics`); TensorBoard event files lie in 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from mtf import strict_json
 
 StepMetrics = Mapping[str, Any]
 
@@ -50,6 +53,9 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
       T5X's) is in nats whatever that is, each token counting as much as in the loss.
     """
     host = jax.device_get(list(steps))
+    skipped = sum(float(s.get("skipped_updates", 0.0)) for s in host)
+    if skipped < len(host):  # The others' means say how training goes.
+        host = [s for s in host if not s.get("skipped_updates")]
     sums = {name: float(np.sum([s[name] for s in host], dtype=np.float64)) for name in host[0]}
     num_steps = len(host)
     tokens = sums["num_target_tokens"]
@@ -77,6 +83,9 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
     if "learning_rate" in sums:
         out["learning_rate"] = sums["learning_rate"] / num_steps
         out["learning_rate/current"] = float(host[-1]["learning_rate"])
+        out["weight_gradient_norm"] = sums["weight_gradient_norm"] / num_steps
+    if "skipped_updates" in steps[0]:
+        out["skipped_updates"] = skipped
     return out
 
 
@@ -119,15 +128,17 @@ class MetricsWriter:
         path = directory / "metrics.jsonl"
         _drop_steps_after(path, first_step)
         self._jsonl = path.open("a", encoding="utf-8")
+        # It warns of every NaN; the run says what is wrong itself.
+        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
         self._events = SummaryWriter(str(directory), purge_step=first_step + 1, flush_secs=10)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds the metrics of one step to both files."""
+        """Adds the metrics of one step to both files; NaN and infinities are null in the JSON."""
         if self._jsonl is None:
             return
         for name, value in metrics.items():
             self._events.add_scalar(name, value, step, display_name=name)
-        self._jsonl.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._jsonl.write(strict_json.dumps({"step": step, **metrics}) + "\n")
         self._jsonl.flush()
 
     def close(self) -> None:
@@ -148,8 +159,11 @@ class MetricsWriter:
         self.close()
 
 
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of a `metrics.jsonl`; a last line that was cut off by a kill is left out."""
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl`; a last line that was cut off by a kill is left out.
+
+    A value that was not finite is None.
+    """
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -164,7 +178,7 @@ def _drop_steps_after(path: Path, first_step: int) -> None:
         return
     kept = [line for line in read_metrics(path) if line["step"] <= first_step]
     temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    temporary.write_text("".join(strict_json.dumps(line) + "\n" for line in kept), encoding="utf-8")
     temporary.replace(path)
 
 
@@ -186,7 +200,7 @@ def plot_loss(run_dir: Path, evals: Sequence[Path]) -> Path:
         lines = read_metrics(path) if path.exists() else []
         if lines:
             steps = [line["step"] for line in lines]
-            losses = [line["loss_per_target_token"] for line in lines]
+            losses = np.array([line["loss_per_target_token"] for line in lines], np.float64)
             style = "-" if directory.name == "train" else "o-"
             axes.plot(steps, losses, style, label=directory.name.replace("_", " "), markersize=4)
     axes.set_xlabel("step")

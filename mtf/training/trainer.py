@@ -117,13 +117,15 @@ class Trainer:
 
     def init_state(self) -> TrainState:
         """A fresh state at step 0, made on the devices where it stays."""
+        with self._on_mesh():
+            return self._jit_init(self._rngs[0])
 
-        @functools.partial(jax.jit, out_shardings=self.state_shardings)
+    @functools.cached_property
+    def _jit_init(self) -> Any:
         def init(rng: jax.Array) -> TrainState:
             return init_state(self.model.network, self.optimizer, rng, stacked=self.stacked)
 
-        with self._on_mesh():
-            return init(self._rngs[0])
+        return jax.jit(init, out_shardings=self.state_shardings)
 
     # ------------------------------------------------------------------------------ one step
 
@@ -180,16 +182,24 @@ class Trainer:
             dropout_rng = jax.random.fold_in(self._rngs[1], state.step)
         weights = self._weights(batch)
         grads, sums = self._gradients(state.params, batch, weights, dropout_rng)
+        norm = optax.tree.norm(grads)
         threshold = self.optimizer.global_norm_clip_threshold
         if threshold is not None:
-            scale = jnp.minimum(1.0, threshold / optax.global_norm(grads))
+            scale = jnp.minimum(1.0, threshold / norm)
             grads = jax.tree.map(lambda g: g * scale, grads)
         axes = t5.param_axes(self.model.network, stacked=self.stacked)
         params, param_states = make_optimizer(self.optimizer, axes).update(
             state.step, rate, grads, state.params, state.param_states
         )
         metrics = {**batch_metrics(batch, weights), **sums._asdict(), "learning_rate": rate}
-        return TrainState(state.step + 1, params, param_states), metrics
+        metrics["weight_gradient_norm"] = norm
+        new = TrainState(state.step + 1, params, param_states)
+        if self.config.skip_nonfinite_updates:
+            good = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
+            old = dataclasses.replace(state, step=new.step)
+            new = jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)
+            metrics["skipped_updates"] = 1.0 - good.astype(jnp.float32)
+        return new, metrics
 
     def _eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
         weights = self._weights(batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,75 @@ def test_t5xs_orbax_layout_holds_what_its_zarr_layout_holds(scan_layers: bool) -
     ]
     assert restored[0]["state/step"] == 40
     assert_same(*restored)
+
+
+@pytest.fixture(scope="module")
+def deeper() -> list[tuple[Trainer, dict[str, np.ndarray]]]:
+    """Trainers, unrolled and scanned, with a layer more than `saved`; and their fresh states."""
+    network = dataclasses.replace(SMALL, num_decoder_layers=2)
+    trainers = [
+        make_trainer(dataclasses.replace(network, scan_layers=scan_layers), seed=9)
+        for scan_layers in (False, True)
+    ]
+    return [(trainer, golden.flat(trainer.init_state(), trainer)) for trainer in trainers]
+
+
+ANEW = "/decoder/layers_1/"  # The checkpoint has no such layer.
+
+
+@pytest.mark.parametrize(
+    ("options", "anew"),
+    [
+        ({"fallback_to_scratch": True}, ANEW),
+        ({"assignment_map": ((f".*{ANEW}.*", None),)}, ANEW),
+        (
+            {
+                "assignment_map": (
+                    (r"(.*)/decoder/layers_1/(.*)", r"\1/decoder/layers_0/\2"),
+                    (r".*/encoder/layers_1/.*", None),
+                    (r"state/step", None),
+                )
+            },
+            "/encoder/layers_1/|state/step",
+        ),
+    ],
+    ids=["fallback", "a layer that it lacks", "a layer that it has"],
+)
+def test_a_part_is_restored_alike_scanned_or_not(
+    saved: tuple[Path, dict[str, np.ndarray]],
+    deeper: list[tuple[Trainer, dict[str, np.ndarray]]],
+    options: Any,
+    anew: str,
+) -> None:
+    run_dir, theirs = saved
+    restored = []
+    for trainer, fresh in deeper:
+        restored.append(golden.flat(restore(trainer, run_dir, **options), trainer))
+        for name, value in restored[-1].items():
+            there = name if name in theirs else name.replace("layers_1", "layers_0")
+            expected = fresh[name] if re.search(anew, name) else theirs[there]
+            np.testing.assert_array_equal(value, expected, err_msg=name)
+    assert_same(*restored)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_all_layers_that_do_not_fit_are_named(
+    saved: tuple[Path, dict[str, np.ndarray]], scan_layers: bool
+) -> None:
+    network = dataclasses.replace(SMALL, mlp_dim=16, scan_layers=scan_layers)
+    with pytest.raises(UserError) as error:
+        restore(make_trainer(network), saved[0])
+    assert "target/encoder/layers_1/mlp/wi_0/kernel: shape (8, 12) there" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"),
+    [("decoder/layers_0/.*", ".*decoder/layers_0/.*"), (".*layers_7/.*", None)],
+)
+def test_a_pattern_that_matches_nothing_is_refused(
+    saved: tuple[Path, dict[str, np.ndarray]], pattern: str, near: str | None
+) -> None:
+    with pytest.raises(UserError, match="no tensor of this model matches") as error:
+        restore(make_trainer(), saved[0], assignment_map=((pattern, None), ("state/.*", None)))
+    assert repr(pattern) in str(error.value) and "'state/.*'" not in str(error.value)
+    assert (f"Did you mean {near!r}?" in str(error.value)) == (near is not None)

@@ -1,0 +1,281 @@
+"""Loss, gradients or state that are not finite: the run ends, and good checkpoints stay."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import conversion
+from mtf import run
+from mtf.checkpoints.config import (
+    CheckpointConfig,
+    RestoreCheckpointConfig,
+    SaveCheckpointConfig,
+)
+from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
+from mtf.errors import RunError, UserError
+from mtf.jobs.train import Train
+from mtf.jobs.train_run import starting_state
+from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.mesh import Partitioning
+from mtf.training import config as settings
+from mtf.training import loop
+from mtf.training.metrics import MetricsWriter, read_metrics, summarize
+from mtf.training.progress import Progress
+from mtf.training.train_state import TrainState
+from mtf.training.trainer import Trainer, loss_fn
+from mtf.training.watch import Watch
+from tests import small
+from tests.training import golden
+
+
+def strictly(text: str) -> Any:
+    """Reads JSON as the standard has it, without NaN and Infinity."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+NETWORK = T5Config(
+    vocab_size=32,
+    emb_dim=8,
+    num_heads=2,
+    head_dim=4,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    mlp_dim=12,
+    dropout_rate=0.0,
+    dtype="float32",
+    scan_layers=False,
+)
+
+
+def make_trainer(schedule: settings.Schedule | None = None, **options: Any) -> Trainer:
+    optimizer = settings.AdamW(schedule or settings.Schedule("constant", 0.1))
+    partitioning = Partitioning.create(PjitPartitioner(), jax.devices()[:1])
+    model = EncoderDecoderModel(NETWORK)
+    return Trainer(model, optimizer, partitioning, settings.Trainer(**options))
+
+
+def make_batch(weight: float = 1.0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
+    batch = {name: rng.integers(2, 32, (2, 4)).astype(np.int32) for name in names}
+    return {**batch, "decoder_loss_weights": np.full((2, 4), weight, np.float32)}
+
+
+class Batches:
+    """The same batch again and again."""
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        return make_batch()
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture(scope="module")
+def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The directory of a run that diverged, and the error with which it ended."""
+    run_dir = tmp_path_factory.mktemp("diverged")
+    # From step 7 on (6 updates made) the learning rate is 1e28: that update overflows.
+    schedule = settings.Schedule(
+        "constant * decay_every", 0.01, decay_factor=1e30, steps_per_decay=6
+    )
+    trainer = make_trainer(schedule, stats_period=5, eval_period=None)
+    manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3), stacked=False)
+    with pytest.raises(RunError) as error:
+        loop.train(
+            trainer,
+            trainer.init_state(),
+            Batches(),  # type: ignore[arg-type]
+            train_steps=20,
+            batch_size=2,
+            run_dir=run_dir,
+            checkpoints=manager,
+            evaluations={},
+            progress=Progress(0, 20, 16, 1.0, None, quiet=True),
+            setup_seconds=0.0,
+        )
+    manager.close()
+    return run_dir, str(error.value)
+
+
+def test_a_run_that_diverges_says_what_to_try_and_where_to_go_on(
+    diverged: tuple[Path, str],
+) -> None:
+    run_dir, said = diverged
+    assert said.startswith("step 8: the loss is ")
+    assert "and the gradient norm nan (learning rate 1e+28). Training has diverged" in said
+    assert "The last good checkpoint is that of step 6." in said
+    for setting in ("base_learning_rate=0.005", "clip_threshold=1", "skip_nonfinite_updates=True"):
+        assert setting in said
+    assert f"python -m mtf.run --from {run_dir} --set " in said
+
+
+def test_its_good_checkpoints_stay_and_nothing_else_is_saved(diverged: tuple[Path, str]) -> None:
+    run_dir, _ = diverged
+    assert small.steps(run_dir) == [2, 4, 6]
+    assert small.unfinished(run_dir) == []
+    for tensor in conversion.open_checkpoint(run_dir).tensors.values():
+        assert np.isfinite(tensor.read()).all()
+
+
+def test_its_metrics_are_json_up_to_the_step_that_was_not_finite(
+    diverged: tuple[Path, str],
+) -> None:
+    lines = [strictly(line) for line in (diverged[0] / "train" / "metrics.jsonl").open()]
+    assert [line["step"] for line in lines] == [5, 7, 8]
+    assert all(line["weight_gradient_norm"] > 0 for line in lines[:2])
+    assert lines[2]["weight_gradient_norm"] is None
+    assert lines[2]["learning_rate"] == pytest.approx(1e28)
+
+
+def test_a_failed_run_exits_with_1_and_its_message_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fail(job: Train) -> None:
+        raise RunError("step 8: the loss is nan.")
+
+    monkeypatch.setattr(Train, "run", fail)
+    assert run.main(small.arguments(small.write_text(tmp_path), model_dir=tmp_path / "run")) == 1
+    assert capsys.readouterr().err == "error: step 8: the loss is nan.\n"
+
+
+def test_a_run_that_skips_every_update_ends(tmp_path: Path) -> None:
+    def step(skipped: float) -> dict[str, Any]:
+        return {"skipped_updates": np.float32(skipped)}
+
+    out = io.StringIO()
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(), stacked=False)
+    watch = Watch(
+        make_trainer(skip_nonfinite_updates=True),
+        tmp_path,
+        manager,
+        MetricsWriter(tmp_path / "train", 0),
+        Progress(0, 1000, 16, 1.0, None, stream=out),
+    )
+    watch.count_skipped(60, [step(0.0)] + [step(1.0)] * 59)
+    watch.count_skipped(100, [step(1.0)] * 39 + [step(0.0)])
+    assert out.getvalue().splitlines()[1].startswith("step 100: 39 of the last 40 updates skipped")
+    assert "(98 since this run started)" in out.getvalue()
+    with pytest.raises(RunError, match="step 200: the last 100 updates were all skipped"):
+        watch.count_skipped(200, [step(1.0)] * 100)
+    manager.close()
+
+
+@pytest.fixture(scope="module")
+def skipping() -> Trainer:
+    return make_trainer(skip_nonfinite_updates=True)
+
+
+@pytest.fixture(scope="module")
+def initial(skipping: Trainer) -> TrainState:
+    """On the host; steps take its memory over, so each needs a copy."""
+    return jax.device_get(skipping.init_state())
+
+
+@pytest.mark.parametrize("weight", [np.nan, 3e38])  # The second overflows.
+def test_a_skipped_update_leaves_all_but_the_step(
+    skipping: Trainer, initial: TrainState, weight: float
+) -> None:
+    state, good = skipping.train_step(initial, make_batch())
+    before = {name: np.array(value) for name, value in golden.flat(state, skipping).items()}
+    state, bad = skipping.train_step(state, make_batch(weight))
+    after = golden.flat(state, skipping)
+    assert (before.pop("state/step"), after.pop("state/step")) == (1, 2)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    summary = summarize([good, bad])
+    assert summary["skipped_updates"] == 1
+    assert summary["loss"] == pytest.approx(float(good["loss"]))
+    assert np.isnan(summarize([bad])["loss"]) or np.isinf(summarize([bad])["loss"])
+
+    state, _ = skipping.train_step(state, make_batch())
+    moved = golden.flat(state, skipping)
+    assert any((moved[name] != value).any() for name, value in before.items())
+
+
+def test_the_gradient_norm_is_that_of_all_gradients_together(
+    skipping: Trainer, initial: TrainState
+) -> None:
+    batch = make_batch()
+
+    def loss(params: Any) -> jax.Array:
+        return loss_fn(skipping.model, params, batch, jnp.ones((2, 4)))[0]
+
+    grads = jax.jit(jax.grad(loss))(initial.params)
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(grads)]).astype(np.float64)
+    _, metrics = skipping.train_step(initial, batch)
+    assert summarize([metrics])["weight_gradient_norm"] == pytest.approx(
+        np.sqrt(np.sum(flat**2)), rel=1e-5
+    )
+
+
+def test_a_state_with_a_nan_in_a_slot_is_not_saved(initial: TrainState, tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(keep=1), stacked=False)
+    state = jax.device_put(initial)
+    manager.save(1, state, {})
+    state.param_states["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]["nu"] += np.nan
+    with pytest.raises(
+        StateNotFiniteError, match=r"param_states/decoder/layers_0/mlp/wo/kernel/nu"
+    ):
+        manager.save(2, state, {})
+    manager.close()
+    assert small.steps(tmp_path) == [1]
+
+
+def test_a_metric_that_is_not_finite_counts_as_not_measured(
+    initial: TrainState, tmp_path: Path
+) -> None:
+    config = SaveCheckpointConfig(metric_name_to_monitor="train/loss", metric_mode="min")
+    manager = CheckpointManager(tmp_path, config, stacked=False)
+    state = jax.device_put(initial)
+    manager.save(1, state, {}, {"train/loss": 1.5})
+    manager.save(2, state, {}, {"train/loss": float("nan")})
+    manager.wait()
+    assert manager.best() == (tmp_path / "checkpoints" / "checkpoint_1", 1.5)
+    manager.close()
+    for file in (tmp_path / "checkpoints").rglob("metrics/metrics"):
+        strictly(file.read_text())
+
+
+def test_metrics_of_evaluations_stay_json_and_resume(tmp_path: Path) -> None:
+    for first_step in (0, 2):  # The second drops what came after its first step, as resuming does.
+        with MetricsWriter(tmp_path, first_step) as writer:
+            writer.write(first_step + 1, {"loss": float("inf")})
+            writer.write(first_step + 2, {"loss": float("nan"), "accuracy": 0.5})
+    file = tmp_path / "metrics.jsonl"
+    assert [strictly(line)["loss"] for line in file.open()] == [None] * 4
+    assert read_metrics(file)[1] == {"step": 2, "loss": None, "accuracy": 0.5}
+
+
+def test_going_on_from_a_checkpoint_that_is_not_finite_is_refused(
+    skipping: Trainer, initial: TrainState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = jax.device_put(initial)
+    state.params["decoder"]["decoder_norm"]["scale"] += np.inf
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(), stacked=False)
+    with monkeypatch.context() as patch:  # As a version without this check would have saved it.
+        patch.setattr("mtf.checkpoints.finite.not_finite", lambda arrays: [])
+        manager.save(3, state, {})
+    manager.close()
+    bad = tmp_path / "checkpoints" / "checkpoint_3"
+    own = SimpleNamespace(checkpoint=CheckpointConfig())
+    with pytest.raises(UserError, match=r"in target/decoder/decoder_norm/scale\. Delete it to"):
+        starting_state(own, skipping, tmp_path)  # type: ignore[arg-type]
+    restore = RestoreCheckpointConfig(str(bad), "specific")
+    other = SimpleNamespace(checkpoint=CheckpointConfig(restore=restore))
+    with pytest.raises(UserError, match=r"Set checkpoint\.restore\.path to an earlier one"):
+        starting_state(other, skipping, tmp_path / "new")  # type: ignore[arg-type]
