@@ -125,19 +125,22 @@ class TextFiles(Text):
     * `.jsonl`: a line is `{"text": …}`, a document, or `{"inputs": …, "targets": …}`, a pair;
     * `.tsv`: a line is inputs, a tab, targets: a pair. No header, no quotation marks.
 
-    All must be UTF-8 and of one kind. A file is indexed, not loaded: 8 bytes of memory a line.
-    Pairs that are longer than `task_feature_lengths` are truncated; for documents the targets must
-    be long enough for what the objective makes of the inputs' length.
+    All must be UTF-8 and of one kind; all lines are checked first. A file is indexed, not loaded:
+    8 bytes of memory a line. Pairs that are longer than `task_feature_lengths` are truncated; for
+    documents the targets must be long enough for what the objective makes of the inputs' length.
 
     Attributes:
       files: a path or pattern (`corpus/*.jsonl`), or several. None: the English text that every
         Python carries (its documentation topics and the docstrings of its standard library).
       num_held_out: documents or pairs that are kept from training, for evaluation. At most a
         tenth of all is (but one, where there are two or more).
+      allow_empty_targets: train on pairs whose targets are empty, as if nothing but the end of
+        sequence was to be written. Without it, files that have such are refused.
     """
 
     files: str | tuple[str, ...] | None = None
     num_held_out: int = 128
+    allow_empty_targets: bool = field(default=False, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
         super().__post_init__()

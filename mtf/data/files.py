@@ -1,7 +1,8 @@
 """Text files as a sequence of documents or pairs, read on demand.
 
-A file is indexed once: where each line that holds something starts (8 bytes a line). The index
-also proves that all of it is UTF-8. Lines are then read from a memory map.
+A file is indexed once: where each line that holds something starts (8 bytes a line). All lines are
+checked then, so that all that is wrong with a file is reported at once, before anything is
+trained. Lines are later read from a memory map.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from mtf.data.config import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES, TextFiles
+from mtf.data.problems import Problems
 from mtf.data.python_text import python_documents
 from mtf.errors import UserError, did_you_mean
 
-_NUM_CHECKED_LINES = 1000
 _BLOCK_BYTES = 1 << 20
 _UTF8_MARK = b"\xef\xbb\xbf"
 
@@ -37,6 +38,10 @@ class Pair(NamedTuple):
 
 
 Kind = Literal["documents", "pairs"]
+
+
+class _LineError(ValueError):
+    """What is wrong with a line, to follow the line's place in a message."""
 
 
 class _Part(Protocol):
@@ -71,8 +76,9 @@ def open_examples(data: TextFiles) -> Examples:
     """Finds, indexes and checks the files of `data`, or the text that Python carries.
 
     Raises:
-      UserError: a file is missing, empty, not UTF-8, of an unknown suffix, or its first thousand
-        lines are not all what its suffix says; or documents and pairs are mixed.
+      UserError: a file is missing, empty or of an unknown suffix; lines are not UTF-8, not what
+        the suffix says, or have empty targets that are not allowed (all are counted, the first
+        few are named); or documents and pairs are mixed.
     """
     if data.files is None:
         documents = python_documents()
@@ -82,8 +88,7 @@ def open_examples(data: TextFiles) -> Examples:
     for path in find_files(data.patterns):
         stat = path.stat()
         files.append(_open_file(path, stat.st_size, stat.st_mtime_ns))
-    for file in files:
-        file.check()
+    _check_lines(files, data.allow_empty_targets)
     first = files[0]
     for file in files:
         if file.kind != first.kind:
@@ -93,6 +98,21 @@ def open_examples(data: TextFiles) -> Examples:
             )
     checksum = zlib.crc32(" ".join(f"{file.checksum:08x}" for file in files).encode())
     return Examples(files, first.kind, f"{checksum:08x}")
+
+
+def _check_lines(files: Sequence[TextFile], allow_empty_targets: bool) -> None:
+    problems, num_empty = Problems("data.files"), 0
+    for file in files:
+        problems.merge(file.problems)
+        if not allow_empty_targets:
+            problems.merge(file.empty_targets)
+            num_empty += file.empty_targets.count
+    problems.check(
+        f"{num_empty:,} with empty targets: fill them in, take them out, or set "
+        "data.allow_empty_targets=True (of TextFiles) to train on them"
+        if num_empty
+        else ""
+    )
 
 
 def find_files(patterns: Sequence[str]) -> list[Path]:
@@ -141,38 +161,42 @@ class TextFile:
 
     Attributes:
       path: the file.
-      kind: what its lines are.
       checksum: CRC-32 of the content.
+      problems: lines that cannot be used.
+      empty_targets: pairs that have inputs alone.
     """
 
     def __init__(self, path: Path):
         self.path = path
+        self.problems, self.empty_targets = Problems("data.files"), Problems("data.files")
+        self._kind: Kind | None = None
+        self._is_text = path.name.endswith(TEXT_SUFFIXES)
+        self._is_tsv = path.name.endswith(PAIR_SUFFIXES)
         self._content = _content(path)
         self._starts, self.checksum = self._index()
         if not len(self._starts):
             raise UserError(f"data.files: {path} is empty; expected a line of text or more")
-        self.kind: Kind = "pairs" if isinstance(self._read(0), Pair) else "documents"
+
+    @property
+    def kind(self) -> Kind:
+        """What its lines are."""
+        return self._kind or "documents"
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getitem__(self, index: int) -> str | Pair:
-        example = self._read(index)
-        if isinstance(example, Pair) != (self.kind == "pairs"):
-            raise UserError(
-                f"data.files: {self._place(int(self._starts[index]))} is not one of {self.kind}, "
-                "as the file's first line is; expected one kind in all files"
-            )
-        return example
-
-    def check(self) -> None:
-        """Reads the first lines; raises UserError at one that is not what it should be."""
-        for index in range(min(len(self), _NUM_CHECKED_LINES)):
-            self[index]
+        start = int(self._starts[index])
+        end = self._content.find(b"\n", start)
+        try:
+            return self._parse(self._content[start : end if end >= 0 else len(self._content)])
+        except _LineError as error:  # The file has changed since it was checked.
+            number = self._content[:start].count(b"\n") + 1
+            raise UserError(f"data.files: {self.path}:{number}{error}") from error
 
     def _index(self) -> tuple[np.ndarray, int]:
         """Returns the offsets of the lines that are not blank, (lines,) int64, and a checksum."""
-        starts, checksum = [np.empty(0, np.int64)], 0
+        starts, checksum, number = [np.empty(0, np.int64)], 0, 1
         position = len(_UTF8_MARK) if self._content[:3] == _UTF8_MARK else 0
         size = len(self._content)
         while position < size:
@@ -182,68 +206,84 @@ class TextFile:
             end = end or self._content.find(b"\n", position) + 1 or size
             block = self._content[position:end]
             checksum = zlib.crc32(block, checksum)
-            self._check_utf8(block, position)
             characters = np.frombuffer(block, np.uint8)
             lines = np.flatnonzero(np.concatenate(([True], characters[:-1] == ord("\n"))))
-            holds_text = np.logical_or.reduceat(characters > ord(" "), lines)
+            is_text = characters > ord(" ")
+            if self._is_tsv:  # A tab between nothing and nothing makes no blank line.
+                is_text |= characters == ord("\t")
+            holds_text = np.logical_or.reduceat(is_text, lines)
             starts.append(position + lines[holds_text])
+            self._check(block, holds_text, number)
+            number += len(lines)
             position = end
         return np.concatenate(starts), checksum
 
-    def _check_utf8(self, block: bytes, position: int) -> None:
+    def _check(self, block: bytes, holds_text: np.ndarray, first: int) -> None:
+        """Notes which lines of a block cannot be used; `first` is the number of its first one."""
+        if self._is_text and _is_utf8(block):
+            self._kind = "documents"
+            return
+        for number, line in enumerate(block.split(b"\n")[: len(holds_text)], first):
+            if holds_text[number - first]:
+                try:
+                    self._check_kind(self._parse(line), number)
+                except _LineError as error:
+                    self.problems.add(f"{self.path}:{number}{error}")
+
+    def _check_kind(self, example: str | Pair, number: int) -> None:
+        kind: Kind = "pairs" if isinstance(example, Pair) else "documents"
+        self._kind = self._kind or kind
+        if kind != self._kind:
+            raise _LineError(
+                f" is not one of {self.kind}, as the file's first line is; expected one kind in "
+                "all files"
+            )
+        if isinstance(example, Pair) and not example.targets.strip():
+            if not example.inputs.strip():
+                raise _LineError(": 'inputs' and 'targets' are both empty; expected text")
+            self.empty_targets.add(f"{self.path}:{number}: 'targets' is empty; expected text")
+
+    def _parse(self, line: bytes) -> str | Pair:
         try:
-            block.decode()
+            text = line.decode().rstrip("\r")
         except UnicodeDecodeError as error:
-            line = block.rfind(b"\n", 0, error.start) + 1
-            raise UserError(
-                f"data.files: {self._place(position + line)} is not UTF-8: "
-                f"byte {error.start - line + 1} of the line is 0x{block[error.start]:02x}"
+            raise _LineError(
+                f" is not UTF-8: byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
             ) from error
-
-    def _read(self, index: int) -> str | Pair:
-        start = int(self._starts[index])
-        end = self._content.find(b"\n", start)
-        line = self._content[start : end if end >= 0 else len(self._content)].decode().rstrip("\r")
-        if self.path.name.endswith(TEXT_SUFFIXES):
-            return line
-        if self.path.name.endswith(PAIR_SUFFIXES):
-            columns = line.split("\t")
+        if self._is_text:
+            return text
+        if self._is_tsv:
+            columns = text.split("\t")
             if len(columns) != 2:
-                raise UserError(
-                    f"data.files: {self._place(start)} has {len(columns)} columns; "
-                    "expected 2: inputs, a tab, targets"
-                )
+                raise _LineError(f" has {len(columns)} columns; expected 2: inputs, a tab, targets")
             return Pair(*columns)
-        return self._parse_json(line, start)
+        return _parse_json(text)
 
-    def _parse_json(self, line: str, start: int) -> str | Pair:
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"data.files: {self._place(start)} is not JSON: {error.msg} at column {error.colno}"
-            ) from error
-        expected = 'expected {"text": …} or {"inputs": …, "targets": …}'
-        if not isinstance(values, dict):
-            raise UserError(f"data.files: {self._place(start)} is not a JSON object; {expected}")
-        keys = ("inputs", "targets") if {"inputs", "targets"} & values.keys() else ("text",)
-        for key in keys:
-            if key not in values:
-                raise UserError(
-                    f"data.files: {self._place(start)} has no {key!r}, only "
-                    f"{', '.join(map(repr, values)) or 'nothing'}; {expected}"
-                )
-            if not isinstance(values[key], str):
-                raise UserError(
-                    f"data.files: {self._place(start)}: {key!r} is "
-                    f"{type(values[key]).__name__}; expected a string"
-                )
-        return Pair(values["inputs"], values["targets"]) if len(keys) == 2 else values["text"]
 
-    def _place(self, start: int) -> str:
-        """Returns `FILE:LINE` of a byte offset. Slow: for messages only."""
-        line_number = self._content[:start].count(b"\n") + 1
-        return f"{self.path}:{line_number}"
+def _is_utf8(block: bytes) -> bool:
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _parse_json(line: str) -> str | Pair:
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise _LineError(f" is not JSON: {error.msg} at column {error.colno}") from error
+    expected = 'expected {"text": …} or {"inputs": …, "targets": …}'
+    if not isinstance(values, dict):
+        raise _LineError(f" is not a JSON object; {expected}")
+    keys = ("inputs", "targets") if {"inputs", "targets"} & values.keys() else ("text",)
+    for key in keys:
+        if key not in values:
+            found = ", ".join(map(repr, values)) or "nothing"
+            raise _LineError(f" has no {key!r}, only {found}; {expected}")
+        if not isinstance(values[key], str):
+            raise _LineError(f": {key!r} is {type(values[key]).__name__}; expected a string")
+    return Pair(values["inputs"], values["targets"]) if len(keys) == 2 else values["text"]
 
 
 @functools.lru_cache(maxsize=256)

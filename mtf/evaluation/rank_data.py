@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import functools
 import gzip
@@ -15,6 +16,7 @@ from typing import Any
 
 from mtf.data.config import TaskMixture
 from mtf.data.files import find_files
+from mtf.data.problems import Problems
 from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError, did_you_mean
 from mtf.evaluation.config import RankFiles
@@ -315,9 +317,11 @@ def _file_tasks(data: RankFiles) -> tuple[RankTask, ...]:
                 "their task; rename one"
             )
     # Read at once: mistakes are found before anything is computed.
+    problems = Problems("data.files")
+    loaded = {stem: _load_file(file, data, problems) for stem, file in files.items()}
+    problems.check()
     return tuple(
-        RankTask(stem, stem, stem, functools.partial(_same, _load_file(file, data)))
-        for stem, file in files.items()
+        RankTask(stem, stem, stem, functools.partial(_same, read)) for stem, read in loaded.items()
     )
 
 
@@ -325,12 +329,11 @@ def _same(loaded: RankData) -> RankData:
     return loaded
 
 
-def _load_file(file: Path, data: RankFiles) -> RankData:
+def _load_file(file: Path, data: RankFiles, problems: Problems) -> RankData:
     assert data.vocabulary is not None
     encode = _Encoder(data.vocabulary, bool(data.inputs_add_eos), targets_add_eos=True)
     loaded = RankData()
-    problems: list[str] = []
-    for number, line in enumerate(_read(file).split("\n"), start=1):
+    for number, line in enumerate(_read(file).split(b"\n"), start=1):
         if not line.strip():
             continue
         loaded.num_rows += 1
@@ -340,29 +343,27 @@ def _load_file(file: Path, data: RankFiles) -> RankData:
             correct = [choice == choices[label] for choice in choices]
             loaded.examples.append(encode.example(number, inputs, choices, correct))
         except UserError as error:
-            problems.append(f"line {number}: {error}")
-    if problems:
-        more = [f"… and {len(problems) - 5} more lines"] if len(problems) > 5 else []
-        raise UserError(f"{file} cannot be used:\n  " + "\n  ".join(problems[:5] + more))
-    if not loaded.examples:
+            problems.add(f"{file}:{number}: {error}")
+    if not loaded.num_rows:
         raise UserError(f"{file} has no example")
     return loaded
 
 
-def _read(file: Path) -> str:
+def _read(file: Path) -> bytes:
     try:
         with (gzip.open if file.name.endswith(".gz") else open)(file, "rb") as opened:
-            return opened.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8: {error}") from error
+            content: bytes = opened.read()
+            return content.removeprefix(codecs.BOM_UTF8)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"data.files: {file} cannot be read: {error}") from error
 
 
-def _parse(line: str) -> tuple[str, list[str], int]:
+def _parse(line: bytes) -> tuple[str, list[str], int]:
     """Inputs, choices and label of a line; raises UserError with what is wrong."""
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise UserError(f"it is not UTF-8: {error.reason}") from error
     except json.JSONDecodeError as error:
         raise UserError(f"it is not JSON: {error.msg}, column {error.colno}") from error
     if any("\ud800" <= c <= "\udfff" for c in json.dumps(value, ensure_ascii=False)):
@@ -381,6 +382,9 @@ def _parse(line: str) -> tuple[str, list[str], int]:
         raise UserError(f"choices is no list of texts; {expected}")
     if not choices:
         raise UserError("choices is empty; expected one or more")
+    for place, choice in enumerate(choices):
+        if not choice.strip():
+            raise UserError(f"choice {place} is empty")
     if isinstance(label, bool) or not isinstance(label, int):
         raise UserError(f"label is {label!r}, not a whole number; {expected}")
     if not 0 <= label < len(choices):

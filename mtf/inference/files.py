@@ -21,10 +21,15 @@ from typing import Any, NamedTuple
 from mtf import strict_json
 from mtf.data.config import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
 from mtf.data.files import find_files
+from mtf.data.problems import Problems
 from mtf.environment import write_atomically
 from mtf.errors import UserError, did_you_mean
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
+
+
+class _LineError(ValueError):
+    """What is wrong with a line, its place included."""
 
 
 class Request(NamedTuple):
@@ -71,11 +76,28 @@ class InputFile:
         Raises:
           UserError: a line cannot be used; says which and why.
         """
+        for request in self._read():
+            if isinstance(request, _LineError):
+                raise UserError(f"files: {request}")
+            yield request
+
+    def checked(self, problems: Problems) -> Iterator[Request]:
+        """Yields the examples in order; lines that cannot be used are added to `problems`."""
+        for request in self._read():
+            if isinstance(request, _LineError):
+                problems.add(str(request))
+            else:
+                yield request
+
+    def _read(self) -> Iterator[Request | _LineError]:
         opener = gzip.open if self.path.name.endswith(".gz") else open
         try:
             with opener(self.path, "rb") as file:
                 for number, line in enumerate(file, start=1):
-                    yield self._parse(line, f"{self.path}:{number}")
+                    try:
+                        yield self._parse(line, f"{self.path}:{number}")
+                    except _LineError as error:
+                        yield error
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"files: {self.path} cannot be read: {reason}") from error
@@ -84,32 +106,32 @@ class InputFile:
         try:
             text = line.decode("utf-8-sig" if place.endswith(":1") else "utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"files: {place} is not UTF-8: {error.reason}") from error
+            raise _LineError(f"{place} is not UTF-8: {error.reason}") from error
         text = text.removesuffix("\n").removesuffix("\r")
         if not text.strip():
-            raise UserError(
-                f"files: {place} is blank. Every line is an input, so that the lines of the result "
-                "are those of the file: take it out"
+            raise _LineError(
+                f"{place} is blank. Every line is an input, so that the lines of the result are "
+                "those of the file: take it out"
             )
         if self.path.name.endswith(TEXT_SUFFIXES):
             return Request(text, None, place)
         if self.path.name.endswith(PAIR_SUFFIXES):
             columns = text.split("\t")
             if len(columns) > 2:
-                raise UserError(
-                    f"files: {place} has {len(columns)} columns; expected inputs, or inputs, a "
-                    "tab, targets"
+                raise _LineError(
+                    f"{place} has {len(columns)} columns; expected inputs, or inputs, a tab, "
+                    "targets"
                 )
             return _request(columns[0], columns[1] if len(columns) == 2 else None, place)
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise UserError(f"files: {place} is not JSON: {error}") from error
+            raise _LineError(f"{place} is not JSON: {error}") from error
         if not isinstance(values, dict):
-            raise UserError(f'files: {place} is not a JSON object; expected {{"inputs": …}}')
+            raise _LineError(f'{place} is not a JSON object; expected {{"inputs": …}}')
         if "inputs" not in values:
-            raise UserError(
-                f"files: {place} has no 'inputs', only {', '.join(values) or 'nothing'}."
+            raise _LineError(
+                f"{place} has no 'inputs', only {', '.join(values) or 'nothing'}."
                 f"{did_you_mean('inputs', values)}"
             )
         return _request(values["inputs"], values.get("targets"), place)
@@ -118,14 +140,12 @@ class InputFile:
 def _request(inputs: Any, targets: Any, place: str) -> Request:
     for name, value in (("inputs", inputs), ("targets", targets)):
         if not isinstance(value, str) and not (name == "targets" and value is None):
-            raise UserError(
-                f"files: {place}: {name!r} is {type(value).__name__}; expected a string"
-            )
+            raise _LineError(f"{place}: {name!r} is {type(value).__name__}; expected a string")
         if value is not None and not value.strip():
-            raise UserError(f"files: {place}: {name!r} is empty; expected text")
+            raise _LineError(f"{place}: {name!r} is empty; expected text")
         if value is not None and not _is_unicode(value):
-            raise UserError(
-                f"files: {place}: {name!r} has half of a surrogate pair, which is no character; "
+            raise _LineError(
+                f"{place}: {name!r} has half of a surrogate pair, which is no character; "
                 "expected text"
             )
     return Request(inputs, targets, place)
@@ -165,28 +185,31 @@ class Summary(NamedTuple):
     fingerprint: str
 
 
-def summarize(requests: Iterable[Request], name: str, *, need_targets: bool) -> Summary:
+def summarize(
+    requests: Iterable[Request], name: str, problems: Problems, *, need_targets: bool
+) -> Summary:
     """Goes through all examples, so that what is wrong is found before anything is written.
 
     Args:
       requests: of a file or task.
       name: what they are of.
-      need_targets: refuse one without targets.
+      problems: gets the examples that cannot be used.
+      need_targets: whether one without targets is such.
 
     Raises:
-      UserError: one cannot be used, or has no targets where they are needed; or there is none.
+      UserError: there is no example.
     """
-    number, digest = 0, hashlib.sha256()
+    number, digest, before = 0, hashlib.sha256(), problems.count
     for request in requests:
         if need_targets and not request.targets:
-            raise UserError(
+            problems.add(
                 f"{request.place} has no targets, which mode='score' scores; expected "
                 '{"inputs": …, "targets": …} in a .jsonl file, or inputs, a tab, targets in a .tsv '
                 "file"
             )
         digest.update(json.dumps([request.inputs, request.targets]).encode())
         number += 1
-    if not number:
+    if not number and problems.count == before:
         raise UserError(f"{name} is empty: there is no example to run inference on")
     return Summary(number, digest.hexdigest()[:16])
 

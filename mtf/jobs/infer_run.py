@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from mtf.data.problems import Problems
 from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError
@@ -129,10 +130,15 @@ def _sources(job: Infer) -> list[_Source]:
 
 def _file_sources(job: Infer) -> list[_Source]:
     patterns = (job.files,) if isinstance(job.files, str) else job.files or ()
-    return [
-        _source(job, file.name, functools.partial(iter, file), job.inputs_add_eos, True)
-        for file in input_files(patterns)
-    ]
+    problems = Problems("files")
+    sources = []
+    for file in input_files(patterns):
+        requests = functools.partial(iter, file)
+        checked = file.checked(problems)
+        summary = summarize(checked, file.name, problems, need_targets=job.mode == "score")
+        sources.append(_Source(file.name, requests, job.inputs_add_eos, True, summary))
+    problems.check()
+    return sources
 
 
 def _task_sources(job: Infer) -> list[_Source]:
@@ -147,7 +153,7 @@ def _task_sources(job: Infer) -> list[_Source]:
     )
     for task, reason in available.absent:
         print(f"left out: {task.name}: {reason}")
-    sources = []
+    sources, problems = [], Problems("mixture_or_task_name", "examples")
     for task in available.tasks:
         if task.kind == "documents":
             raise UserError(
@@ -158,7 +164,9 @@ def _task_sources(job: Infer) -> list[_Source]:
         )
         requests = functools.partial(_task_requests, _to_read(task, job.mode), rows, job.split)
         add_eos = task.inputs_add_eos if job.inputs_add_eos is None else job.inputs_add_eos
-        sources.append(_source(job, task.name, requests, add_eos, task.targets_add_eos))
+        summary = summarize(requests(), task.name, problems, need_targets=job.mode == "score")
+        sources.append(_Source(task.name, requests, add_eos, task.targets_add_eos, summary))
+    problems.check()
     return sources
 
 
@@ -176,17 +184,6 @@ def _task_requests(task: Task, rows: Any, split: str) -> Iterator[Request]:
         for example in task.row_examples(row, index, split):
             place = f"{task.name}, row {index} (from 0) of {split}"
             yield Request(example["inputs"], example["targets"], place)
-
-
-def _source(
-    job: Infer,
-    name: str,
-    requests: Callable[[], Iterator[Request]],
-    inputs_add_eos: bool | None,
-    targets_add_eos: bool,
-) -> _Source:
-    summary = summarize(requests(), name, need_targets=job.mode == "score")
-    return _Source(name, requests, inputs_add_eos, targets_add_eos, summary)
 
 
 def _output_dir(job: Infer, checkpoint: Path) -> Path:

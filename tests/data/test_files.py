@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,13 +22,20 @@ from tests.data.helpers import BYTES, write
 LENGTHS = {"inputs": 32, "targets": 8}
 
 
-def read(*paths: str) -> list[str | Pair]:
-    examples = opened(*paths)
+def read(*paths: str, **settings: Any) -> list[str | Pair]:
+    examples = opened(*paths, **settings)
     return [examples[i] for i in range(len(examples))]
 
 
-def opened(*paths: str) -> Examples:
-    return open_examples(TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS, files=paths))
+def opened(*paths: str, **settings: Any) -> Examples:
+    data = TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS, files=paths, **settings)
+    return open_examples(data)
+
+
+def refused(*paths: str, **settings: Any) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        opened(*paths, **settings)
+    return str(caught.value).splitlines()
 
 
 def test_a_line_of_text_is_a_document_and_blank_lines_are_none(tmp_path: Path) -> None:
@@ -48,8 +56,8 @@ def test_json_lines_hold_documents_or_pairs(tmp_path: Path) -> None:
 
 
 def test_tab_separated_lines_are_pairs(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", 'a b\tc\n"x"\t\r\n')
-    assert read(path) == [Pair("a b", "c"), Pair('"x"', "")]
+    path = write(tmp_path / "a.tsv", 'a b\tc\n\n"x"\ty\r\n \n')
+    assert read(path) == [Pair("a b", "c"), Pair('"x"', "y")]
 
 
 @pytest.mark.parametrize(
@@ -161,10 +169,89 @@ def test_documents_and_pairs_do_not_mix(tmp_path: Path) -> None:
         opened(text, pairs)
 
 
-def test_a_bad_line_far_down_is_named_when_it_is_read(tmp_path: Path) -> None:
-    examples = opened(write(tmp_path / "a.tsv", "a\tb\n" * 2000 + "c\n"))
-    with pytest.raises(UserError, match=r"a\.tsv:2001 has 1 columns"):
-        examples[2000]
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("a.tsv", ["a\tb", "c\t", "", "\t", "d\t \r", "\te", "f\tg"]),
+        (
+            "a.jsonl",
+            [
+                '{"inputs": "a", "targets": "b"}',
+                '{"inputs": "c", "targets": ""}',
+                "",
+                '{"inputs": "", "targets": ""}',
+                '{"inputs": "d", "targets": " "}',
+                '{"inputs": "", "targets": "e"}',
+                '{"inputs": "f", "targets": "g"}',
+            ],
+        ),
+    ],
+)
+def test_empty_targets_are_counted_and_refused_unless_allowed(
+    tmp_path: Path, name: str, lines: list[str]
+) -> None:
+    path = write(tmp_path / name, "\n".join(lines) + "\n")
+    first, *named, advice = refused(path)
+    assert first == "data.files: 3 lines cannot be used:"
+    assert named == [
+        f"  {path}:4: 'inputs' and 'targets' are both empty; expected text",
+        f"  {path}:2: 'targets' is empty; expected text",
+        f"  {path}:5: 'targets' is empty; expected text",
+    ]
+    assert advice.startswith("2 with empty targets: ")
+    assert "data.allow_empty_targets=True" in advice
+    # What has neither inputs nor targets is no pair.
+    (message,) = refused(path, allow_empty_targets=True)
+    assert f"{path}:4: 'inputs' and 'targets'" in message
+    lines[3] = ""
+    write(tmp_path / name, "\n".join(lines) + "\n")
+    expected = [("a", "b"), ("c", ""), ("d", " "), ("", "e"), ("f", "g")]
+    assert read(path, allow_empty_targets=True) == [Pair(*pair) for pair in expected]
+
+
+def test_one_row_with_empty_targets_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "a\tb\nc\t\n")
+    (message,) = refused(path)
+    assert message.startswith(f"data.files: {path}:2: 'targets' is empty; expected text. 1 with ")
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "reason"),
+    [
+        ("a.tsv", b"a\tb", b"c", " has 1 columns; expected 2"),
+        ("a.jsonl", b'{"text": "a"}', b'{"text": 3}', ": 'text' is int; expected a string"),
+        ("a.txt", b"a", b"\xff", " is not UTF-8: byte 1 of the line is 0xff"),
+        ("a.tsv.gz", b"a\tb", b"c\t\xe9", " is not UTF-8: byte 3 of the line is 0xe9"),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 1 << 20])
+def test_all_bad_lines_are_named_at_once_wherever_they_are(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    good: bytes,
+    bad: bytes,
+    reason: str,
+    block: int,
+) -> None:
+    monkeypatch.setattr(files, "_BLOCK_BYTES", block)
+    wrong = [3, *range(1200, 2000, 50)]
+    lines = [bad if number in wrong else good for number in range(1, 2001)]
+    lines[9] = b""
+    content = b"\n".join(lines)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    first, *named, last = refused(str(path))
+    assert first == f"data.files: {len(wrong)} lines cannot be used:"
+    for number, line in zip(wrong[:10], named, strict=True):
+        assert line.startswith(f"  {path}:{number}{reason}")
+    assert last == f"  … and {len(wrong) - 10} more"
+
+
+def test_bad_lines_of_all_files_are_named_at_once(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.tsv", "a\tb\nc\n"), write(tmp_path / "b.tsv", "a\n")
+    reason = " has 1 columns; expected 2: inputs, a tab, targets"
+    assert refused(a, b)[1:] == [f"  {a}:2{reason}", f"  {b}:1{reason}"]
 
 
 @needs_shared

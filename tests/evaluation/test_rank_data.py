@@ -68,30 +68,38 @@ def test_equal_choices_are_equally_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({**GOOD, "label": 2}, "line 2: label is 2, but there are 2 choices; expected 0 to 1"),
-        ({**GOOD, "label": -1}, "line 2: label is -1"),
-        ({**GOOD, "label": "no"}, "line 2: label is 'no', not a whole number"),
-        ({**GOOD, "label": True}, "line 2: label is True"),
-        ({**GOOD, "choices": []}, "line 2: choices is empty; expected one or more"),
-        ({**GOOD, "choices": ["yes", ""]}, "line 2: choice 1 is empty"),
-        ({**GOOD, "choices": "yes"}, "line 2: choices is no list"),
-        ({**GOOD, "inputs": ""}, "line 2: the inputs are empty"),
-        ({"inputs": "a", "choices": ["x"], "lable": 0}, "label is missing.*Did you mean lable"),
-        ('{"inputs": "a\\ud800", "choices": ["x"], "label": 0}', "line 2: it has half of a surr"),
-        ("[1]", "line 2: it is no JSON object"),
-        ("{", "line 2: it is not JSON"),
+        ({**GOOD, "label": 2}, "2: label is 2, but there are 2 choices; expected 0 to 1"),
+        ({**GOOD, "label": -1}, "2: label is -1"),
+        ({**GOOD, "label": "no"}, "2: label is 'no', not a whole number"),
+        ({**GOOD, "label": True}, "2: label is True"),
+        ({**GOOD, "choices": []}, "2: choices is empty; expected one or more"),
+        ({**GOOD, "choices": ["yes", ""]}, "2: choice 1 is empty"),
+        ({**GOOD, "choices": "yes"}, "2: choices is no list"),
+        ({**GOOD, "inputs": ""}, "2: the inputs are empty"),
+        ({"inputs": "a", "choices": ["x"], "lable": 0}, "2: label is missing.*Did you mean lable"),
+        ('{"inputs": "a\\ud800", "choices": ["x"], "label": 0}', "2: it has half of a surr"),
+        ("[1]", "2: it is no JSON object"),
+        ("{", "2: it is not JSON"),
     ],
 )
 def test_a_bad_line_is_refused_by_its_number(tmp_path: Path, line: Any, message: str) -> None:
     file = write(tmp_path, GOOD, line)
-    with pytest.raises(UserError, match=rf"(?s)^{file} cannot be used.*{message}"):
+    with pytest.raises(UserError, match=rf"^data\.files: {file}:{message}"):
         load(file)
 
 
-def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
-    file = write(tmp_path, *[{**GOOD, "label": 9}] * 7)
-    with pytest.raises(UserError, match=r"(?s)line 1:.*line 5:.*and 2 more lines"):
-        load(file)
+def test_all_bad_lines_of_all_files_are_named_at_once(tmp_path: Path) -> None:
+    a = write(tmp_path, GOOD, *[{**GOOD, "label": 9}] * 7, name="a.jsonl")
+    b = write(tmp_path, *[{**GOOD, "choices": ["yes", " "]}] * 4, name="b.jsonl")
+    with pytest.raises(UserError) as caught:
+        rank_tasks(RankFiles(files=(str(a), str(b)), vocabulary=ByteVocabulary()))
+    first, *lines, last = str(caught.value).splitlines()
+    assert first == "data.files: 11 lines cannot be used:"
+    assert [line.split(": ")[0] for line in lines] == [
+        *(f"  {a}:{number}" for number in range(2, 9)),
+        *(f"  {b}:{number}" for number in range(1, 4)),
+    ]
+    assert lines[-1].endswith("choice 1 is empty") and last == "  … and 1 more"
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mtf.data.problems import Problems
 from mtf.errors import UserError
 from mtf.inference.files import Request, Results, input_files, summarize
 
@@ -69,16 +70,19 @@ def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_summary_counts_and_tells_inputs_apart() -> None:
-    requests = [Request("a", "b", "f:1"), Request("c", None, "f:2")]
-    found = summarize(requests, "f", need_targets=False)
+    requests, none = [Request("a", "b", "f:1"), Request("c", None, "f:2")], Problems("files")
+    found = summarize(requests, "f", none, need_targets=False)
     assert found.num_examples == 2
-    assert found == summarize(requests, "f", need_targets=False)
-    assert found != summarize(requests[::-1], "f", need_targets=False)
-    assert found != summarize([Request("a", None, ""), requests[1]], "f", need_targets=False)
-    with pytest.raises(UserError, match="f:2 has no targets"):
-        summarize(requests, "f", need_targets=True)
+    assert found == summarize(requests, "f", none, need_targets=False)
+    assert found != summarize(requests[::-1], "f", none, need_targets=False)
+    assert found != summarize([Request("a", None, ""), requests[1]], "f", none, need_targets=False)
+    assert not none.count
+    problems = Problems("files")
+    summarize([*requests, requests[1]], "f", problems, need_targets=True)
+    with pytest.raises(UserError, match=r"(?s)2 lines cannot be used:.*f:2 has no targets"):
+        problems.check()
     with pytest.raises(UserError, match="f is empty"):
-        summarize([], "f", need_targets=False)
+        summarize([], "f", none, need_targets=False)
 
 
 DESCRIBED: dict[str, Any] = {"mode": "predict", "batch_size": 2}

@@ -174,6 +174,31 @@ def test_wrong_input_is_refused_before_anything_is_written(checkpoint: str, tmp_
             job(checkpoint, tmp_path, files="a.txt", **settings)
 
 
+def test_all_bad_lines_of_all_files_are_named_at_once(checkpoint: str, tmp_path: Path) -> None:
+    bad, unlabelled = tmp_path / "bad.tsv", tmp_path / "in.jsonl"
+    bad.write_text("a\tb\nc\t\n\nd\te\tf\n")
+    unlabelled.write_text('{"inputs": "a"}\n{"inputs": 3}\n{"inputs": "b", "targets": ""}\n')
+    settings = {"files": (str(bad), str(unlabelled)), "mode": "score"}
+    with pytest.raises(UserError) as caught:
+        job(checkpoint, tmp_path, **settings).run()
+    first, *lines = str(caught.value).splitlines()
+    assert first == "files: 6 lines cannot be used:"
+    for line, start in zip(
+        lines,
+        [
+            f"{bad}:2: 'targets' is empty",
+            f"{bad}:3 is blank",
+            f"{bad}:4 has 3 columns",
+            f"{unlabelled}:1 has no targets",
+            f"{unlabelled}:2: 'inputs' is int",
+            f"{unlabelled}:3: 'targets' is empty",
+        ],
+        strict=True,
+    ):
+        assert line.startswith(f"  {start}")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_vocabulary_of_another_model_is_refused(checkpoint: str, tmp_path: Path) -> None:
     run = models.write_run(tmp_path / "run", data__vocabulary__extra_ids=130)
     file = write_pairs(tmp_path)

@@ -1,0 +1,45 @@
+"""What is wrong with the lines of files, reported all at once."""
+
+from __future__ import annotations
+
+from mtf.errors import UserError
+
+_NUM_SHOWN = 10
+
+
+class Problems:
+    """Collects what is wrong with lines. All are counted, the first few are shown.
+
+    Attributes:
+      count: lines so far.
+    """
+
+    def __init__(self, setting: str, what: str = "lines"):
+        """`setting` names the files in the message, `what` says what is counted."""
+        self.count = 0
+        self._setting, self._what = setting, what
+        self._shown: list[str] = []
+
+    def add(self, text: str) -> None:
+        """Adds a line: `FILE:LINE`, and what is wrong with it."""
+        self.count += 1
+        if len(self._shown) < _NUM_SHOWN:
+            self._shown.append(text)
+
+    def merge(self, other: Problems) -> None:
+        """Adds the lines of another."""
+        self.count += other.count
+        self._shown += other._shown[: _NUM_SHOWN - len(self._shown)]
+
+    def check(self, advice: str = "") -> None:
+        """Raises UserError if there are any; `advice` is a sentence at the end."""
+        if not self.count:
+            return
+        if self.count == 1:
+            raise UserError(". ".join((f"{self._setting}: {self._shown[0]}", advice)).strip(". "))
+        num_more = self.count - len(self._shown)
+        lines = [f"{self._setting}: {self.count:,} {self._what} cannot be used:"]
+        lines += [f"  {text}" for text in self._shown]
+        lines += [f"  … and {num_more:,} more"] if num_more else []
+        lines += [advice] if advice else []
+        raise UserError("\n".join(lines))
