@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mtf.errors import UserError
@@ -72,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
         help="SentencePiece model file, or ByT5's bytes (default: the run directory's)",
     )
     add(
+        "--config",
+        metavar="PATH",
+        help="run directory or config.json of the run that wrote the checkpoint (default: that of "
+        "the run directory it lies in)",
+    )
+    add(
         "--model-type",
         choices=["t5", "mt5", "byt5"],
         help="default: mt5 for mT5's vocabulary size 250112, else t5",
@@ -95,7 +102,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     huggingface.check_output(arguments.out_dir)
     checkpoint = open_checkpoint(arguments.checkpoint, arguments.step)
-    known = _known(checkpoint, arguments.vocabulary)
+    known = _known(checkpoint, arguments.vocabulary, arguments.config)
     tokenizer = _tokenizer(arguments, known, infer_architecture(checkpoint).vocab_size)
     export = huggingface.plan_export(
         checkpoint,
@@ -108,6 +115,16 @@ def _export(arguments: argparse.Namespace) -> int:
     )
     step = "" if checkpoint.step is None else f", step {checkpoint.step}"
     print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
+    if not known.is_described:
+        from mtf.inference.run_config import assumed
+
+        network = SimpleNamespace(
+            mlp_activations=export.architecture.mlp_activations,
+            relative_attention_max_distance=export.relative_attention_max_distance,
+            dropout_rate=export.dropout_rate,
+        )
+        verified = " --verify assumes the same." if arguments.verify else ""
+        print(f"{assumed(network, known.inputs_add_eos)}. If not: --config PATH.{verified}")
     with huggingface.new_directory(arguments.out_dir) as directory:
         files = huggingface.write_export(export, directory)
         num_bytes = sum((directory / name).stat().st_size for name in files)
@@ -153,24 +170,26 @@ class _Known(NamedTuple):
       network: values for `plan_export`.
       vocabulary: one of `mtf.data.vocabularies`.
       inputs_add_eos: whether inputs ended with end of sequence in training.
+      is_described: whether anything but the tensors says so; else it is assumed.
     """
 
     network: dict[str, Any]
     vocabulary: Any
     inputs_add_eos: bool = True
+    is_described: bool = True
 
 
-def _known(checkpoint: Checkpoint, vocabulary: str | None) -> _Known:
+def _known(checkpoint: Checkpoint, vocabulary: str | None, config: str | None) -> _Known:
     """Reads the config of the run directory, or what Hugging Face's directory says."""
     from conversion.tokenizer import tokenizer_adds_eos
     from mtf.inference.run_config import read_run_config
     from mtf.inference.vocabulary import huggingface_vocabulary
 
-    run = read_run_config(checkpoint.path)
+    run = read_run_config(checkpoint, config)
     if run is not None:
         return _Known(run.described, run.vocabulary, run.inputs_add_eos)
     if checkpoint.layout != "huggingface":
-        return _Known(checkpoint.described, None)
+        return _Known(checkpoint.described, None, is_described=False)
     add_eos = tokenizer_adds_eos(checkpoint.path)
     if vocabulary is not None:
         return _Known(checkpoint.described, None, add_eos)

@@ -350,6 +350,7 @@ def load(
     *,
     step: int | None = None,
     vocabulary: Vocabulary | str | None = None,
+    config: str | Path | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
     partitioner: PjitPartitioner | None = None,
     batch_size: int = 32,
@@ -366,6 +367,9 @@ def load(
       step: which checkpoint of several; None: the latest.
       vocabulary: "t5", "mt5", "byt5", a SentencePiece model file, or a vocabulary; None: that of
         the run or the Hugging Face directory, or what the size of the embedding tells.
+      config: a run directory or a config.json that describes the network and the data, where the
+        checkpoint lies in no run directory; None: what is not known of a checkpoint of T5X is
+        assumed as in the published models, and a warning says so.
       dtype: of parameters and activations.
       partitioner: how the model is spread over devices; None: all devices, each with the whole.
       batch_size: examples at a time. Results do not depend on it.
@@ -377,11 +381,19 @@ def load(
       progress: show a bar on a terminal and in notebooks.
 
     Raises:
-      UserError: nothing at `path` can be loaded, or its vocabulary is not known or another.
+      UserError: nothing at `path` can be loaded, a run of ours wrote it and its config is not
+        there, or its vocabulary is not known or another.
     """
     partitioning = None if partitioner is None else Partitioning.create(partitioner)
     return LanguageModel(
-        load_model(path, step=step, vocabulary=vocabulary, dtype=dtype, partitioning=partitioning),
+        load_model(
+            path,
+            step=step,
+            vocabulary=vocabulary,
+            config=config,
+            dtype=dtype,
+            partitioning=partitioning,
+        ),
         batch_size=batch_size,
         max_inputs_length=max_inputs_length,
         max_targets_length=max_targets_length,

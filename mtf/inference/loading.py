@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +17,15 @@ from mtf.checkpoints.restore import restore_state
 from mtf.data.remote import is_remote
 from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError, did_you_mean
-from mtf.inference.run_config import RunConfig, read_run_config
+from mtf.inference.run_config import RunConfig, assumed, read_run_config
 from mtf.inference.vocabulary import checkpoint_vocabulary
 from mtf.models import t5
 from mtf.models.config import EncoderDecoderModel, T5Config
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
 from mtf.training.train_state import TrainState
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +72,11 @@ class Opened:
 
 
 def open_model(
-    path: str | Path, *, step: int | None = None, vocabulary: Vocabulary | str | None = None
+    path: str | Path,
+    *,
+    step: int | None = None,
+    vocabulary: Vocabulary | str | None = None,
+    config: str | Path | None = None,
 ) -> Opened:
     """Finds out what a checkpoint is; see `load_model` for arguments and errors."""
     try:
@@ -78,10 +85,16 @@ def open_model(
         mapping.check_parameters(checkpoint, mapping.entries(architecture))
     except conversion.ConversionError as error:
         raise UserError(str(error)) from error
-    run = read_run_config(checkpoint.path)
+    run = read_run_config(checkpoint, config)
     of_run = None if run is None else run.vocabulary
     found = checkpoint_vocabulary(checkpoint, vocabulary, of_run, architecture.vocab_size)
     add_eos = _inputs_add_eos(checkpoint) if run is None else run.inputs_add_eos
+    if run is None and checkpoint.layout != "huggingface":
+        _logger.warning(
+            "%s: %s. Name the config of its run with config=PATH if that is wrong.",
+            checkpoint.path,
+            assumed(network_config(architecture), add_eos),
+        )
     return Opened(checkpoint, architecture, run, found, add_eos)
 
 
@@ -99,6 +112,7 @@ def load_model(
     *,
     step: int | None = None,
     vocabulary: Vocabulary | str | None = None,
+    config: str | Path | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
     partitioning: Partitioning | None = None,
     scan_layers: bool | None = None,
@@ -108,23 +122,27 @@ def load_model(
     Args:
       path: a run directory (its latest checkpoint), a `checkpoint_STEP` of ours or of T5X (both
         layouts), a directory of such, or a Hugging Face directory of T5, mT5 or ByT5; or what
-        `open_model` gave, and then no `step` and no `vocabulary`.
+        `open_model` gave, and then no `step`, `vocabulary` or `config`.
       step: which checkpoint of several; None: the latest complete one.
       vocabulary: a vocabulary, "t5", "mt5", "byt5", or a SentencePiece model file. None: that of
         the run or the Hugging Face directory; a checkpoint of the size of T5's, mT5's or ByT5's
         gets theirs, and a warning says so.
+      config: a run directory or a config.json that describes the network and the data; None: that
+        of the run directory or the Hugging Face directory. What a checkpoint of T5X does not tell
+        is assumed, and a warning says so.
       dtype: of parameters and activations. Norms, softmax and logits are float32 in both.
       partitioning: None: all devices, each with the whole model.
       scan_layers: None: unrolled on CPU, where that is faster; else scanned.
 
     Raises:
-      UserError: nothing at `path` can be read as a model, its vocabulary is not known, or has
+      UserError: nothing at `path` can be read as a model; a run of ours wrote it and its config
+        is not there, or is one of another network; its vocabulary is not known, or has
         more ids than the embedding rows (or, where it was named, far fewer); or a tensor cannot
         be read.
     """
     opened = path
     if not isinstance(opened, Opened):
-        opened = open_model(opened, step=step, vocabulary=vocabulary)
+        opened = open_model(opened, step=step, vocabulary=vocabulary, config=config)
     checkpoint, run = opened.checkpoint, opened.run
     partitioning = partitioning or Partitioning.create(PjitPartitioner())
     if scan_layers is None:

@@ -125,7 +125,7 @@ def test_a_vocabulary_that_only_the_size_tells_is_announced(
     caplog.clear()
     assert load_model(path, vocabulary="byt5").vocabulary == ByteVocabulary()
     assert load_model(path, vocabulary=ByteVocabulary(50)).vocabulary == ByteVocabulary(50)
-    assert not caplog.text
+    assert "vocabulary is taken to be" not in caplog.text
     other = models.write_checkpoint(tmp_path / "other", vocab_size=400)
     assert "no released model has an embedding of 400 rows" in refused(other)
 
@@ -273,3 +273,65 @@ def test_training_starts_from_a_hugging_face_directory(tmp_path: Path) -> None:
     found = flat(state.params)
     for name, value in writers.random_parameters(**models.SIZES, seed=2).items():
         np.testing.assert_array_equal(found[name], value)
+
+
+# ------------------------------------------------------------- what no tensor tells
+
+
+def _without_config(tmp_path: Path) -> tuple[Path, str]:
+    """A run directory of ours with a network as no published model has it, and its config."""
+    settings = {
+        "model__network__mlp_activations": ("silu", "linear"),
+        "model__network__dropout_rate": 0.05,
+        "data__inputs_add_eos": False,
+    }
+    run = models.write_run(tmp_path / "run", **settings)
+    (run / "checkpoints" / "checkpoint_7" / "data").mkdir()  # As every run of ours writes it.
+    text = (run / "config.json").read_text()
+    (run / "config.json").unlink()
+    return run, text
+
+
+def test_a_run_without_its_config_is_not_guessed_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = _without_config(tmp_path)
+    with pytest.raises(UserError, match=r"written by a training run, whose config is not there"):
+        load_model(run)
+    assert convert.main([str(run), str(tmp_path / "hf"), "--to", "hf"]) == 2
+    message = capsys.readouterr().err
+    assert f"expected {run / 'config.json'}" in message
+    assert "--config PATH" in message
+    assert not (tmp_path / "hf").exists()
+
+
+def test_the_config_can_be_named(tmp_path: Path) -> None:
+    run, text = _without_config(tmp_path)
+    (tmp_path / "mine.json").write_text(text)
+    loaded = load_model(run, config=tmp_path / "mine.json")
+    assert loaded.model.network.mlp_activations == ("silu", "linear")
+    assert loaded.inputs_add_eos is False
+    options = ["--to", "hf", "--config", str(tmp_path / "mine.json")]
+    assert convert.main([str(run), str(tmp_path / "hf"), *options]) == 0
+    written = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert written["feed_forward_proj"] == "gated-silu"
+    assert written["dropout_rate"] == 0.05
+
+
+def test_a_config_of_another_network_is_refused(tmp_path: Path) -> None:
+    run, _ = _without_config(tmp_path)
+    other = models.write_run(tmp_path / "other", model__network__emb_dim=64)
+    with pytest.raises(UserError, match=r"emb_dim 64, there 32"):
+        load_model(run, config=other)
+
+
+def test_what_is_assumed_of_a_checkpoint_of_t5x_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = models.write_checkpoint(tmp_path)
+    load_model(path, vocabulary="byt5")
+    assert convert.main([str(path), str(tmp_path / "hf"), "--to", "hf"]) == 0
+    for said in (caplog.text, capsys.readouterr().out):
+        assert "assumed as published: activations gelu × linear" in said
+        assert "relative_attention_max_distance 128, dropout_rate 0.1" in said
+        assert "inputs with end of sequence" in said

@@ -11,6 +11,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
+import conversion
 import recipes
 from mtf import config as config_lib
 from mtf.builders import data, vocabulary
@@ -76,7 +77,7 @@ def test_the_result_says_what_came_of_the_run(trained: TrainResult) -> None:
 
 
 def test_export_and_inference_know_the_network(trained: TrainResult) -> None:
-    run = read_run_config(trained.checkpoints[STEPS])
+    run = read_run_config(conversion.open_checkpoint(trained.model_dir))
     assert run is not None
     assert run.model.network.mlp_activations == ("silu", "linear")
     assert run.described["dropout_rate"] == 0.05
