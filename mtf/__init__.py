@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mtf import siblings
+
 if TYPE_CHECKING:
     from mtf.inference.api import load as load
 
 __all__ = ["load"]
 __version__ = "0.1.0"
+
+siblings.install()
 
 
 def __getattr__(name: str) -> object:

@@ -297,7 +297,7 @@ RECIPES = {
         def _hidden() -> fdl.Config[Job]:
             return small()
         """,
-    "fiddlers.py": "from tests.config.example import short",
+    "fiddlers.py": "from tests.config.example import short as shorter",
 }
 
 
@@ -322,13 +322,18 @@ def in_project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 
 
 def test_list(in_project: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = in_project("--list")
-    assert done.stdout.splitlines() == [
+    """The project's recipes stand beside mtf's own."""
+    lines = in_project("--list").stdout.splitlines()
+    assert lines[-4:] == [
         "recipes.giant(size: int = 3, name: str or None = None)",
         "    A giant.",
         "recipes.big.dwarf",
         "    A dwarf.",
     ]
+    names = [line.partition("(")[0] for line in lines if not line.startswith(" ")]
+    assert "recipes.quickstart" in names
+    assert "recipes.t0pp_xxl" in names
+    assert len(names) == len(set(names))
 
 
 def test_recipes_of_the_project(
@@ -340,7 +345,8 @@ def test_recipes_of_the_project(
     assert wrong.returncode == 2
     assert "Did you mean recipes.giant?" in wrong.stderr
     assert "Did you mean recipes.big.dwarf" in in_project("recipes.dwraf").stderr
-    assert "6 steps" in in_project("recipes.giant", "--apply", "short(steps=6)", "--dry-run").stdout
+    short = in_project("recipes.giant", "--apply", "shorter(steps=6)", "--dry-run")
+    assert "6 steps" in short.stdout
 
 
 def test_traceback_of_a_failing_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import importlib
@@ -18,6 +19,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from mtf import siblings
 from mtf.config import provenance, types, values
 from mtf.errors import UserError, nearest
 
@@ -67,17 +69,58 @@ def find(dotted: str, kind: str) -> Any:
     if found is None:
         raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind, None)}")
     for part in parts[depth:]:
-        if not hasattr(found, part):
+        if not _has(found, part):
             raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind, found)}")
+        _check_unambiguous(found, part, dotted)
         found = getattr(found, part)
     return found
+
+
+def _has(found: Any, name: str) -> bool:
+    try:
+        return hasattr(found, name)
+    except Exception as error:  # Asked for what mtf's own module lacks, yours is imported.
+        raise UserError(
+            _user_traceback(error, f"Importing your part of {found.__name__} fails:")
+        ) from None
+
+
+def _check_unambiguous(module: Any, name: str, dotted: str) -> None:
+    """Refuses a name that both mtf's own module and a file of the user's have.
+
+    The user's file is not run for that: a mistake in it is no reason not to run mtf's recipes.
+    """
+    file = getattr(module, "__file__", None)
+    if not siblings.is_ours(file) or name not in vars(module):
+        return
+    package, _, inside = module.__name__.partition(".")
+    own = siblings.own_file(package, inside)
+    if own is None or not _defines(own, name):
+        return
+    ours = getattr(sys.modules.get(getattr(module, name).__module__), "__file__", file)
+    raise UserError(
+        f"{dotted} is in two places. For yours write {_shown(own)}:{name}, for mtf's {ours}:{name}"
+    )
+
+
+def _defines(file: Path, name: str) -> bool:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return False
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
+
+
+def _shown(file: Path) -> str:
+    relative = os.path.relpath(file)
+    return str(file) if relative.startswith("..") else f".{os.sep}{relative}"
 
 
 def _import_prefix(parts: list[str]) -> tuple[Any, int]:
     module, depth = None, 0
     for length in range(1, len(parts) + 1):
         name = ".".join(parts[:length])
-        if module is not None and length == len(parts) and hasattr(module, parts[-1]):
+        if module is not None and length == len(parts) and _has(module, parts[-1]):
             break
         try:
             module, depth = _import_user_module(name), length
@@ -111,7 +154,7 @@ def _hint(dotted: str, kind: str, inside: Any) -> str:
 def _recipe_hint(dotted: str, inside: Any = None) -> str:
     options = [listing.name for listing in list_recipes()]
     own: list[str] = []
-    if isinstance(inside, python_types.ModuleType):
+    if isinstance(inside, python_types.ModuleType) and inside.__name__ != RECIPES:
         own = [f"{inside.__name__}.{name}" for name in recipes_in(inside)]
     last = dotted.rpartition(".")[2]
     # Where the module is right, what it has comes first.
@@ -123,7 +166,7 @@ def _recipe_hint(dotted: str, inside: Any = None) -> str:
 
 
 def _nearest_by_last(last: str, options: list[str]) -> list[str]:
-    by_last = {option.rpartition(".")[2]: option for option in reversed(options)}
+    by_last = {recipe_name(option): option for option in reversed(options)}
     return [by_last[name] for name in nearest(last, by_last)]
 
 
@@ -156,7 +199,7 @@ def _import_file(path: Path) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        module = importlib.import_module(path.stem)
+        module = importlib.import_module(siblings.module_name(path) or path.stem)
     except Exception as error:
         raise UserError(_user_traceback(error, f"Importing {path} fails:")) from None
     if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
@@ -190,7 +233,8 @@ def call_user_code(
 
 def _user_traceback(error: BaseException, headline: str) -> str:
     """Formats an error with the frames of the user's files only."""
-    machinery = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen")
+    own = (os.path.dirname(__file__), siblings.__file__)
+    machinery = (*own, os.path.dirname(importlib.__file__), "<frozen")
     report = traceback.TracebackException.from_exception(error)
     kept = [frame for frame in report.stack if not frame.filename.startswith(machinery)]
     report.stack = traceback.StackSummary.from_list(kept)
@@ -226,29 +270,57 @@ def _returns_config(function: Any) -> bool:
 
 
 def list_recipes() -> list[Listing]:
-    """Returns every recipe of the package `recipes`, in the order of its modules.
+    """Returns every recipe of mtf's package `recipes` and of the user's, in the order of modules.
 
-    A recipe that the package itself exports is named without its module.
+    A recipe that the package itself exports is named without its module. One of the user's whose
+    name is taken is named by its file.
     """
     try:
         package = _import_user_module(RECIPES)
     except ModuleNotFoundError:
         return []
-    exported = {id(getattr(package, name)): name for name in recipes_in(package)}
+    folder = package.__path__[:1]
+    names = [m.name for m in pkgutil.iter_modules(folder) if m.name[0] != "_"]
+    found = _list_package(package, [(n, _import_user_module(f"{RECIPES}.{n}")) for n in names])
+    top = None
+    if siblings.own_file(RECIPES) is not None:
+        top = _import_user_module(siblings.own_module_name(RECIPES))
+    own = [
+        (name, _import_user_module(siblings.own_module_name(RECIPES, name)))
+        for name in siblings.own_modules(RECIPES)
+    ]
+    return found + _list_package(top, own)
+
+
+def _list_package(package: Any, modules: list[tuple[str, Any]]) -> list[Listing]:
+    exported = {id(getattr(package, name)): name for name in recipes_in(package)} if package else {}
     found: list[Listing] = []
-    modules = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name[0] != "_"]
-    for module_name in modules:
-        module = _import_user_module(f"{RECIPES}.{module_name}")
+    for module_name, module in modules:
         for name in recipes_in(module):
             function = getattr(module, name)
             if function.__module__ != module.__name__:
                 continue
-            own = f"{RECIPES}.{module_name}.{name}"
             public = exported.pop(id(function), None)
-            found.append(_listing(f"{RECIPES}.{public}" if public else own, function))
+            own = _free_name(module, f"{module_name}.{name}", name)
+            found.append(_listing(_free_name(package, public, public) if public else own, function))
     for name in exported.values():
-        found.append(_listing(f"{RECIPES}.{name}", getattr(package, name)))
+        function = getattr(package, name)
+        defined_here = function.__module__ == package.__name__
+        exports = Path(package.__file__).name == "__init__.py"
+        mine = package.__name__ == RECIPES or not siblings.is_ours(inspect.getfile(function))
+        if defined_here or (exports and mine):
+            found.append(_listing(_free_name(package, name, name), function))
     return found
+
+
+def _free_name(module: Any, dotted: str, name: str) -> str:
+    """Returns `recipes.DOTTED`, or names the file where mtf's own module has such a recipe too."""
+    if not siblings.is_ours(module.__file__):
+        inside = dotted.rpartition(".")[0]
+        ours = sys.modules.get(f"{RECIPES}.{inside}".removesuffix("."))
+        if ours is not None and siblings.is_ours(ours.__file__) and name in vars(ours):
+            return f"{_shown(Path(module.__file__))}:{name}"
+    return f"{RECIPES}.{dotted}"
 
 
 def _listing(name: str, function: Any) -> Listing:

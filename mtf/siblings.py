@@ -1,0 +1,137 @@
+"""`recipes` and `conversion`, mtf's other top-level packages, beside modules of yours so named.
+
+Both names are common, and Python looks in the working directory first. Here mtf's own are found
+first, wherever mtf lies; what they lack is looked for in yours: `recipes.mine` is the function
+`mine` of your `recipes.py` (or `recipes/__init__.py`), or your module `recipes/mine.py`, and
+`recipes.t5.mine` comes from your `recipes/t5.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PACKAGES = ("conversion", "recipes")
+
+_ROOT = Path(__file__).resolve().parents[1]
+# Your `recipes.py` is the module `recipes._own`, your `recipes/t5.py` beside mtf's own
+# `recipes/t5.py` is `recipes._own_t5`.
+_OWN = "_own"
+
+
+def install() -> None:
+    """Has Python find the two packages so, from now on.
+
+    Raises:
+      ImportError: another `conversion` has been imported already.
+    """
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    found = sys.modules.get("conversion")
+    file = getattr(found, "__file__", None)
+    if found is not None and (file is None or Path(file).resolve().parent != _ours("conversion")):
+        raise ImportError(
+            f"mtf needs its own package `conversion`, but another one was imported before it: "
+            f"{file or found}. Import mtf first, or rename that one."
+        )
+
+
+def is_ours(file: str | Path | None) -> bool:
+    """Whether a file is a module of mtf's own `recipes` or `conversion`."""
+    return file is not None and Path(file).resolve().parent in map(_ours, PACKAGES)
+
+
+def own_folders(package: str) -> list[Path]:
+    """Returns your folders of that name, in the order of `sys.path`."""
+    return [folder for root in _roots(package) if (folder := root / package).is_dir()]
+
+
+def own_file(package: str, module: str = "") -> Path | None:
+    """Returns your file of a module of the package; of "", its `__init__.py` or `PACKAGE.py`."""
+    for root in _roots(package):
+        inside = root / package / f"{module or '__init__'}.py"
+        for file in (inside,) if module else (inside, root / f"{package}.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def own_modules(package: str) -> list[str]:
+    """Returns the names of the modules in your folders of that name."""
+    files = (file for folder in own_folders(package) for file in sorted(folder.glob("*.py")))
+    return list(dict.fromkeys(file.stem for file in files if not file.stem.startswith("_")))
+
+
+def module_name(file: Path) -> str | None:
+    """Returns the name under which a file of one of the packages is imported; else None."""
+    file = file.resolve()
+    for package in PACKAGES:
+        if file.parent == _ours(package):
+            return f"{package}.{file.stem}"
+        for module in ("", file.stem):
+            found = own_file(package, module)
+            if found is not None and found.resolve() == file:
+                return own_module_name(package, module)
+    return None
+
+
+def own_module_name(package: str, module: str = "") -> str:
+    """Returns the name under which `own_file` is imported."""
+    if module and not (_ours(package) / f"{module}.py").is_file():
+        return f"{package}.{module}"
+    return f"{package}.{_OWN}_{module}".removesuffix("_")
+
+
+def _ours(package: str) -> Path:
+    return _ROOT / package
+
+
+def _roots(package: str) -> list[Path]:
+    """The folders in which yours may lie; none where mtf came without the package."""
+    if not _ours(package).is_dir():
+        return []
+    return [root for entry in sys.path if (root := Path(entry or ".").resolve()) != _ROOT]
+
+
+class _Finder:
+    """Finds mtf's own modules before yours, and yours under the names that mtf's leave."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, module = name.partition(".")
+        if package not in PACKAGES or "." in module:
+            return None
+        if module == _OWN or module.startswith(f"{_OWN}_"):
+            file = own_file(package, module.removeprefix(_OWN).removeprefix("_"))
+            return None if file is None else importlib.util.spec_from_file_location(name, file)
+        ours = PathFinder.find_spec(name, [str(_ours(package) if module else _ROOT)])
+        if ours is None or not isinstance(ours.loader, SourceFileLoader):
+            return PathFinder.find_spec(name, list(map(str, own_folders(package))))
+        ours.loader = _Loader(ours.loader.name, ours.loader.path)
+        return ours
+
+
+class _Loader(SourceFileLoader):
+    """Loads a module of mtf's own; names that it lacks are looked for in yours."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        vars(module)["__getattr__"] = functools.partial(_own_attribute, module.__name__)
+
+
+def _own_attribute(name: str, attribute: str) -> Any:
+    package, _, module = name.partition(".")
+    is_submodule = not module and (_ours(package) / f"{attribute}.py").is_file()
+    if not (attribute.startswith("__") or is_submodule) and own_file(package, module) is not None:
+        yours = importlib.import_module(own_module_name(package, module))
+        if attribute in vars(yours):
+            return vars(yours)[attribute]
+    raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
