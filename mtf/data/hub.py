@@ -13,6 +13,10 @@ from mtf.errors import UserError, did_you_mean
 
 # The hub is asked about each subset: a hundred would take minutes one after the other.
 _NUM_REQUESTS = 8
+_OWN_FILES = (
+    " To train on files of your own instead, set data.dataset=text and data.data_files (or "
+    "parquet, json), or give the recipe files=…."
+)
 
 
 class Split:
@@ -89,11 +93,14 @@ def open_splits(data: HubStream, split: str, *, required: bool = True) -> dict[s
 @functools.lru_cache(maxsize=256)
 def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
     """Returns the splits of a dataset, as the `datasets` library streams them."""
+    from mtf.data.hub_access import import_datasets, no_hub_hint
     from mtf.prompts.extras import import_extra
     from mtf.tasks.sources import hub_name
 
-    datasets = import_extra("datasets", f"streaming {dataset}")
     files = json.loads(data_files)
+    purpose = f"streaming {dataset}"
+    datasets = import_datasets(purpose) if files is None else import_extra("datasets", purpose)
+    hint = f".{no_hub_hint()}{_OWN_FILES}" if files is None and no_hub_hint() else ""
     where = f"data.dataset: {dataset}" + (f", subset {subset!r}" if subset else "")
     try:
         splits: Mapping[str, Any] = datasets.load_dataset(
@@ -108,16 +115,17 @@ def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
             "`hf auth login`)"
         )
         raise UserError(
-            f"{where} was not found: {_first_line(error)}" + ("" if files else f"; {expected}")
+            f"{where} was not found: {_first_line(error)}"
+            + (hint or ("" if files else f"; {expected}"))
         ) from error
     except OSError as error:
-        raise UserError(f"{where} cannot be reached: {_first_line(error)}") from error
+        raise UserError(f"{where} cannot be reached: {_first_line(error)}{hint}") from error
     except StopIteration as error:  # what `datasets` raises where it looks for the first row
         raise UserError(
             f"data.data_files: {files} names no file, or none that holds a row"
         ) from error
     except (ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise UserError(f"{where} cannot be streamed: {_first_line(error)}") from error
+        raise UserError(f"{where} cannot be streamed: {_first_line(error)}{hint}") from error
     return splits
 
 

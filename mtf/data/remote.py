@@ -16,7 +16,7 @@ from pathlib import Path
 from mtf.errors import UserError
 
 _SCHEME = "gs://"
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_SECONDS = 20
 
 
 def is_remote(path: str) -> bool:

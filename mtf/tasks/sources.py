@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from mtf.data.hub_access import import_datasets, no_hub_hint
 from mtf.errors import UserError, did_you_mean
 from mtf.prompts.extras import import_extra
 
@@ -254,7 +255,7 @@ def _open_hub(dataset: str, subset: str | None, split: str, missing: str) -> Row
             f"{missing}; {error}. {how}", skippable_in_evaluation=error.skippable_in_evaluation
         ) from error
     try:
-        hub = import_extra("datasets", "reading from the Hugging Face hub")
+        hub = import_datasets("reading from the Hugging Face hub")
     except UserError as error:
         raise MissingDatasetError(f"{missing}; {error}. {how}") from error
     try:
@@ -269,6 +270,6 @@ def _open_hub(dataset: str, subset: str | None, split: str, missing: str) -> Row
     except (OSError, ValueError, RuntimeError) as error:
         raise MissingDatasetError(
             f"{missing}; the Hugging Face hub does not give {repository} "
-            f"({type(error).__name__}: {error}). {how}"
+            f"({type(error).__name__}: {error}).{no_hub_hint()} {how}"
         ) from error
     return HubRows(rows)

@@ -1,0 +1,87 @@
+"""Without a network, look-ups on the hub say so at once instead of trying again and again."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+
+import pytest
+
+from mtf.data import hub_access
+from mtf.data.config import HubStream
+from mtf.data.hub import open_splits
+from mtf.data.vocabularies import ByteVocabulary
+from mtf.errors import UserError
+from mtf.tasks.sources import MissingDatasetError, open_split
+
+CLOSED = "http://127.0.0.1:9"  # The port `discard`, on which nothing listens.
+
+
+@pytest.fixture
+def without_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """An address at which there is no hub, and `datasets` as it is there then."""
+    monkeypatch.setenv("HF_ENDPOINT", CLOSED)
+    for proxy in ("all_proxy", "http_proxy"):
+        monkeypatch.delenv(proxy, raising=False)
+        monkeypatch.delenv(proxy.upper(), raising=False)
+    monkeypatch.delenv("MTF_DATA_DIR", raising=False)
+    datasets = types.ModuleType("datasets")
+    constants = types.ModuleType("huggingface_hub.constants")
+    hub = types.ModuleType("huggingface_hub")
+    datasets.config = types.SimpleNamespace(HF_HUB_OFFLINE=False)
+    datasets.exceptions = types.SimpleNamespace(DatasetsError=KeyError)
+    constants.HF_HUB_OFFLINE = False
+    hub.constants = constants
+
+    def load_dataset(*_: object, **__: object) -> None:
+        assert datasets.config.HF_HUB_OFFLINE, "it would try for a minute"
+        assert constants.HF_HUB_OFFLINE
+        raise ConnectionError("Couldn't reach it on the Hub (OfflineModeIsEnabled)")
+
+    datasets.load_dataset = load_dataset
+    for module in (datasets, hub, constants):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    hub_access.why_unreachable.cache_clear()
+    yield datasets
+    hub_access.why_unreachable.cache_clear()
+
+
+def _check(message: str) -> None:
+    assert f"{CLOSED} cannot be reached (" in message
+    assert "HF_ENDPOINT" in message
+    assert "HTTPS_PROXY" in message
+
+
+def test_a_task(without_hub: types.ModuleType) -> None:
+    with pytest.raises(MissingDatasetError) as caught:
+        open_split("super_glue", "rte", "validation")
+    _check(str(caught.value))
+    assert "put it at DIR/super_glue/rte/validation.parquet" in str(caught.value)
+    assert "MTF_DATA_DIR=DIR" in str(caught.value)
+
+
+def test_a_stream(without_hub: types.ModuleType) -> None:
+    data = HubStream(
+        vocabulary=ByteVocabulary(100),
+        task_feature_lengths={"inputs": 32, "targets": 32},
+        dataset="allenai/c4",
+    )
+    with pytest.raises(UserError) as caught:
+        open_splits(data, "train")
+    _check(str(caught.value))
+    assert "data.data_files" in str(caught.value)
+
+
+def test_local_files_need_no_hub(without_hub: types.ModuleType) -> None:
+    """Then the library is left as it is."""
+    data = HubStream(
+        vocabulary=ByteVocabulary(100),
+        task_feature_lengths={"inputs": 32, "targets": 32},
+        dataset="text",
+        data_files="mine.txt",
+    )
+    without_hub.load_dataset = lambda *_, **__: {}
+    with pytest.raises(UserError, match="has no split"):
+        open_splits(data, "train")
+    assert without_hub.config.HF_HUB_OFFLINE is False
