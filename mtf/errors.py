@@ -23,3 +23,17 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Returns `" Did you mean a, b?"`, or an empty string where nothing is near."""
     found = nearest(name, options)
     return f" Did you mean {', '.join(found)}?" if found else ""
+
+
+_HELD_OUT = ("validation", "valid", "dev", "test", "eval")
+
+
+def did_you_mean_split(split: str, splits: Iterable[str]) -> str:
+    """As `did_you_mean`, of splits: if no name is near, other held-out ones, or the only one."""
+    options = list(splits)
+    found = nearest(split, options)
+    if not found and split in _HELD_OUT:
+        found = [name for name in _HELD_OUT if name in options]
+    if not found and len(options) == 1:
+        found = options
+    return f" Did you mean {', '.join(found)}?" if found else ""

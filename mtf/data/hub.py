@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mtf.data.config import HubStream
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, did_you_mean, did_you_mean_split
 
 # The hub is asked about each subset: a hundred would take minutes one after the other.
 _NUM_REQUESTS = 8
@@ -82,7 +82,7 @@ def open_splits(data: HubStream, split: str, *, required: bool = True) -> dict[s
         if split in splits:
             found[subset] = Split(f"{name} ({split})", splits[split], data.text_key)
         elif required:
-            hint = did_you_mean(split, splits)
+            hint = did_you_mean_split(split, splits)
             raise UserError(
                 f"data.split: {name} has no split {split!r}, only "
                 f"{', '.join(map(repr, splits))}.{hint}"

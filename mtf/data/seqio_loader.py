@@ -19,7 +19,7 @@ from mtf.data.config import TaskMixture
 from mtf.data.examples import Example
 from mtf.data.packing import Batch
 from mtf.data.row_streams import BatchIterator, State, eval_batches, shard_rows
-from mtf.errors import UserError
+from mtf.errors import UserError, did_you_mean_split
 
 if TYPE_CHECKING:
     import seqio
@@ -202,10 +202,11 @@ def _check_split(provider: seqio.Task | seqio.Mixture, split: str) -> None:
     with_split = _tasks_with(provider, split)
     tasks = _import_seqio().get_subtasks(provider)
     without = [task.name for task in tasks if task not in with_split]
+    known = sorted({name for task in tasks for name in task.splits})
     if without:
         raise UserError(
             f"{provider.name}: there is no data of split {split!r} for {len(without)} of its "
-            f"tasks: {', '.join(without[:5])}"
+            f"tasks: {', '.join(without[:5])}.{did_you_mean_split(split, known)}"
         )
 
 

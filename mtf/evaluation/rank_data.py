@@ -18,7 +18,7 @@ from mtf.data.config import TaskMixture
 from mtf.data.files import find_files
 from mtf.data.problems import Problems
 from mtf.data.vocabularies import Vocabulary
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, did_you_mean, did_you_mean_split
 from mtf.evaluation.config import RankFiles
 
 SCORE_EVAL = "_score_eval"
@@ -85,9 +85,9 @@ class RankTask:
 def with_vocabulary(
     data: TaskMixture | RankFiles, vocabulary: Vocabulary, inputs_add_eos: bool
 ) -> TaskMixture | RankFiles:
-    """The data, with what files leave to the checkpoint."""
+    """The data with the checkpoint's vocabulary, and with what files leave to the checkpoint."""
     if not isinstance(data, RankFiles):
-        return data
+        return dataclasses.replace(data, vocabulary=vocabulary)
     if data.inputs_add_eos is not None:
         inputs_add_eos = data.inputs_add_eos
     return dataclasses.replace(data, vocabulary=vocabulary, inputs_add_eos=inputs_add_eos)
@@ -276,7 +276,7 @@ def _load_cached(cache: Any, info: Any, split: str, vocabulary: Vocabulary) -> R
     if split not in info.splits:
         raise UserError(
             f"the cache {cache.path} has no split {split!r} of {info.name}; it has "
-            f"{', '.join(info.splits)}"
+            f"{', '.join(info.splits)}.{did_you_mean_split(split, info.splits)}"
         )
     reader = cache.split(info, split)
     inputs_end = [vocabulary.eos_id] if info.inputs_add_eos else []

@@ -76,9 +76,13 @@ def open_model(
     *,
     step: int | None = None,
     vocabulary: Vocabulary | str | None = None,
+    default_vocabulary: Vocabulary | None = None,
     config: str | Path | None = None,
 ) -> Opened:
-    """Finds out what a checkpoint is; see `load_model` for arguments and errors."""
+    """Finds out what a checkpoint is; see `load_model` for arguments and errors.
+
+    `default_vocabulary` is for checkpoints that have none of their own, unlike those of a run.
+    """
     try:
         checkpoint = conversion.open_checkpoint(_existing(path), step)
         architecture = conversion.infer_architecture(checkpoint)
@@ -87,7 +91,9 @@ def open_model(
         raise UserError(str(error)) from error
     run = read_run_config(checkpoint, config)
     of_run = None if run is None else run.vocabulary
-    found = checkpoint_vocabulary(checkpoint, vocabulary, of_run, architecture.vocab_size)
+    found = checkpoint_vocabulary(
+        checkpoint, vocabulary, of_run, architecture.vocab_size, default_vocabulary
+    )
     add_eos = _inputs_add_eos(checkpoint) if run is None else run.inputs_add_eos
     if run is None and checkpoint.layout != "huggingface":
         _logger.warning(

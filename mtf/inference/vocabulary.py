@@ -30,6 +30,7 @@ def checkpoint_vocabulary(
     asked: Vocabulary | str | None,
     of_run: Vocabulary | None,
     num_rows: int,
+    default: Vocabulary | None = None,
 ) -> Vocabulary:
     """The vocabulary asked for, or the checkpoint's own, or the one that its size tells.
 
@@ -38,6 +39,7 @@ def checkpoint_vocabulary(
       asked: a vocabulary, or the name of one (`named_vocabulary`).
       of_run: that of the run directory, where there is one.
       num_rows: of the embedding.
+      default: what a checkpoint without a vocabulary of its own is taken to have.
 
     Raises:
       UserError: none is known, or it has more ids than rows, or, where it was named, far fewer.
@@ -54,7 +56,14 @@ def checkpoint_vocabulary(
                 "elsewhere, name it with vocabulary=PATH."
             ) from error
     elif checkpoint.layout == "huggingface":
-        found = huggingface_vocabulary(checkpoint.path, num_rows)
+        try:
+            found = huggingface_vocabulary(checkpoint.path, num_rows)
+        except UserError:
+            if default is None:
+                raise
+            found = default
+    elif default is not None:
+        found = default
     else:
         found = _by_size(checkpoint.path, num_rows)
     num_ids = found.vocab_size

@@ -14,6 +14,8 @@ import jax
 
 from mtf import strict_json
 from mtf.data.config import TaskMixture
+from mtf.data.remote import is_remote
+from mtf.data.vocabularies import SentencePieceVocabulary
 from mtf.environment import write_environment
 from mtf.errors import UserError
 from mtf.evaluation import report
@@ -126,7 +128,11 @@ def _open(job: Evaluate) -> Opened:
             "checkpoint is not set; expected a run directory, a checkpoint_STEP directory or a "
             "Hugging Face directory: --set checkpoint=PATH"
         )
-    return open_model(job.checkpoint, vocabulary=job.data.vocabulary)
+    asked = job.data.vocabulary
+    # A released model's vocabulary at its address is the recipe's default; a run has its own.
+    if isinstance(asked, SentencePieceVocabulary) and is_remote(asked.path):
+        return open_model(job.checkpoint, default_vocabulary=asked)
+    return open_model(job.checkpoint, vocabulary=asked)
 
 
 def _tasks(job: Evaluate, opened: Opened) -> tuple[RankTask, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mtf.data.hub_access import import_datasets, no_hub_hint
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, did_you_mean_split
 from mtf.prompts.extras import import_extra
 
 ENVIRONMENT_VARIABLE = "MTF_DATA_DIR"
@@ -226,7 +226,8 @@ def open_split(
         tried = f"the mirror has no {path}"
         if folder.is_dir():
             splits = mirror_splits(dataset, subset, data_dir)
-            tried += f", only {', '.join(splits) or 'no splits'}.{did_you_mean(split, splits)}"
+            tried += f", only {', '.join(splits) or 'no splits'}."
+            tried += did_you_mean_split(split, splits)
     return _open_hub(dataset, subset, split, f"{name}, split {split}, is missing: {tried}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, did_you_mean, did_you_mean_split
 
 Kind = Literal["generate", "rank", "documents"]
 Vocabulary = Literal["t5", "mt5", "romanian"]
@@ -85,7 +85,7 @@ class Task(abc.ABC):
         if split not in self.splits:
             raise UserError(
                 f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}."
-                f"{did_you_mean(split, self.splits)}"
+                f"{did_you_mean_split(split, self.splits)}"
             )
         return self.splits[split]
 

@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+import recipes
 from mtf import cache
+from mtf import config as config_lib
 from mtf.data.config import TaskMixture
 from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
 from mtf.evaluation import rank_data
 from mtf.evaluation.config import RankFiles
 from mtf.evaluation.rank_data import RankData, RankExample, RankTask
+from mtf.jobs import evaluate_run
 from mtf.jobs.evaluate import Evaluate
 from mtf.run import main
 from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
+from tests.inference import models
 from tests.processes import run_processes
 
 ROWS = [
@@ -223,3 +227,18 @@ def test_a_mixture_to_be_generated_cannot_be_ranked() -> None:
     )
     with pytest.raises(UserError, match=r"without answer choices.*names end in _score_eval"):
         rank_data.rank_tasks(data)
+
+
+def test_a_run_is_evaluated_with_its_own_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with the recipe's default, T5's, for which there would be a download."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("urllib.request.urlopen", None)
+    run = models.write_run(tmp_path / "run")
+    config = recipes.t0_eval(checkpoint=str(run))
+    opened = evaluate_run._open(config_lib.build(config))
+    assert opened.vocabulary == ByteVocabulary(125)
+    assert rank_data.with_vocabulary(t0_eval(), opened.vocabulary, True).vocabulary == (
+        opened.vocabulary
+    )

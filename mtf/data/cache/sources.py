@@ -27,7 +27,7 @@ from mtf.data.objectives import BertStyle, IidDenoising, Objective, PrefixLM, Sp
 from mtf.data.randomness import Purpose, permutation, random_bits
 from mtf.data.row_streams import all_examples
 from mtf.data.vocabularies import SentencePieceVocabulary
-from mtf.errors import UserError
+from mtf.errors import UserError, did_you_mean_split
 
 MAX_EXAMPLES_PER_TASK = 500_000
 # Units that are read at once, for all rows of the process together: so each file is asked for
@@ -221,8 +221,11 @@ class CachedMixture:
                 reader = self.cache.split(info, split)
                 self.tasks.append(CachedTask(info, reader, rate, data, split))
         if not self.tasks:
+            infos = map(self.cache.task, self.mixture.tasks)
+            splits = list(dict.fromkeys(s for i in infos for s in i.splits))
             raise NoExamplesError(
-                f"the cache {self.cache.path} has no examples of {name}, split {split}"
+                f"the cache {self.cache.path} has no examples of {name}, split {split}; it has "
+                f"{', '.join(splits) or 'none'}.{did_you_mean_split(split, splits)}"
             )
         _allow_open_files(sum(len(task.info.splits[split].shards) for task in self.tasks))
         self.num_units = sum(task.num_examples for task in self.tasks)
