@@ -108,7 +108,7 @@ def _check_lines(files: Sequence[TextFile], allow_empty_targets: bool) -> None:
             problems.merge(file.empty_targets)
             num_empty += file.empty_targets.count
     problems.check(
-        f"{num_empty:,} with empty targets: fill them in, take them out, or set "
+        f"Lines with empty targets: {num_empty:,}. Fill them in, take them out, or set "
         "data.allow_empty_targets=True (of TextFiles) to train on them"
         if num_empty
         else ""

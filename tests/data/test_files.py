@@ -198,7 +198,7 @@ def test_empty_targets_are_counted_and_refused_unless_allowed(
         f"  {path}:2: 'targets' is empty; expected text",
         f"  {path}:5: 'targets' is empty; expected text",
     ]
-    assert advice.startswith("2 with empty targets: ")
+    assert advice.startswith("Lines with empty targets: 2. Fill them in, ")
     assert "data.allow_empty_targets=True" in advice
     # What has neither inputs nor targets is no pair.
     (message,) = refused(path, allow_empty_targets=True)
@@ -212,7 +212,7 @@ def test_empty_targets_are_counted_and_refused_unless_allowed(
 def test_one_row_with_empty_targets_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "a\tb\nc\t\n")
     (message,) = refused(path)
-    assert message.startswith(f"data.files: {path}:2: 'targets' is empty; expected text. 1 with ")
+    assert message.startswith(f"data.files: {path}:2: 'targets' is empty; expected text. Lines with")
 
 
 @pytest.mark.parametrize(

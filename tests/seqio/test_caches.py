@@ -12,6 +12,7 @@ import pytest
 
 from mtf import cache
 from mtf.data import loader
+from mtf.data.cache.reader import Cache
 from mtf.data.config import TaskMixture
 from tests.conftest import needs_shared
 from tests.seqio.helpers import (
@@ -143,6 +144,25 @@ def test_the_token_cache_takes_them_over(cached: Path, mirror: Path, tmp_path: P
         return sorted(tuple(r.tolist()) for b in taken for r in b["decoder_target_tokens"])
 
     assert rows(loader="cache", cache_dir=str(output)) == rows()
+
+
+def test_the_token_cache_takes_documents_over(cached: Path, mirror: Path, tmp_path: Path) -> None:
+    arguments = [DOCUMENTS, "--vocabulary", "byt5", "--num-workers", "1", "--output"]
+    direct, taken = tmp_path / "direct", tmp_path / "taken"
+    assert cache.main([*arguments, str(direct), "--data-dir", str(mirror)]) == 0
+    assert cache.main([*arguments, str(taken), "--from-seqio", str(cached)]) == 0
+
+    def documents(folder: Path) -> dict[str, list[list[int]]]:
+        opened = Cache(folder)
+        info = opened.task(DOCUMENTS)
+        readers = {split: opened.split(info, split) for split in info.splits}
+        return {
+            split: sorted(e["targets"].tolist() for e in reader.examples(range(len(reader))))
+            for split, reader in readers.items()
+        }
+
+    assert documents(taken) == documents(direct)
+    assert len(documents(taken)["train"]) > 10
 
 
 @needs_shared
