@@ -212,7 +212,7 @@ def test_empty_targets_are_counted_and_refused_unless_allowed(
 def test_one_row_with_empty_targets_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "a\tb\nc\t\n")
     (message,) = refused(path)
-    assert message.startswith(f"data.files: {path}:2: 'targets' is empty; expected text. Lines with")
+    assert message.startswith(f"data.files: {path}:2: 'targets' is empty; expected text. Lines")
 
 
 @pytest.mark.parametrize(
