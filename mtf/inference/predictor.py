@@ -297,7 +297,7 @@ class Predictor:
         rows_a_part = packed.batch_rows // self.partitioning.num_data_shards
         limit = max(1, _MAX_LOGITS_BYTES // (rows_a_part * self.model.network.vocab_size * 4))
         chunk = next(n for n in range(min(limit, shape[1]), 0, -1) if shape[1] % n == 0)
-        with jax.set_mesh(self.partitioning.mesh):
+        with self.partitioning.in_force():
             return self._token_log_likelihoods(self.params, self._global(batch), chunk=chunk)
 
     # ------------------------------------------------------------------------------- generation
@@ -363,7 +363,7 @@ class Predictor:
         seeds = np.zeros(len(tokens), np.uint32)
         seeds[: len(rows)] = [seed % 2**32 for _, _, seed in rows]
         batch = self._global({"tokens": tokens, "seeds": seeds})
-        with jax.set_mesh(self.partitioning.mesh):
+        with self.partitioning.in_force():
             generated = generate(
                 self.model.network,
                 self.params,

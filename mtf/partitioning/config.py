@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from mtf.errors import UserError
+from mtf.errors import UserError, did_you_mean
+
+MESH_AXES = ("data", "fsdp", "model")
+Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
 
 # Logical axis → mesh axis or axes (T5X: `partitioning.standard_logical_axis_rules`). Parameters
 # and activations share the table: `embed` of a parameter is split over `fsdp`, of an activation
-# never, since `batch` has taken that mesh axis already and stands earlier in the array.
-LOGICAL_AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
+# never, since `batch` has taken that mesh axis already and stands earlier in the table.
+LOGICAL_AXIS_RULES: Rules = (
     ("batch", ("data", "fsdp")),
     ("vocab", "model"),
     ("mlp", "model"),
@@ -22,6 +25,11 @@ LOGICAL_AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("layers", None),
     ("relpos_buckets", None),
 )
+
+
+def mesh_axes(wanted: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes that a rule asks for: none, one or several."""
+    return (wanted,) if isinstance(wanted, str) else tuple(wanted or ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +44,16 @@ class PjitPartitioner:
       model_parallel_submesh: the same as a block (x, y, z, cores) of a TPU's torus; its product
         is the number of partitions. Give this or `num_partitions`.
       fsdp: devices over which parameters and optimizer state are split as well as the batch.
-      logical_axis_rules: logical axis → mesh axis; the first rule whose mesh axis is still free
-        in an array holds. A dimension that the mesh axis does not divide is not split.
+      logical_axis_rules: (logical axis, mesh axis or axes or None) in the order of priority, as
+        flax's: of the rules for a dimension the first holds whose mesh axes are all still free in
+        the array. A rule whose mesh axes do not divide the dimension is passed over. Parameters,
+        activations and batches follow the same rules.
     """
 
     num_partitions: int | None = None
     model_parallel_submesh: tuple[int, int, int, int] | None = None
     fsdp: int = 1
-    logical_axis_rules: tuple[tuple[str, str | tuple[str, ...] | None], ...] = LOGICAL_AXIS_RULES
+    logical_axis_rules: Rules = LOGICAL_AXIS_RULES
 
     def __post_init__(self) -> None:
         if self.num_partitions is not None and self.num_partitions < 1:
@@ -61,6 +71,29 @@ class PjitPartitioner:
                     f"model_parallel_submesh {submesh} has {math.prod(submesh)} devices, but "
                     f"num_partitions is {self.num_partitions}. Give one of the two."
                 )
+
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        known = dict.fromkeys(name for name, _ in LOGICAL_AXIS_RULES)
+        problems = []
+        for name, wanted in self.logical_axis_rules:
+            rule = f"({name!r}, {wanted!r})"
+            if name not in known:
+                problems.append(
+                    f"{rule}: {name!r} is no logical axis; expected one of {', '.join(known)}."
+                    + did_you_mean(name, known)
+                )
+            for axis in mesh_axes(wanted):
+                if axis not in MESH_AXES:
+                    problems.append(
+                        f"{rule}: {axis!r} is no axis of the mesh; expected "
+                        f"{', '.join(MESH_AXES)} or None." + did_you_mean(axis, MESH_AXES)
+                    )
+            if len(set(mesh_axes(wanted))) < len(mesh_axes(wanted)):
+                problems.append(f"{rule}: an axis of the mesh twice in one rule.")
+        if problems:
+            raise UserError("logical_axis_rules: " + "\n  ".join(problems))
 
     @property
     def model_parallelism(self) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,10 +15,13 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mtf.errors import UserError
-from mtf.partitioning.config import LOGICAL_AXIS_RULES, PjitPartitioner
-
-MESH_AXES = ("data", "fsdp", "model")
-Rules = Sequence[tuple[str, str | tuple[str, ...] | None]]
+from mtf.partitioning.config import (
+    LOGICAL_AXIS_RULES,
+    MESH_AXES,
+    PjitPartitioner,
+    Rules,
+    mesh_axes,
+)
 
 
 def make_mesh(partitioner: PjitPartitioner, devices: Sequence[Any] | None = None) -> Mesh:
@@ -58,30 +62,33 @@ def partition_spec(
 ) -> PartitionSpec:
     """The sharding of an array whose dimensions have these logical axes.
 
-    A mesh axis is used once in an array, by the first dimension that asks for it, and not at all
-    by a dimension that it does not divide.
+    Rules hold in their order, as in flax (`flax.linen.logical_to_mesh_axes`): a rule gives its
+    mesh axes to its dimension, unless that has been decided already or one of them is taken. A
+    rule whose mesh axes do not divide the dimension is passed over.
     """
-    table = dict(rules)
+    decided: dict[int, tuple[str, ...]] = {}
     taken: set[str] = set()
-    spec: list[tuple[str, ...] | str | None] = []
-    for name, size in zip(axes, shape, strict=True):
-        wanted = table.get(name) if name is not None else None
-        names = (wanted,) if isinstance(wanted, str) else (wanted or ())
-        names = tuple(n for n in names if n not in taken and mesh_shape.get(n, 1) > 1)
-        if not names or size % math.prod(mesh_shape[n] for n in names):
-            spec.append(None)
-            continue
-        taken.update(names)
-        spec.append(names[0] if len(names) == 1 else names)
-    return PartitionSpec(*spec)
+    for rule, wanted in rules:
+        names = mesh_axes(wanted)
+        parts = math.prod(mesh_shape.get(name, 1) for name in names)
+        for dim, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+            if axis == rule and dim not in decided and not size % parts and not taken & {*names}:
+                decided[dim] = tuple(name for name in names if mesh_shape.get(name, 1) > 1)
+                taken.update(names)
+    spec = [decided.get(dim, ()) for dim in range(len(axes))]
+    return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in spec))
+
+
+# The rules in force. What is compiled depends on them, so jax has to know when they change.
+_rules_in_force = jax.make_user_context(LOGICAL_AXIS_RULES)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Pins an activation to the standard rules on the mesh in force; outside of one, nothing."""
+    """Pins an activation to the rules and the mesh in force; where there is no mesh, nothing."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
-    spec = partition_spec(axes, x.shape, mesh.shape, LOGICAL_AXIS_RULES)
+    spec = partition_spec(axes, x.shape, mesh.shape, _rules_in_force.value)
     return jax.lax.with_sharding_constraint(x, spec)
 
 
@@ -97,12 +104,29 @@ class Partitioning:
         cls, partitioner: PjitPartitioner, devices: Sequence[Any] | None = None
     ) -> Partitioning:
         """The partitioning of a run over all devices, or those given."""
-        return cls(make_mesh(partitioner, devices), partitioner.logical_axis_rules)
+        rules = partitioner.logical_axis_rules
+        rules = tuple((name, mesh_axes(wanted)) for name, wanted in rules)  # hashable
+        return cls(make_mesh(partitioner, devices), rules)
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Within this context, computations run on the mesh, and `constrain` follows the rules."""
+        with jax.set_mesh(self.mesh), _rules_in_force(self.rules):
+            yield
+
+    def sharding(self, axes: Sequence[str | None], shape: Sequence[int]) -> NamedSharding:
+        """Where an array lies whose dimensions have these logical axes."""
+        return NamedSharding(self.mesh, partition_spec(axes, shape, self.mesh.shape, self.rules))
+
+    @functools.cached_property
+    def _batch_axes(self) -> tuple[str, ...]:
+        # Every number of devices divides 0: which of them divide a batch is checked apart.
+        return mesh_axes(partition_spec(("batch",), (0,), self.mesh.shape, self.rules)[0])
 
     @functools.cached_property
     def num_data_shards(self) -> int:
         """Parts into which a batch is split."""
-        return self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        return math.prod(self.mesh.shape[axis] for axis in self._batch_axes)
 
     @property
     def replicated(self) -> NamedSharding:
@@ -111,17 +135,13 @@ class Partitioning:
 
     @property
     def batch(self) -> NamedSharding:
-        """The first dimension is split over data and fsdp."""
-        return NamedSharding(self.mesh, PartitionSpec(("data", "fsdp")))
+        """The first dimension is split as `batch`: over data and fsdp, by the standard rules."""
+        return NamedSharding(self.mesh, PartitionSpec(self._batch_axes))
 
     def shardings(self, shapes: Any, axes: Any) -> Any:
         """A tree of shardings for a tree of shapes and the tree of their logical axes."""
 
-        def sharding(shape: Any, names: tuple[str, ...]) -> NamedSharding:
-            spec = partition_spec(names, shape.shape, self.mesh.shape, self.rules)
-            return NamedSharding(self.mesh, spec)
-
-        return jax.tree.map(sharding, shapes, axes)
+        return jax.tree.map(lambda shape, names: self.sharding(names, shape.shape), shapes, axes)
 
     def check_batch_size(self, batch_size: int, num_microbatches: int = 1) -> None:
         """Refuses a batch that the mesh does not divide.
@@ -131,12 +151,13 @@ class Partitioning:
         """
         if batch_size % (self.num_data_shards * num_microbatches):
             microbatches = f" × {num_microbatches} microbatches" if num_microbatches > 1 else ""
+            axes = " × ".join(f"{axis} {self.mesh.shape[axis]}" for axis in self._batch_axes)
+            axes = f" ({axes})" if axes else ""
             parts = self.num_data_shards * num_microbatches
             below = batch_size // parts * parts
             raise UserError(
                 f"batch_size {batch_size} is not divisible by the mesh: it is split over "
-                f"{self.num_data_shards} devices (data {self.mesh.shape['data']} × fsdp "
-                f"{self.mesh.shape['fsdp']}){microbatches}. Nearest: "
+                f"{self.num_data_shards} devices{axes}{microbatches}. Nearest: "
                 + " or ".join(str(n) for n in (below, below + parts) if n)
                 + "."
             )

@@ -11,11 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import PartitionSpec
 
 from mtf.models import t5
 from mtf.models.config import EncoderDecoderModel
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import Partitioning, constrain
 from mtf.training import config as settings
 from mtf.training.losses import LossSums, normalizing_factor_and_weights, weighted_cross_entropy
 from mtf.training.optimizers import make_optimizer
@@ -152,7 +151,7 @@ class Trainer:
         return compiled
 
     def _on_mesh(self) -> Any:
-        return jax.set_mesh(self.partitioning.mesh)
+        return self.partitioning.in_force()
 
     @functools.cached_property
     def _compiled_train_step(self) -> Any:
@@ -214,9 +213,9 @@ class Trainer:
     def _chunk(self, batch: Batch) -> int | None:
         """Target positions whose logits may exist at a time on each device."""
         rows, length = batch["decoder_target_tokens"].shape
-        partitioning = self.partitioning
-        devices = partitioning.num_data_shards * partitioning.mesh.shape["model"]
-        per_position = math.ceil(rows * self.model.network.vocab_size / devices)
+        shape = rows, self.model.network.vocab_size
+        sharding = self.partitioning.sharding(("batch", "vocab"), shape)
+        per_position = math.prod(sharding.shard_shape(shape))
         if per_position * length <= self.config.loss_chunk_elements:
             return None
         return max(1, self.config.loss_chunk_elements // per_position)
@@ -250,5 +249,4 @@ class Trainer:
         """(batch, …) → (microbatches, rows, …), every device keeping rows that it has already."""
         num_microbatches = self.config.num_microbatches
         x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
-        spec = PartitionSpec(None, ("data", "fsdp"))
-        return jax.lax.with_sharding_constraint(jnp.swapaxes(x, 0, 1), spec)
+        return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import pytest
-from jax.sharding import PartitionSpec
+from flax.linen import logical_to_mesh_axes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from mtf.errors import UserError
-from mtf.partitioning.config import LOGICAL_AXIS_RULES, PjitPartitioner
-from mtf.partitioning.mesh import Partitioning, _blocks, partition_spec
+from mtf.models import t5
+from mtf.models.config import T5Config
+from mtf.partitioning.config import LOGICAL_AXIS_RULES, MESH_AXES, PjitPartitioner, mesh_axes
+from mtf.partitioning.mesh import Partitioning, _blocks, _rules_in_force, partition_spec
 
 
 def spec(axes: tuple[str, ...], shape: tuple[int, ...], **mesh: int) -> PartitionSpec:
@@ -35,6 +42,105 @@ def test_a_dimension_that_the_mesh_does_not_divide_is_not_split() -> None:
     assert spec(("heads", "relpos_buckets"), (6, 32), data=1, fsdp=1, model=4) == PartitionSpec(
         None, None
     )
+
+
+AXES = ("batch", "length", "vocab", "embed", "mlp", "heads", "joined_kv", "kv", "layers")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    axes=st.permutations(AXES).flatmap(lambda a: st.integers(1, 4).map(lambda n: tuple(a[:n]))),
+    rules=st.lists(
+        st.tuples(
+            st.sampled_from(AXES),
+            st.sampled_from(
+                [None, "data", "fsdp", "model", ("data", "fsdp"), ("fsdp", "model"), ("model",)]
+            ),
+        ),
+        max_size=12,
+    ).map(tuple),
+)
+def test_rules_mean_what_they_mean_in_flax(axes: tuple[str, ...], rules: Any) -> None:
+    ours = partition_spec(axes, (64,) * len(axes), {"data": 2, "fsdp": 2, "model": 2}, rules)
+    theirs = [
+        (axis,) if isinstance(axis, str) else axis for axis in logical_to_mesh_axes(axes, rules)
+    ]
+    assert [mesh_axes(axis) for axis in ours] == [mesh_axes(axis) for axis in theirs]
+
+
+def test_the_first_rule_whose_mesh_axis_is_free_holds() -> None:
+    def spec(axes: tuple[str, ...], *rules: Any) -> PartitionSpec:
+        return partition_spec(axes, (8,) * len(axes), {"data": 2, "fsdp": 2, "model": 2}, rules)
+
+    assert spec(("mlp",), ("mlp", "model"), ("mlp", "fsdp")) == PartitionSpec("model")
+    fallback = (("embed", "model"), ("mlp", "model"), ("mlp", "fsdp"))
+    assert spec(("embed", "mlp"), *fallback) == PartitionSpec("model", "fsdp")
+    assert spec(("mlp", "embed"), *fallback) == PartitionSpec("fsdp", "model")
+    assert spec(("mlp",), ("mlp", None), ("mlp", "fsdp")) == PartitionSpec(None)
+
+
+def test_a_rule_that_does_not_divide_the_dimension_is_passed_over() -> None:
+    rules = (("heads", "model"), ("heads", "fsdp"), ("kv", "model"))
+    mesh = {"data": 1, "fsdp": 2, "model": 4}
+    assert partition_spec(("heads", "kv"), (6, 64), mesh, rules) == PartitionSpec("fsdp", "model")
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (("mlp", "modle"), r"\('mlp', 'modle'\): 'modle' is no axis of the mesh.*mean model\?"),
+        (("batch", ("data", "replica")), "'replica' is no axis of the mesh; expected data, fsdp"),
+        (("head", "model"), r"'head' is no logical axis; expected one of batch.*mean heads\?"),
+        (("batch", ("data", "data")), "an axis of the mesh twice"),
+    ],
+)
+def test_rules_with_unknown_names_are_refused(rule: Any, message: str) -> None:
+    with pytest.raises(UserError, match=f"logical_axis_rules: .*{message}"):
+        PjitPartitioner(logical_axis_rules=(*LOGICAL_AXIS_RULES, rule))
+
+
+def constraints(rules: Any) -> set[str]:
+    """How a network's activations are pinned on a mesh of 2 × 2 × 2, by these rules."""
+    network = T5Config(64, 16, 4, 8, 1, 1, 32, dropout_rate=0.0, scan_layers=False)
+    tokens = jax.ShapeDtypeStruct((8, 4), "int32")
+    names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
+
+    def apply(params: Any, batch: Any) -> Any:
+        return t5.apply(network, params, batch)
+
+    mesh = AbstractMesh((2, 2, 2), MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+    with jax.sharding.use_abstract_mesh(mesh), _rules_in_force(rules):
+        jaxpr = jax.make_jaxpr(apply)(t5.param_shapes(network), dict.fromkeys(names, tokens))
+    return {
+        str(eqn.params["sharding"].spec)
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name == "sharding_constraint"
+    }
+
+
+def test_activations_follow_the_rules_given() -> None:
+    spec = functools.partial(PartitionSpec, ("data", "fsdp"), None)
+    assert constraints(LOGICAL_AXIS_RULES) == {
+        *(str(spec(last)) for last in (None, "model")),
+        str(PartitionSpec("model", None)),  # the embedding's rows
+    }
+    rules = (("batch", "data"), ("mlp", "fsdp"), ("vocab", ("fsdp", "model")), ("length", "model"))
+    assert constraints(rules) == {
+        str(PartitionSpec("data", "model", None)),
+        str(PartitionSpec("data", "model", "fsdp")),
+        str(PartitionSpec(("fsdp", "model"), None)),
+        str(PartitionSpec("data", None, ("fsdp", "model"))),
+    }
+
+
+def test_batches_follow_the_rules_given() -> None:
+    mesh = AbstractMesh((2, 4, 1), MESH_AXES)
+    for batch, axes, parts in ((("data", "fsdp"), ("data", "fsdp"), 8), ("data", "data", 2)):
+        partitioning = Partitioning(mesh, (("batch", batch),))  # type: ignore[arg-type]
+        assert partitioning.num_data_shards == parts
+        assert partitioning.batch.spec == PartitionSpec(axes)
+        with pytest.raises(UserError, match=f"split over {parts} devices .*Nearest: {parts} or"):
+            partitioning.check_batch_size(parts + 1)
 
 
 def test_mesh_shape_of_the_devices() -> None:
