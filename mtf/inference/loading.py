@@ -21,6 +21,7 @@ from mtf.inference.run_config import RunConfig, assumed, read_run_config
 from mtf.inference.vocabulary import checkpoint_vocabulary
 from mtf.models import t5
 from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.partitioning import memory
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
 from mtf.training.train_state import TrainState
@@ -200,6 +201,7 @@ def _read(
     shapes = t5.param_shapes(network, stacked=stacked)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(network.dtype)), shapes)
     shardings = partitioning.shardings(shapes, t5.param_axes(network, stacked=stacked))
+    memory.check(partitioning.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
 
     def initial() -> TrainState:
         raise AssertionError("every parameter is read")

@@ -14,7 +14,7 @@ from mtf.evaluation.config import InferEval
 from mtf.jobs.results import TrainResult, train_result
 from mtf.models.config import EncoderDecoderModel
 from mtf.partitioning.config import PjitPartitioner
-from mtf.training.config import Adafactor, AdamW, Trainer
+from mtf.training.config import MAX_STEP, Adafactor, AdamW, Trainer
 
 _MAY_CHANGE = {"on_resume": "may change"}
 
@@ -34,7 +34,7 @@ class Train:
       partitioner: how model and batch are spread over devices.
       checkpoint: when to save, and what to start from.
       model_dir: the run directory. If it has checkpoints, the run continues from the latest.
-      random_seed: of initial parameters and dropout; the data has its own.
+      random_seed: of initial parameters and dropout, in [0, 2**32); the data has its own.
       evaluator: decoding of held-out inputs every now and then; None: none.
       num_samples: held-out examples to show with their predictions at the end.
     """
@@ -58,6 +58,13 @@ class Train:
         for field in ("train_steps", "batch_size"):
             if getattr(self, field) < 1:
                 raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        if self.train_steps > MAX_STEP:
+            raise UserError(f"train_steps must be less than 2**31, not {self.train_steps}.")
+        if not 0 <= self.random_seed < 2**32:
+            raise UserError(
+                f"random_seed must be in [0, 2**32), not {self.random_seed}: jax.random uses 32 "
+                f"bits of it. Those of {self.random_seed} are {self.random_seed % 2**32}."
+            )
         if self.num_samples < 0:
             raise UserError(f"num_samples must not be negative, not {self.num_samples}.")
         parts = self.trainer.num_microbatches

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import jax
+import jax.numpy as jnp
 
 from mtf.models.t5 import num_parameters
+from mtf.partitioning import memory
 from mtf.partitioning.mesh import Partitioning
 from mtf.training.flops import train_step_flops
 from mtf.training.progress import count
@@ -31,13 +32,20 @@ def describe(job: Train) -> str:
 
     def size(part: str) -> str:
         whole = getattr(shapes, part)
-        a_device = _bytes(whole, getattr(shardings, part))
-        return f"{_bytes(whole):,} bytes ({_gib(_bytes(whole))}; {_gib(a_device)} a device)"
+        a_device = memory.num_bytes(whole, getattr(shardings, part))
+        total = memory.num_bytes(whole)
+        return f"{total:,} bytes ({memory.gib(total)}; {memory.gib(a_device)} a device)"
+
+    needed, there = sum(least_bytes(job, trainer).values()), memory.device_bytes(mesh)
+    fits = f"at least {needed:,} bytes ({memory.gib(needed)}) a device"
+    if there is not None:
+        fits += f", of {memory.gib(there)}" + ("" if needed <= there else ": does not fit here")
 
     rows = [
         ("parameters", f"{num_parameters(network):,}"),
         ("parameter bytes", size("params")),
         ("optimizer state", size("param_states")),
+        ("memory", fits),
         ("devices", f"{mesh.size} × {mesh.devices.flat[0].device_kind}"),
         ("mesh", " × ".join(f"{name} {n}" for name, n in mesh.shape.items())),
         (
@@ -66,18 +74,30 @@ def make_trainer(job: Train, partitioning: Partitioning) -> Trainer:
     return Trainer(job.model, job.optimizer, partitioning, job.trainer, job.random_seed)
 
 
-def _bytes(shapes: Any, shardings: Any = None) -> int:
-    """Bytes of a tree of arrays, or of one device's part of it."""
-    leaves = jax.tree.leaves(shapes)
-    sizes = [leaf.shape for leaf in leaves]
-    if shardings is not None:
-        sizes = [
-            s.shard_shape(shape) for s, shape in zip(jax.tree.leaves(shardings), sizes, strict=True)
-        ]
-    return sum(
-        math.prod(shape) * leaf.dtype.itemsize for shape, leaf in zip(sizes, leaves, strict=True)
-    )
+def least_bytes(job: Train, trainer: Trainer) -> dict[str, int]:
+    """Bytes that each device needs at least in a training step, whatever the compiler does.
 
+    Of the activations only the layers' inputs are counted, which the backward pass needs even
+    where all else is computed again.
+    """
+    network, lengths = job.model.network, job.data.task_feature_lengths
+    partitioning, shapes = trainer.partitioning, trainer.state_shapes
+    rows = job.batch_size // job.trainer.num_microbatches
 
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:,.2f} GiB"
+    def activations(length: int, layers: int) -> int:
+        shape = rows, length, network.emb_dim
+        sharding = partitioning.sharding(("batch", "length", "embed"), shape)
+        return layers * math.prod(sharding.shard_shape(shape)) * jnp.dtype(network.dtype).itemsize
+
+    params = memory.num_bytes(shapes.params, trainer.state_shardings.params)
+    tokens = lengths["inputs"] + 2 * lengths["targets"]
+    return {
+        "parameters": params,
+        "gradients": params,
+        "optimizer state": memory.num_bytes(
+            shapes.param_states, trainer.state_shardings.param_states
+        ),
+        "batch": job.batch_size // partitioning.num_data_shards * tokens * 4,
+        "activations": activations(lengths["inputs"], network.num_encoder_layers)
+        + activations(lengths["targets"], network.num_decoder_layers),
+    }

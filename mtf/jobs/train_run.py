@@ -23,8 +23,9 @@ from mtf.errors import UserError, did_you_mean
 from mtf.evaluation.infer_eval import InferenceEvaluator, find_held_out
 from mtf.inference.predictor import Predictor
 from mtf.jobs.results import TrainResult, train_result
-from mtf.jobs.train_plan import make_trainer
+from mtf.jobs.train_plan import least_bytes, make_trainer
 from mtf.models import t5
+from mtf.partitioning import memory
 from mtf.partitioning.mesh import Partitioning
 from mtf.training import loop
 from mtf.training.flops import peak_flops, train_step_flops
@@ -47,6 +48,7 @@ def run(job: Train) -> TrainResult:
     partitioning.check_batch_size(job.batch_size, job.trainer.num_microbatches)
     check_vocabulary(job)
     trainer = make_trainer(job, partitioning)
+    memory.check(partitioning.mesh, least_bytes(job, trainer))
     shard_id, num_shards = partitioning.data_layout(job.batch_size)
     shard = {"batch_size": job.batch_size, "shard_id": shard_id, "num_shards": num_shards}
     batches = loader.make_train_iterator(job.data, **shard)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 from mtf.errors import UserError
+
+# Far more than any machine trains; each is described by itself before memory is looked at.
+MAX_LAYERS = 10_000
 
 ACTIVATIONS = ("relu", "gelu", "silu", "linear")
 
@@ -69,6 +73,11 @@ class T5Config:
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *layers):
             if getattr(self, field) < 1:
                 raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        for field in layers:
+            if getattr(self, field) > MAX_LAYERS:
+                raise UserError(
+                    f"{field} must be at most {MAX_LAYERS:,}, not {getattr(self, field):,}."
+                )
         if not 0.0 <= self.dropout_rate < 1.0:
             raise UserError(f"dropout_rate must be in [0, 1), not {self.dropout_rate}.")
         if self.dtype in ("float16", "fp16", "half"):
@@ -117,8 +126,8 @@ class EncoderDecoderModel:
     def __post_init__(self) -> None:
         if not 0.0 <= self.label_smoothing < 1.0:
             raise UserError(f"label_smoothing must be in [0, 1), not {self.label_smoothing}.")
-        if self.z_loss < 0:
-            raise UserError(f"z_loss must not be negative, not {self.z_loss}.")
+        if not 0 <= self.z_loss < math.inf:
+            raise UserError(f"z_loss must be a finite number and not negative, not {self.z_loss}.")
         factor = self.loss_normalizing_factor
         special = ("NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE")
         if isinstance(factor, str) and factor not in special:
@@ -126,5 +135,5 @@ class EncoderDecoderModel:
                 f"loss_normalizing_factor must be a number, None, or one of {', '.join(special)}, "
                 f"not {factor!r}."
             )
-        if isinstance(factor, (int, float)) and factor <= 0:
+        if isinstance(factor, (int, float)) and not 0 < factor < math.inf:
             raise UserError(f"loss_normalizing_factor must be positive, not {factor}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from mtf.errors import UserError, did_you_mean
 
@@ -16,6 +17,9 @@ SCHEDULE_FACTORS = (
     "cosine_decay",
 )
 
+MAX_STEP = 2**31 - 1  # The step is an int32, as T5X's.
+
+FACTOR_PARTS = ("ROW", "COLUMN", "BATCH", "NONE")
 # Logical axis → its part in Adafactor's factored second moment, for parameters of rank > 2
 # (T5X: `adafactor.standard_logical_factor_rules`). BATCH dimensions are separate matrices.
 LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
@@ -66,9 +70,12 @@ class Schedule:
                     f"{', '.join(SCHEDULE_FACTORS)}, joined by ' * '."
                     + did_you_mean(name, SCHEDULE_FACTORS)
                 )
+        for field in ("base_learning_rate", "decay_factor", "min_learning_rate"):
+            _check_not_negative(field, getattr(self, field))
         for field in ("steps_per_decay", "steps_per_cycle"):
-            if getattr(self, field) < 1:
-                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+            _check_steps(field, getattr(self, field), least=1)
+        _check_steps("step_offset", self.step_offset)
+        _check_steps("warmup_steps", self.warmup_steps)
         needs_warmup = {"linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay"}
         if self.warmup_steps < 1 and needs_warmup & set(self.names):
             raise UserError(
@@ -123,6 +130,25 @@ class Adafactor:
             _check_rate("beta1", self.beta1)
         _check_positive("clipping_threshold", self.clipping_threshold)
         _check_positive("global_norm_clip_threshold", self.global_norm_clip_threshold)
+        # With 0, a gradient of 0 would be divided by 0.
+        _check_positive("epsilon1", self.epsilon1, optional=False)
+        _check_not_negative("epsilon2", self.epsilon2)
+        for field in ("weight_decay_rate", "weight_decay_rate_lr_exponent"):
+            _check_not_negative(field, getattr(self, field))
+        _check_steps("step_offset", self.step_offset)
+        if self.min_dim_size_to_factor < 1:
+            raise UserError(
+                f"min_dim_size_to_factor must be at least 1, not {self.min_dim_size_to_factor}."
+            )
+        axes = [axis for axis, _ in self.logical_factor_rules]
+        for axis, part in self.logical_factor_rules:
+            if part not in FACTOR_PARTS:
+                raise UserError(
+                    f"logical_factor_rules: ({axis!r}, {part!r}): expected one of "
+                    f"{', '.join(FACTOR_PARTS)}.{did_you_mean(part, FACTOR_PARTS)}"
+                )
+            if axes.count(axis) > 1:
+                raise UserError(f"logical_factor_rules: {axis!r} has more than one rule.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +175,8 @@ class AdamW:
         _check_rate("beta1", self.beta1)
         _check_rate("beta2", self.beta2)
         _check_positive("global_norm_clip_threshold", self.global_norm_clip_threshold)
+        _check_positive("epsilon", self.epsilon, optional=False)
+        _check_not_negative("weight_decay_rate", self.weight_decay_rate)
 
 
 def _check_rate(name: str, value: float) -> None:
@@ -156,9 +184,19 @@ def _check_rate(name: str, value: float) -> None:
         raise UserError(f"{name} must be in [0, 1), not {value}.")
 
 
-def _check_positive(name: str, value: float | None) -> None:
-    if value is not None and value <= 0:
-        raise UserError(f"{name} must be positive or None, not {value}.")
+def _check_positive(name: str, value: float | None, *, optional: bool = True) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise UserError(f"{name} must be positive{' or None' * optional}, not {value}.")
+
+
+def _check_not_negative(name: str, value: float | None) -> None:
+    if value is not None and not 0 <= value < math.inf:
+        raise UserError(f"{name} must be a finite number and not negative, not {value}.")
+
+
+def _check_steps(name: str, value: int, least: int = 0) -> None:
+    if not least <= value <= MAX_STEP:
+        raise UserError(f"{name} must be in [{least}, 2**31), not {value}.")
 
 
 @dataclasses.dataclass(frozen=True)
