@@ -76,7 +76,7 @@ def parse_arguments(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
     parsed: dict[str, Any] = {}
     problems: list[str] = []
-    for name, text in _keywords(arguments, what).items():
+    for name, text in keywords(arguments, what).items():
         if name not in known and not takes_any:
             hint = did_you_mean(name, known)
             problems.append(
@@ -107,7 +107,7 @@ def parse_arguments(
     return parsed
 
 
-def _keywords(arguments: str, what: str) -> dict[str, str]:
+def keywords(arguments: str, what: str) -> dict[str, str]:
     """Splits `(a=1, b=@x.y(c=2))` into names and the texts of their values."""
     if not arguments:
         return {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import fiddle as fdl
 from fiddle import history
 
-from mtf.config import calls, lookup, paths, tree, types, values
+from mtf.config import calls, lookup, paths, swaps, tree, types, values
 from mtf.config.paths import Path, format_path, parse_path
 from mtf.config.types import Mismatch
 from mtf.errors import UserError, did_you_mean
@@ -47,15 +48,26 @@ def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> 
 def try_overrides(
     config: fdl.Config, overrides: Sequence[Override | str]
 ) -> tuple[fdl.Config, list[str]]:
-    """As `apply_overrides`, but returns the mistakes beside the config with the rest applied."""
+    """As `apply_overrides`, but returns the mistakes beside the config with the rest applied.
+
+    Values that are lost because their component is swapped are told on stderr.
+    """
     config = tree.complete(config)
     problems: list[str] = []
+    replaced: list[swaps.Swap] = []
     for item in overrides:
         override = Override("set", item) if isinstance(item, str) else item
         try:
+            swap = swaps.find(config, override.text) if override.kind == "set" else None
             config = _apply(config, override)
         except UserError as error:
             problems.append(str(error))
+            continue
+        replaced += [swap] if swap is not None else []
+    for swap in replaced:
+        warning = swaps.warning(swap, config)
+        if warning is not None:
+            print(f"warning: {warning}", file=sys.stderr)
     return config, problems
 
 

@@ -64,6 +64,18 @@ def of_leaf(leaf: Leaf) -> str:
     return describe(entries[-1].location)
 
 
+def is_of_builder(node: fdl.Buildable, field: Any) -> bool:
+    """Whether a field was set where its component was made: in a builder's module, not later."""
+    made, was_set = _values_set(node, "__fn_or_cls__"), _values_set(node, field)
+    if not made or not was_set:
+        return True
+    maker, setter = made[0].location, was_set[-1].location
+    if setter.line_number == 0:  # The command line.
+        return maker == setter
+    modules = [str(at.function_name).rpartition(".")[0] for at in (maker, setter)]
+    return " → " in modules[0] and modules[0] == modules[1]
+
+
 def is_default(leaf: Leaf) -> bool:
     """Whether nobody set the value."""
     return of_leaf(leaf) == "default"
