@@ -46,7 +46,7 @@ def open_orbax(path: Path, state: Path, step: int | None) -> Checkpoint:
     if not (state / "manifest.ocdbt").is_file():
         raise IncompleteCheckpoint(f"{path} is incomplete: {state / 'manifest.ocdbt'} is missing.")
 
-    base = {"driver": "file", "path": f"{state}/"}
+    base = {"driver": "file", "path": f"{state.resolve()}/"}  # TensorStore takes no "..".
     arrays = _read_descriptions(path, {"driver": "ocdbt", "base": base})
     missing = [".".join(leaf) for leaf in leaves if ".".join(leaf) not in arrays]
     if missing:

@@ -78,7 +78,7 @@ def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
             f"{path} is incomplete: {name} should lie in {directory.name}/, "
             "which is missing or has no .zarray."
         ) from error
-    kvstore = {"driver": "file", "path": f"{directory}{os.sep}"}
+    kvstore = {"driver": "file", "path": f"{directory.resolve()}{os.sep}"}
     tensor = zarr_tensor(name, metadata, _files_below(directory), kvstore, str(path))
     noted = (leaf.get("metadata") or {}).get("shape")
     if noted is not None and tuple(noted) != tensor.shape:

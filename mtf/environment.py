@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -25,7 +26,9 @@ _PACKAGES = (
 
 
 def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
-    """Writes environment.json: versions, platform, git revision, devices.
+    """Writes environment.json: working directory, versions, platform, git revision, devices.
+
+    The working directory is that of the run's first start, as long as it is there.
 
     Args:
       run_dir: an existing run directory.
@@ -36,6 +39,7 @@ def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     environment = {
+        "working_directory": _working_directory(Path(run_dir)),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,
@@ -43,6 +47,15 @@ def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
         "devices": list(devices),
     }
     write_atomically(Path(run_dir) / ENVIRONMENT_FILE, json.dumps(environment, indent=1) + "\n")
+
+
+def _working_directory(run_dir: Path) -> str:
+    try:
+        before = json.loads((run_dir / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
+        folder = str(before["working_directory"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return os.getcwd()
+    return folder if os.path.isdir(folder) else os.getcwd()
 
 
 def _git_state() -> dict[str, Any] | None:
@@ -63,6 +76,7 @@ def _git_state() -> dict[str, Any] | None:
 
 def write_atomically(file: Path, text: str) -> None:
     """Writes a file that appears whole or not at all."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    # Of several machines two processes may have one number.
+    temporary = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, file)

@@ -306,8 +306,10 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
         overrides = [config_lib.Override("set", f"model_dir={config_lib.new_run_dir(name)!r}")]
         config = config_lib.apply_overrides(config, overrides)
     job = _build(config, name)
-    if config.model_dir is not None:
-        config_lib.check_resume(config, config.model_dir, options.allow)
+    run_dir = config.model_dir
+    if run_dir is not None and config_lib.check_resume(config, run_dir, options.allow):
+        config, to_run = config_lib.locate(config, run_dir)
+        job = _build(to_run, name)
     if options.dry_run:
         print(job.describe())
         return 0

@@ -100,7 +100,7 @@ class RestoreCheckpointConfig:
         `train_steps`; another one is refused. A Hugging Face directory is at step 0. None: any.
     """
 
-    path: str
+    path: str = dataclasses.field(metadata={"path": True})
     mode: Literal["specific", "latest", "all"] = "latest"
     assignment_map: tuple[tuple[str, str | None], ...] = ()
     fallback_to_scratch: bool = False

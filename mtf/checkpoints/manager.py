@@ -29,7 +29,7 @@ STEP_PREFIX = "checkpoint"
 
 def directory(model_dir: str | Path) -> Path:
     """Where a run's checkpoints lie."""
-    return Path(model_dir).absolute() / "checkpoints"
+    return Path(model_dir).resolve() / "checkpoints"
 
 
 def state_dict(state: TrainState) -> dict[str, Any]:

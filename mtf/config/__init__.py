@@ -9,6 +9,7 @@ from mtf.config.codegen import as_python
 from mtf.config.diff import Change, diff
 from mtf.config.lookup import Listing, list_recipes, recipe_name
 from mtf.config.overrides import Override, apply_overrides, summarize, try_overrides
+from mtf.config.places import locate, located
 from mtf.config.run_dir import (
     check_resume,
     load_config,
@@ -43,6 +44,8 @@ __all__ = [
     "list_recipes",
     "load_config",
     "load_json",
+    "locate",
+    "located",
     "new_run_dir",
     "recipe_name",
     "resolve",

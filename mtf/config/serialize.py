@@ -76,7 +76,8 @@ def load_json(text: str, source: str) -> fdl.Config:
         reason = str(getattr(error, "proxy_base_exception", error))
         raise UserError(
             f"{source} names something that is not here: {reason}. Run from the folder the run was "
-            "started in, with the code it was started with."
+            "started in (the working_directory of environment.json), with the code it was started "
+            "with."
         ) from None
     except serialization.PyrefPolicyError as error:
         raise UserError(f"{source}: {error}") from None

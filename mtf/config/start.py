@@ -13,6 +13,7 @@ import fiddle as fdl
 
 from mtf.config import tree
 from mtf.config.checks import build
+from mtf.config.places import locate
 from mtf.config.run_dir import check_resume, new_run_dir, undone_on_refusal, write_run_dir
 
 Job = TypeVar("Job")
@@ -62,7 +63,9 @@ def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
     if config.model_dir is None:
         config.model_dir = new_run_dir(name.lower())
         job = build(config)
-    check_resume(config, config.model_dir, allow)
+    if check_resume(config, config.model_dir, allow):
+        config, to_run = locate(config, config.model_dir)
+        job = build(to_run)
     command = f"{name}.run() in {sys.argv[0] or 'an interactive session'}"
     with stored(job, config, command):
         yield job

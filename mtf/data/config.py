@@ -24,6 +24,8 @@ Normalization: TypeAlias = Literal["romanian_diacritics"] | None
 
 # The loaders compare what was read before with what is there now, wherever it lies.
 _MAY_CHANGE = {"on_resume": "may change"}
+# Relative ones are looked for where the run was started, wherever it goes on.
+_PATH = {"path": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,7 @@ class TextFiles(Text):
         sequence was to be written. Without it, files that have such are refused.
     """
 
-    files: str | tuple[str, ...] | None = None
+    files: str | tuple[str, ...] | None = field(default=None, metadata=_PATH)
     num_held_out: int = 128
     allow_empty_targets: bool = field(default=False, metadata=_MAY_CHANGE)
 
@@ -174,7 +176,7 @@ class TextCorpora(Text):
       num_held_out: documents of each corpus that are kept from training, as in `TextFiles`.
     """
 
-    files: dict[str, str | tuple[str, ...]]
+    files: dict[str, str | tuple[str, ...]] = field(metadata=_PATH)
     rates: dict[str, float] | None = None
     sampling_exponent: float = 0.3
     num_held_out: int = 16
@@ -286,12 +288,12 @@ class TaskMixture(Features):
 
     mixture_or_task_name: str
     loader: Literal["cache", "seqio"] = "cache"
-    cache_dir: str | None = field(default=None, metadata=_MAY_CHANGE)
+    cache_dir: str | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     split: str = "train"
     eval_split: str | None = "validation"
     use_cached: bool = False
-    data_dir: str | None = field(default=None, metadata=_MAY_CHANGE)
-    templates: str | None = field(default=None, metadata=_MAY_CHANGE)
+    data_dir: str | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
+    templates: str | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -148,12 +148,20 @@ def _what_is_missing(pattern: str, path: Path) -> str:
     if "://" in pattern:
         return f"{pattern} is a remote address; expected a local file"
     if glob.has_magic(pattern):
-        return f"no file matches {pattern}"
+        return f"no file matches {pattern}{_in_working_directory(pattern)}"
     folder = path.parent
     if not folder.is_dir():
-        return f"{pattern} does not exist, and neither does the folder {folder}"
+        return (
+            f"{pattern} does not exist{_in_working_directory(pattern)}, and neither does the "
+            f"folder {folder}"
+        )
     names = [entry.name for entry in folder.iterdir()]
-    return f"{pattern} does not exist.{did_you_mean(path.name, names)}"
+    where = _in_working_directory(pattern)
+    return f"{pattern} does not exist{where}.{did_you_mean(path.name, names)}"
+
+
+def _in_working_directory(pattern: str) -> str:
+    return "" if Path(pattern).expanduser().is_absolute() else f" in {Path.cwd()}"
 
 
 class TextFile:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -92,7 +92,7 @@ class SentencePieceVocabulary:
     is encoded as one id. Where they are pieces of the model already, none are added.
     """
 
-    path: str
+    path: str = field(metadata={"path": True})
     extra_ids: int = 100
 
     pad_id: ClassVar[int] = 0

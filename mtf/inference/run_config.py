@@ -67,9 +67,9 @@ def read_run_config(
         return None
     import fiddle as fdl
 
-    from mtf.config.run_dir import load_config
+    from mtf.config import load_config, located
 
-    job = load_config(source)
+    job = located(load_config(source), source if source.is_dir() else source.parent)
     if not {"model", "data"} <= set(job.__signature_info__.parameters):
         name = getattr(fdl.get_callable(job), "__name__", "?")
         raise UserError(f"{source} is the config of {name}; expected that of a training run.")

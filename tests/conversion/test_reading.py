@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -210,3 +211,15 @@ def test_architecture(tmp_path: Path) -> None:
         logits_via_embedding=True,
         relative_attention_num_buckets=32,
     )
+
+
+@pytest.mark.parametrize("write", [writers.write_t5x, writers.write_orbax])
+def test_a_path_may_go_through_a_parent_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Path]
+) -> None:
+    """`../run`, as a run is named from another working directory; TensorStore takes no `..`."""
+    path = write(tmp_path / "run", writers.random_parameters(seed=1))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    tensors = open_checkpoint(Path("..") / path.relative_to(tmp_path)).tensors
+    assert tensors["target/token_embedder/embedding"].read().size
