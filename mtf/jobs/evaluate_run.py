@@ -42,13 +42,13 @@ RESULTS, TABLE, PREDICTIONS, FIGURE = (
 def run(job: Evaluate) -> EvaluateResult:
     """See `Evaluate.run`."""
     started = time.perf_counter()
-    primary = jax.process_index() == 0
 
     # Everything that can be wrong with the input is found here, before anything is written.
     output_dir = Path(job.output_dir or time.strftime("runs/evaluate-%Y%m%d-%H%M%S")).expanduser()
     _check_output(output_dir)
     opened = _open(job)
     partitioning = Partitioning.create(job.partitioner)
+    primary = jax.process_index() == 0
     tasks = _tasks(job, opened)
     loaded = load_model(opened, dtype=job.dtype, partitioning=partitioning)
     lengths = job.data.task_feature_lengths

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 def run(job: Train) -> TrainResult:
     """See `Train.run`; `job.model_dir` is set, and holds the config."""
     started = time.perf_counter()
-    primary = jax.process_index() == 0
 
     # Everything that can be wrong with the input is found here, before anything is written.
     partitioning = Partitioning.create(job.partitioner)
+    primary = jax.process_index() == 0
     partitioning.check_batch_size(job.batch_size, job.trainer.num_microbatches)
     check_vocabulary(job)
     trainer = make_trainer(job, partitioning)

@@ -22,6 +22,7 @@ from mtf.partitioning.config import (
     Rules,
     mesh_axes,
 )
+from mtf.partitioning.malloc import devices_keeping_memory
 
 
 def make_mesh(partitioner: PjitPartitioner, devices: Sequence[Any] | None = None) -> Mesh:
@@ -30,7 +31,7 @@ def make_mesh(partitioner: PjitPartitioner, devices: Sequence[Any] | None = None
     Raises:
       UserError: the number of devices is not divisible as asked.
     """
-    devices = jax.devices() if devices is None else devices
+    devices = devices_keeping_memory() if devices is None else devices
     shape = partitioner.mesh_shape(len(devices))
     submesh = partitioner.model_parallel_submesh
     if submesh is not None and hasattr(devices[0], "coords"):

@@ -95,8 +95,9 @@ def _chunk(
         cross_entropy -= low * jnp.sum(logits, axis=-1)
         cross_entropy += confidence * math.log(confidence) + (vocab - 1) * low * math.log(low)
     z = z_loss * jnp.square(log_z)
-    # The first of equal logits is the prediction, as in argmax.
-    best = jnp.argmax(logits, axis=-1)
+    # The first of equal logits is the prediction, as in argmax, which CPUs compute on one thread.
+    is_best = logits == jnp.max(logits, axis=-1, keepdims=True)
+    best = jnp.min(jnp.where(is_best, jnp.arange(vocab), vocab), axis=-1)
     counted = (weights > 0).astype(jnp.float32)
     sums = LossSums(
         jnp.sum((cross_entropy + z) * weights),
