@@ -99,6 +99,7 @@ OVERRIDES: list[tuple[str, list[str]]] = [
     # No machine holds these.
     ("model.network.mlp_dim=1000000000", ["parameters 768,000", "gradients", "GiB"]),
     ("model.network.num_encoder_layers=1000000000", ["at most 10,000, not 1,000,000,000"]),
+    ("data.task_feature_lengths.inputs=1000000000000", ["'inputs'", "more than 1,048,576"]),
     ("batch_size=8000000000", ["batch 2,048,000,000,000", "activations"]),
 ]
 

@@ -28,6 +28,10 @@ _MAY_CHANGE = {"on_resume": "may change"}
 _PATH = {"path": True}
 
 
+# Every position attends to every other, so that no machine holds a longer row.
+MAX_LENGTH = 2**20
+
+
 @dataclass(frozen=True, kw_only=True)
 class Features:
     """What all training data has.
@@ -60,6 +64,11 @@ class Features:
                 raise UserError(f"data.task_feature_lengths: the length of {name!r} is missing")
             if length < 1:
                 raise UserError(f"data.task_feature_lengths[{name!r}]: {length} is less than 1")
+            if length > MAX_LENGTH:
+                raise UserError(
+                    f"data.task_feature_lengths[{name!r}]: {length:,} is more than {MAX_LENGTH:,}, "
+                    "at which one head's attention weights are 4 TiB already"
+                )
         if not 0 <= self.seed < 2**63:
             raise UserError(f"data.seed: {self.seed} is not between 0 and 2**63 - 1")
 
