@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from mtf import signals
+
+if __name__ == "__main__":
+    signals.listen()  # before anything else is imported
+
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -49,11 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: mtf has no command {command}; it has {known}.{hint}", file=sys.stderr)
         return 2
     module, _, function = COMMANDS[command][0].partition(":")
+    if argv is None:
+        signals.listen()
     status = int(getattr(importlib.import_module(module), function)(rest))
-    if argv is None and status == 130:  # As in mtf.run: a plain exit would wait.
-        sys.stdout.flush()
-        os._exit(status)
-    return status
+    return signals.ending(status) if argv is None else status
 
 
 if __name__ == "__main__":

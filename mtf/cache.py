@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from mtf import signals
+
+if __name__ == "__main__":
+    signals.listen()  # before anything else is imported
+
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -12,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtf.data.command_line import add_vocabulary_options, chosen_vocabulary
 from mtf.errors import UserError
+from mtf.writing import free_space, locked, write_failure
 
 if TYPE_CHECKING:
     from mtf.data.cache.build import Plan, Progress
@@ -25,7 +32,8 @@ examples:
   python -m mtf.cache t0++_train --output caches/t0 --from-seqio p3 --vocabulary t5.spiece.model
 
 Killed or failed, it goes on where it was when it is run again: what is finished is kept.
-Exit status: 0 done, 1 --check found damage, 2 refused, 130 interrupted.
+Exit status: 0 done, 1 failed or --check found damage, 2 refused; stopped: 130 by Ctrl-C, 143 by
+SIGTERM, 129 by SIGHUP.
 """
 _SECONDS_PER_LINE = 10.0
 _NUM_REASONS_SHOWN = 3
@@ -35,16 +43,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Writes or checks a cache as the command line says; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     options, runner_options = _parser().parse_known_args(arguments)
+    signals.hint("run the same command again to go on" * (not options.check))
     try:
         if runner_options and options.runner is None:
             raise UserError(f"unknown options: {' '.join(runner_options)}; --help shows all")
-        return _check(options) if options.check else _write(options, runner_options)
+        if options.check:
+            return _check(options)
+        # Where Beam writes may be no directory of this machine.
+        local = options.runner is None
+        with locked(options.output, "--output") if local else contextlib.nullcontext():
+            return _write(options, runner_options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("Interrupted: run the same command again to go on.", file=sys.stderr)
-        return 130
+    except signals.Stopped as stopped:
+        print(signals.farewell(stopped.number), file=sys.stderr)
+        return 128 + stopped.number
+    except Exception as error:
+        reason = write_failure(error, options.output)
+        if reason is None:
+            raise
+        print(
+            f"error: {options.output} cannot be written to: {reason}; "
+            f"{free_space(options.output)}. What is finished is kept: when it can be written to, "
+            "run the same command again to go on.",
+            file=sys.stderr,
+        )
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -153,8 +178,14 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
     _say_what_is_left_out(plan)
     num_workers = options.num_workers or len(os.sched_getaffinity(0))
     start = time.perf_counter()
-    with _Display(plan) as display:
-        build.run_plan(plan, num_workers, display.report)
+    with signals.Interrupts() as interrupts, _Display(plan) as display:
+        interrupts.hold()
+
+        def report(done: Progress) -> None:
+            interrupts.raise_if_requested()
+            display.report(done)
+
+        build.run_plan(plan, num_workers, report)
     if not plan.infos:
         print(f"{options.output}: all {len(plan.finished)} tasks are there")
         return 0
@@ -269,4 +300,4 @@ def _check(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(signals.ending(main()))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from mtf import signals
+
+if __name__ == "__main__":
+    signals.listen()  # before anything else is imported
+
 import argparse
 import importlib.util
 import logging
@@ -125,7 +130,10 @@ def _export(arguments: argparse.Namespace) -> int:
         )
         verified = " --verify assumes the same." if arguments.verify else ""
         print(f"{assumed(network, known.inputs_add_eos)}. If not: --config PATH.{verified}")
-    with huggingface.new_directory(arguments.out_dir) as directory:
+    with (
+        huggingface.new_directory(arguments.out_dir) as directory,
+        signals.removed_on_stop(directory),
+    ):
         files = huggingface.write_export(export, directory)
         num_bytes = sum((directory / name).stat().st_size for name in files)
         if arguments.verify:
@@ -234,4 +242,4 @@ def _parse_size(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(signals.ending(main()))

@@ -78,5 +78,9 @@ def write_atomically(file: Path, text: str) -> None:
     """Writes a file that appears whole or not at all."""
     # Of several machines two processes may have one number.
     temporary = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, file)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -6,6 +6,11 @@ and only a job's `run()` and `describe()` import jax.
 
 from __future__ import annotations
 
+from mtf import signals
+
+if __name__ == "__main__":
+    signals.listen()  # before anything else is imported
+
 import argparse
 import os
 import shlex
@@ -155,9 +160,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
-        if argv is None:  # The process is ours. A plain exit would wait for what still writes.
-            sys.stdout.flush()
-            os._exit(130)
         return 130
     except BrokenPipeError:
         if not (_only_shows(options) or options.dry_run or options.list):
@@ -319,4 +321,4 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(signals.ending(main()))

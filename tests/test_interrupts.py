@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the run saves where it is, says so, and goes on from there."""
+"""SIGTERM, SIGHUP and Ctrl-C: the run saves where it is, says so, and goes on from there."""
 
 from __future__ import annotations
 
@@ -72,19 +72,37 @@ def test_statistics_of_a_period_that_was_cut_short_are_kept(folder: Path) -> Non
     assert [line["step"] for line in small.read_metrics(folder / "period")] == [step]
 
 
-def test_sigterm_while_compiling(folder: Path) -> None:
-    with small.start(_arguments(folder, "compiling"), folder, **NO_CACHE) as process:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGTERM, "Stopped by SIGTERM.\n"), (signal.SIGINT, "Interrupted.\n")],
+    ids=["SIGTERM", "SIGINT"],
+)
+def test_stops_at_once_while_compiling(folder: Path, number: signal.Signals, said: str) -> None:
+    """There is nothing to save before the first step, and compiling may take minutes."""
+    name = f"compiling_{number.name}"
+    with small.start(_arguments(folder, name), folder, **NO_CACHE) as process:
         small.read_until(process.stdout, "compiling …")
         time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
-        heard = small.read_until(process.stderr, "SIGTERM: saving after this step")
-        assert process.poll() is None
+        process.send_signal(number)
+        sent = time.perf_counter()
         out, err = process.communicate()
-    assert process.returncode == 0, heard + err
-    # It was heard before the compiler had finished.
-    assert out.startswith("compiled in")
-    assert "SIGTERM: saved step 1 in" in out
-    _check_goes_on(folder, "compiling", 1)
+    assert process.returncode == 128 + number
+    assert time.perf_counter() - sent < 3
+    assert (out, err) == ("", said)
+    assert small.steps(folder / name) == []
+
+
+def test_hangup_saves_though_the_terminal_is_gone(folder: Path) -> None:
+    with small.start(_arguments(folder, "hangup"), folder) as process:
+        small.read_until(process.stdout, "step 5/")
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 0
+    (step,) = small.steps(folder / "hangup")
+    assert 5 <= step < LAST_STEP
+    assert small.unfinished(folder / "hangup") == []
 
 
 def test_second_ctrl_c_stops_at_once(folder: Path) -> None:
@@ -102,17 +120,15 @@ def test_second_ctrl_c_stops_at_once(folder: Path) -> None:
     _check_goes_on(folder, "twice", None)
 
 
-def test_second_ctrl_c_while_compiling_stops_at_once(folder: Path) -> None:
-    with small.start(_arguments(folder, "compiling_twice"), folder, **NO_CACHE) as process:
-        small.read_until(process.stdout, "compiling …")
+def test_reader_that_ctrl_c_ended_too_loses_nothing(folder: Path) -> None:
+    """As in `python -m mtf.run … | tee log`: Ctrl-C goes to both."""
+    with small.start(_arguments(folder, "piped"), folder) as process:
+        small.read_until(process.stdout, "step 5/")
+        assert process.stdout is not None
+        process.stdout.close()
         process.send_signal(signal.SIGINT)
-        small.read_until(process.stderr, "SIGINT: saving")
-        process.send_signal(signal.SIGINT)
-        sent = time.perf_counter()
-        out, err = process.communicate()
-    assert process.returncode == 130, err
-    assert time.perf_counter() - sent < 3
-    assert (out, err) == ("", "Interrupted.\n")
+        assert process.wait(60) == 0
+    assert len(small.steps(folder / "piped")) == 1
 
 
 def test_ctrl_c_before_training(folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from mtf.checkpoints import finite
+from mtf.checkpoints import finite, steps
 from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.errors import RunError, UserError
 from mtf.training.train_state import TrainState, to_unrolled
@@ -30,6 +31,12 @@ STEP_PREFIX = "checkpoint"
 def directory(model_dir: str | Path) -> Path:
     """Where a run's checkpoints lie."""
     return Path(model_dir).resolve() / "checkpoints"
+
+
+def remove_unfinished(model_dir: str | Path) -> None:
+    """Removes what a save has left that failed or was killed."""
+    for path in directory(model_dir).glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def state_dict(state: TrainState) -> dict[str, Any]:
@@ -90,6 +97,7 @@ class CheckpointManager:
 
     def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig, *, stacked: bool):
         self.config = config
+        self._model_dir = model_dir
         self._stacked = stacked
         self._unroll = jax.jit(to_unrolled)
         self._policy = NewestAndBest(config)
@@ -173,6 +181,18 @@ class CheckpointManager:
             force=True,
         )
 
+    def add_measured(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds to a checkpoint the evaluations that it owed. It is complete at all times.
+
+        Args:
+          step: of the checkpoint.
+          metrics: what was measured at this step, as for `save`.
+        """
+        if jax.process_index() == 0:
+            steps.add_measured(self._model_dir, step, metrics)
+        multihost_utils.sync_global_devices("mtf: add_measured")
+        self._manager.reload()
+
     def restore_data_state(self, step: int) -> dict[str, Any]:
         """The states of all processes' data iterators, in one dict.
 
@@ -189,9 +209,9 @@ class CheckpointManager:
         restored = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore()))
         return restored["data"]
 
-    def reached_preemption(self, step: int) -> bool:
-        """Whether the processes of a multi-process run have agreed to stop at this step."""
-        return self._manager.reached_preemption(step)
+    def check(self) -> None:
+        """Raises what has failed in the background so far; waits for nothing."""
+        self._manager.check_for_errors()
 
     def wait(self) -> None:
         """Returns when everything begun is on disk; raises what failed."""

@@ -1,9 +1,13 @@
-"""Which steps a run has saved, by the names of directories alone. Imports no jax."""
+"""Which steps a run has saved, and which evaluations they owe. Imports no jax."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from mtf.environment import write_atomically
 
 CHECKPOINTS = "checkpoints"
 
@@ -18,3 +22,36 @@ def saved_steps(model_dir: str | Path) -> list[int]:
     folder = Path(model_dir) / CHECKPOINTS
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(match[1]) for match in map(_STEP.fullmatch, names) if match)
+
+
+# Among what was measured at a step: an evaluation that was due and has not been done.
+_OWED = "owed/"
+
+
+def owing(kinds: Iterable[str]) -> dict[str, float]:
+    """What a checkpoint is saved with in place of the metrics of these kinds of evaluation."""
+    return {f"{_OWED}{kind}": 1.0 for kind in kinds}
+
+
+def owed_evaluations(model_dir: str | Path, step: int) -> tuple[str, ...]:
+    """The kinds of evaluation that a run's checkpoint owes; none if there is no such one."""
+    measured = _measured(_metrics_file(model_dir, step))
+    return tuple(name.removeprefix(_OWED) for name in measured if name.startswith(_OWED))
+
+
+def add_measured(model_dir: str | Path, step: int, metrics: Mapping[str, float]) -> None:
+    """Writes what a checkpoint owed into it; the file changes at once or not at all."""
+    file = _metrics_file(model_dir, step)
+    measured = {**_measured(file), **metrics}
+    kept = {name: value for name, value in measured.items() if not name.startswith(_OWED)}
+    write_atomically(file, json.dumps(kept))
+
+
+def _metrics_file(model_dir: str | Path, step: int) -> Path:
+    # Orbax's name for both.
+    return Path(model_dir) / CHECKPOINTS / f"checkpoint_{step}" / "metrics" / "metrics"
+
+
+def _measured(file: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
+    return found

@@ -18,6 +18,7 @@ from mtf.config.diff import Change, diff
 from mtf.config.paths import format_path, parse_path
 from mtf.environment import ENVIRONMENT_FILE, write_atomically, write_environment
 from mtf.errors import UserError
+from mtf.writing import LOCK_FILE
 
 CONFIG_FILE = "config.json"
 
@@ -120,7 +121,7 @@ def _os_errors_refused(run_dir: Path) -> Iterator[None]:
 
 def _holds_nothing(run_dir: Path) -> bool:
     """Whether the directory is empty, but for what `write_run_dir` leaves if it is killed."""
-    names = {file.name for file in run_dir.iterdir() if not file.match(".*.tmp")}
+    names = {file.name for file in run_dir.iterdir() if not file.match(".*.tmp")} - {LOCK_FILE}
     before_config = {"overrides.txt", ENVIRONMENT_FILE, "config.py", "config.txt"}
     return not names or ("overrides.txt" in names and names <= before_config)
 

@@ -7,6 +7,7 @@ import contextvars
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -15,6 +16,7 @@ from mtf.config import tree
 from mtf.config.checks import build
 from mtf.config.places import locate
 from mtf.config.run_dir import check_resume, new_run_dir, undone_on_refusal, write_run_dir
+from mtf.writing import locked
 
 Job = TypeVar("Job")
 
@@ -71,6 +73,12 @@ def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
         yield job
 
 
+def _is_first_process() -> bool:
+    """False in all but one of several processes that have joined one computation."""
+    jax = sys.modules.get("jax")
+    return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
 @contextlib.contextmanager
 def stored(job: Any, config: fdl.Config, command: str, title: str = "") -> Iterator[None]:
     """Writes the config into its run directory; takes it back if the block refuses the input.
@@ -88,7 +96,10 @@ def stored(job: Any, config: fdl.Config, command: str, title: str = "") -> Itera
         if hasattr(job, "is_finished") and job.is_finished():
             yield
             return
-        with undone_on_refusal(config.model_dir):
+        if not _is_first_process():
+            yield
+            return
+        with locked(Path(config.model_dir), "model_dir"), undone_on_refusal(config.model_dir):
             write_run_dir(config.model_dir, config, command, title)
             yield
     finally:

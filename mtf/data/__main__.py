@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from mtf import signals
+
+if __name__ == "__main__":
+    signals.listen()  # before anything else is imported
+
 import argparse
 import os
 import sys
@@ -44,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif options.cache is not None:
             _show(options, options.cache, _cached_vocabulary(options))
         else:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
                 vocabulary = _write_sample(options, Path(folder, "cache"))
                 _show(options, Path(folder, "cache"), vocabulary)
     except UserError as error:
@@ -279,4 +284,4 @@ def _print_table(rows: Iterable[Sequence[str]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(signals.ending(main()))

@@ -80,15 +80,22 @@ class InferenceEvaluator:
         """Names of the tasks."""
         return tuple(each.name for each in self.held_out)
 
-    def evaluate(self, params: t5.Params) -> dict[str, dict[str, float]]:
-        """Task → score → value, with these parameters."""
+    def evaluate(
+        self, params: t5.Params, on_progress: Callable[[int], None] | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Task → score → value, with these parameters.
+
+        Args:
+          params: of the network.
+          on_progress: called after each batch with its number of examples.
+        """
         if self._predictor is None:
             self._predictor = self._make_predictor(params)
         predictor = self._predictor
         predictor.params = params
         # One pass over all tasks, so that the batches of small ones are full.
         inputs = (example.inputs.tolist() for each in self.held_out for example in each.examples)
-        generated = predictor.generate(inputs, self._decoding)
+        generated = predictor.generate(inputs, self._decoding, on_progress=on_progress)
         found = {}
         for each in self.held_out:
             taken = itertools.islice(generated, len(each.examples))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from mtf import strict_json
+from mtf import signals, strict_json
 from mtf.data.config import TaskMixture
 from mtf.data.remote import is_remote
 from mtf.data.vocabularies import SentencePieceVocabulary
@@ -70,13 +70,14 @@ def run(job: Evaluate) -> EvaluateResult:
     if primary:
         unfinished.mkdir(parents=True)
     try:
-        results = _evaluate_all(tasks, predictor, unfinished / PREDICTIONS, primary)
-        if primary:
-            about = _about(job, loaded, partitioning, time.perf_counter() - started)
-            _write(unfinished, results, about, loaded)
-            if output_dir.is_dir():
-                output_dir.rmdir()
-            unfinished.rename(output_dir)
+        with signals.removed_on_stop(unfinished):
+            results = _evaluate_all(tasks, predictor, unfinished / PREDICTIONS, primary)
+            if primary:
+                about = _about(job, loaded, partitioning, time.perf_counter() - started)
+                _write(unfinished, results, about, loaded)
+                if output_dir.is_dir():
+                    output_dir.rmdir()
+                unfinished.rename(output_dir)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

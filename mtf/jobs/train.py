@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mtf.checkpoints.config import CheckpointConfig
-from mtf.checkpoints.steps import saved_steps
+from mtf.checkpoints.steps import owed_evaluations, saved_steps
 from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
 from mtf.errors import UserError
 from mtf.evaluation.config import InferEval
@@ -136,9 +136,15 @@ class Train:
             return run(job)
 
     def is_finished(self) -> bool:
-        """Whether the run directory has a checkpoint of the last step, or of a later one."""
-        steps = saved_steps(self.model_dir) if self.model_dir is not None else []
-        return bool(steps) and steps[-1] >= self.train_steps
+        """Whether the run directory has a checkpoint of the last step, or of a later one.
+
+        One that owes an evaluation, as a signal came before it, is not the end.
+        """
+        if self.model_dir is None:
+            return False
+        steps = saved_steps(self.model_dir)
+        at_end = bool(steps) and steps[-1] >= self.train_steps
+        return at_end and not owed_evaluations(self.model_dir, steps[-1])
 
     def _already_finished(self) -> TrainResult:
         assert self.model_dir is not None

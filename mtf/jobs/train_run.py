@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from mtf import signals
 from mtf.checkpoints import finite
 from mtf.checkpoints import manager as checkpoint_manager
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.restore import checkpoint_paths, restore_state
+from mtf.checkpoints.steps import owed_evaluations
 from mtf.data import loader
 from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.config import Decoding
 from mtf.environment import write_atomically, write_environment
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import RunError, UserError, did_you_mean
 from mtf.evaluation.infer_eval import InferenceEvaluator, find_held_out
 from mtf.inference.predictor import Predictor
 from mtf.jobs.results import TrainResult, train_result
@@ -27,12 +31,14 @@ from mtf.jobs.train_plan import least_bytes, make_trainer
 from mtf.models import t5
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import Partitioning
+from mtf.signals import Interrupts
 from mtf.training import loop
 from mtf.training.flops import peak_flops, train_step_flops
 from mtf.training.metrics import SUMMARY_METRICS, plot_loss
 from mtf.training.progress import Progress, count
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
+from mtf.writing import free_space, write_failure
 
 if TYPE_CHECKING:
     from mtf.jobs.train import Train
@@ -40,6 +46,37 @@ if TYPE_CHECKING:
 
 def run(job: Train) -> TrainResult:
     """See `Train.run`; `job.model_dir` is set, and holds the config."""
+    with Interrupts(loop.SAVING) as interrupts:
+        if jax.process_count() > 1:
+            interrupts.hold()  # They stop together, at a step.
+        with write_failures_told(Path(job.model_dir or "")):
+            return _run(job, interrupts)
+
+
+@contextlib.contextmanager
+def write_failures_told(run_dir: Path) -> Iterator[None]:
+    """Says in one message what could not be written in a run directory, and how to go on.
+
+    Raises:
+      RunError: that message. What was half-written of a checkpoint is removed.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = write_failure(error, run_dir)
+        if reason is None:
+            raise
+        if jax.process_index() == 0:
+            checkpoint_manager.remove_unfinished(run_dir)
+        last = latest_checkpoint(run_dir)
+        raise RunError(
+            f"{run_dir} cannot be written to: {reason}; {free_space(run_dir)}. The run has "
+            f"stopped. {'No checkpoint is' if last is None else f'{last.name} is'} complete. When "
+            f"it can be written to, continue with: python -m mtf.run --from {run_dir}"
+        ) from None
+
+
+def _run(job: Train, interrupts: Interrupts) -> TrainResult:
     started = time.perf_counter()
 
     # Everything that can be wrong with the input is found here, before anything is written.
@@ -59,7 +96,7 @@ def run(job: Train) -> TrainResult:
     run_dir = Path(job.model_dir)
     state = starting_state(job, trainer, run_dir)
     first_step = int(state.step)
-    if first_step >= job.train_steps:
+    if first_step >= job.train_steps and not owed_evaluations(run_dir, first_step):
         raise UserError(
             f"train_steps {job.train_steps} is absolute, and the checkpoint to start from is at "
             f"step {first_step}: nothing would be trained. For {job.train_steps} more steps, set "
@@ -107,16 +144,24 @@ def run(job: Train) -> TrainResult:
         evaluations=evaluations,
         progress=progress,
         setup_seconds=time.perf_counter() - started,
+        interrupts=interrupts,
         evaluator=evaluator,
     )
     best = checkpoints.best()
+    last_step = int(state.step)
     checkpoints.close()
+    # A signal leaves out what is left to be shown.
+    signals.ending(0)
+    interrupts.release()
     if stopped is not None:
-        progress.note(
-            f"{stopped}: saved step {int(state.step)} in {checkpoint_manager.directory(run_dir)}\n"
-            f"continue with: python -m mtf.run --from {run_dir}"
-        )
-        return train_result(run_dir, int(state.step), stopped)
+        said = f"{stopped}: saved step {last_step} in {checkpoint_manager.directory(run_dir)}"
+        owed = owed_evaluations(run_dir, last_step)
+        if owed:
+            said += "; its evaluation will be done when the run goes on"
+        if owed or last_step < job.train_steps:
+            said += f"\ncontinue with: python -m mtf.run --from {run_dir}"
+        progress.note(said)
+        return train_result(run_dir, last_step, stopped)
     samples = show_samples(job, trainer, state) if job.num_samples else ""
     if primary:
         plot = plot_loss(run_dir, [loop.evaluation_dir(run_dir, name) for name in evaluations])
@@ -127,7 +172,7 @@ def run(job: Train) -> TrainResult:
             print(f"best           {best[0]} ({metric} {best[1]:.4g})")
         print(f"export         python -m mtf.convert {run_dir} {run_dir}/hf --to hf")
         sys.stdout.flush()
-    return train_result(run_dir, int(state.step))
+    return train_result(run_dir, last_step)
 
 
 def check_vocabulary(job: Train) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from mtf import signals
+
+if __name__ == "__main__":
+    signals.listen()  # before anything else is imported
+
 import argparse
 import os
 import sys
@@ -141,4 +146,4 @@ def _rendered(task: PromptedTask, row: Mapping[str, Any], index: int, split: str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(signals.ending(main()))

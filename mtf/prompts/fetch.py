@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from mtf import signals
 from mtf.errors import UserError
 from mtf.prompts.templates import ENVIRONMENT_VARIABLE, PROMPTSOURCE_VERSION, cached_archive
 
@@ -52,7 +53,10 @@ def fetch() -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, so that the file appears there as a whole.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
+    with (
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder,
+        signals.removed_on_stop(folder),
+    ):
         downloaded = _download(Path(folder))
         found = _sha256(downloaded)
         if found != SDIST_SHA256:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ import jax
 import numpy as np
 
 from mtf import strict_json
+from mtf.environment import write_atomically
 
 StepMetrics = Mapping[str, Any]
 
@@ -121,23 +123,21 @@ class MetricsWriter:
         self._jsonl = None
         if jax.process_index() != 0:
             return
-        # Imported here: only the writing process pays for it.
-        from tensorboardX import SummaryWriter
-
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
         _drop_steps_after(path, first_step)
         self._jsonl = path.open("a", encoding="utf-8")
         # It warns of every NaN; the run says what is wrong itself.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
-        self._events = SummaryWriter(str(directory), purge_step=first_step + 1, flush_secs=10)
+        self._events = _EventFile(directory, purge_step=first_step + 1)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of one step to both files; NaN and infinities are null in the JSON."""
         if self._jsonl is None:
             return
         for name, value in metrics.items():
-            self._events.add_scalar(name, value, step, display_name=name)
+            self._events.add_scalar(name, value, step)
+        self._events.flush_now_and_then()
         self._jsonl.write(strict_json.dumps({"step": step, **metrics}) + "\n")
         self._jsonl.flush()
 
@@ -159,6 +159,50 @@ class MetricsWriter:
         self.close()
 
 
+class _EventFile:
+    """TensorBoard events, written by the thread that has them.
+
+    tensorboardX's SummaryWriter hands them to a thread, which a full disk ends; whoever has the
+    next events then waits for ever.
+
+    Args:
+      directory: where the file goes.
+      purge_step: TensorBoard forgets what earlier files say of this step and later ones.
+    """
+
+    _SECONDS_BETWEEN_FLUSHES = 10.0
+
+    def __init__(self, directory: Path, purge_step: int) -> None:
+        # Imported here: only the writing process pays for it.
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        self._make_event, self._make_scalar = event_pb2.Event, summary.scalar
+        self._writer = EventsWriter(str(directory / "events"))
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._add(step=purge_step, session_log=start)
+        self._flush()
+
+    def _add(self, **content: Any) -> None:
+        self._writer.write_event(self._make_event(wall_time=time.time(), **content))
+
+    def _flush(self) -> None:
+        self._writer.flush()
+        self._flushed = time.monotonic()
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self._add(step=step, summary=self._make_scalar(name, value, display_name=name))
+
+    def flush_now_and_then(self) -> None:
+        """Flushing waits for the disk, so not at each step of a fast run."""
+        if time.monotonic() - self._flushed > self._SECONDS_BETWEEN_FLUSHES:
+            self._flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a `metrics.jsonl`; a last line that was cut off by a kill is left out.
 
@@ -177,9 +221,7 @@ def _drop_steps_after(path: Path, first_step: int) -> None:
     if not path.exists():
         return
     kept = [line for line in read_metrics(path) if line["step"] <= first_step]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(strict_json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
 
 
 def plot_loss(run_dir: Path, evals: Sequence[Path]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TextIO
@@ -99,5 +100,11 @@ class Progress:
         if self._quiet:
             return
         clear = "\r\x1b[K" if self._live else ""
-        self._stream.write(clear + text + end)
-        self._stream.flush()
+        try:
+            self._stream.write(clear + text + end)
+            self._stream.flush()
+        except OSError:
+            # A run goes on, and saves, when its terminal or what reads its output is gone.
+            self._quiet = True
+            if self._stream is sys.stdout:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -47,6 +47,7 @@ from mtf.data.cache.writer import (
 )
 from mtf.data.vocabularies import SentencePieceVocabulary, Vocabulary
 from mtf.errors import UserError, did_you_mean
+from mtf.writing import LOCK_FILE
 
 if TYPE_CHECKING:
     from mtf.tasks.sources import MissingDatasetError
@@ -250,7 +251,7 @@ def check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
     """
     path = cache_dir / "cache.json"
     if not path.exists():
-        if cache_dir.is_dir() and any(cache_dir.iterdir()):
+        if cache_dir.is_dir() and any(file.name != LOCK_FILE for file in cache_dir.iterdir()):
             raise UserError(
                 f"--output {cache_dir} holds something else than a cache; expected a cache, an "
                 "empty directory or none"
@@ -497,4 +498,4 @@ def _run_in_processes(
         if any(not future.done() for future in futures):
             # A failure or an interruption: what is half written is written again next time.
             for process in multiprocessing.active_children():
-                process.terminate()
+                process.kill()

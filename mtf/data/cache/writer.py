@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mtf import signals
 from mtf.data.cache.format import (
     SUFFIX,
     RecordCodec,
@@ -28,6 +29,7 @@ from mtf.data.cache.format import (
 )
 from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError
+from mtf.writing import write_failure
 
 # A read of a record costs time in proportion to the number of groups in its file, and to the size
 # of its group: for records of some hundred bytes 32 is near the best from 10^3 to 10^6 of them.
@@ -220,8 +222,9 @@ def start_worker(counters: Any) -> None:
     """Prepares a worker process, which must not outlive the one that started it."""
     global _counters
     _counters = counters
-    # Ctrl-C reaches the whole group of processes; the one that started this one ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Signals may reach the whole group of processes; the one that started this one ends it.
+    for number in signals.NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
@@ -243,4 +246,6 @@ def write_shard_in_worker(work: ShardWork) -> SplitInfo:
     try:
         return write_shard(work, tick)
     except OSError as error:
+        if write_failure(error, work.folder) is not None:
+            raise
         raise UserError(f"{work.path} cannot be written: {error.strerror or error}") from error

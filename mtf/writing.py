@@ -1,0 +1,176 @@
+"""What a command says when it cannot write, and the lock of the directory that it writes to.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mtf import signals
+from mtf.errors import UserError
+
+LOCK_FILE = ".lock"
+
+# What only writing fails with.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# What writing and reading may fail with.
+_OTHERS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENAMETOOLONG)
+
+
+def write_failure(error: BaseException, directory: Path) -> str | None:
+    """The reason why something in a directory could not be written; None: that is not the error.
+
+    Args:
+      error: with its causes; a library may have put the system's words into an error of its own.
+      directory: what is written there counts, and what does not say where it is.
+    """
+    within = str(directory.absolute())
+    for each in _chain(error):
+        if isinstance(each, OSError):
+            file = None if each.filename is None else os.path.abspath(os.fsdecode(each.filename))
+            if each.errno in _FULL and file is None:
+                return each.strerror
+            if each.errno in _FULL + _OTHERS and file is not None and file.startswith(within):
+                return f"{each.strerror} ({file})"
+        text = str(each)
+        for number in _FULL + _OTHERS:
+            if os.strerror(number) in text and (number in _FULL or within in text):
+                return os.strerror(number)
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    todo, seen = [error], set()
+    while todo:
+        each = todo.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        todo += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+        if isinstance(each, BaseExceptionGroup):
+            todo += each.exceptions
+
+
+def free_space(directory: Path) -> str:
+    """How much room there is, as in "3.2 of 1,024.0 GB free"."""
+    usage = shutil.disk_usage(directory)
+    unit, name = (1e9, "GB") if usage.total >= 1e9 else (1e6, "MB")
+    return f"{usage.free / unit:,.1f} of {usage.total / unit:,.1f} {name} free"
+
+
+@contextlib.contextmanager
+def locked(directory: Path, setting: str) -> Iterator[None]:
+    """Holds a directory: nobody else can, on this machine or, where the file system locks, another.
+
+    The lock is the kernel's, on the file `.lock`, so it ends with the process, however that ends; a
+    file that was left behind means nothing. Where the file system has no locks, the process that
+    the file names is looked for. The directory is made if it does not exist; it and the file are
+    removed at the end if nothing else is there.
+
+    Args:
+      directory: what is written to.
+      setting: what names it, for messages, such as "model_dir".
+
+    Raises:
+      UserError: another process holds it, or it cannot be written to.
+    """
+    file = directory / LOCK_FILE
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = _hold(file, setting)
+    except OSError as error:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise UserError(
+            f"{setting}: {directory} cannot be used: {error.strerror} ({error.filename})."
+        ) from error
+    try:
+        with signals.removed_on_stop(file):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink()
+        os.close(descriptor)
+        for folder in made:
+            with contextlib.suppress(OSError):  # It is in use.
+                folder.rmdir()
+
+
+def _hold(file: Path, setting: str) -> int:
+    """Opens and locks the file, and writes into it who holds it."""
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _refusal(file, setting) from None
+            except OSError:  # The file system has no locks.
+                if _named_process_lives(file):
+                    raise _refusal(file, setting) from None
+            # Whoever held it before may have removed the file since it was opened here.
+            if file.exists() and os.path.samestat(os.fstat(descriptor), os.stat(file)):
+                holder = {
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                    "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+                    "command": shlex.join(sys.orig_argv),
+                }
+                os.ftruncate(descriptor, 0)
+                with contextlib.suppress(OSError):  # A full disk is found out by what matters.
+                    os.write(descriptor, f"{json.dumps(holder)}\n".encode())
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _holder(file: Path) -> dict[str, str | int]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _named_process_lives(file: Path) -> bool:
+    holder = _holder(file)
+    if holder.get("host") != socket.gethostname():
+        return bool(holder)
+    try:
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return int(holder["pid"]) != os.getpid()
+
+
+def _refusal(file: Path, setting: str) -> UserError:
+    holder = _holder(file)
+    who = "another process"
+    if holder:
+        who = (
+            f"process {holder['pid']} on {holder['host']}, since {holder['since']} "
+            f"({holder['command']})"
+        )
+    return UserError(
+        f"{setting}: {file.parent} is in use by {who}. Wait for its end, stop it, or choose "
+        f"another {setting}. If there is no such process any more, delete {file}."
+    )

@@ -1,0 +1,30 @@
+"""Short versions of the programs in this folder."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests import small
+from tests.stress import disk_full, random_stops
+
+pytestmark = pytest.mark.slow
+
+
+def test_random_stops(tmp_path: Path) -> None:
+    small.write_text(tmp_path)
+    assert len(random_stops.run_stops(tmp_path, 6, 1, random.Random(1))) == 6
+
+
+def test_random_stops_of_two_processes(tmp_path: Path) -> None:
+    small.write_text(tmp_path)
+    assert len(random_stops.run_stops(tmp_path, 2, 2, random.Random(1))) == 2
+
+
+def test_disk_full(tmp_path: Path) -> None:
+    try:
+        disk_full.run_moments(tmp_path, 3)
+    except disk_full.CannotMountError as error:
+        pytest.skip(f"a tmpfs cannot be mounted: {error}")
