@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -97,6 +98,59 @@ def test_decoded_texts_are_scored_on_schedule(folder: Path) -> None:
     )
 
 
+def test_signal_saves_before_an_evaluation_which_is_made_up_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also at the last step, where nothing else is left to do."""
+    evaluate = InferenceEvaluator.evaluate
+    steps: list[int] = []
+
+    def interrupted(self: InferenceEvaluator, params: Any, on_progress: Any = None) -> Any:
+        step = (small.steps(folder / "stopped") or [0])[-1] + 10
+        if step in (10, LAST_STEP) and step not in steps:
+            steps.append(step)
+            signal.raise_signal(signal.SIGTERM)
+        return evaluate(self, params, on_progress)
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(InferenceEvaluator, "evaluate", interrupted)
+    commands = [
+        arguments(folder / "pairs.jsonl", model_dir="stopped"),
+        *[["--from", "stopped"]] * 2,
+    ]
+    for step, command in zip((10, LAST_STEP, None), commands, strict=True):
+        assert main(command) == 0
+        said = capsys.readouterr().out
+        if step is not None:
+            assert re.search(
+                rf"^SIGTERM: saved step {step} in .*; its evaluation will be done when the run "
+                r"goes on\ncontinue with: python -m mtf.run --from stopped$",
+                said,
+                re.MULTILINE,
+            )
+            assert small.steps(folder / "stopped")[-1] == step
+            decoded = small.read_metrics(folder / "stopped", "inference_eval/held_out")
+            assert all(line["step"] < step for line in decoded)
+    assert steps == [10, LAST_STEP]
+    small.assert_same_end(folder / "stopped", folder / "whole", LAST_STEP)
+    kind = "inference_eval/held_out"
+    assert small.read_metrics(folder / "stopped", kind) == small.read_metrics(
+        folder / "whole", kind
+    )
+    assert measured(folder / "stopped") == measured(folder / "whole")
+
+
+def measured(run_dir: Path) -> dict[int, Any]:
+    """Step → what its checkpoint says was measured."""
+    folders = {
+        step: run_dir / "checkpoints" / f"checkpoint_{step}" for step in small.steps(run_dir)
+    }
+    return {
+        step: json.loads((folder / "metrics" / "metrics").read_text())
+        for step, folder in folders.items()
+    }
+
+
 class _Scripted:
     """A predictor that answers from a table."""
 
@@ -106,7 +160,7 @@ class _Scripted:
         self._answers = answers
 
     def generate(
-        self, inputs: Iterable[list[int]], decoding: Decoding
+        self, inputs: Iterable[list[int]], decoding: Decoding, on_progress: Any = None
     ) -> Iterator[list[Generation]]:
         self.decoding = decoding
         for ids in inputs:
