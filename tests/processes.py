@@ -10,12 +10,14 @@ import sys
 from tests.small import ROOT
 
 
-def run_processes(module: str, num_processes: int, *arguments: object) -> list[str]:
-    """Runs `python -m MODULE PROCESS NUM_PROCESSES PORT ARGUMENTS…`; returns what each printed."""
+def start_processes(
+    module: str, num_processes: int, *arguments: object
+) -> list[subprocess.Popen[str]]:
+    """Starts `python -m MODULE PROCESS NUM_PROCESSES PORT ARGUMENTS…` so many times."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = [
+    return [
         subprocess.Popen(
             [sys.executable, "-m", module, *map(str, (i, num_processes, port, *arguments))],
             cwd=ROOT,
@@ -26,6 +28,11 @@ def run_processes(module: str, num_processes: int, *arguments: object) -> list[s
         )
         for i in range(num_processes)
     ]
+
+
+def run_processes(module: str, num_processes: int, *arguments: object) -> list[str]:
+    """As `start_processes`, to the end of all; returns what each printed."""
+    processes = start_processes(module, num_processes, *arguments)
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     for process, output in zip(processes, outputs, strict=True):
         assert process.returncode == 0, output

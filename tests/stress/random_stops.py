@@ -194,8 +194,9 @@ def outcome(stop: Stop, process: Process, heard: bool, run_dir: Path) -> str:
     shown = f"status {status}\nstdout: {out[-2000:]}\nstderr: {err[-4000:]}"
     if number == signal.SIGKILL and status == -signal.SIGKILL:
         return "killed"
-    if not out and "mtf" not in err and status in (-number, 128 + number, 1):
-        return "before mtf"  # Python's own start, which may print a traceback of its own.
+    own = not err or "KeyboardInterrupt" in err  # Python's, before mtf's first line has run
+    if not out and own and "main()" not in err and status in (-number, 128 + number, 1):
+        return "before mtf"
     assert not _CRASHES.search(err), shown
     if status == 128 + number:
         assert not re.search(r"^step \d+/", out, re.MULTILINE), f"lost a step: {shown}"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from tests.processes import run_processes
+from tests import small
+from tests.processes import run_processes, start_processes
 
 
 def train(run_dir: Path, train_steps: int, num_processes: int) -> str:
@@ -36,3 +40,18 @@ def test_two_processes_then_one_give_the_losses_of_one(tmp_path: Path) -> None:
             np.testing.assert_allclose(
                 [line[key] for line in ours], [line[key] for line in expected], rtol=1e-5
             )
+
+
+@pytest.mark.slow
+def test_ctrl_c_of_one_process_stops_both_at_the_same_step(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    processes = start_processes("tests.training.two_processes", 2, run_dir, 100_000)
+    small.read_until(processes[0].stdout, "step 3/")
+    processes[1].send_signal(signal.SIGINT)
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    said = re.search(r"^another process's signal: saved step (\d+) in ", outputs[0], re.MULTILINE)
+    assert said, outputs[0]
+    assert "SIGINT: saving after this step" in outputs[1]
+    assert small.steps(run_dir)[-1] == int(said[1])
+    assert metrics(run_dir, "train")[-1]["step"] == int(said[1])
