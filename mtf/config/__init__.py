@@ -19,7 +19,7 @@ from mtf.config.run_dir import (
 )
 from mtf.config.serialize import dump_json, load_json
 from mtf.config.show import as_flat_text, as_history_text, write_graph
-from mtf.config.start import as_checked, in_run_directory, stored
+from mtf.config.start import as_checked, check_types, in_run_directory, stored
 from mtf.config.tree import complete
 from mtf.environment import write_environment
 
@@ -35,6 +35,7 @@ __all__ = [
     "build",
     "check",
     "check_resume",
+    "check_types",
     "complete",
     "diff",
     "dump_json",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from mtf.config import tree
-from mtf.config.checks import build
+from mtf.config.checks import build, check
 from mtf.config.places import locate
 from mtf.config.run_dir import check_resume, new_run_dir, undone_on_refusal, write_run_dir
 from mtf.writing import locked
@@ -23,6 +23,15 @@ Job = TypeVar("Job")
 # The run directory that is being run in, so that a job which is started by the command line does
 # not store its config a second time.
 _entered: contextvars.ContextVar[str | None] = contextvars.ContextVar("entered", default=None)
+
+
+def check_types(job: Any) -> None:
+    """Checks the types of a job's values, all the way down.
+
+    Raises:
+      UserError: all mistakes in one message.
+    """
+    check(tree.complete(tree.from_instance(job)))
 
 
 def as_checked(job: Job) -> Job:

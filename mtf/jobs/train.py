@@ -55,6 +55,15 @@ class Train:
     num_samples: int = dataclasses.field(default=3, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
+        try:
+            self._check_values()
+        except TypeError:  # Some value cannot even be compared, such as "16".
+            from mtf.config import check_types
+
+            check_types(self)
+            raise
+
+    def _check_values(self) -> None:
         for field in ("train_steps", "batch_size"):
             if getattr(self, field) < 1:
                 raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")

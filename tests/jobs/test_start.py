@@ -151,14 +151,22 @@ def test_wrong_types_are_refused_as_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    job = _plain_job(batch_size=16.0, random_seed="1")
+    job = _plain_job(batch_size=16.0, num_samples=1.0)
     with pytest.raises(UserError) as caught:
         getattr(job, method)()
     message = str(caught.value)
     assert "batch_size: expected int, got float 16.0. Write 16." in message
-    assert "random_seed: expected int, got str '1'" in message
+    assert "num_samples: expected int, got float 1.0" in message
     assert "the arguments of Train" in message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_compared_is_refused_when_the_job_is_made() -> None:
+    with pytest.raises(UserError) as caught:
+        _plain_job(batch_size="16", random_seed="1")
+    message = str(caught.value)
+    assert "batch_size: expected int, got str '16'" in message
+    assert "random_seed: expected int, got str '1'" in message
 
 
 def test_wrong_types_of_other_jobs(tmp_path: Path) -> None:
