@@ -34,6 +34,9 @@ def install() -> None:
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+        for name, module in list(sys.modules.items()):  # `import recipes` may have come first.
+            if name.partition(".")[0] in PACKAGES and is_ours(getattr(module, "__file__", None)):
+                _look_in_yours(module)
     found = sys.modules.get("conversion")
     file = getattr(found, "__file__", None)
     if found is not None and (file is None or Path(file).resolve().parent != _ours("conversion")):
@@ -124,7 +127,11 @@ class _Loader(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        vars(module)["__getattr__"] = functools.partial(_own_attribute, module.__name__)
+        _look_in_yours(module)
+
+
+def _look_in_yours(module: ModuleType) -> None:
+    vars(module)["__getattr__"] = functools.partial(_own_attribute, module.__name__)
 
 
 def _own_attribute(name: str, attribute: str) -> Any:

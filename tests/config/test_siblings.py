@@ -136,7 +136,6 @@ def test_a_broken_file_does_not_keep_the_installed_recipes_from_running(
 def test_conversion_of_ones_own_is_not_in_the_way(tmp_path: Path) -> None:
     """A process of its own: `python -m` puts the working directory first."""
     (tmp_path / "conversion.py").write_text("def to_miles(km):\n    return km / 1.609344\n")
-    (tmp_path / "recipes.py").write_text("raise SystemExit('not asked for')\n")
     code = """
         import mtf.config, mtf.convert
         import conversion
@@ -156,6 +155,20 @@ def test_conversion_of_ones_own_is_not_in_the_way(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "error: There is no checkpoint at nowhere: no such directory.\n"
+
+
+def test_recipes_may_be_imported_before_mtf(tmp_path: Path) -> None:
+    """As in a sorted list of imports."""
+    _write(tmp_path / "more" / "recipes.py", "mine")
+    code = """
+        import recipes, sys
+        sys.path.append("more")
+        assert recipes.mine().size == 1
+        assert recipes.quickstart().train_steps == 1000
+        """
+    (tmp_path / "script.py").write_text(textwrap.dedent(code))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, check=True)
 
 
 def test_another_conversion_imported_before_is_named(
