@@ -15,13 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 from mtf import cache as cache_command
 from mtf import run as run_command
+from mtf.checkpoints.config import SaveCheckpointConfig
+from mtf.checkpoints.manager import CheckpointManager, remove_unfinished
 from mtf.data.cache import build
 from mtf.errors import UserError
+from mtf.training.train_state import TrainState
 from mtf.writing import LOCK_FILE, locked, write_failure
+from tests import small
 from tests.data.cache.helpers import mixture, settings
 from tests.small import ROOT, environment_variables
 from tests.stress import disk_full
@@ -193,6 +198,25 @@ def test_cache_on_a_full_disk_goes_on_when_there_is_room(
         assert said.count("\n") == 1
         filler.unlink()
         assert cache_command.main(arguments) == 0
+
+
+def test_failed_save_is_one_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Orbax's tracebacks are not printed beside it, and nothing half-written is left."""
+    disk = tmp_path / "disk"
+    state = TrainState(jnp.int32(1), {"kernel": jnp.ones((8, 8))}, {"kernel": jnp.ones(8)})
+    with mounted(disk, "size=60k"):
+        manager = CheckpointManager(disk / "run", SaveCheckpointConfig(), stacked=False)
+        with pytest.raises(Exception) as failed:
+            for step in range(1, 9):
+                manager.save(step, state, {"place": step})
+                manager.wait()
+        assert write_failure(failed.value, disk) == "No space left on device"
+        assert "Traceback" not in capfd.readouterr().err
+        assert small.unfinished(disk / "run")
+        remove_unfinished(disk / "run")
+        assert small.unfinished(disk / "run") == []
+        for step in small.steps(disk / "run"):
+            assert len(small.read_checkpoint(disk / "run", step)) == 3
 
 
 def test_write_failures_are_told_from_others(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ names; `checkpoint_{step}/data` the state of the data iterators of all processes
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,14 @@ STEP_PREFIX = "checkpoint"
 def directory(model_dir: str | Path) -> Path:
     """Where a run's checkpoints lie."""
     return Path(model_dir).resolve() / "checkpoints"
+
+
+def _is_not_raised(record: logging.LogRecord) -> bool:
+    """False for errors that Orbax logs, tracebacks and all, before it raises them."""
+    return not (record.exc_info and "orbax" in record.pathname)
+
+
+logging.getLogger("absl").addFilter(_is_not_raised)
 
 
 def remove_unfinished(model_dir: str | Path) -> None:
