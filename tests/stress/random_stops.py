@@ -175,7 +175,8 @@ def wait_for(stop: Stop, processes: Sequence[Process], run_dir: Path, first_step
         "compile": lambda: said("compiling"),
         "step": lambda: said(f"step {step}/"),
         "evaluation": lambda: said(f"step {evaluated}/"),
-        "save": lambda: bool(small.unfinished(run_dir)),
+        # What a killed process has left is removed before the first step.
+        "save": lambda: said("step") and bool(small.unfinished(run_dir)),
         "end": lambda: said(f"step {LAST_STEP}  held_out, decoded"),
     }[stop.moment]
     while not come():
