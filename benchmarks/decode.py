@@ -3,8 +3,8 @@
 Greedy decoding of a batch is compared with our own training step at the same shape (AdamW), and
 both methods with transformers' `generate` on its cache. The two sides live in processes of their
 own with the same number of threads; runs take turns, so all meet the same disturbances. Beside
-the seconds that passed stands the processor time, which a busy machine changes less. Needs the
-extra `torch`:
+the seconds that passed stands the processor time, which a busy machine changes less. PyTorch runs
+at its best, as in train_step.py, and in inference mode. Needs the extra `torch`:
 
     pip install -e '.[torch]' && python benchmarks/decode.py
 """
@@ -12,17 +12,15 @@ extra `torch`:
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from train_step import VOCAB, answer, ask, mtf_step, say
+from train_step import VOCAB, answer, ask, mtf_step, say, start, torch_at_its_best
 
 # What is timed, and by which side.
 RUNS = {
@@ -47,6 +45,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--inputs-length", type=int, default=128)
     parser.add_argument("--targets-length", type=int, default=64)
+    parser.add_argument("--torch-malloc", action="store_true", help="keep freed memory")
     parser.add_argument("--side", choices=("mtf", "torch"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
@@ -57,21 +56,7 @@ def main() -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """Runs both sides, one run of each kind in turn."""
-    environment = dict(
-        os.environ, OMP_NUM_THREADS=str(args.threads), TOKENIZERS_PARALLELISM="false"
-    )
-    cpus = sorted(os.sched_getaffinity(0))[: args.threads]
-    workers = {
-        side: subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:], "--side", side],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
-        )
-        for side in ("mtf", "torch")
-    }
+    workers = {side: start(__file__, side, args) for side in ("mtf", "torch")}
     versions = [answer(worker)["versions"] for worker in workers.values()]
     times: dict[str, list[dict[str, float]]] = {name: [] for name in RUNS}
     for _ in range(args.repeats):
@@ -121,11 +106,11 @@ def serve(args: argparse.Namespace) -> None:
     for line in sys.stdin:
         if line.strip() == "stop":
             break
-        start, processor = time.perf_counter(), time.process_time()
+        started, processor = time.perf_counter(), time.process_time()
         runs[line.strip()]()
         say(
             {
-                "seconds": time.perf_counter() - start,
+                "seconds": time.perf_counter() - started,
                 "processor": time.process_time() - processor,
             }
         )
@@ -177,7 +162,7 @@ def torch_runs(args: argparse.Namespace) -> tuple[dict[str, Callable[[], None]],
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
-    torch.set_num_threads(args.threads)
+    torch_at_its_best(args)
     config = T5Config(
         vocab_size=VOCAB,
         d_model=512,

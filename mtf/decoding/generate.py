@@ -69,7 +69,7 @@ def generate(
     if seeds is None:
         seeds = np.arange(encoder_input_tokens.shape[0], dtype=np.uint32)
     # Two programs: what the first returns lies in memory row by row, while inside of one XLA
-    # would choose layouts for the output projection that CPUs multiply by slowly.
+    # would choose layouts of tied embeddings that CPUs multiply by slowly.
     prepared, keys, empty = _begin(
         network,
         params,

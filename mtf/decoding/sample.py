@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from mtf.decoding.config import Decoding
 from mtf.decoding.step import Prepared, decode_step, empty_caches
+from mtf.models.argmax import argmax
 from mtf.models.config import T5Config
 
 MIN_TEMPERATURE = 1e-4  # at or below it, sampling is greedy (T5X: `decoding.MIN_TEMPERATURE`)
@@ -42,7 +43,7 @@ def sample(
 
     def draw(logits: jax.Array, i: jax.Array) -> jax.Array:
         if greedy:
-            return jnp.argmax(logits, axis=-1)
+            return argmax(logits)
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, i)))(keys)
         return jax.vmap(jax.vmap(jax.random.categorical))(step_keys, restrict(logits, decoding))
 

@@ -36,14 +36,13 @@ class Prepared(NamedTuple):
 
     Attributes:
       embedding: parameters that `t5.embed` takes, of the activations' dtype.
-      layers: parameters of the decoder's layers, of the activations' dtype, transposed: CPUs
-        multiply a few rows by them faster.
+      layers: parameters of the decoder's layers, of the activations' dtype.
       encoded: for each layer, keys and values of the encoder's output.
       encoded_mask: (b, 1, 1, k), True where there is a token.
       bias: (h, 2·max_length - 1) float32, the self-attention's bias by key position minus query
         position, from -(max_length - 1) on.
       norm: parameters of the last norm.
-      output: (vocab, emb) float32, the output projection, transposed likewise.
+      output: (emb, vocab) float32, the output projection.
     """
 
     embedding: t5.Params
@@ -86,12 +85,12 @@ def prepare(
     )
     return Prepared(
         embedding={"token_embedder": {"embedding": constrain(table, "vocab", None)}},
-        layers=[_transposed(layer) for layer in layers],
+        layers=layers,
         encoded=[encoded_kv(layer) for layer in layers],
         encoded_mask=(segments > 0)[:, None, None, :],
         bias=bias[0, :, 0],
         norm=stack["decoder_norm"],
-        output=t5.output_kernel(config, params).T,
+        output=t5.output_kernel(config, params),
     )
 
 
@@ -154,11 +153,10 @@ def decode_step(
         def cross_attention(p: t5.Params, y: jax.Array, encoded: Cache = encoded) -> jax.Array:
             return _attention(config, p, y, encoded, prepared.encoded_mask, None)
 
-        layer = _transposed(params)
-        x, cache = t5.decoder_layer(config, layer, x, self_attention, cross_attention, NO_DROPOUT)
+        x, cache = t5.decoder_layer(config, params, x, self_attention, cross_attention, NO_DROPOUT)
         new_caches.append(cache)
     x = t5.layer_norm(x, prepared.norm)
-    logits = t5.dense(x, prepared.output.T, jnp.dtype(jnp.float32))
+    logits = t5.dense(x, prepared.output, jnp.dtype(jnp.float32))
     return constrain(logits, "batch", None, "vocab"), new_caches
 
 
@@ -184,8 +182,3 @@ def _laid_out(key: jax.Array, value: jax.Array) -> Cache:
     """(b, k, h, d) → a `Cache`, split over the mesh by rows and heads."""
     key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
     return Cache(*(constrain(x, "batch", "heads", None, None) for x in (key, value)))
-
-
-def _transposed(params: t5.Params) -> t5.Params:
-    """Kernels transposed; scales, which have one axis, as they are."""
-    return jax.tree.map(jnp.transpose, params)

@@ -20,12 +20,23 @@ def devices_keeping_memory() -> list[Any]:
     memory stays the same. Other C libraries are left alone, and so is jax if its backend has been
     started before.
     """
-    _mallopt(_M_ARENA_MAX, 1)  # Before the backend starts its threads: each would get an arena.
+    _use_one_arena()
     devices = jax.devices()
     if devices[0].platform == "cpu":
-        _mallopt(_M_MMAP_MAX, 0)
-        _mallopt(_M_TRIM_THRESHOLD, -1)  # never
+        keep_freed_memory()
     return devices
+
+
+def keep_freed_memory() -> None:
+    """Tells malloc to keep freed memory for later allocations of this process."""
+    _use_one_arena()
+    _mallopt(_M_MMAP_MAX, 0)
+    _mallopt(_M_TRIM_THRESHOLD, -1)  # never
+
+
+def _use_one_arena() -> None:
+    # Before other threads start: each would get an arena of its own, where large blocks are mapped.
+    _mallopt(_M_ARENA_MAX, 1)
 
 
 def _mallopt(option: int, value: int) -> None:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mtf.models.argmax import argmax
+
 Factor = float | str | None
 
 
@@ -95,9 +97,7 @@ def _chunk(
         cross_entropy -= low * jnp.sum(logits, axis=-1)
         cross_entropy += confidence * math.log(confidence) + (vocab - 1) * low * math.log(low)
     z = z_loss * jnp.square(log_z)
-    # The first of equal logits is the prediction, as in argmax, which CPUs compute on one thread.
-    is_best = logits == jnp.max(logits, axis=-1, keepdims=True)
-    best = jnp.min(jnp.where(is_best, jnp.arange(vocab), vocab), axis=-1)
+    best = argmax(logits)
     counted = (weights > 0).astype(jnp.float32)
     sums = LossSums(
         jnp.sum((cross_entropy + z) * weights),
