@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import random
@@ -10,12 +12,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import conversion
+from mtf.run import main
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,14 +82,31 @@ def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Pop
 
 
 def environment_variables() -> dict[str, str]:
-    """Those of a process of ours: it finds the project, and shares what is compiled."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), **_cached()}
+    """Those of a process of ours, so that it finds the project."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def run(
+def run(arguments: list[str], cwd: Path, *, status: int = 0) -> str:
+    """Runs a command line in this process, asserts its exit status; returns stdout and stderr.
+
+    Starting a process takes longer than such a run: `run_process` is for what depends on that.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        found = main(arguments)
+    output = out.getvalue() + err.getvalue()
+    assert found == status, output
+    return output
+
+
+def run_process(
     arguments: list[str], cwd: Path, *, status: int = 0, timeout: float = 240, **environment: str
 ) -> str:
-    """Runs a command line to its end, asserts its exit status; returns stdout and stderr."""
+    """Runs a command line in a process of its own; otherwise as `run`."""
     with start(arguments, cwd, **environment) as process:
         try:
             out, err = process.communicate(timeout=timeout)
@@ -163,17 +182,3 @@ def assert_same_end(run_dir: Path, reference: Path, step: int) -> None:
     assert read_data_state(run_dir, step) == read_data_state(reference, step)
     for kind in ("train", "training_eval/held_out"):
         assert read_metrics(run_dir, kind) == read_metrics(reference, kind)
-
-
-def _cached() -> dict[str, str]:
-    """Environment variables with which processes share what they compile."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": _cache_dir().name,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-
-@functools.cache
-def _cache_dir() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="mtf-compiled-")

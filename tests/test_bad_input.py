@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 
 from mtf.run import main
 from tests import small
+from tests.conftest import with_devices
 
 Refusal = Callable[[list[str]], str]
 
@@ -203,23 +207,40 @@ def test_lengths_and_vocabulary(
 # -------------------------------------------------------------------------------------- the mesh
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"batch_size": 6}, ["batch_size 6 is not divisible by the mesh", "8 devices", "8."]),
-        ({"partitioner__num_partitions": 3}, ["3 devices, but there are 8"]),
-        (
-            {"batch_size": 12, "partitioner__num_partitions": 2, "trainer__num_microbatches": 2},
-            ["batch_size 12", "4 devices", "2 microbatches", "Nearest: 8 or 16"],
-        ),
-    ],
-)
-def test_batch_and_mesh(folder: Path, settings: dict[str, Any], says: list[str]) -> None:
+MESHES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"batch_size": 6}, ["batch_size 6 is not divisible by the mesh", "8 devices", "8."]),
+    ({"partitioner__num_partitions": 3}, ["3 devices, but there are 8"]),
+    (
+        {"batch_size": 12, "partitioner__num_partitions": 2, "trainer__num_microbatches": 2},
+        ["batch_size 12", "4 devices", "2 microbatches", "Nearest: 8 or 16"],
+    ),
+]
+
+
+def test_batch_and_mesh(folder: Path) -> None:
+    """In a process that sees eight devices."""
+    code = """
+import json, sys
+from mtf.run import main
+for arguments in json.load(sys.stdin):
+    assert main(arguments) == 2
+    print(end="\\0", file=sys.stderr, flush=True)
+"""
     before = _content(folder)
-    flags = "--xla_force_host_platform_device_count=8"
-    message = small.run(_arguments(**settings), folder, status=2, XLA_FLAGS=flags)
-    _check_message(message)
-    assert all(part in message for part in says), message
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps([_arguments(**settings) for settings, _ in MESHES]),
+        env={**small.environment_variables(), "XLA_FLAGS": with_devices(8)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    *messages, rest = done.stderr.split("\0")
+    assert rest == ""
+    for message, (_, says) in zip(messages, MESHES, strict=True):
+        _check_message(message)
+        assert all(part in message for part in says), message
     assert _content(folder) == before
 
 

@@ -45,6 +45,7 @@ def _train(recipe: str, folder: Path, num_rows: int) -> Path:
     return run_dir
 
 
+@pytest.mark.slow
 def test_t0pp_trains_on_the_cache_of_what_is_at_hand(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     command = ["t0++_train", "--output", str(cache), "--vocabulary", str(T5), "--skip-missing"]
@@ -69,6 +70,7 @@ def test_t0pp_trains_on_the_cache_of_what_is_at_hand(tmp_path: Path) -> None:
         assert sum(name.startswith(dataset) for name in tasks) == num_prompts
 
 
+@pytest.mark.slow
 def test_ro_mt5_trains_on_romanian_glosses(tmp_path: Path) -> None:
     files = DATA / "text" / "ro_wordnet_glosses.txt"
     recipe = f"recipes.ro_mt5_large(files='{files}', vocabulary='{MT5}')"
@@ -76,6 +78,7 @@ def test_ro_mt5_trains_on_romanian_glosses(tmp_path: Path) -> None:
     assert "250112" in (run_dir / "config.txt").read_text()
 
 
+@pytest.mark.slow
 def test_mt5_lm_adapt_trains_on_sixteen_languages(tmp_path: Path) -> None:
     files = {path.stem: str(path) for path in sorted((DATA / "text" / "udhr").glob("*.txt"))}
     assert len(files) == 16

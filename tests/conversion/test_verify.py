@@ -45,6 +45,8 @@ MODELS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "byt5": ({"num_encoder_layers": 6}, ["--model-type", "byt5"]),
     "deeper_decoder": ({"num_encoder_layers": 1, "num_decoder_layers": 3}, []),
 }
+# The others are slow: one of each kind of network, projection and dtype is enough each time.
+ALWAYS = ("t5_1_0", "t5_1_1_bfloat16")
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +63,10 @@ def logits_delta(printed: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
+)
 def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes, options = MODELS[name]
     write = writers.write_orbax if name == "byt5" else writers.write_t5x

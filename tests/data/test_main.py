@@ -12,6 +12,12 @@ from tests.conftest import SHARED, needs_shared
 from tests.data.cache.helpers import NAME, mixture, text_task, write_cache
 
 
+@pytest.fixture(autouse=True)
+def few_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packing is shown on a thousand examples instead of twenty thousand."""
+    monkeypatch.setattr("mtf.data.__main__._NUM_PACKED", 1000)
+
+
 def test_a_cache_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache_dir = write_cache(tmp_path)
     assert main([NAME, "--cache", str(cache_dir), "--lengths", "30/32", "-n", "2"]) == 0

@@ -21,9 +21,14 @@ from tests.decoding import reference
 from tests.models.test_t5 import SMALL
 
 LENGTH = 8
-PARAMS = t5.init_params(SMALL, jax.random.PRNGKey(5))
-# Sharper, or all tokens would be about equally probable and hypotheses would seldom end.
-PARAMS["decoder"]["logits_dense"]["kernel"] = 2 * PARAMS["decoder"]["logits_dense"]["kernel"]
+
+
+@functools.cache
+def params() -> t5.Params:
+    """Sharp, or all tokens would be about equally probable and hypotheses would seldom end."""
+    found = t5.init_params(SMALL, jax.random.PRNGKey(5))
+    found["decoder"]["logits_dense"]["kernel"] *= 2
+    return found
 
 
 def prompts(rows: int = 4, length: int = 9) -> np.ndarray:
@@ -42,27 +47,25 @@ def assert_equal(ours: Generated, row: int, expected: list[tuple[float, list[int
 
 @functools.cache
 def log_probs_of_rows() -> list[reference.LogProbs]:
-    return [reference.log_probs_of(SMALL, PARAMS, row, LENGTH) for row in prompts()]
+    return [reference.log_probs_of(SMALL, params(), row, LENGTH) for row in prompts()]
 
 
-def token_that_ends_rows_apart() -> int:
+@functools.cache
+def eos() -> int:
     """A token that greedy decoding meets at different steps, to stand for EOS."""
     rows = [reference.greedy(row, LENGTH, -1)[0] for row in log_probs_of_rows()]
     first = {t: {r.index(t) for r in rows if t in r} for t in itertools.chain(*rows) if t}
     return max(first, key=lambda t: (len(first[t]), -t))
 
 
-EOS = token_that_ends_rows_apart()
-
-
 @pytest.mark.parametrize("stacked", [False, True])
 def test_greedy(stacked: bool) -> None:
     decoding = Decoding(max_length=LENGTH)
-    params = stack_layers(PARAMS) if stacked else PARAMS
-    ours = generate(SMALL, params, prompts(), decoding, eos_id=EOS)
+    weights = stack_layers(params()) if stacked else params()
+    ours = generate(SMALL, weights, prompts(), decoding, eos_id=eos())
     lengths = set()
     for row, log_probs in enumerate(log_probs_of_rows()):
-        tokens, score = reference.greedy(log_probs, LENGTH, EOS)
+        tokens, score = reference.greedy(log_probs, LENGTH, eos())
         lengths.add(len(tokens))
         assert_equal(ours, row, [(score, tokens)])
     assert len(lengths) > 1
@@ -72,12 +75,12 @@ def test_greedy(stacked: bool) -> None:
 def test_beam_with_the_brevity_penalty(num_beams: int, alpha: float) -> None:
     settings = {"num_beams": num_beams, "num_return": num_beams, "length_penalty": alpha}
     decoding = Decoding(method="beam", max_length=LENGTH, **settings)  # type: ignore[arg-type]
-    ours = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    ours = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
     finished = 0
     for row, log_probs in enumerate(log_probs_of_rows()):
-        expected = reference.beam_t5x(log_probs, LENGTH, EOS, num_beams, alpha)
+        expected = reference.beam_t5x(log_probs, LENGTH, eos(), num_beams, alpha)
         assert_equal(ours, row, expected)
-        finished += sum(EOS in tokens for _, tokens in expected)
+        finished += sum(eos() in tokens for _, tokens in expected)
     assert finished >= num_beams
 
 
@@ -93,22 +96,22 @@ def test_beam_as_transformers_has_it(num_beams: int, penalty: float, early: bool
         length_penalty_form="hf",
         early_stopping=early,
     )
-    ours = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    ours = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
     for row, log_probs in enumerate(log_probs_of_rows()):
-        expected = reference.beam_hf(log_probs, LENGTH, EOS, num_beams, penalty, early)
+        expected = reference.beam_hf(log_probs, LENGTH, eos(), num_beams, penalty, early)
         assert_equal(ours, row, expected)
 
 
 def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences() -> None:
     tiny = dataclasses.replace(SMALL, vocab_size=6, num_decoder_layers=1)
-    params = t5.init_params(tiny, jax.random.PRNGKey(1))
+    weights = t5.init_params(tiny, jax.random.PRNGKey(1))
     inputs = np.asarray([[3, 4, 2, 1], [5, 1, 0, 0]], np.int32)
     # Two steps: the five tokens that are not EOS go on, more than a beam of three; all start
     # from three live ones, so only sequences from the three best first tokens count.
     decoding = Decoding(method="beam", max_length=2, num_beams=3, length_penalty=0.8)
-    ours = generate(tiny, params, inputs, decoding)
+    ours = generate(tiny, weights, inputs, decoding)
     for row in range(2):
-        log_probs = reference.log_probs_of(tiny, params, inputs[row], 2)
+        log_probs = reference.log_probs_of(tiny, weights, inputs[row], 2)
         first = log_probs(())
         kept = sorted((t for t in range(6) if t != 1), key=lambda t: -first[t])[:3]
         ended = [(float(first[1]), [1])]
@@ -131,18 +134,21 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences() -> None:
 def test_other_rows_change_nothing(decoding: Decoding) -> None:
     inputs = prompts()
     seeds = np.asarray([7, 8, 9, 10], np.uint32)
-    whole = generate(SMALL, PARAMS, inputs, decoding, eos_id=EOS, seeds=seeds)
-    for rows in ([2], [3, 1, 2, 0, 0]):
-        part = generate(SMALL, PARAMS, inputs[rows], decoding, eos_id=EOS, seeds=seeds[rows])
-        np.testing.assert_array_equal(part.tokens, np.asarray(whole.tokens)[rows])
-        np.testing.assert_allclose(part.scores, np.asarray(whole.scores)[rows], rtol=1e-5)
-    # Longer padding, and rows that are padding alone.
-    padded = np.pad(inputs, ((0, 2), (0, 7)))
-    seeds = np.pad(seeds, (0, 2))
-    more = generate(SMALL, PARAMS, padded, decoding, eos_id=EOS, seeds=seeds)
-    np.testing.assert_array_equal(np.asarray(more.tokens)[:4], whole.tokens)
-    assert not np.asarray(more.tokens)[4:].any()
-    assert not np.asarray(more.scores)[4:].any()
+    whole = generate(SMALL, params(), inputs, decoding, eos_id=eos(), seeds=seeds)
+    alone = generate(SMALL, params(), inputs[[2]], decoding, eos_id=eos(), seeds=seeds[[2]])
+    np.testing.assert_array_equal(alone.tokens, np.asarray(whole.tokens)[[2]])
+    np.testing.assert_allclose(alone.scores, np.asarray(whole.scores)[[2]], rtol=1e-5)
+    # In another order and twice, longer padding, and rows that are padding alone.
+    rows = [3, 1, 2, 0, 0]
+    padded = np.pad(inputs[rows], ((0, 2), (0, 7)))
+    others = np.pad(seeds[rows], (0, 2))
+    more = generate(SMALL, params(), padded, decoding, eos_id=eos(), seeds=others)
+    np.testing.assert_array_equal(np.asarray(more.tokens)[:5], np.asarray(whole.tokens)[rows])
+    np.testing.assert_allclose(
+        np.asarray(more.scores)[:5], np.asarray(whole.scores)[rows], rtol=1e-5
+    )
+    assert not np.asarray(more.tokens)[5:].any()
+    assert not np.asarray(more.scores)[5:].any()
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
@@ -158,7 +164,7 @@ def test_stops_when_all_rows_have_ended(method: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sample if method == "greedy" else beam, "decode_step", counted)
     # A length of its own, so that what is compiled counts and is not used by other tests.
     decoding = Decoding(method=method, max_length=90, num_beams=2)  # type: ignore[arg-type]
-    ours = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    ours = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
     jax.effects_barrier()
     length = int((np.asarray(ours.tokens) != 0).sum(axis=-1).max())
     if method == "greedy":
@@ -170,8 +176,8 @@ def test_stops_when_all_rows_have_ended(method: str, monkeypatch: pytest.MonkeyP
 def test_bfloat16(method: str) -> None:
     config = dataclasses.replace(SMALL, dtype="bfloat16")
     decoding = Decoding(method=method, max_length=LENGTH)  # type: ignore[arg-type]
-    ours = generate(config, PARAMS, prompts(), decoding, eos_id=EOS)
-    exact = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    ours = generate(config, params(), prompts(), decoding, eos_id=eos())
+    exact = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
     assert np.isfinite(np.asarray(ours.scores)).all()
     if method == "greedy":  # The first tokens stand well apart.
         first = np.asarray(ours.tokens)[:, 0, 0] == np.asarray(exact.tokens)[:, 0, 0]
@@ -183,7 +189,7 @@ def test_best_first_and_as_many_as_asked() -> None:
         Decoding(method="sample", max_length=LENGTH, num_return=6),
         Decoding(method="beam", max_length=LENGTH, num_return=3, length_penalty_form="hf"),
     ):
-        ours = generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+        ours = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
         assert ours.tokens.shape == (4, decoding.num_return, LENGTH)
         assert ours.tokens.dtype == np.int32
         scores = np.asarray(ours.scores)
@@ -197,4 +203,4 @@ def test_best_first_and_as_many_as_asked() -> None:
 def test_more_beams_than_tokens_are_refused() -> None:
     decoding = Decoding(method="beam", max_length=4, num_beams=25)
     with pytest.raises(UserError, match=r"num_beams \(25\).*\(48\)"):
-        generate(SMALL, PARAMS, prompts(), decoding)
+        generate(SMALL, params(), prompts(), decoding)

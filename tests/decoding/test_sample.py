@@ -14,7 +14,7 @@ from mtf.decoding.generate import Generated, generate
 from mtf.decoding.sample import restrict
 from mtf.models import t5
 from tests.decoding import reference
-from tests.decoding.test_generate import EOS, LENGTH, PARAMS, log_probs_of_rows, prompts
+from tests.decoding.test_generate import LENGTH, eos, log_probs_of_rows, params, prompts
 from tests.models.test_t5 import SMALL
 
 
@@ -46,7 +46,7 @@ def test_distribution(temperature: float, top_k: int, top_p: float) -> None:
         seed=3,
     )
     row = prompts()[:1].repeat(4, axis=0)
-    tokens = np.asarray(generate(SMALL, PARAMS, row, decoding).tokens).ravel()
+    tokens = np.asarray(generate(SMALL, params(), row, decoding).tokens).ravel()
     log_probs = log_probs_of_rows()[0](())
     probs = np.exp(log_probs / temperature)
     expected = restricted(probs / probs.sum(), top_k, top_p) * tokens.size
@@ -72,11 +72,11 @@ def test_top_p_keeps_the_fewest_tokens(top_p: float) -> None:
 
 def sample(**settings: float) -> Generated:
     decoding = Decoding(method="sample", max_length=LENGTH, **settings)  # type: ignore[arg-type]
-    return generate(SMALL, PARAMS, prompts(), decoding, eos_id=EOS)
+    return generate(SMALL, params(), prompts(), decoding, eos_id=eos())
 
 
 def test_no_temperature_or_one_token_is_greedy() -> None:
-    greedy = generate(SMALL, PARAMS, prompts(), Decoding(max_length=LENGTH), eos_id=EOS)
+    greedy = generate(SMALL, params(), prompts(), Decoding(max_length=LENGTH), eos_id=eos())
     for settings in ({"temperature": 0.0}, {"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-6}):
         ours = sample(**settings)
         np.testing.assert_array_equal(ours.tokens, greedy.tokens)
@@ -91,7 +91,7 @@ def test_seeds() -> None:
     row = prompts()[:1].repeat(3, axis=0)
     decoding = Decoding(method="sample", max_length=LENGTH)
     seeds = np.asarray([5, 6, 5], np.uint32)
-    tokens = np.asarray(generate(SMALL, PARAMS, row, decoding, seeds=seeds).tokens)
+    tokens = np.asarray(generate(SMALL, params(), row, decoding, seeds=seeds).tokens)
     np.testing.assert_array_equal(tokens[0], tokens[2])
     assert (tokens[0] != tokens[1]).any()
 
@@ -102,16 +102,16 @@ def test_scores_are_log_probabilities_of_the_model() -> None:
         for tokens, score in zip(
             np.asarray(ours.tokens)[row].tolist(), np.asarray(ours.scores)[row], strict=True
         ):
-            length = tokens.index(EOS) + 1 if EOS in tokens else LENGTH
+            length = tokens.index(eos()) + 1 if eos() in tokens else LENGTH
             pieces = [log_probs(tuple(tokens[:i]))[tokens[i]] for i in range(length)]
             np.testing.assert_allclose(score, sum(pieces), rtol=1e-5)
 
 
 def test_a_tied_output_projection() -> None:
     tied = dataclasses.replace(SMALL, logits_via_embedding=True, mlp_activations=("relu",))
-    params = t5.init_params(tied, jax.random.PRNGKey(0))
+    weights = t5.init_params(tied, jax.random.PRNGKey(0))
     decoding = Decoding(max_length=LENGTH)
-    tokens = np.asarray(generate(tied, params, prompts(), decoding, eos_id=-1).tokens)
+    tokens = np.asarray(generate(tied, weights, prompts(), decoding, eos_id=-1).tokens)
     for row, inputs in enumerate(prompts()):
-        log_probs = reference.log_probs_of(tied, params, inputs, LENGTH)
+        log_probs = reference.log_probs_of(tied, weights, inputs, LENGTH)
         assert tokens[row, 0].tolist() == reference.greedy(log_probs, LENGTH, -1)[0]

@@ -150,14 +150,14 @@ def test_prompts_without_data_or_with_failures_do_not_count_and_are_named(
 def test_two_processes_give_the_results_of_one(checkpoint: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS * 4))
+    job(checkpoint, file, tmp_path / "1", batch_size=4).run()
     module = "tests.evaluation.one_of_processes"
+    first, second = run_processes(module, 2, checkpoint, file, tmp_path / "2")
+    assert "Mean over 1 of 1 datasets" in first
+    assert "Mean" not in second, "only one process reports"
     found = []
-    for num_processes in (1, 2):
-        out = tmp_path / str(num_processes)
-        outputs = run_processes(module, num_processes, checkpoint, file, out)
-        assert "Mean over 1 of 1 datasets" in outputs[0]
-        assert not any("Mean" in output for output in outputs[1:]), "only one process reports"
-        lines = (out / "predictions.jsonl").read_text().splitlines()
+    for name in ("1", "2"):
+        lines = (tmp_path / name / "predictions.jsonl").read_text().splitlines()
         found.append([json.loads(line) for line in lines])
     assert len(found[0]) == len(found[1]) == 12
     for one, two in zip(*found, strict=True):

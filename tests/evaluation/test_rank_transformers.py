@@ -78,7 +78,7 @@ def tasks(vocabulary: SentencePieceVocabulary) -> list[RankTask]:
 
 
 @needs_shared
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["t5_1_1", pytest.param("mt5", marks=pytest.mark.slow)])
 def test_scores_and_accuracies_are_pytorchs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,14 @@
 """Prints scores of the same examples on meshes of one and of eight devices, as JSON.
 
-Run by test_predictor.py. Each key is "data,fsdp,model,batch size".
+Run by test_predictor.py: python -m tests.inference.predictor_scores KEY…
+
+Each key is "data,fsdp,model,batch size".
 """
 
 from __future__ import annotations
 
 import json
+import sys
 
 import jax
 import numpy as np
@@ -57,17 +60,11 @@ def main() -> None:
     """Scores and prints."""
     params, data = parameters(), examples()
     found = {}
-    for num_devices, fsdp, model, batch_size in (
-        *((1, 1, 1, size) for size in (1, 3, 8, 64)),
-        *((8, 1, 1, size) for size in (3, 64)),
-        (8, 2, 2, 8),
-    ):
-        predictor = Predictor(
-            MODEL, params, None, partitioning(num_devices, fsdp, model), batch_size=batch_size
-        )
-        scores = predictor.log_likelihoods(data)
-        key = f"{num_devices // fsdp // model},{fsdp},{model},{batch_size}"
-        found[key] = [s.log_likelihoods.tolist() for s in scores]
+    for key in sys.argv[1:]:
+        data_axis, fsdp, model, batch_size = map(int, key.split(","))
+        mesh = partitioning(data_axis * fsdp * model, fsdp, model)
+        predictor = Predictor(MODEL, params, None, mesh, batch_size=batch_size)
+        found[key] = [s.log_likelihoods.tolist() for s in predictor.log_likelihoods(data)]
     print(json.dumps(found))
 
 

@@ -127,7 +127,7 @@ def test_killed_at_any_time_the_file_is_the_same(checkpoint: str, tmp_path: Path
         command = [sys.executable, "-m", "mtf.run", *arguments(out)]
         return subprocess.Popen(command, cwd=tmp_path, env=small.environment_variables())
 
-    assert start("whole").wait() == 0
+    small.run(arguments("whole"), tmp_path)
     name = "pairs-predict.jsonl-00000-of-00001"
     whole = (tmp_path / "whole" / name).read_bytes()
     assert len(whole.splitlines()) == 60
@@ -141,7 +141,7 @@ def test_killed_at_any_time_the_file_is_the_same(checkpoint: str, tmp_path: Path
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert not (tmp_path / "killed" / name).exists()
-    assert start("killed").wait() == 0
+    small.run(arguments("killed"), tmp_path)
     assert (tmp_path / "killed" / name).read_bytes() == whole
     assert not parts.exists()
 

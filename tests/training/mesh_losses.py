@@ -1,6 +1,8 @@
 """Prints the losses of one training on every mesh of eight devices, as JSON. Run by test_mesh.py.
 
-Each key is "data,fsdp,model,microbatches,scanned".
+python -m tests.training.mesh_losses few|every
+
+Each key is "(data, fsdp, model),microbatches,scanned,loss normalisation".
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import functools
 import itertools
 import json
 import math
+import sys
 from typing import Any
 
 import jax
@@ -122,19 +125,44 @@ def losses(
     return out
 
 
-def main() -> None:
-    """All meshes, one of them scanned; microbatches with every loss normalisation, other rules."""
-    assert jax.device_count() == 8
+ONE, EIGHT = (1, 1, 1), (2, 2, 2)
+# Mesh, microbatches, scanned, loss normalisation, rules.
+Way = tuple[tuple[int, int, int], int, bool, str | None, Any]
+
+
+def few() -> list[Way]:
+    """One device, and all kinds of axes; scanned, and in microbatches under other rules."""
+    tokens, rules = "NUM_REAL_TARGET_TOKENS", LOGICAL_AXIS_RULES
+    return [
+        *((mesh, 1, True, None, rules) for mesh in (ONE, EIGHT)),
+        *((ONE, n, False, tokens, rules) for n in (1, 4)),
+        (EIGHT, 4, False, tokens, RULES),
+    ]
+
+
+def every() -> list[Way]:
+    """All meshes; microbatches with every loss normalisation, other rules."""
+    rules = LOGICAL_AXIS_RULES
     meshes = [mesh for mesh in itertools.product(SIZES, repeat=3) if math.prod(mesh) == 8]
-    found: dict[str, Any] = {}
-    for scanned in (False, True):
-        for mesh in [(1, 1, 1), *([(2, 2, 2)] if scanned else meshes)]:
-            found[f"{mesh},1,{scanned}"] = losses(mesh, 1, scanned)
-    for factor in (None, "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"):
-        for mesh, microbatches in [((1, 1, 1), 1), ((1, 1, 1), 2), ((1, 1, 1), 4), ((2, 2, 2), 4)]:
-            key = f"{mesh},{microbatches},{factor}"
-            rules = RULES if factor is None and mesh == (2, 2, 2) else LOGICAL_AXIS_RULES
-            found[key] = losses(mesh, microbatches, False, rules, loss_normalizing_factor=factor)
+    factors = (None, "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE")
+    return [
+        *((mesh, 1, False, None, rules) for mesh in meshes),
+        *((ONE, n, False, factor, rules) for factor in factors for n in (1, 2, 4)),
+        *((EIGHT, 4, False, factor, rules if factor else RULES) for factor in factors),
+    ]
+
+
+def main() -> None:
+    """Trains in all ways that the argument asks for."""
+    assert jax.device_count() == 8
+    found = {
+        f"{mesh},{microbatches},{scanned},{factor}": losses(
+            mesh, microbatches, scanned, rules, loss_normalizing_factor=factor
+        )
+        for mesh, microbatches, scanned, factor, rules in {"few": few, "every": every}[
+            sys.argv[1]
+        ]()
+    }
     print(json.dumps(found))
 
 

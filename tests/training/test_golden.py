@@ -16,8 +16,15 @@ FIRST_LOSSES = {
 
 
 @needs_shared
-@pytest.mark.parametrize("scan_layers", [False, True], ids=["unrolled", "scanned"])
-@pytest.mark.parametrize("variant", ["const_legacy", "factored_legacy"])
+@pytest.mark.parametrize(
+    ("variant", "scan_layers"),
+    [
+        ("const_legacy", False),
+        ("factored_legacy", True),
+        pytest.param("const_legacy", True, marks=pytest.mark.slow),
+        pytest.param("factored_legacy", False, marks=pytest.mark.slow),
+    ],
+)
 def test_forty_steps_are_those_of_t5x(variant: str, scan_layers: bool) -> None:
     trainer = golden.make_trainer(variant, scan_layers=scan_layers)
     state = golden.start(variant, trainer)

@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import with_devices
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def losses() -> dict[str, list[float]]:
+ONE, EIGHT = "(1, 1, 1)", "(2, 2, 2)"
+
+
+def losses(which: str) -> dict[str, list[float]]:
     """From a process of its own, which sees eight CPU devices."""
-    flags = "--xla_force_host_platform_device_count=8"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.mesh_losses"],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        [sys.executable, "-m", "tests.training.mesh_losses", which],
+        env={**os.environ, "XLA_FLAGS": with_devices(8), "JAX_PLATFORMS": "cpu"},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -29,19 +32,28 @@ def losses() -> dict[str, list[float]]:
     return json.loads(done.stdout)
 
 
-def test_every_mesh_gives_the_losses_of_one_device(losses: dict[str, list[float]]) -> None:
-    unrolled = {key: value for key, value in losses.items() if key.endswith(",1,False")}
-    assert len(unrolled) == 11  # one device, and the ten meshes of eight
+def test_a_mesh_and_microbatches_change_nothing() -> None:
+    found = losses("few")
     # Losses of later steps also depend on the gradients and the optimizer's state.
-    assert len(set(losses["(1, 1, 1),1,False"])) == 3
-    for key, value in unrolled.items():
-        np.testing.assert_allclose(value, losses["(1, 1, 1),1,False"], rtol=1e-5, err_msg=key)
-    scanned = losses["(1, 1, 1),1,True"]
-    np.testing.assert_allclose(losses["(2, 2, 2),1,True"], scanned, rtol=1e-5)
+    scanned = found[f"{ONE},1,True,None"]
+    assert len(set(scanned)) == 3
+    np.testing.assert_allclose(found[f"{EIGHT},1,True,None"], scanned, rtol=1e-5)
+    factor = "NUM_REAL_TARGET_TOKENS"
+    for key in (f"{ONE},4,False,{factor}", f"{EIGHT},4,False,{factor}"):
+        expected = found[f"{ONE},1,False,{factor}"]
+        np.testing.assert_allclose(found[key], expected, rtol=1e-5, err_msg=key)
 
 
-@pytest.mark.parametrize("factor", ["None", "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"])
-def test_microbatches_change_nothing(losses: dict[str, list[float]], factor: str) -> None:
-    expected = losses[f"(1, 1, 1),1,{factor}"]
-    for key in (f"(1, 1, 1),2,{factor}", f"(1, 1, 1),4,{factor}", f"(2, 2, 2),4,{factor}"):
-        np.testing.assert_allclose(losses[key], expected, rtol=1e-5, err_msg=key)
+@pytest.mark.slow
+def test_no_mesh_and_no_microbatches_change_anything() -> None:
+    found = losses("every")
+    expected = found[f"{ONE},1,False,None"]
+    meshes = {key: value for key, value in found.items() if key.endswith(",1,False,None")}
+    assert len(meshes) == 11  # one device, and the ten meshes of eight
+    for key, value in meshes.items():
+        np.testing.assert_allclose(value, expected, rtol=1e-5, err_msg=key)
+    for factor in ("None", "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"):
+        expected = found[f"{ONE},1,False,{factor}"]
+        for way in (f"{ONE},2", f"{ONE},4", f"{EIGHT},4"):
+            key = f"{way},False,{factor}"
+            np.testing.assert_allclose(found[key], expected, rtol=1e-5, err_msg=key)
