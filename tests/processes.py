@@ -33,7 +33,11 @@ def start_processes(
 def run_processes(module: str, num_processes: int, *arguments: object) -> list[str]:
     """As `start_processes`, to the end of all; returns what each printed."""
     processes = start_processes(module, num_processes, *arguments)
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    try:
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     for process, output in zip(processes, outputs, strict=True):
         assert process.returncode == 0, output
     return outputs

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import conversion
 from mtf.run import main
+from tests import conftest  # noqa: F401  It sets where what is compiled is shared.
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -82,7 +83,7 @@ def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Pop
 
 
 def environment_variables() -> dict[str, str]:
-    """Those of a process of ours, so that it finds the project."""
+    """Those of a process of ours: it finds the project, and shares what is compiled."""
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 

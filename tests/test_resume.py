@@ -166,12 +166,13 @@ class KilledRun:
         self._complete: list[int] = []
 
     def start(self) -> subprocess.Popen[str]:
+        return small.start(self._arguments(), self._folder)
+
+    def _arguments(self) -> list[str]:
         self._complete = small.steps(self.run_dir)
         if (self.run_dir / "config.json").exists():
-            return small.start(["--from", self.run_dir.name], self._folder)
-        return small.start(
-            _saving_often(self._folder / "text.txt", self.run_dir.name), self._folder
-        )
+            return ["--from", self.run_dir.name]
+        return _saving_often(self._folder / "text.txt", self.run_dir.name)
 
     def check_continued(self, output: str) -> None:
         """The process that was started last continued from the last complete checkpoint."""
@@ -183,13 +184,7 @@ class KilledRun:
 
     def finish(self) -> None:
         """Runs it to its end, which must be that of the run that nobody killed."""
-        with self.start() as process:
-            out, err = process.communicate()
-        assert process.returncode == 0, err
-        self.check_finished(out)
-
-    def check_finished(self, output: str) -> None:
-        self.check_continued(output)
+        self.check_continued(small.run(self._arguments(), self._folder))
         whole = self._folder / "whole"
         small.assert_same_end(self.run_dir, whole, LAST_STEP)
         assert small.unfinished(self.run_dir) == []
@@ -198,6 +193,7 @@ class KilledRun:
             assert small.read_checkpoint(self.run_dir, step) == small.read_checkpoint(whole, step)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(folder: Path) -> None:
     rng = random.Random(7)
     names = (f"killed_{i}" for i in itertools.count())
