@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import json
 import os
@@ -69,17 +68,21 @@ def arguments(text: Path | str, **settings: Any) -> list[str]:
 
 def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Popen[str]:
     """Starts `python -m mtf.run …` in a process (and session) of its own, with pipes."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "mtf.run", *arguments],
-        cwd=cwd,
-        env={**environment_variables(), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # A background job's children ignore Ctrl-C; these must hear it wherever pytest runs.
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
+    # A background job's children ignore Ctrl-C; these must hear it wherever pytest runs. Not by
+    # preexec_fn, which forks: JAX has threads.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "mtf.run", *arguments],
+            cwd=cwd,
+            env={**environment_variables(), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def environment_variables() -> dict[str, str]:
