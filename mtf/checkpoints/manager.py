@@ -35,11 +35,15 @@ def directory(model_dir: str | Path) -> Path:
 
 
 def _is_not_raised(record: logging.LogRecord) -> bool:
-    """False for errors that Orbax logs, tracebacks and all, before it raises them."""
-    return not (record.exc_info and "orbax" in record.pathname)
+    """False for the errors of a failed save, which Orbax raises besides.
+
+    It logs the traceback of that one, and asyncio those of all tensors that were being written.
+    """
+    return not (record.exc_info and "orbax" in record.pathname + record.getMessage())
 
 
-logging.getLogger("absl").addFilter(_is_not_raised)
+for _name in ("absl", "asyncio"):
+    logging.getLogger(_name).addFilter(_is_not_raised)
 
 
 def remove_unfinished(model_dir: str | Path) -> None:
