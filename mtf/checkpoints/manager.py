@@ -7,10 +7,12 @@ names; `checkpoint_{step}/data` the state of the data iterators of all processes
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,8 +44,20 @@ def _is_not_raised(record: logging.LogRecord) -> bool:
     return not (record.exc_info and "orbax" in record.pathname + record.getMessage())
 
 
-for _name in ("absl", "asyncio"):
-    logging.getLogger(_name).addFilter(_is_not_raised)
+@functools.cache
+def _print_failed_saves_once() -> None:
+    """Keeps tracebacks of a failed save from being printed, as the error is raised."""
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_is_not_raised)
+    before = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+        # TensorStore tells the event loop of a save that has failed of another tensor.
+        if isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
+            return
+        before(kind, error, traceback)
+
+    sys.excepthook = excepthook
 
 
 def remove_unfinished(model_dir: str | Path) -> None:
@@ -109,6 +123,7 @@ class CheckpointManager:
     """
 
     def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig, *, stacked: bool):
+        _print_failed_saves_once()
         self.config = config
         self._model_dir = model_dir
         self._stacked = stacked
