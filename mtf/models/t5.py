@@ -207,7 +207,36 @@ def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> ja
     """
     dtype = dtype or x.dtype
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)
-    return (rows @ kernel.astype(dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
+    return _product(rows, kernel.astype(dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+@jax.custom_vjp
+def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """(rows, in) @ (in, out), with a kernel's gradient that is fast on CPUs."""
+    return x @ kernel
+
+
+def _product_forward(
+    x: jax.Array, kernel: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return x @ kernel, (x, kernel)
+
+
+def _product_backward(
+    operands: tuple[jax.Array, jax.Array], d_y: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = operands
+    d_kernel = jax.lax.platform_dependent(
+        x,
+        d_y,
+        # A copy: XLA's fastest product on CPUs takes no transposed operand on its left.
+        cpu=lambda x, d_y: jax.lax.optimization_barrier(x.T) @ d_y,
+        default=lambda x, d_y: x.T @ d_y,
+    )
+    return d_y @ kernel.T, d_kernel
+
+
+_product.defvjp(_product_forward, _product_backward)
 
 
 def layer_norm(x: jax.Array, params: Params) -> jax.Array:
