@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -15,6 +16,10 @@ needs_shared = pytest.mark.skipif(
     not SHARED.is_dir(), reason="reference data (../shared) is not beside this checkout"
 )
 
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("mtf", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("mtf")
 
 # Compiling is most of what tests do, so it is done quickly, and once for all processes: pytest's
 # own and those that tests start. Set before anything imports jax. XLA's optimization of what is
