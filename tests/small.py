@@ -68,10 +68,7 @@ def arguments(text: Path | str, **settings: Any) -> list[str]:
 
 def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Popen[str]:
     """Starts `python -m mtf.run …` in a process (and session) of its own, with pipes."""
-    # A background job's children ignore Ctrl-C; these must hear it wherever pytest runs. Not by
-    # preexec_fn, which forks: JAX has threads.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with hearing_ctrl_c():
         return subprocess.Popen(
             [sys.executable, "-m", "mtf.run", *arguments],
             cwd=cwd,
@@ -81,6 +78,17 @@ def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Pop
             text=True,
             start_new_session=True,
         )
+
+
+@contextlib.contextmanager
+def hearing_ctrl_c() -> Iterator[None]:
+    """Processes that are started in here hear Ctrl-C, which a background job's children ignore.
+
+    Unlike with `preexec_fn`, nothing is forked, which JAX's threads could make hang.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.small import ROOT, environment_variables
+from tests import small
+from tests.small import ROOT
 
 BEGINNING = """
 from mtf import signals
@@ -23,20 +24,19 @@ IN_C = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
 
 
 def _start(script: str, *, ignored: int | None = None) -> subprocess.Popen[str]:
-    def prepare() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if ignored is not None:
-            signal.signal(ignored, signal.SIG_IGN)
-
-    process = subprocess.Popen(
-        [sys.executable, "-c", BEGINNING + textwrap.dedent(script)],
-        cwd=ROOT,
-        env=environment_variables(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=prepare,
-    )
+    # What is ignored is inherited.
+    before = None if ignored is None else signal.signal(ignored, signal.SIG_IGN)
+    with small.hearing_ctrl_c():
+        process = subprocess.Popen(
+            [sys.executable, "-c", BEGINNING + textwrap.dedent(script)],
+            cwd=ROOT,
+            env=small.environment_variables(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    if ignored is not None:
+        signal.signal(ignored, before)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process

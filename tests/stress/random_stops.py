@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import functools
 import json
 import os
 import random
@@ -107,21 +106,21 @@ class Run:
                 [*module, str(i), str(self.num_processes), str(port), *arguments]
                 for i in range(self.num_processes)
             ]
-        return [
-            Process(
-                subprocess.Popen(
-                    command,
-                    cwd=self.folder,
-                    env=small.environment_variables(),
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,
-                    preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        with small.hearing_ctrl_c():
+            return [
+                Process(
+                    subprocess.Popen(
+                        command,
+                        cwd=self.folder,
+                        env=small.environment_variables(),
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        text=True,
+                        start_new_session=True,
+                    )
                 )
-            )
-            for command in commands
-        ]
+                for command in commands
+            ]
 
     def finish(self, **settings: object) -> str:
         """Runs it to its end; returns what the first process printed."""
