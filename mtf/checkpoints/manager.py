@@ -49,15 +49,14 @@ def _print_failed_saves_once() -> None:
     """Keeps tracebacks of a failed save from being printed, as the error is raised."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_is_not_raised)
-    before = sys.excepthook
+    before = sys.unraisablehook
 
-    def excepthook(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    def hook(unraisable: Any) -> None:
         # TensorStore tells the event loop of a save that has failed of another tensor.
-        if isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
-            return
-        before(kind, error, traceback)
+        if str(unraisable.exc_value) != "Event loop is closed":
+            before(unraisable)
 
-    sys.excepthook = excepthook
+    sys.unraisablehook = hook
 
 
 def remove_unfinished(model_dir: str | Path) -> None:

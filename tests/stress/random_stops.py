@@ -181,7 +181,12 @@ def wait_for(stop: Stop, processes: Sequence[Process], run_dir: Path, first_step
     while not come():
         if any(process.popen.poll() is not None for process in processes):
             return
-        assert time.monotonic() - started < MAX_SECONDS_TO_MOMENT, f"no {stop.moment}"
+        if time.monotonic() - started > MAX_SECONDS_TO_MOMENT:
+            for process in processes:
+                process.popen.kill()
+                process.wait(10)
+            shown = ["".join(process.lines + process.errors)[-2000:] for process in processes]
+            raise AssertionError(f"no {stop.moment}: {shown}")
         time.sleep(0.0005)
     scale = {"start": 0.3, "import": 6.0, "compile": 3.0, "evaluation": 0.5, "save": 0.02}
     time.sleep(stop.delay * scale.get(stop.moment, 0.5 if stop.moment == "end" else 0.005))
