@@ -27,6 +27,7 @@ from mtf.jobs.train_run import starting_state
 from mtf.models.config import EncoderDecoderModel, T5Config
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
+from mtf.signals import Interrupts
 from mtf.training import config as settings
 from mtf.training import loop
 from mtf.training.metrics import MetricsWriter, read_metrics, summarize
@@ -95,7 +96,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     )
     trainer = make_trainer(schedule, stats_period=5, eval_period=None)
     manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3), stacked=False)
-    with pytest.raises(RunError) as error:
+    with pytest.raises(RunError) as error, Interrupts() as interrupts:
         loop.train(
             trainer,
             trainer.init_state(),
@@ -107,6 +108,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
             evaluations={},
             progress=Progress(0, 20, 16, 1.0, None, quiet=True),
             setup_seconds=0.0,
+            interrupts=interrupts,
         )
     manager.close()
     return run_dir, str(error.value)
