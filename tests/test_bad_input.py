@@ -152,7 +152,7 @@ def test_arguments(refusal: Refusal, arguments: list[str], says: str) -> None:
 
 FILES: list[tuple[str, bytes | None, list[str]]] = [
     ("texts.txt", None, ["data.files: texts.txt does not exist", "Did you mean text.txt?"]),
-    ("no/text.txt", None, ["does not exist, and neither does the folder no"]),
+    ("no/text.txt", None, ["no/text.txt does not exist in /", ", and neither does the folder no"]),
     ("*.jsonl", None, ["data.files: no file matches *.jsonl"]),
     (".", None, ["data.files: . is a directory; expected files"]),
     ("gs://bucket/text.txt", None, ["is a remote address; expected a local file"]),
