@@ -7,6 +7,7 @@ names; `checkpoint_{step}/data` the state of the data iterators of all processes
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -243,6 +244,12 @@ class CheckpointManager:
     def wait(self) -> None:
         """Returns when everything begun is on disk; raises what failed."""
         self._manager.wait_until_finished()
+
+    def wait_after_failure(self) -> None:
+        """Returns when nothing is being written any more, whatever became of it."""
+        if jax.process_count() == 1:  # Several would wait for one another.
+            with contextlib.suppress(Exception):
+                self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Waits, and lets go of the directory."""

@@ -133,20 +133,24 @@ def _run(job: Train, interrupts: Interrupts) -> TrainResult:
     if first_step:
         progress.note(f"continuing from step {first_step}")
 
-    state, stopped = loop.train(
-        trainer,
-        state,
-        batches,
-        train_steps=job.train_steps,
-        batch_size=job.batch_size,
-        run_dir=run_dir,
-        checkpoints=checkpoints,
-        evaluations=evaluations,
-        progress=progress,
-        setup_seconds=time.perf_counter() - started,
-        interrupts=interrupts,
-        evaluator=evaluator,
-    )
+    try:
+        state, stopped = loop.train(
+            trainer,
+            state,
+            batches,
+            train_steps=job.train_steps,
+            batch_size=job.batch_size,
+            run_dir=run_dir,
+            checkpoints=checkpoints,
+            evaluations=evaluations,
+            progress=progress,
+            setup_seconds=time.perf_counter() - started,
+            interrupts=interrupts,
+            evaluator=evaluator,
+        )
+    except Exception:
+        checkpoints.wait_after_failure()
+        raise
     best = checkpoints.best()
     last_step = int(state.step)
     checkpoints.close()
