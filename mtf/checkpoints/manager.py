@@ -14,6 +14,7 @@ import logging
 import math
 import shutil
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,10 @@ def _is_not_raised(record: logging.LogRecord) -> bool:
 
     It logs the traceback of that one, and asyncio those of all tensors that were being written.
     """
-    return not (record.exc_info and "orbax" in record.pathname + record.getMessage())
+    if not record.exc_info:
+        return True
+    files = [frame.filename for frame in traceback.extract_tb(record.exc_info[2])]
+    return not any("orbax" in text for text in (record.pathname, record.getMessage(), *files))
 
 
 @functools.cache
