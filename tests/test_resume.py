@@ -44,7 +44,7 @@ UNROLLED_ADAMW = {
 
 
 def _saving_often(text: Path, model_dir: str) -> list[str]:
-    often = {"checkpoint__save__period": 2, "checkpoint__save__keep": None}
+    often = {"checkpoint__save__period": 4, "checkpoint__save__keep": None}
     return small.arguments(
         text, train_steps=LAST_STEP, model_dir=model_dir, **often, **SCANNED_ADAFACTOR
     )
@@ -52,7 +52,7 @@ def _saving_often(text: Path, model_dir: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds text.txt and `whole`, an uninterrupted run that saved every second step."""
+    """Holds text.txt and `whole`, an uninterrupted run that saved every fourth step."""
     folder = tmp_path_factory.mktemp("resume")
     small.run(_saving_often(small.write_text(folder), "whole"), folder)
     return folder

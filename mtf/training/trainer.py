@@ -100,7 +100,9 @@ class Trainer:
 
     @functools.cached_property
     def _rngs(self) -> tuple[jax.Array, jax.Array]:
-        init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
+        # Now, not in what is traced: a run that goes on compiles the very program of a new one.
+        with jax.ensure_compile_time_eval():
+            init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
         return init_rng, trainer_rng
 
     @functools.cached_property
