@@ -149,13 +149,14 @@ def test_context_in_a_script_restores_its_handlers() -> None:
     """Without `listen`, as in a notebook, a second Ctrl-C is a KeyboardInterrupt."""
     from mtf.signals import Interrupts
 
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with Interrupts() as interrupts:
-        interrupts.hold()
-        signal.raise_signal(signal.SIGINT)
-        assert interrupts.requested == "SIGINT"
-        with pytest.raises(KeyboardInterrupt):
+    with small.hearing_ctrl_c():
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        with Interrupts() as interrupts:
+            interrupts.hold()
             signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)
-        assert interrupts.requested == "SIGTERM"
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+            assert interrupts.requested == "SIGINT"
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert interrupts.requested == "SIGTERM"
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
