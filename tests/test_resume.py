@@ -220,6 +220,7 @@ def test_killed_at_random_moments(folder: Path) -> None:
     run.finish()
 
 
+@pytest.mark.slow
 def test_killed_during_a_save(folder: Path) -> None:
     run = KilledRun(folder, "killed_in_saves")
     for num_complete in (0, 2):

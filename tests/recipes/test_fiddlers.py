@@ -177,6 +177,7 @@ def first_metrics(recipe: str, folder: Path) -> dict[str, float]:
     return first
 
 
+@pytest.mark.slow
 def test_real_run_of_t0pp_offline(tmp_path: Path) -> None:
     first = first_metrics("t0pp_xxl", tmp_path)
     # Divided by all positions of the targets, padding included; its rows are T5's.

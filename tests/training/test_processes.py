@@ -27,6 +27,7 @@ def metrics(run_dir: Path, name: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_two_processes_then_one_give_the_losses_of_one(tmp_path: Path) -> None:
     train(tmp_path / "one", 8, num_processes=1)
     train(tmp_path / "both", 4, num_processes=2)
