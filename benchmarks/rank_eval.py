@@ -158,14 +158,16 @@ def prepare(models: Path) -> None:
     import fiddle as fdl
     import jax
 
-    from mtf import builders, convert
+    import recipes
+    from mtf import config, convert
     from mtf.checkpoints.config import SaveCheckpointConfig
     from mtf.checkpoints.manager import CheckpointManager
     from mtf.models import t5
     from mtf.training.train_state import TrainState
 
-    network = fdl.build(builders.model.t5_1_1("small")).network
-    params = t5.init_params(network, jax.random.PRNGKey(0))
+    recipe = recipes.t5_1_1_small_c4()
+    config.write_run_dir(models / "run", recipe, "benchmarks/rank_eval.py")
+    params = t5.init_params(fdl.build(recipe).model.network, jax.random.PRNGKey(0))
     checkpoints = CheckpointManager(models / "run", SaveCheckpointConfig(), stacked=False)
     checkpoints.save(1, TrainState(jax.numpy.int32(1), params, {}), {})
     checkpoints.close()
