@@ -11,6 +11,8 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,25 @@ def test_cache_on_a_full_disk_goes_on_when_there_is_room(
         assert said.count("\n") == 1
         filler.unlink()
         assert cache_command.main(arguments) == 0
+
+
+def test_what_a_failed_save_writes_late_is_removed_too(tmp_path: Path) -> None:
+    """TensorStore goes on with other tensors, and makes their folders again."""
+    folder = tmp_path / "checkpoints" / "checkpoint_4.orbax-checkpoint-tmp" / "state" / "d"
+
+    def write() -> None:
+        for number in range(25):
+            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                (folder / str(number)).write_bytes(b"tensor")
+            time.sleep(0.02)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    remove_unfinished(tmp_path)
+    writer.join()
+    assert small.unfinished(tmp_path) == []
+
 
 
 def test_failed_save_is_one_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

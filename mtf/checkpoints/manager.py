@@ -14,6 +14,7 @@ import logging
 import math
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ from mtf.errors import RunError, UserError
 from mtf.training.train_state import TrainState, to_unrolled
 
 STEP_PREFIX = "checkpoint"
+_MAX_LOOKS = 50
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def directory(model_dir: str | Path) -> Path:
@@ -65,9 +68,20 @@ def _print_failed_saves_once() -> None:
 
 
 def remove_unfinished(model_dir: str | Path) -> None:
-    """Removes what a save has left that failed or was killed."""
-    for path in directory(model_dir).glob("*.orbax-checkpoint-tmp*"):
-        shutil.rmtree(path, ignore_errors=True)
+    """Removes what a save has left that failed or was killed.
+
+    Of a save that has just failed, TensorStore may still write other tensors, into folders that it
+    makes again; so this looks again until nothing comes back.
+    """
+    num_looks_left = 2
+    for _ in range(_MAX_LOOKS):
+        found = list(directory(model_dir).glob("*.orbax-checkpoint-tmp*"))
+        for path in found:
+            shutil.rmtree(path, ignore_errors=True)
+        num_looks_left = 2 if found else num_looks_left - 1
+        if not num_looks_left:
+            return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def state_dict(state: TrainState) -> dict[str, Any]:
