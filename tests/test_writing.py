@@ -220,7 +220,6 @@ def test_what_a_failed_save_writes_late_is_removed_too(tmp_path: Path) -> None:
     assert small.unfinished(tmp_path) == []
 
 
-
 def test_failed_save_is_one_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Orbax's tracebacks are not printed beside it, and nothing half-written is left."""
     disk = tmp_path / "disk"
