@@ -25,13 +25,14 @@ from pathlib import Path
 import numpy as np
 
 from mtf import cache
-from mtf.data import cache_loader, seqio_loader
-from mtf.data.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
-from mtf.data.cache.reader import Cache
+from mtf.cache import loader as cache_loader
+from mtf.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
+from mtf.cache.reader import Cache
 from mtf.data.config import TaskMixture
 from mtf.data.packing import Batch
 from mtf.data.row_streams import shard_rows
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.seqio import loader as seqio_loader
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 BATCH_SIZE = 64
 SYNTHETIC = "opus100_en_ro_mt"
@@ -128,7 +129,7 @@ def seqio_batches(data: TaskMixture, cache_dir: Path | None) -> Iterator[Mapping
     """Returns SeqIO's batches of the tasks that the token cache has, at the same rates."""
     import seqio
 
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
 
     assert data.cache_dir is not None
     rates = (

@@ -168,8 +168,8 @@ def prepare(models: Path) -> None:
     recipe = recipes.t5_1_1_small_c4()
     config.write_run_dir(models / "run", recipe, "benchmarks/rank_eval.py")
     params = t5.init_params(fdl.build(recipe).model.network, jax.random.PRNGKey(0))
-    checkpoints = CheckpointManager(models / "run", SaveCheckpointConfig(), stacked=False)
-    checkpoints.save(1, TrainState(jax.numpy.int32(1), params, {}), {})
+    checkpoints = CheckpointManager(models / "run", SaveCheckpointConfig())
+    checkpoints.save(1, TrainState(jax.numpy.int32(1), params, {}).state_dict(), {})
     checkpoints.close()
     options = ["--to", "hf", "--vocabulary", "none"]
     if convert.main([str(models / "run"), str(models / "hf"), *options]):
@@ -227,8 +227,8 @@ def synthetic(args: argparse.Namespace, name: str) -> Examples:
 def real(args: argparse.Namespace, name: str) -> Examples:
     """The first validation rows of a prompt."""
     from mtf.data.config import TaskMixture
-    from mtf.data.vocabularies import SentencePieceVocabulary
     from mtf.evaluation.rank_data import rank_tasks
+    from mtf.text.vocabularies import SentencePieceVocabulary
 
     data = TaskMixture(
         vocabulary=SentencePieceVocabulary(args.vocabulary),
@@ -246,10 +246,10 @@ Scorer = Callable[[Examples], list[list[float]]]
 
 def mtf_scorer(args: argparse.Namespace) -> tuple[Scorer, dict[str, Any]]:
     """Ours, as the evaluation job calls it."""
-    from mtf.data.vocabularies import ByteVocabulary
     from mtf.inference.loading import load_model
     from mtf.inference.predictor import Predictor
     from mtf.models.t5 import num_parameters
+    from mtf.text.vocabularies import ByteVocabulary
 
     # The examples are ids already; the checkpoint wants a vocabulary of its size.
     vocabulary = ByteVocabulary(extra_ids=32128 - 259)

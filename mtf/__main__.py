@@ -17,9 +17,9 @@ from mtf.errors import did_you_mean
 # Command → where its `main(argv) -> int` is, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("mtf.run:main", "run a recipe, or show, check and compare its config"),
-    "prompts": ("mtf.prompts.__main__:main", "get promptsource's templates, and look at them"),
+    "prompts": ("mtf.prompts:main", "get promptsource's templates, and look at them"),
     "convert": ("mtf.convert:main", "checkpoint in, checkpoint out"),
-    "cache": ("mtf.cache:main", "render and tokenise a mixture once, for fast training"),
+    "cache": ("mtf.cache.__main__:main", "render and tokenise a mixture once, for fast training"),
     "data": ("mtf.data.__main__:main", "look at a mixture: tasks, rates, tokens, examples"),
 }
 

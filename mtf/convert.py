@@ -176,7 +176,7 @@ class _Known(NamedTuple):
 
     Attributes:
       network: values for `plan_export`.
-      vocabulary: one of `mtf.data.vocabularies`.
+      vocabulary: one of `mtf.text.vocabularies`.
       inputs_add_eos: whether inputs ended with end of sequence in training.
       is_described: whether anything but the tensors says so; else it is assumed.
     """
@@ -210,7 +210,7 @@ def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) ->
     """The tokenizer to write: the one asked for, or the run's, or ByT5's for --model-type byt5."""
     from conversion.sentencepiece_model import read_sentencepiece
     from conversion.tokenizer import Bytes, SentencePieces, default_extra_ids
-    from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+    from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
     asked = arguments.vocabulary
     if asked == "none":

@@ -16,10 +16,10 @@ import numpy as np
 from conversion import huggingface
 from conversion.errors import ConversionError
 from conversion.tokenizer import Bytes
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.inference.loading import network_config
 from mtf.models import t5
 from mtf.models.config import T5Config
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 TOLERANCE = 1e-4
 

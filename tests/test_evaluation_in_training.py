@@ -24,7 +24,6 @@ from mtf.checkpoints.manager import CheckpointManager
 from mtf.config import apply_overrides, build, resolve
 from mtf.data.config import TextFiles
 from mtf.data.examples import Example
-from mtf.data.vocabularies import ByteVocabulary
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError
 from mtf.evaluation.config import InferEval
@@ -33,6 +32,7 @@ from mtf.inference.predictor import Generation
 from mtf.jobs import train_run
 from mtf.run import main
 from mtf.tasks.mixtures import mixture
+from mtf.text.vocabularies import ByteVocabulary
 from mtf.training.metrics import SUMMARY_METRICS
 from mtf.training.train_state import TrainState
 from tests import small
@@ -334,9 +334,9 @@ def _saved(folder: Path, values: dict[int, float | None], **settings: Any) -> li
     chosen: dict[str, Any] = {**defaults, **settings}
     config = SaveCheckpointConfig(**chosen)
     for step, value in values.items():
-        manager = CheckpointManager(folder, config, stacked=False)
+        manager = CheckpointManager(folder, config)
         metrics = {} if value is None else {"training_eval/t/loss": value}
-        manager.save(step, _state(step), {}, {"train/loss": 0.0, **metrics})
+        manager.save(step, _state(step).state_dict(), {}, {"train/loss": 0.0, **metrics})
         manager.close()
     return small.steps(folder)
 
@@ -367,9 +367,9 @@ def test_of_equal_checkpoints_the_latest_stays(tmp_path: Path) -> None:
 
 def test_the_metric_can_be_chosen_after_saving(tmp_path: Path) -> None:
     config = SaveCheckpointConfig(keep=None)
-    manager = CheckpointManager(tmp_path, config, stacked=False)
+    manager = CheckpointManager(tmp_path, config)
     for step, loss in enumerate([3.0, 1.0, 2.0], start=1):
-        manager.save(step, _state(step), {}, {"training_eval/t/loss": loss})
+        manager.save(step, _state(step).state_dict(), {}, {"training_eval/t/loss": loss})
     assert manager.best() is None
     manager.close()
     assert _saved(tmp_path, {4: 4.0}) == [2, 4]
@@ -377,7 +377,7 @@ def test_the_metric_can_be_chosen_after_saving(tmp_path: Path) -> None:
 
 def test_steps_that_are_saved_besides(tmp_path: Path) -> None:
     config = SaveCheckpointConfig(period=10, checkpoint_steps=(3, 14))
-    manager = CheckpointManager(tmp_path, config, stacked=False)
+    manager = CheckpointManager(tmp_path, config)
     assert [step for step in range(1, 25) if manager.due(step)] == [3, 10, 14, 20]
     manager.close()
 

@@ -19,9 +19,9 @@ import pytest
 
 from mtf.builders import data, vocabulary
 from mtf.checkpoints.config import SaveCheckpointConfig
-from mtf.checkpoints.manager import CheckpointManager, state_dict
+from mtf.checkpoints.manager import CheckpointManager
 from mtf.config import build
-from mtf.data.loader import make_train_iterator
+from mtf.loaders import make_train_iterator
 from mtf.models.stacking import stack_layers
 from mtf.run import main
 from mtf.training.train_state import TrainState
@@ -94,10 +94,10 @@ def test_resumed_iterator_gives_the_same_batches(tmp_path: Path) -> None:
     stopped = make_train_iterator(files, batch_size=4)
     for _ in range(17):
         next(stopped)
-    manager = CheckpointManager(tmp_path / "run", SaveCheckpointConfig(), stacked=False)
-    manager.save(17, _numbered_state(17), stopped.get_state())
+    manager = CheckpointManager(tmp_path / "run", SaveCheckpointConfig())
+    manager.save(17, _numbered_state(17).state_dict(), stopped.get_state())
     manager.close()
-    manager = CheckpointManager(tmp_path / "run", SaveCheckpointConfig(), stacked=False)
+    manager = CheckpointManager(tmp_path / "run", SaveCheckpointConfig())
     resumed = make_train_iterator(files, batch_size=4)
     resumed.set_state(manager.restore_data_state(17))
     manager.close()
@@ -138,18 +138,18 @@ def test_later_steps_do_not_disturb_a_save(tmp_path: Path, stacked: bool) -> Non
             param_states=stack_layers(state.param_states),
         )
     add_one = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
-    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(period=1), stacked=stacked)
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(period=1))
     num_taken_over = 0
     for step in range(1, num_saves * num_steps_between + 1):
         before, state = state, add_one(state)
         num_taken_over += all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
         if step % num_steps_between == 0:
-            manager.save(step, state, {"place": step})
+            manager.save(step, state.state_dict(), {"place": step})
     manager.close()
     assert num_taken_over > num_saves * (num_steps_between - 2)  # Else nothing has been tested.
     for step in range(num_steps_between, num_saves * num_steps_between + 1, num_steps_between):
         found = small.read_checkpoint(tmp_path, step)
-        leaves = jax.tree_util.tree_leaves_with_path(state_dict(_numbered_state(step)))
+        leaves = jax.tree_util.tree_leaves_with_path(_numbered_state(step).state_dict())
         expected = {"/".join(key.key for key in path): np.asarray(leaf) for path, leaf in leaves}
         assert found.keys() == expected.keys()
         wrong = [name for name in expected if found[name][2] != expected[name].tobytes()]

@@ -22,9 +22,9 @@ import pytest
 
 from mtf import cache as cache_command
 from mtf import run as run_command
+from mtf.cache import build
 from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager, remove_unfinished
-from mtf.data.cache import build
 from mtf.errors import UserError
 from mtf.training.train_state import TrainState
 from mtf.writing import LOCK_FILE, locked, write_failure
@@ -225,10 +225,10 @@ def test_failed_save_is_one_error(tmp_path: Path, capfd: pytest.CaptureFixture[s
     disk = tmp_path / "disk"
     state = TrainState(jnp.int32(1), {"kernel": jnp.ones((8, 8))}, {"kernel": jnp.ones(8)})
     with mounted(disk, "size=60k"):
-        manager = CheckpointManager(disk / "run", SaveCheckpointConfig(), stacked=False)
+        manager = CheckpointManager(disk / "run", SaveCheckpointConfig())
         with pytest.raises(Exception) as failed:
             for step in range(1, 9):
-                manager.save(step, state, {"place": step})
+                manager.save(step, state.state_dict(), {"place": step})
                 manager.wait()
         assert write_failure(failed.value, disk) == "No space left on device"
         assert "Traceback" not in capfd.readouterr().err

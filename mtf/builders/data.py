@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 import fiddle as fdl
 
 from mtf.data.config import HubStream, TaskMixture, Text, TextCorpora, TextFiles
-from mtf.data.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.evaluation.config import RankFiles
+from mtf.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 Vocabulary: TypeAlias = fdl.Config[ByteVocabulary] | fdl.Config[SentencePieceVocabulary]
 Objective: TypeAlias = (

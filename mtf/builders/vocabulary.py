@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from mtf.data.vocabularies import RELEASED_MODELS, ByteVocabulary, SentencePieceVocabulary
+from mtf.text.vocabularies import RELEASED_MODELS, ByteVocabulary, SentencePieceVocabulary
 
 # Downloaded at first use.
 T5_PATH = RELEASED_MODELS["t5"]

@@ -29,7 +29,7 @@ from jax.experimental import multihost_utils
 from mtf.checkpoints import finite, steps
 from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.errors import RunError, UserError
-from mtf.training.train_state import TrainState, to_unrolled
+from mtf.models.stacking import is_stacked, unstack_layers
 
 STEP_PREFIX = "checkpoint"
 _MAX_LOOKS = 50
@@ -84,14 +84,6 @@ def remove_unfinished(model_dir: str | Path) -> None:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def state_dict(state: TrainState) -> dict[str, Any]:
-    """The state under T5X's top-level names: target, state/step, state/param_states."""
-    return {
-        "target": state.params,
-        "state": {"step": state.step, "param_states": state.param_states},
-    }
-
-
 class StateNotFiniteError(RunError):
     """A state was to be saved that holds NaN or infinity."""
 
@@ -137,15 +129,13 @@ class CheckpointManager:
     Args:
       model_dir: the run directory.
       config: when to save, how many to keep, and the parameters' dtype on disk.
-      stacked: whether states come with stacked layers.
     """
 
-    def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig, *, stacked: bool):
+    def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig):
         _print_failed_saves_once()
         self.config = config
         self._model_dir = model_dir
-        self._stacked = stacked
-        self._unroll = jax.jit(to_unrolled)
+        self._unstack = jax.jit(unstack_layers)
         self._policy = NewestAndBest(config)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self._policy,
@@ -185,7 +175,7 @@ class CheckpointManager:
     def save(
         self,
         step: int,
-        state: TrainState,
+        state: dict[str, Any],
         data_state: dict[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
@@ -197,7 +187,7 @@ class CheckpointManager:
 
         Args:
           step: of the state.
-          state: parameters and optimizer state.
+          state: a tree of arrays, as `TrainState.state_dict` gives it; layers may be stacked.
           data_state: of this process's data iterator.
           metrics: what was measured at this step: "KIND/…/NAME" → value. What is not finite
             counts as not measured.
@@ -207,13 +197,14 @@ class CheckpointManager:
         """
         if step in self._manager.all_steps():
             return
-        bad = finite.not_finite(finite.flat_names(state_dict(state)))
+        arrays = finite.flat_names(state)
+        bad = finite.not_finite(arrays)
         if bad:
             raise StateNotFiniteError(
                 f"step {step}: the state is not finite, and so not saved: NaN or infinity in "
                 f"{finite.shown(bad)}."
             )
-        tree = state_dict(self._unroll(state) if self._stacked else state)
+        tree = self._unstack(state) if any(map(is_stacked, arrays)) else state
         save_args = jax.tree.map(lambda _: ocp.SaveArgs(), tree)
         dtype = jnp.dtype(self.config.dtype)
         save_args["target"] = jax.tree.map(lambda _: ocp.SaveArgs(dtype=dtype), tree["target"])

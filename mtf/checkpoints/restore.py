@@ -14,12 +14,11 @@ import numpy as np
 import conversion
 from mtf.checkpoints.config import RestoreCheckpointConfig
 from mtf.checkpoints.finite import flat_names
-from mtf.checkpoints.manager import state_dict
 from mtf.errors import UserError, did_you_mean
-from mtf.training.train_state import TrainState
+from mtf.models.stacking import is_stacked, unstacked_names
 
 AssignmentMap = tuple[tuple[str, str | None], ...]
-_LAYER = re.compile(r"^(.*/(?:encoder|decoder)/layers)(/.*)$")
+Tree = dict[str, Any]
 
 
 def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
@@ -69,23 +68,24 @@ def _source(name: str, assignment_map: AssignmentMap) -> str | None:
     return name
 
 
-def restore_state(
+def restore_tree(
     path: str | Path,
-    shapes: TrainState,
-    shardings: TrainState,
+    shapes: Tree,
+    shardings: Tree,
     *,
-    initial: Callable[[], TrainState],
+    initial: Callable[[], Tree] | None = None,
     assignment_map: AssignmentMap = (),
     fallback_to_scratch: bool = False,
-) -> TrainState:
-    """Reads a checkpoint onto the devices; each process reads its own slices only.
+) -> Tree:
+    """Reads a tree from a checkpoint onto the devices; each process reads its own slices only.
 
     Args:
       path: a checkpoint of any layout that `conversion` opens.
-      shapes: of the state in memory, stacked or unrolled.
+      shapes: nested dicts with the names of the checkpoint (`TrainState.state_dict`) or a part
+        of them; layers may be stacked.
       shardings: of the same.
-      initial: gives a fresh state, for what is not read; called only if there is such. Of a
-        stacked tensor single layers may come from it.
+      initial: returns a fresh tree, for what is not read; called only if there is such. Of a
+        stacked tensor single layers may come from it. None: everything is read.
       assignment_map: see `RestoreCheckpointConfig`.
       fallback_to_scratch: see `RestoreCheckpointConfig`.
 
@@ -101,9 +101,9 @@ def restore_state(
     patterns = assignment_map
     if checkpoint.layout == "huggingface":
         assignment_map = (*assignment_map, ("state/.*", None))  # It holds parameters only.
-    leaf_shapes, leaf_shardings = flat_names(state_dict(shapes)), flat_names(state_dict(shardings))
+    leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
     _check_patterns(
-        patterns, [n for name, x in leaf_shapes.items() for n in _unrolled(name, x.shape)]
+        patterns, [n for name, x in leaf_shapes.items() for n in unstacked_names(name, x.shape)]
     )
     problems: list[str] = []
     plans = {
@@ -125,7 +125,8 @@ def restore_state(
     # on the host.
     fresh: dict[str, jax.Array] = {}
     if any(None in plan for plan in plans.values()):
-        fresh = flat_names(state_dict(initial()))
+        assert initial is not None
+        fresh = flat_names(initial())
         fresh = {name: leaf for name, leaf in fresh.items() if None in plans[name]}
 
     def read(name: str) -> jax.Array:
@@ -133,7 +134,7 @@ def restore_state(
         own = fresh.pop(name, None)
         if own is not None and all(tensor is None for tensor in plan):
             return own
-        stacked = _LAYER.match(name) is not None
+        stacked = is_stacked(name)
         parts = own.addressable_shards if own is not None else ()
         own_parts = {_bounds(part.index, shape): part.data for part in parts}
 
@@ -151,22 +152,13 @@ def restore_state(
 
     with ThreadPoolExecutor(8) as pool:
         leaves = list(pool.map(read, plans))
-    tree = jax.tree.structure(state_dict(shapes))
-    restored = jax.tree.unflatten(tree, leaves)
-    return TrainState(
-        restored["state"]["step"], restored["target"], restored["state"]["param_states"]
-    )
+    restored: Tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+    return restored
 
 
 def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
     """The slices of a part of an array as numbers, which can be compared."""
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
-
-
-def _unrolled(name: str, shape: tuple[int, ...]) -> list[str]:
-    """The names on disk of a tensor in memory: one for each layer of a stacked one."""
-    stacked = _LAYER.match(name)
-    return [f"{stacked[1]}_{i}{stacked[2]}" for i in range(shape[0])] if stacked else [name]
 
 
 def _plan(
@@ -178,9 +170,9 @@ def _plan(
     problems: list[str],
 ) -> list[Any]:
     """What a leaf is read from: a tensor for each layer of a stacked one, else one; None: not."""
-    own_shape = shape[1:] if _LAYER.match(name) else shape
+    own_shape = shape[1:] if is_stacked(name) else shape
     plan: list[Any] = []
-    for own_name in _unrolled(name, shape):
+    for own_name in unstacked_names(name, shape):
         source = _source(own_name, assignment_map)
         tensor = None if source is None else checkpoint.tensors.get(source)
         plan.append(tensor)

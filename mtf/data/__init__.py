@@ -1,8 +1,8 @@
 """Data: files to documents or pairs, examples, packed batches. `loader` is where to enter."""
 
 from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
-from mtf.data.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 __all__ = [
     "BertStyle",

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtf.data.command_line import add_vocabulary_options, chosen_vocabulary
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.errors import UserError
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 
 if TYPE_CHECKING:
-    from mtf.data.cache.sources import CachedMixture, CachedTask
+    from mtf.cache.mixture import CachedMixture, CachedTask
     from mtf.data.examples import Example
 
 _EPILOG = """\
@@ -104,9 +104,9 @@ def _lengths(text: str) -> tuple[int, int]:
 
 def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
     """Caches some rows of each task; returns the vocabulary."""
-    from mtf.data.cache import build
-    from mtf.prompts.templates import load_templates
+    from mtf.cache import build
     from mtf.tasks.mixtures import mixture
+    from mtf.tasks.prompts.templates import load_templates
 
     templates = load_templates(options.templates) if options.templates else None
     tasks = mixture(options.mixture, templates)
@@ -125,7 +125,7 @@ def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
 
 
 def _cached_vocabulary(options: argparse.Namespace) -> Vocabulary:
-    from mtf.data.cache.reader import Cache
+    from mtf.cache.reader import Cache
 
     if options.vocabulary is not None:
         return chosen_vocabulary(options, "t5")
@@ -137,7 +137,7 @@ def _cached_vocabulary(options: argparse.Namespace) -> Vocabulary:
 
 
 def _show(options: argparse.Namespace, cache_dir: Path, vocabulary: Vocabulary) -> None:
-    from mtf.data.cache.sources import CachedMixture
+    from mtf.cache.mixture import CachedMixture
     from mtf.data.config import TaskMixture
 
     inputs_length, targets_length = options.lengths
@@ -220,7 +220,7 @@ def _print_absent(dataset: CachedMixture) -> None:
 
 
 def _print_packing(dataset: CachedMixture) -> None:
-    from mtf.data.cache_loader import open_streams
+    from mtf.cache.loader import open_streams
     from mtf.data.packing import Packer, pack_in_sequence
 
     stream = open_streams(dataset, range(1), 1, pack=False)[0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from mtf.data.vocabularies import (
+from mtf.errors import UserError
+from mtf.text.vocabularies import (
     RELEASED_MODELS,
     ByteVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
 )
-from mtf.errors import UserError
 
 _NUM_T5_SENTINELS = 100
 

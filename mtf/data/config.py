@@ -1,6 +1,6 @@
 """What a run trains on, as plain values: files, streams or mixtures; lengths, objective.
 
-Nothing is opened here; `mtf.data.loader` does that.
+Nothing is opened here; `mtf.loaders` does that.
 """
 
 from __future__ import annotations
@@ -11,16 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
-from mtf.data.objectives import Objective, SegmentLengths, SpanCorruption
-from mtf.data.vocabularies import ByteVocabulary, Vocabulary
 from mtf.errors import UserError, did_you_mean
-
-TEXT_SUFFIXES = (".txt", ".txt.gz")
-PAIR_SUFFIXES = (".tsv", ".tsv.gz")
-JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
-SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PAIR_SUFFIXES)
-
-Normalization: TypeAlias = Literal["romanian_diacritics"] | None
+from mtf.sources.suffixes import TEXT_SUFFIXES
+from mtf.tasks.objectives import Objective, SegmentLengths, SpanCorruption
+from mtf.text.normalization import Normalization
+from mtf.text.vocabularies import ByteVocabulary, Vocabulary
 
 # The loaders compare what was read before with what is there now, wherever it lies.
 _MAY_CHANGE = {"on_resume": "may change"}

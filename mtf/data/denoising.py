@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mtf.data.objectives import (
+from mtf.tasks.objectives import (
     BertStyle,
     IidDenoising,
     Objective,

@@ -15,11 +15,11 @@ import numpy as np
 
 from mtf.data.config import Text, TextFiles
 from mtf.data.denoising import BITS_PER_TOKEN, apply_objective
-from mtf.data.files import Examples, Pair, open_examples
-from mtf.data.normalization import normalize
-from mtf.data.objectives import SegmentLengths
 from mtf.data.randomness import Purpose, permutation, random_bits
 from mtf.errors import UserError
+from mtf.sources.files import Examples, Pair, open_examples
+from mtf.tasks.objectives import SegmentLengths
+from mtf.text.normalization import normalize
 
 Cursor = tuple[int, ...]
 
@@ -87,7 +87,10 @@ class Dataset:
         self._vocab_size = data.vocabulary.vocab_size
         if data.vocabulary.eos_id < 0:
             raise UserError("data.vocabulary: the SentencePiece model has no end of sequence")
-        self._examples: Examples = open_examples(data)
+        self._examples: Examples = open_examples(
+            None if data.files is None else data.patterns,
+            allow_empty_targets=data.allow_empty_targets,
+        )
         if self._examples.kind == "documents":
             self._lengths = data.check_objective(self._vocab_size)
         num_held_out = num_held_out_of(len(self._examples), data.num_held_out)

@@ -22,9 +22,7 @@ import numpy as np
 
 from mtf.data.config import HubStream
 from mtf.data.examples import Cursor, DocumentSource, Example, Order, fingerprint
-from mtf.data.hub import Split, open_splits
 from mtf.data.mixing import Mixing, scattered
-from mtf.data.objectives import SegmentLengths
 from mtf.data.packing import Batch, OpenRow, Packer, Row
 from mtf.data.randomness import Purpose, derived_seed, permutation
 from mtf.data.row_streams import (
@@ -36,6 +34,8 @@ from mtf.data.row_streams import (
     shard_rows,
 )
 from mtf.errors import UserError
+from mtf.sources.hub_stream import Split, open_splits
+from mtf.tasks.objectives import SegmentLengths
 
 # With more subsets than this, `eval_split` is one evaluation instead of one for each of them.
 MAX_EVALUATIONS = 20
@@ -53,7 +53,7 @@ def make_train_iterator(
     num_shards: int = 1,
     prefetch: int = 2,
 ) -> BatchIterator:
-    """See `mtf.data.loader.make_train_iterator`: this process' streams."""
+    """See `mtf.loaders.make_train_iterator`: this process' streams."""
     shard_rows(batch_size, shard_id, num_shards)
     if batch_size % data.num_streams:
         raise UserError(
@@ -68,7 +68,7 @@ def make_train_iterator(
     num_streams = data.num_streams // num_shards
     vocab_size = data.vocabulary.vocab_size
     lengths = data.check_objective(vocab_size)
-    splits = open_splits(data, data.split)
+    splits = _open_splits(data, data.split)
     executor = ThreadPoolExecutor(
         max_workers=min(num_streams * len(splits), _MAX_READERS), thread_name_prefix="data-stream"
     )
@@ -96,7 +96,7 @@ def make_train_iterator(
 def make_evaluations(
     data: HubStream, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
-    """See `mtf.data.loader.make_evaluations`: the first documents of `eval_split`.
+    """See `mtf.loaders.make_evaluations`: the first documents of `eval_split`.
 
     Named by the split; of several subsets, an evaluation for each, `SPLIT_SUBSET`, if there are
     not too many. Where the dataset has no such split, nothing is evaluated.
@@ -120,7 +120,7 @@ def make_evaluations(
 
 
 def sample_examples(data: HubStream, n: int) -> list[Example]:
-    """See `mtf.data.loader.sample_examples`: of `eval_split`, of each subset in turn."""
+    """See `mtf.loaders.sample_examples`: of `eval_split`, of each subset in turn."""
     texts = _evaluation_texts(data).values()
     rounds = itertools.zip_longest(*(_evaluation_examples(data, read()) for read in texts))
     found = (example for examples in rounds for example in examples if example is not None)
@@ -128,8 +128,19 @@ def sample_examples(data: HubStream, n: int) -> list[Example]:
 
 
 def provenance(data: HubStream) -> dict[str, Any]:
-    """See `mtf.data.loader.provenance`: of a dataset that is not read whole, only its name."""
+    """See `mtf.loaders.provenance`: of a dataset that is not read whole, only its name."""
     return {"data": _fingerprint(data)}
+
+
+def _open_splits(data: HubStream, split: str, *, required: bool = True) -> dict[str, Split]:
+    return open_splits(
+        data.dataset,
+        data.subsets,
+        split,
+        text_key=data.text_key,
+        data_files=data.data_files,
+        required=required,
+    )
 
 
 @dataclass(frozen=True)
@@ -379,7 +390,7 @@ def _evaluation_texts(data: HubStream) -> dict[str, Callable[[], list[str]]]:
     """Returns, by subset, how to read the documents that are evaluated on."""
     if data.eval_split is None:
         return {}
-    splits = open_splits(data, data.eval_split, required=False)
+    splits = _open_splits(data, data.eval_split, required=False)
     num_documents = max(data.eval_documents // max(len(splits), 1), 1)
 
     def read(split: Split) -> list[str]:

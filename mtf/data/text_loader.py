@@ -36,7 +36,7 @@ def make_train_iterator(
     num_shards: int = 1,
     prefetch: int = 2,
 ) -> BatchIterator:
-    """See `mtf.data.loader.make_train_iterator`."""
+    """See `mtf.loaders.make_train_iterator`."""
     rows = shard_rows(batch_size, shard_id, num_shards)
     lengths, pack = data.task_feature_lengths, data.pack
     streams: dict[int, SourceRowStream] | dict[int, MixedRowStream]
@@ -66,7 +66,7 @@ def make_train_iterator(
 def make_evaluations(
     data: TextFiles | TextCorpora, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
-    """See `mtf.data.loader.make_evaluations`: the held-out examples.
+    """See `mtf.loaders.make_evaluations`: the held-out examples.
 
     Those of a corpus are an evaluation of their own, `held_out_NAME`, if there are not too many.
     """
@@ -85,7 +85,7 @@ def make_evaluations(
 
 
 def sample_examples(data: TextFiles | TextCorpora, n: int) -> list[Example]:
-    """See `mtf.data.loader.sample_examples`: held-out examples, of each corpus in turn."""
+    """See `mtf.loaders.sample_examples`: held-out examples, of each corpus in turn."""
     parts = [data] if isinstance(data, TextFiles) else list(_corpora(data).values())
     rounds = itertools.zip_longest(*(all_examples(Dataset(part).evaluation()) for part in parts))
     found = (example for examples in rounds for example in examples if example is not None)
@@ -93,7 +93,7 @@ def sample_examples(data: TextFiles | TextCorpora, n: int) -> list[Example]:
 
 
 def provenance(data: TextFiles | TextCorpora) -> dict[str, Any]:
-    """See `mtf.data.loader.provenance`."""
+    """See `mtf.loaders.provenance`."""
     if isinstance(data, TextFiles):
         return {"data": Dataset(data).fingerprint}
     corpora = open_corpora(data)

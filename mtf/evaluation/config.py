@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError
+from mtf.text.vocabularies import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mtf.data import loader
+from mtf import loaders as loader
 from mtf.data.config import Data, TaskMixture
 from mtf.data.examples import Example
-from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError, did_you_mean
 from mtf.evaluation import metrics
 from mtf.evaluation.config import InferEval
 from mtf.inference.predictor import Predictor
 from mtf.models import t5
+from mtf.text.vocabularies import Vocabulary
 
 if TYPE_CHECKING:
     from mtf.tasks.task import Task
@@ -174,7 +174,7 @@ def _of_tasks(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
 
 
 def _read_cached(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
-    from mtf.data.cache.sources import CachedMixture
+    from mtf.cache.mixture import CachedMixture
 
     tasks = {task.info.name: task for task in CachedMixture(data, data.split).tasks}
     found = []
@@ -240,8 +240,8 @@ def _task_with_classes(data: TaskMixture, name: str) -> Task | None:
 
 
 def _tasks(data: TaskMixture, name: str) -> list[Task]:
-    from mtf.prompts.templates import load_templates
     from mtf.tasks.mixtures import mixture
+    from mtf.tasks.prompts.templates import load_templates
 
     templates = None if data.templates is None else load_templates(data.templates)
     return [task for task, _ in mixture(name, templates).tasks]

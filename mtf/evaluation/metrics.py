@@ -20,7 +20,7 @@ import numpy as np
 
 from mtf.errors import UserError, did_you_mean
 from mtf.evaluation import rank
-from mtf.prompts.extras import import_extra
+from mtf.extras import import_extra
 
 Scores = dict[str, float]
 Comparison = Literal["text", "class", "example"]

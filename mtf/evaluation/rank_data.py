@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from mtf.data.config import TaskMixture
-from mtf.data.files import find_files
-from mtf.data.problems import Problems
-from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError, did_you_mean, did_you_mean_split
 from mtf.evaluation.config import RankFiles
+from mtf.sources.files import find_files
+from mtf.sources.problems import Problems
+from mtf.text.vocabularies import Vocabulary
 
 SCORE_EVAL = "_score_eval"
 # Datasets that are looked for at a time: the hub takes its time to say that it has none.
@@ -158,9 +158,9 @@ def _dataset(task: str, key: str) -> str:
 
 
 def _live_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
-    from mtf.prompts.templates import load_templates
+    from mtf.sources.datasets import MissingDatasetError, Rows, open_split
     from mtf.tasks.mixtures import mixture
-    from mtf.tasks.sources import MissingDatasetError, Rows, open_split
+    from mtf.tasks.prompts.templates import load_templates
 
     split = _eval_split(data)
     name = data.mixture_or_task_name
@@ -240,7 +240,7 @@ class _Encoder:
 
 
 def _cached_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
-    from mtf.data.cache.reader import Cache
+    from mtf.cache.reader import Cache
 
     split, name = _eval_split(data), data.mixture_or_task_name
     assert data.cache_dir is not None

@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError, did_you_mean
 from mtf.inference.loading import Loaded, load_model
@@ -25,6 +24,7 @@ from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
+from mtf.text.vocabularies import Vocabulary
 
 _logger = logging.getLogger(__name__)
 

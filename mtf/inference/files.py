@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mtf import strict_json
-from mtf.data.config import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
-from mtf.data.files import find_files
-from mtf.data.problems import Problems
 from mtf.environment import write_atomically
 from mtf.errors import UserError, did_you_mean
+from mtf.sources.files import find_files
+from mtf.sources.problems import Problems
+from mtf.sources.suffixes import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
 

@@ -18,12 +18,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError
 from mtf.inference.loading import load_model
 from mtf.inference.predictor import Predictor
 from mtf.inference.progress import progress_bar
+from mtf.text.vocabularies import Vocabulary
 
 try:
     from lm_eval import utils

@@ -13,9 +13,7 @@ import jax.numpy as jnp
 import conversion
 from conversion import mapping
 from conversion.tokenizer import tokenizer_adds_eos
-from mtf.checkpoints.restore import restore_state
-from mtf.data.remote import is_remote
-from mtf.data.vocabularies import Vocabulary
+from mtf.checkpoints.restore import restore_tree
 from mtf.errors import UserError, did_you_mean
 from mtf.inference.run_config import RunConfig, assumed, read_run_config
 from mtf.inference.vocabulary import checkpoint_vocabulary
@@ -24,7 +22,8 @@ from mtf.models.config import EncoderDecoderModel, T5Config
 from mtf.partitioning import memory
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
-from mtf.training.train_state import TrainState
+from mtf.text.remote import is_remote
+from mtf.text.vocabularies import Vocabulary
 
 _logger = logging.getLogger(__name__)
 
@@ -203,16 +202,9 @@ def _read(
     shardings = partitioning.shardings(shapes, t5.param_axes(network, stacked=stacked))
     memory.check(partitioning.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
 
-    def initial() -> TrainState:
-        raise AssertionError("every parameter is read")
-
     try:
-        state = restore_state(
-            checkpoint.path,
-            TrainState(None, shapes, None),
-            TrainState(None, shardings, None),
-            initial=initial,
-        )
+        restored = restore_tree(checkpoint.path, {"target": shapes}, {"target": shardings})
     except conversion.ConversionError as error:
         raise UserError(str(error)) from error
-    return state.params
+    params: t5.Params = restored["target"]
+    return params

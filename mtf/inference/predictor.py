@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError
 from mtf.inference.rows import Item, Packed, make_items, pack, power_of_two, rounded_length
 from mtf.models import t5
 from mtf.models.config import EncoderDecoderModel, T5Config
 from mtf.partitioning.mesh import Partitioning
+from mtf.text.vocabularies import Vocabulary
 
 if TYPE_CHECKING:
     from mtf.decoding.config import Decoding

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import conversion
 from mtf.data.config import Features, TaskMixture, Text
-from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError
+from mtf.text.vocabularies import Vocabulary
 
 if TYPE_CHECKING:
     from mtf.models.config import EncoderDecoderModel

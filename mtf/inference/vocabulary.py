@@ -8,14 +8,14 @@ from pathlib import Path
 import conversion
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tokenizer import bytes_of, default_extra_ids
-from mtf.data.remote import is_remote, local_copy
-from mtf.data.vocabularies import (
+from mtf.errors import UserError, did_you_mean
+from mtf.text.remote import is_remote, local_copy
+from mtf.text.vocabularies import (
     RELEASED_MODELS,
     ByteVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
 )
-from mtf.errors import UserError, did_you_mean
 
 _logger = logging.getLogger(__name__)
 

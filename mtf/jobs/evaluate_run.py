@@ -14,8 +14,6 @@ import jax
 
 from mtf import signals, strict_json
 from mtf.data.config import TaskMixture
-from mtf.data.remote import is_remote
-from mtf.data.vocabularies import SentencePieceVocabulary
 from mtf.environment import write_environment
 from mtf.errors import UserError
 from mtf.evaluation import report
@@ -28,6 +26,8 @@ from mtf.inference.progress import progress_bar
 from mtf.jobs.results import EvaluateResult
 from mtf.models.t5 import num_parameters
 from mtf.partitioning.mesh import Partitioning
+from mtf.text.remote import is_remote
+from mtf.text.vocabularies import SentencePieceVocabulary
 from mtf.training.metrics import MetricsWriter
 from mtf.training.progress import count, duration
 

@@ -15,8 +15,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from mtf.data.problems import Problems
-from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.config import Decoding
 from mtf.errors import UserError
 from mtf.inference.api import NOT_FINITE, encode
@@ -34,6 +32,8 @@ from mtf.inference.progress import progress_bar
 from mtf.jobs.results import InferResult
 from mtf.models.t5 import num_parameters
 from mtf.partitioning.mesh import Partitioning
+from mtf.sources.problems import Problems
+from mtf.text.vocabularies import Vocabulary
 
 if TYPE_CHECKING:
     from mtf.jobs.infer import Infer
@@ -142,9 +142,9 @@ def _file_sources(job: Infer) -> list[_Source]:
 
 
 def _task_sources(job: Infer) -> list[_Source]:
-    from mtf.prompts.templates import load_templates
+    from mtf.sources.datasets import open_split
     from mtf.tasks.mixtures import mixture, split_available
-    from mtf.tasks.sources import open_split
+    from mtf.tasks.prompts.templates import load_templates
 
     assert job.mixture_or_task_name is not None
     templates = None if job.templates is None else load_templates(job.templates)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from mtf import loaders as loader
 from mtf import signals
 from mtf.checkpoints import finite
 from mtf.checkpoints import manager as checkpoint_manager
 from mtf.checkpoints.manager import CheckpointManager
-from mtf.checkpoints.restore import checkpoint_paths, restore_state
+from mtf.checkpoints.restore import checkpoint_paths
 from mtf.checkpoints.steps import owed_evaluations
-from mtf.data import loader
-from mtf.data.vocabularies import Vocabulary
 from mtf.decoding.config import Decoding
 from mtf.environment import write_atomically, write_environment
 from mtf.errors import RunError, UserError, did_you_mean
@@ -32,6 +31,7 @@ from mtf.models import t5
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import Partitioning
 from mtf.signals import Interrupts
+from mtf.text.vocabularies import Vocabulary
 from mtf.training import loop
 from mtf.training.flops import peak_flops, train_step_flops
 from mtf.training.metrics import SUMMARY_METRICS, plot_loss
@@ -107,7 +107,7 @@ def _run(job: Train, interrupts: Interrupts) -> TrainResult:
     # data was found to be one of this data.
     provenance = json.dumps(loader.provenance(job.data), indent=1)
     run_dir.mkdir(parents=True, exist_ok=True)
-    checkpoints = CheckpointManager(run_dir, job.checkpoint.save, stacked=trainer.stacked)
+    checkpoints = CheckpointManager(run_dir, job.checkpoint.save)
     latest = checkpoints.latest_step()
     if latest is not None:
         batches.set_state(checkpoints.restore_data_state(latest))
@@ -201,21 +201,15 @@ def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
       UserError: the checkpoint does not fit the model, with the tensors and both shapes; or holds
         NaN or infinity; or is of another step than the configuration says.
     """
-    read = functools.partial(
-        restore_state,
-        shapes=trainer.state_shapes,
-        shardings=trainer.state_shardings,
-        initial=trainer.init_state,
-    )
     own, restore = latest_checkpoint(run_dir), job.checkpoint.restore
     if own is not None:
-        state = read(own)
+        state = trainer.restore_state(own)
         _check_finite(state, own, "Delete it to continue from the one before it.")
         return state
     if restore is None:
         return trainer.init_state()
     path = checkpoint_paths(restore)[-1]
-    state = read(
+    state = trainer.restore_state(
         path,
         assignment_map=restore.assignment_map,
         fallback_to_scratch=restore.fallback_to_scratch,
@@ -234,7 +228,7 @@ def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
 
 
 def _check_finite(state: TrainState, path: Path, advice: str) -> None:
-    bad = finite.not_finite(finite.flat_names(checkpoint_manager.state_dict(state)))
+    bad = finite.not_finite(finite.flat_names(state.state_dict()))
     if bad:
         raise UserError(
             f"The checkpoint {path} is not finite: NaN or infinity in {finite.shown(bad)}. {advice}"

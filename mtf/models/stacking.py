@@ -1,7 +1,13 @@
-"""Layers one by one under T5X's names, or stacked along a leading axis for `lax.scan`."""
+"""Layers one by one under T5X's names, or stacked along a leading axis for `lax.scan`.
+
+This is the one place that knows the rule: the layers `layers_0`, `layers_1`, … of a stack become
+`layers`, axis 0. It holds for every tree that is nested like the parameters, however deep they lie
+in it: the optimizer's state, or a whole checkpoint.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -9,32 +15,44 @@ import jax.numpy as jnp
 
 Tree = dict[str, Any]
 
+_STACKED = re.compile(r"(.*/layers)(/.*)")
+
 
 def stack_layers(tree: Tree) -> Tree:
-    """Unrolled to stacked: `layers_0`, `layers_1`, … of each stack become `layers`, axis 0.
-
-    Takes any tree that is nested like the parameters, the optimizer's state for instance.
-    """
-    out = dict(tree)
-    for side in ("encoder", "decoder"):
-        out[side] = {k: v for k, v in tree[side].items() if not k.startswith("layers_")}
-        out[side]["layers"] = jax.tree.map(lambda *xs: jnp.stack(xs), *layers_of(tree[side]))
+    """Returns the tree with the layers of each stack as one, along a leading axis."""
+    if not isinstance(tree, dict):
+        return tree
+    out = {k: stack_layers(v) for k, v in tree.items() if not k.startswith("layers_")}
+    if len(out) < len(tree):
+        out["layers"] = jax.tree.map(lambda *xs: jnp.stack(xs), *layers_of(tree))
     return out
 
 
 def unstack_layers(tree: Tree) -> Tree:
-    """Stacked to unrolled, the inverse of `stack_layers`."""
-    out = dict(tree)
-    for side in ("encoder", "decoder"):
-        out[side] = {k: v for k, v in tree[side].items() if k != "layers"}
-        out[side] |= {f"layers_{i}": layer for i, layer in enumerate(layers_of(tree[side]))}
+    """Returns the tree with every layer under a name of its own, the inverse of `stack_layers`."""
+    if not isinstance(tree, dict):
+        return tree
+    out = {k: unstack_layers(v) for k, v in tree.items() if k != "layers"}
+    if "layers" in tree:
+        out |= {f"layers_{i}": layer for i, layer in enumerate(layers_of(tree))}
     return out
 
 
 def layers_of(stack: Tree) -> list[Tree]:
-    """The layers of one side (`tree["decoder"]`) in order, whichever way it holds them."""
+    """Returns the layers of one stack (`tree["decoder"]`) in order, whichever way it has them."""
     if "layers" in stack:
         num_layers = jax.tree.leaves(stack["layers"])[0].shape[0]
         return [jax.tree.map(lambda x, i=i: x[i], stack["layers"]) for i in range(num_layers)]
     num_layers = sum(name.startswith("layers_") for name in stack)
     return [stack[f"layers_{i}"] for i in range(num_layers)]
+
+
+def is_stacked(name: str) -> bool:
+    """Returns whether `target/decoder/layers/mlp/wo/kernel`, say, names a stacked tensor."""
+    return _STACKED.fullmatch(name) is not None
+
+
+def unstacked_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """Returns the names of a tensor's layers, if it is stacked; else its own."""
+    match = _STACKED.fullmatch(name)
+    return [f"{match[1]}_{i}{match[2]}" for i in range(shape[0])] if match else [name]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mtf.errors import UserError, did_you_mean
-from mtf.prompts.templates import Templates, load_templates
+from mtf.sources.datasets import MissingDatasetError, open_split
 from mtf.tasks import mt0, t0, text, translation
 from mtf.tasks.prompted import SCORE_EVAL, PromptedTask
-from mtf.tasks.sources import MissingDatasetError, open_split
+from mtf.tasks.prompts.templates import Templates, load_templates
 from mtf.tasks.t0 import Dataset, Rated, RatedPrompt
 from mtf.tasks.task import Task, Vocabulary
 

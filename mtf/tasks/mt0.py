@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mtf.prompts.templates import Templates
 from mtf.tasks import t0
 from mtf.tasks.prompted import PromptedTask, task_name
+from mtf.tasks.prompts.templates import Templates
 from mtf.tasks.t0 import Dataset, RatedPrompt
 
 # fmt: off

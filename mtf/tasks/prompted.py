@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mtf.errors import UserError, did_you_mean
-from mtf.prompts.render import RENDERING_VERSION, fixed_answer_choices, render
-from mtf.prompts.templates import Template, fingerprint
+from mtf.tasks.prompts.render import RENDERING_VERSION, fixed_answer_choices, render
+from mtf.tasks.prompts.templates import Template, fingerprint
 from mtf.tasks.task import Task
 
 SCORE_EVAL = "_score_eval"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from mtf.errors import UserError
-from mtf.prompts.templates import Template, Templates, fingerprint
 from mtf.tasks.prompted import PromptedTask, task_name
+from mtf.tasks.prompts.templates import Template, Templates, fingerprint
 from mtf.tasks.task import SAME_SPLITS, Task
 
 MAX_EXAMPLES_PER_DATASET = 500_000

@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mtf.data.config import Normalization
-from mtf.data.normalization import normalize
-from mtf.data.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
 from mtf.errors import UserError
+from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
 from mtf.tasks.task import Kind, Task, column
+from mtf.text.normalization import Normalization, normalize
 
 _TRAIN_AND_VALIDATION = {"train": "train", "validation": "validation"}
 

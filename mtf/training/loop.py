@@ -369,5 +369,5 @@ def _save(
             f"step {step}: {monitored} is {measured[monitored]:g}, so this checkpoint is not "
             "counted among the best"
         )
-    checkpoints.save(step, state, batches.get_state(), measured)
+    checkpoints.save(step, state.state_dict(), batches.get_state(), measured)
     return time.perf_counter() - start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 
 from mtf.models import t5
 from mtf.models.config import T5Config
-from mtf.models.stacking import stack_layers, unstack_layers
+from mtf.models.stacking import stack_layers
 from mtf.partitioning.mesh import Partitioning
 from mtf.training.config import Adafactor, AdamW
 from mtf.training.optimizers import is_axes, make_optimizer, slot_axes
@@ -37,6 +38,18 @@ class TrainState:
     step: Any
     params: Tree
     param_states: Tree
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state as a checkpoint has it (T5X: `FlaxOptimTrainState.state_dict`)."""
+        return {
+            "target": self.params,
+            "state": {"step": self.step, "param_states": self.param_states},
+        }
+
+    @classmethod
+    def from_state_dict(cls, tree: Mapping[str, Any]) -> TrainState:
+        """Returns the state that `state_dict` gave."""
+        return cls(tree["state"]["step"], tree["target"], tree["state"]["param_states"])
 
 
 def state_shapes(network: T5Config, optimizer: Adafactor | AdamW, *, stacked: bool) -> TrainState:
@@ -78,12 +91,3 @@ def init_state(
     axes = t5.param_axes(network, stacked=stacked)
     param_states = make_optimizer(optimizer, axes).init(params)
     return TrainState(jnp.zeros((), jnp.int32), params, param_states)
-
-
-def to_unrolled(state: TrainState) -> TrainState:
-    """The state as it is on disk: layers unrolled under T5X's names."""
-    return dataclasses.replace(
-        state,
-        params=unstack_layers(state.params),
-        param_states=unstack_layers(state.param_states),
-    )

@@ -6,12 +6,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from mtf.checkpoints.restore import AssignmentMap, restore_tree
 from mtf.models import t5
 from mtf.models.config import EncoderDecoderModel
 from mtf.partitioning.mesh import Partitioning, constrain
@@ -120,6 +122,25 @@ class Trainer:
         """A fresh state at step 0, made on the devices where it stays."""
         with self._on_mesh():
             return self._jit_init(self._rngs[0])
+
+    def restore_state(
+        self,
+        path: str | Path,
+        *,
+        assignment_map: AssignmentMap = (),
+        fallback_to_scratch: bool = False,
+    ) -> TrainState:
+        """Reads a state from a checkpoint; arguments and errors as of `restore_tree`."""
+        return TrainState.from_state_dict(
+            restore_tree(
+                path,
+                self.state_shapes.state_dict(),
+                self.state_shardings.state_dict(),
+                initial=lambda: self.init_state().state_dict(),
+                assignment_map=assignment_map,
+                fallback_to_scratch=fallback_to_scratch,
+            )
+        )
 
     @functools.cached_property
     def _jit_init(self) -> Any:

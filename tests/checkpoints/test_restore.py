@@ -15,13 +15,12 @@ import pytest
 import conversion
 from mtf.checkpoints.config import RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager
-from mtf.checkpoints.restore import checkpoint_paths, restore_state
+from mtf.checkpoints.restore import checkpoint_paths
 from mtf.errors import UserError
 from mtf.models.config import EncoderDecoderModel, T5Config
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
 from mtf.training.config import Adafactor, AdamW, Schedule
-from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from tests.conftest import GOLDEN, needs_shared
 from tests.training import golden
@@ -47,16 +46,6 @@ def make_trainer(
     return Trainer(EncoderDecoderModel(network), optimizer, partitioning, random_seed=seed)
 
 
-def restore(trainer: Trainer, path: Path, **options: Any) -> TrainState:
-    return restore_state(
-        path,
-        trainer.state_shapes,
-        trainer.state_shardings,
-        initial=trainer.init_state,
-        **options,
-    )
-
-
 def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
     assert a.keys() == b.keys()
     for name, value in a.items():
@@ -69,10 +58,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.
     run_dir = tmp_path_factory.mktemp("run")
     trainer = make_trainer(seed=1)
     state = trainer.init_state()
-    manager = CheckpointManager(run_dir, SaveCheckpointConfig(), stacked=False)
-    manager.save(0, state, {"place": 0})
+    manager = CheckpointManager(run_dir, SaveCheckpointConfig())
+    manager.save(0, state.state_dict(), {"place": 0})
     seven = dataclasses.replace(state, step=state.step + 7)
-    manager.save(7, seven, {"place": 7})
+    manager.save(7, seven.state_dict(), {"place": 7})
     manager.close()
     return run_dir, golden.flat(seven, trainer)
 
@@ -83,7 +72,7 @@ def test_own_checkpoints_come_back_whole_scanned_or_not(
     run_dir, expected = saved
     for scan_layers in (False, True):
         trainer = make_trainer(dataclasses.replace(SMALL, scan_layers=scan_layers))
-        assert_same(golden.flat(restore(trainer, run_dir), trainer), expected)
+        assert_same(golden.flat(trainer.restore_state(run_dir), trainer), expected)
 
 
 def test_own_checkpoints_have_t5xs_names(saved: tuple[Path, dict[str, np.ndarray]]) -> None:
@@ -101,8 +90,8 @@ def test_a_scanned_run_saves_what_an_unrolled_one_does(tmp_path: Path) -> None:
     for scan_layers in (False, True):
         trainer = make_trainer(dataclasses.replace(SMALL, scan_layers=scan_layers))
         run_dir = tmp_path / str(scan_layers)
-        manager = CheckpointManager(run_dir, SaveCheckpointConfig(), stacked=scan_layers)
-        manager.save(0, trainer.init_state(), {})
+        manager = CheckpointManager(run_dir, SaveCheckpointConfig())
+        manager.save(0, trainer.init_state().state_dict(), {})
         manager.close()
         tensors = conversion.open_checkpoint(run_dir).tensors
         saved.append({name: tensor.read() for name, tensor in tensors.items()})
@@ -112,8 +101,8 @@ def test_a_scanned_run_saves_what_an_unrolled_one_does(tmp_path: Path) -> None:
 def test_the_save_dtype_is_that_of_the_parameters_on_disk(tmp_path: Path) -> None:
     trainer = make_trainer()
     state = trainer.init_state()
-    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(dtype="bfloat16"), stacked=False)
-    manager.save(0, state, {})
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(dtype="bfloat16"))
+    manager.save(0, state.state_dict(), {})
     manager.close()
     tensors = conversion.open_checkpoint(tmp_path).tensors
     for name, tensor in tensors.items():
@@ -124,7 +113,7 @@ def test_the_save_dtype_is_that_of_the_parameters_on_disk(tmp_path: Path) -> Non
     kernel = "target/encoder/layers_0/mlp/wo/kernel"
     expected = golden.flat(state, trainer)[kernel].astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(tensors[kernel].read(), expected)
-    assert golden.flat(restore(trainer, tmp_path), trainer)[kernel].dtype == np.float32
+    assert golden.flat(trainer.restore_state(tmp_path), trainer)[kernel].dtype == np.float32
 
 
 def test_modes(saved: tuple[Path, dict[str, np.ndarray]]) -> None:
@@ -151,8 +140,7 @@ def test_assignment_map_renames_and_leaves_out(
     trainer = make_trainer(dataclasses.replace(SMALL, num_decoder_layers=2), seed=9)
     fresh = golden.flat(trainer.init_state(), trainer)
     ours = golden.flat(
-        restore(
-            trainer,
+        trainer.restore_state(
             run_dir,
             assignment_map=(
                 (r"(.*)/decoder/layers_1/(.*)", r"\1/decoder/layers_0/\2"),
@@ -176,8 +164,8 @@ def test_missing_tensors_are_refused_or_started_from_scratch(
     run_dir, theirs = saved
     trainer = make_trainer(optimizer=AdamW(Schedule()), seed=9)
     with pytest.raises(UserError, match=r"state/param_states/.*/mu: missing there"):
-        restore(trainer, run_dir)
-    ours = golden.flat(restore(trainer, run_dir, fallback_to_scratch=True), trainer)
+        trainer.restore_state(run_dir)
+    ours = golden.flat(trainer.restore_state(run_dir, fallback_to_scratch=True), trainer)
     name = "token_embedder/embedding"
     np.testing.assert_array_equal(ours[f"target/{name}"], theirs[f"target/{name}"])
     assert not ours[f"state/param_states/{name}/mu"].any()
@@ -190,7 +178,7 @@ def test_other_shapes_are_refused_with_tensor_and_both_shapes(
     run_dir, _ = saved
     trainer = make_trainer(dataclasses.replace(SMALL, mlp_dim=16))
     with pytest.raises(UserError) as error:
-        restore(trainer, run_dir, fallback_to_scratch=True)
+        trainer.restore_state(run_dir, fallback_to_scratch=True)
     text = "target/decoder/layers_0/mlp/wi_0/kernel: shape (8, 12) there, (8, 16) here"
     assert text in str(error.value)
 
@@ -200,7 +188,7 @@ def test_other_shapes_are_refused_with_tensor_and_both_shapes(
 def test_t5xs_orbax_layout_holds_what_its_zarr_layout_holds(scan_layers: bool) -> None:
     trainer = golden.make_trainer("const_legacy", scan_layers=scan_layers)
     restored = [
-        golden.flat(restore(trainer, GOLDEN / variant / "checkpoint_40"), trainer)
+        golden.flat(trainer.restore_state(GOLDEN / variant / "checkpoint_40"), trainer)
         for variant in ("const_orbax", "const_legacy")
     ]
     assert restored[0]["state/step"] == 40
@@ -248,7 +236,7 @@ def test_a_part_is_restored_alike_scanned_or_not(
     run_dir, theirs = saved
     restored = []
     for trainer, fresh in deeper:
-        restored.append(golden.flat(restore(trainer, run_dir, **options), trainer))
+        restored.append(golden.flat(trainer.restore_state(run_dir, **options), trainer))
         for name, value in restored[-1].items():
             there = name if name in theirs else name.replace("layers_1", "layers_0")
             expected = fresh[name] if re.search(anew, name) else theirs[there]
@@ -262,7 +250,7 @@ def test_all_layers_that_do_not_fit_are_named(
 ) -> None:
     network = dataclasses.replace(SMALL, mlp_dim=16, scan_layers=scan_layers)
     with pytest.raises(UserError) as error:
-        restore(make_trainer(network), saved[0])
+        make_trainer(network).restore_state(saved[0])
     assert "target/encoder/layers_1/mlp/wi_0/kernel: shape (8, 12) there" in str(error.value)
 
 
@@ -274,6 +262,6 @@ def test_a_pattern_that_matches_nothing_is_refused(
     saved: tuple[Path, dict[str, np.ndarray]], pattern: str, near: str | None
 ) -> None:
     with pytest.raises(UserError, match="no tensor of this model matches") as error:
-        restore(make_trainer(), saved[0], assignment_map=((pattern, None), ("state/.*", None)))
+        make_trainer().restore_state(saved[0], assignment_map=((pattern, None), ("state/.*", None)))
     assert repr(pattern) in str(error.value) and "'state/.*'" not in str(error.value)
     assert (f"Did you mean {near!r}?" in str(error.value)) == (near is not None)

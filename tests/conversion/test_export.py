@@ -20,8 +20,8 @@ from safetensors.numpy import load_file
 from conversion import Checkpoint, ConversionError, Tensor, huggingface
 from mtf import convert
 from mtf.config.serialize import dump_json
-from mtf.data.vocabularies import ByteVocabulary
 from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.text.vocabularies import ByteVocabulary
 from tests.conftest import GOLDEN, SHARED, needs_shared
 from tests.conversion import writers
 

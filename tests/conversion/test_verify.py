@@ -27,9 +27,9 @@ from conversion.tokenizer import (  # noqa: E402
     write_tokenizer,
 )
 from mtf import convert, verify  # noqa: E402
-from mtf.data.vocabularies import ByteVocabulary  # noqa: E402
 from mtf.decoding.config import Decoding  # noqa: E402
 from mtf.decoding.generate import generate  # noqa: E402
+from mtf.text.vocabularies import ByteVocabulary  # noqa: E402
 from tests.conftest import GOLDEN, SHARED, needs_shared  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 from tests.inference import models  # noqa: E402

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mtf.data.vocabularies import ByteVocabulary
+from mtf.text.vocabularies import ByteVocabulary
 
 BYTES = ByteVocabulary()
 EOS = 1

@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf.data import loader
-from mtf.data.cache.format import TaskInfo, feature_dtypes
-from mtf.data.cache.reader import check_files
-from mtf.data.cache.sources import CachedMixture, CachedTask
+from mtf import loaders as loader
+from mtf.cache.format import TaskInfo, feature_dtypes
+from mtf.cache.mixture import CachedMixture, CachedTask
+from mtf.cache.reader import check_files
 from mtf.data.config import TaskMixture
-from mtf.data.objectives import PrefixLM, SpanCorruption
 from mtf.data.packing import Batch
-from mtf.data.vocabularies import ByteVocabulary
 from mtf.errors import UserError
+from mtf.seqio.cache_format import SeqioFormat
+from mtf.tasks.objectives import PrefixLM, SpanCorruption
+from mtf.text.vocabularies import ByteVocabulary
 from tests.data.cache.helpers import (
     FRUIT,
     NAME,
@@ -266,7 +267,7 @@ def test_training_needs_neither_tensorflow_nor_templates(cache: Path) -> None:
 import sys
 from mtf.data import loader
 from mtf.data.config import TaskMixture
-from mtf.data.vocabularies import ByteVocabulary
+from mtf.text.vocabularies import ByteVocabulary
 data = TaskMixture(mixture_or_task_name={NAME!r}, vocabulary=ByteVocabulary(),
     task_feature_lengths={{"inputs": 64, "targets": 32}}, cache_dir={str(cache)!r})
 next(loader.make_train_iterator(data, batch_size=2))
@@ -333,7 +334,7 @@ def test_a_task_that_is_only_in_part_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_cache_in_seqios_form_is_for_the_other_loader(tmp_path: Path) -> None:
-    cache_dir = write_cache(tmp_path, format="seqio")
+    cache_dir = write_cache(tmp_path, format=SeqioFormat())
     assert "set data.loader='seqio' and data.use_cached=True" in refusal(data(cache_dir))
     assert list(check_files(cache_dir, ["food_fruit"])) == [("food_fruit", [])]
 

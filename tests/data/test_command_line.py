@@ -7,8 +7,8 @@ import argparse
 import pytest
 
 from mtf.data.command_line import add_vocabulary_options, chosen_vocabulary
-from mtf.data.vocabularies import ByteVocabulary, Vocabulary
 from mtf.errors import UserError
+from mtf.text.vocabularies import ByteVocabulary, Vocabulary
 from tests.conftest import SHARED, needs_shared
 
 VOCABULARIES = SHARED / "data" / "vocabularies"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mtf.data.config import HubStream, TextCorpora, TextFiles
-from mtf.data.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
+from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests.data.helpers import BYTES, LENGTHS_32
 
 

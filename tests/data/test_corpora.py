@@ -15,10 +15,10 @@ import pytest
 
 from mtf.data import text_loader
 from mtf.data.config import TextCorpora, TextFiles
-from mtf.data.loader import make_evaluations, make_train_iterator, provenance, sample_examples
-from mtf.data.objectives import PrefixLM, SpanCorruption
-from mtf.data.vocabularies import SentencePieceVocabulary
 from mtf.errors import UserError
+from mtf.loaders import make_evaluations, make_train_iterator, provenance, sample_examples
+from mtf.tasks.objectives import PrefixLM, SpanCorruption
+from mtf.text.vocabularies import SentencePieceVocabulary
 from tests.conftest import SHARED, needs_shared
 from tests.data.helpers import BYTES, restore, write
 from tests.data.test_loader import assert_same, examples_of_row, take

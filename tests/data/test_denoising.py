@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtf.data.denoising import BITS_PER_TOKEN, apply_objective, noise_mask, replace_spans
-from mtf.data.objectives import (
+from mtf.errors import UserError
+from mtf.tasks.objectives import (
     BertStyle,
     IidDenoising,
     Objective,
@@ -21,7 +22,6 @@ from mtf.data.objectives import (
     SpanCorruption,
     span_corruption_lengths,
 )
-from mtf.errors import UserError
 from tests.data.helpers import EOS, restore
 
 VOCAB_SIZE = 32100

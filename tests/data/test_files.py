@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtf.data import files
 from mtf.data.config import TextFiles
-from mtf.data.files import Examples, Pair, TextFile, open_examples
-from mtf.data.python_text import python_documents
 from mtf.errors import UserError
+from mtf.sources import files
+from mtf.sources.files import Examples, Pair, TextFile, open_examples
+from mtf.sources.python_text import python_documents
 from tests.conftest import SHARED, needs_shared
 from tests.data.helpers import BYTES, write
 
@@ -31,7 +31,7 @@ def read(*paths: str, **settings: Any) -> list[str | Pair]:
 
 def opened(*paths: str, **settings: Any) -> Examples:
     data = TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS, files=paths, **settings)
-    return open_examples(data)
+    return open_examples(data.patterns or None, allow_empty_targets=data.allow_empty_targets)
 
 
 def refused(*paths: str, **settings: Any) -> list[str]:

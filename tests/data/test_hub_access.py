@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mtf.data import hub_access
-from mtf.data.config import HubStream
-from mtf.data.hub import open_splits
-from mtf.data.vocabularies import ByteVocabulary
 from mtf.errors import UserError
-from mtf.tasks.sources import MissingDatasetError, open_split
+from mtf.sources import hub as hub_access
+from mtf.sources.datasets import MissingDatasetError, open_split
+from mtf.sources.hub_stream import open_splits
 
 CLOSED = "http://127.0.0.1:9"  # The port `discard`, on which nothing listens.
 
@@ -62,26 +60,15 @@ def test_a_task(without_hub: types.ModuleType) -> None:
 
 
 def test_a_stream(without_hub: types.ModuleType) -> None:
-    data = HubStream(
-        vocabulary=ByteVocabulary(100),
-        task_feature_lengths={"inputs": 32, "targets": 32},
-        dataset="allenai/c4",
-    )
     with pytest.raises(UserError) as caught:
-        open_splits(data, "train")
+        open_splits("allenai/c4", None, "train", text_key="text")
     _check(str(caught.value))
     assert "data.data_files" in str(caught.value)
 
 
 def test_local_files_need_no_hub(without_hub: types.ModuleType) -> None:
     """Then the library is left as it is."""
-    data = HubStream(
-        vocabulary=ByteVocabulary(100),
-        task_feature_lengths={"inputs": 32, "targets": 32},
-        dataset="text",
-        data_files="mine.txt",
-    )
     without_hub.load_dataset = lambda *_, **__: {}
     with pytest.raises(UserError, match="has no split"):
-        open_splits(data, "train")
+        open_splits("text", None, "train", text_key="text", data_files="mine.txt")
     assert without_hub.config.HF_HUB_OFFLINE is False

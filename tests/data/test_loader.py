@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from mtf.data.config import TextFiles
-from mtf.data.loader import make_evaluations, make_train_iterator, sample_examples
-from mtf.data.objectives import PrefixLM, SpanCorruption
 from mtf.data.packing import Batch
 from mtf.data.row_streams import BatchIterator
 from mtf.errors import UserError
+from mtf.loaders import make_evaluations, make_train_iterator, sample_examples
+from mtf.tasks.objectives import PrefixLM, SpanCorruption
 from tests.data.helpers import (
     BYTES,
     EOS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mtf.data.__main__ import main
-from mtf.data.objectives import SpanCorruption
+from mtf.tasks.objectives import SpanCorruption
 from tests.conftest import SHARED, needs_shared
 from tests.data.cache.helpers import NAME, mixture, text_task, write_cache
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mtf.data.remote import local_copy
-from mtf.data.vocabularies import SentencePieceVocabulary
 from mtf.errors import UserError
+from mtf.text.remote import local_copy
+from mtf.text.vocabularies import SentencePieceVocabulary
 
 CONTENT = b"pieces"
 ADDRESS = "gs://bucket/a folder/sentencepiece.model"

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from mtf.data import hub, stream_loader
+from mtf.data import stream_loader
 from mtf.data.config import HubStream
-from mtf.data.loader import make_evaluations, make_train_iterator, provenance, sample_examples
-from mtf.data.objectives import PrefixLM, SpanCorruption
 from mtf.data.packing import Batch
 from mtf.data.row_streams import BatchIterator
-from mtf.data.vocabularies import SentencePieceVocabulary
 from mtf.errors import UserError
+from mtf.loaders import make_evaluations, make_train_iterator, provenance, sample_examples
+from mtf.sources import hub_stream as hub
+from mtf.tasks.objectives import PrefixLM, SpanCorruption
+from mtf.text.vocabularies import SentencePieceVocabulary
 from tests.data.helpers import BYTES
 from tests.data.test_loader import assert_same, examples_of_row, take
 

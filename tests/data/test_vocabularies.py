@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests.conftest import SHARED, needs_shared
 
 VOCABULARIES = SHARED / "data" / "vocabularies"
@@ -188,7 +188,7 @@ def test_fingerprints_tell_vocabularies_apart(tmp_path: Path, small_model: str) 
     ("module", "absent"),
     [
         ("mtf.data.config", "numpy sentencepiece jax tensorflow"),
-        ("mtf.data.loader", "sentencepiece jax tensorflow"),
+        ("mtf.loaders", "sentencepiece jax tensorflow"),
     ],
 )
 def test_imports_are_light(module: str, absent: str) -> None:

@@ -9,9 +9,9 @@ import sys
 
 import jax
 
-from mtf.data.vocabularies import ByteVocabulary
 from mtf.evaluation.config import RankFiles
 from mtf.jobs.evaluate import Evaluate
+from mtf.text.vocabularies import ByteVocabulary
 
 
 def main() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mtf.data.vocabularies import ByteVocabulary
 from mtf.errors import UserError
 from mtf.evaluation.config import RankFiles
 from mtf.evaluation.rank_data import RankData, rank_tasks
+from mtf.text.vocabularies import ByteVocabulary
 
 BYTES = ByteVocabulary()
 GOOD = {"inputs": "ab", "choices": ["yes", "no"], "label": 1}

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import recipes
-from mtf import cache
 from mtf import config as config_lib
+from mtf.cache import __main__ as cache
 from mtf.data.config import TaskMixture
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
 from mtf.evaluation import rank_data
 from mtf.evaluation.config import RankFiles
@@ -22,6 +21,7 @@ from mtf.evaluation.rank_data import RankData, RankExample, RankTask
 from mtf.jobs import evaluate_run
 from mtf.jobs.evaluate import Evaluate
 from mtf.run import main
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
 from tests.inference import models

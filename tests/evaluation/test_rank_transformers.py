@@ -19,10 +19,10 @@ transformers = pytest.importorskip(
 
 from mtf import convert  # noqa: E402
 from mtf.data.config import TaskMixture  # noqa: E402
-from mtf.data.vocabularies import SentencePieceVocabulary  # noqa: E402
 from mtf.evaluation.rank_data import RankExample, RankTask, rank_tasks  # noqa: E402
 from mtf.inference.loading import load_model  # noqa: E402
 from mtf.inference.predictor import Predictor  # noqa: E402
+from mtf.text.vocabularies import SentencePieceVocabulary  # noqa: E402
 from tests.conftest import SHARED, needs_shared  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mtf.data.problems import Problems
 from mtf.errors import UserError
 from mtf.inference.files import Request, Results, input_files, summarize
+from mtf.sources.problems import Problems
 
 
 def read(path: Path, content: str | bytes) -> list[Request]:

@@ -18,14 +18,13 @@ import conversion
 import mtf
 import recipes
 from mtf import convert, run
-from mtf.checkpoints.restore import restore_state
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
 from mtf.inference.loading import Loaded, load_model
 from mtf.inference.vocabulary import checkpoint_vocabulary
 from mtf.models.stacking import unstack_layers
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.training.trainer import Trainer
 from tests import small
 from tests.conftest import SHARED, needs_shared
@@ -266,9 +265,7 @@ def test_training_starts_from_a_hugging_face_directory(tmp_path: Path) -> None:
     job = fdl.build(config)
     partitioning = Partitioning.create(PjitPartitioner())
     trainer = Trainer(job.model, job.optimizer, partitioning, job.trainer, 0)
-    state = restore_state(
-        hf, trainer.state_shapes, trainer.state_shardings, initial=trainer.init_state
-    )
+    state = trainer.restore_state(hf)
     assert int(state.step) == 0
     found = flat(state.params)
     for name, value in writers.random_parameters(**models.SIZES, seed=2).items():

@@ -13,11 +13,11 @@ import recipes
 from mtf import config as config_lib
 from mtf.config import apply_overrides, check_resume, load_config, locate, write_run_dir
 from mtf.data.config import TextCorpora, TextFiles
-from mtf.data.loader import make_train_iterator
-from mtf.data.vocabularies import SentencePieceVocabulary
 from mtf.errors import UserError
 from mtf.inference.run_config import read_run_config
 from mtf.jobs import Train
+from mtf.loaders import make_train_iterator
+from mtf.text.vocabularies import SentencePieceVocabulary
 from tests import small
 from tests.inference import models
 

@@ -6,7 +6,7 @@ import io
 import tarfile
 from pathlib import Path
 
-from mtf.prompts.templates import Metadata, Template
+from mtf.tasks.prompts.templates import Metadata, Template
 
 YAML = """\
 dataset: fruit

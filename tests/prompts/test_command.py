@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mtf.__main__ import main as mtf
-from mtf.prompts.__main__ import main
+from mtf.prompts import main
 from tests.prompts.helpers import YAML, write_tree
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mtf.errors import UserError
-from mtf.prompts import fetch as module
-from mtf.prompts.fetch import fetch
-from mtf.prompts.templates import cached_archive, load_templates
+from mtf.tasks.prompts import fetch as module
+from mtf.tasks.prompts.fetch import fetch
+from mtf.tasks.prompts.templates import cached_archive, load_templates
 from tests.prompts.helpers import YAML, write_archive
 
 SDIST = "promptsource-0.2.3.tar.gz"

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from mtf.errors import UserError
-from mtf.prompts.render import Rendered, fixed_answer_choices, render
+from mtf.tasks.prompts.render import Rendered, fixed_answer_choices, render
 from tests.prompts.helpers import template
 
 

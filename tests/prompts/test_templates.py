@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mtf.errors import UserError
-from mtf.prompts import templates as module
-from mtf.prompts.templates import Metadata, Template, Templates, fingerprint, load_templates
+from mtf.tasks.prompts import templates as module
+from mtf.tasks.prompts.templates import Metadata, Template, Templates, fingerprint, load_templates
 from tests.conftest import SHARED, needs_shared
 from tests.prompts.helpers import YAML, write_archive, write_tree
 

@@ -76,15 +76,17 @@ class _Restored:
     step = 0
 
 
-def test_a_start_of_another_step_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class _Trainer:
+    def restore_state(self, path: Path, **_: object) -> _Restored:
+        return _Restored()
+
+
+def test_a_start_of_another_step_is_refused(tmp_path: Path) -> None:
     """As when the path is changed after the recipe has counted."""
-    monkeypatch.setattr(train_run, "restore_state", lambda *_, **__: _Restored())
     config = recipes.t5_1_1_finetune(finetuning_steps=4)
     config.checkpoint.restore.path = str(tmp_path)
     job = fdl.build(config)
-    trainer: Any = type("T", (), dict.fromkeys(("state_shapes", "state_shardings", "init_state")))
+    trainer: Any = _Trainer()
     with pytest.raises(UserError) as caught:
         train_run.starting_state(job, trainer, tmp_path / "run")
     message = str(caught.value)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mtf.data.config import TaskMixture
-from mtf.data.vocabularies import ByteVocabulary
+from mtf.text.vocabularies import ByteVocabulary
 from tests.conftest import SHARED
 
 ARCHIVE = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf import cache
-from mtf.data import loader
-from mtf.data.cache.reader import Cache
+from mtf import loaders as loader
+from mtf.cache import __main__ as cache
+from mtf.cache.reader import Cache
 from mtf.data.config import TaskMixture
 from tests.conftest import needs_shared
 from tests.seqio.helpers import (
@@ -65,7 +65,7 @@ def by_text(examples: Any) -> list[dict[str, Any]]:
 
 
 def provider(data: TaskMixture) -> Any:
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
 
     return seqio_tasks.build(data.mixture_or_task_name, data.vocabulary, data.data_dir).provider
 
@@ -170,8 +170,8 @@ def test_ranked_examples_come_back_as_they_were(tmp_path: Path) -> None:
     arguments = [RANKED, "--output", str(tmp_path), "--data-dir", str(MIRROR)]
     arguments += ["--templates", str(ARCHIVE), "--vocabulary", str(T5_MODEL)]
     assert cache.main([*arguments, "--format", "seqio", "--num-workers", "1"]) == 0
-    from mtf.data.vocabularies import SentencePieceVocabulary
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
+    from mtf.text.vocabularies import SentencePieceVocabulary
 
     vocabulary = SentencePieceVocabulary(str(T5_MODEL))
     task = seqio_tasks.build(RANKED, vocabulary, MIRROR, ARCHIVE).provider
@@ -226,7 +226,7 @@ def test_a_cache_of_t0s_tasks_for_mt5_is_found_under_their_own_names(tmp_path: P
     arguments = [name, "--output", str(tmp_path), "--data-dir", str(MIRROR), "--vocabulary", "byt5"]
     arguments += ["--templates", str(ARCHIVE), "--only", task_name, "--max-rows", "100"]
     assert cache.main([*arguments, "--format", "seqio", "--num-workers", "1"]) == 0
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
 
     built = seqio_tasks.build(name, BYTES, MIRROR, ARCHIVE).provider
     [task] = [task for task in built.tasks if task.name == f"mt5_{task_name}"]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf.data import loader
+from mtf import loaders as loader
 from mtf.data.examples import Example
 from mtf.data.packing import Batch, to_batch
-from mtf.data.vocabularies import ByteVocabulary
 from mtf.errors import UserError
+from mtf.text.vocabularies import ByteVocabulary
 from tests.seqio.helpers import (
     BYTES,
     DOCUMENTS,

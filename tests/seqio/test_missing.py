@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mtf import cache
-from mtf.data import loader
+from mtf import loaders as loader
+from mtf.cache import __main__ as cache
 from mtf.errors import UserError
-from mtf.tasks import seqio_registry
+from mtf.seqio import registry as seqio_registry
 from tests.seqio.helpers import BYTES, TRANSLATION, mixture, write_mirror
 
 

@@ -33,7 +33,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def examples(mirror: Path, name: str, seed: int | None = 0, **settings: Any) -> list[Any]:
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
 
     task = seqio_tasks.build(name, BYTES, mirror).provider
     lengths = {"inputs": 512, "targets": 114}

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.errors import UserError
-from mtf.prompts.templates import load_templates
-from mtf.tasks import seqio_registry
+from mtf.seqio import registry as seqio_registry
+from mtf.sources.datasets import open_split
 from mtf.tasks.mixtures import list_mixtures
 from mtf.tasks.mixtures import mixture as our_mixture
-from mtf.tasks.sources import open_split
+from mtf.tasks.prompts.templates import load_templates
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests.conftest import needs_shared
 from tests.seqio.helpers import ARCHIVE, BYTES, MIRROR, T5_MODEL, TRANSLATION, write_mirror
 
@@ -35,7 +35,7 @@ def empty_registries() -> Iterator[None]:
 
 def test_importing_registers_nothing_and_loads_no_tensorflow() -> None:
     code = (
-        "import sys, mtf.tasks, mtf.tasks.mixtures, mtf.tasks.seqio_registry\n"
+        "import sys, mtf.tasks, mtf.tasks.mixtures, mtf.seqio.registry\n"
         "assert not {'tensorflow', 'seqio'} & set(sys.modules)\n"
         "import seqio\n"
         "assert not seqio.TaskRegistry.names() and not seqio.MixtureRegistry.names()"

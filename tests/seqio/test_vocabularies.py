@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mtf.data.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from tests.conftest import needs_shared
 from tests.seqio.helpers import T5_MODEL
 
@@ -16,7 +16,7 @@ pytest.importorskip("seqio")
 
 def assert_same_text(vocabulary: Vocabulary, ids: list[int]) -> None:
     """Decodes random sequences of some ids, of padding and of end of sequence."""
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
 
     theirs: Any = seqio_tasks.seqio_vocabulary(vocabulary)
     rng = random.Random(0)

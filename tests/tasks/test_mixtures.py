@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mtf.errors import UserError
-from mtf.prompts.templates import Templates, load_templates
+from mtf.sources.datasets import MissingDatasetError
 from mtf.tasks.mixtures import (
     ALIASES,
     list_mixtures,
@@ -29,7 +29,7 @@ from mtf.tasks.mixtures import (
     prompted_task,
     split_available,
 )
-from mtf.tasks.sources import MissingDatasetError
+from mtf.tasks.prompts.templates import Templates, load_templates
 from mtf.tasks.t0 import datasets
 from tests.conftest import SHARED, needs_shared
 from tests.prompts.helpers import YAML
@@ -209,7 +209,7 @@ def test_templates_of_another_version_are_refused(tmp_path: Path) -> None:
 
 
 def test_definitions_need_no_library_before_they_are_asked_for() -> None:
-    code = "import sys, mtf.tasks.mixtures, mtf.tasks.sources; print(*sys.modules)"
+    code = "import sys, mtf.tasks.mixtures, mtf.sources.datasets; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"jinja2", "yaml", "pyarrow", "datasets", "numpy", "jax", "tensorflow", "seqio"}
     assert not heavy & set(done.stdout.split())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mtf.errors import UserError
-from mtf.prompts.templates import Templates, load_templates
 from mtf.tasks.mixtures import mixture, prompted_task
+from mtf.tasks.prompts.templates import Templates, load_templates
 from tests.conftest import SHARED, needs_shared
 
 ARCHIVE = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"

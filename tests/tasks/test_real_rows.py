@@ -11,11 +11,11 @@ import jinja2
 import pyarrow.parquet as pq
 import pytest
 
-from mtf.prompts.render import Rendered, render
-from mtf.prompts.templates import Template, load_templates
+from mtf.sources.datasets import open_split
 from mtf.tasks.mixtures import mixture
 from mtf.tasks.prompted import PromptedTask
-from mtf.tasks.sources import open_split
+from mtf.tasks.prompts.render import Rendered, render
+from mtf.tasks.prompts.templates import Template, load_templates
 from mtf.tasks.t0 import datasets, prompt_tasks
 from tests.conftest import SHARED, needs_shared
 

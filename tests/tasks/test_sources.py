@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mtf.errors import UserError
-from mtf.tasks.sources import MissingDatasetError, hub_name, mirror_splits, open_split
+from mtf.sources.datasets import MissingDatasetError, hub_name, mirror_splits, open_split
 from mtf.tasks.t0 import datasets
 from tests.conftest import SHARED, needs_shared
 

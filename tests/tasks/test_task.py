@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mtf.errors import UserError
-from mtf.prompts import render
 from mtf.tasks.prompted import PromptedTask
+from mtf.tasks.prompts import render
 from mtf.tasks.task import Task
 from mtf.tasks.text import text_tasks
 from mtf.tasks.translation import translation_tasks

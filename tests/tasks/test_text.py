@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mtf.data.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.errors import UserError
 from mtf.tasks.mixtures import mixture
+from mtf.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.tasks.text import TextTask, mc4_languages, text_tasks
 
 # The mT5 paper's Table 6: pages in millions, and percent.

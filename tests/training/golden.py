@@ -11,12 +11,12 @@ import jax
 import numpy as np
 
 import conversion
-from mtf.checkpoints.restore import restore_state
 from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.models.stacking import unstack_layers
 from mtf.partitioning.config import PjitPartitioner
 from mtf.partitioning.mesh import Partitioning
 from mtf.training.config import Adafactor, Schedule
-from mtf.training.train_state import TrainState, to_unrolled
+from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from tests.conftest import GOLDEN
 
@@ -46,12 +46,7 @@ def make_trainer(variant: str, *, scan_layers: bool) -> Trainer:
 
 def start(variant: str, trainer: Trainer) -> TrainState:
     """The reference run's state at step 0."""
-    return restore_state(
-        GOLDEN / variant / "checkpoint_0",
-        trainer.state_shapes,
-        trainer.state_shardings,
-        initial=trainer.init_state,
-    )
+    return trainer.restore_state(GOLDEN / variant / "checkpoint_0")
 
 
 def batches(variant: str) -> Iterator[dict[str, np.ndarray]]:
@@ -69,12 +64,7 @@ def losses(variant: str) -> list[float]:
 
 def flat(state: TrainState, trainer: Trainer) -> dict[str, np.ndarray]:
     """A state under T5X's names."""
-    if trainer.stacked:
-        state = to_unrolled(state)
-    tree = {
-        "target": state.params,
-        "state": {"step": state.step, "param_states": state.param_states},
-    }
+    tree = unstack_layers(state.state_dict()) if trainer.stacked else state.state_dict()
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {"/".join(k.key for k in path): np.asarray(leaf) for path, leaf in leaves}
 

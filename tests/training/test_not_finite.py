@@ -95,7 +95,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "constant * decay_every", 0.01, decay_factor=1e30, steps_per_decay=6
     )
     trainer = make_trainer(schedule, stats_period=5, eval_period=None)
-    manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3), stacked=False)
+    manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3))
     with pytest.raises(RunError) as error, Interrupts() as interrupts:
         loop.train(
             trainer,
@@ -160,7 +160,7 @@ def test_a_run_that_skips_every_update_ends(tmp_path: Path) -> None:
         return {"skipped_updates": np.float32(skipped)}
 
     out = io.StringIO()
-    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(), stacked=False)
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig())
     watch = Watch(
         make_trainer(skip_nonfinite_updates=True),
         tmp_path,
@@ -226,14 +226,14 @@ def test_the_gradient_norm_is_that_of_all_gradients_together(
 
 
 def test_a_state_with_a_nan_in_a_slot_is_not_saved(initial: TrainState, tmp_path: Path) -> None:
-    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(keep=1), stacked=False)
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(keep=1))
     state = jax.device_put(initial)
-    manager.save(1, state, {})
+    manager.save(1, state.state_dict(), {})
     state.param_states["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]["nu"] += np.nan
     with pytest.raises(
         StateNotFiniteError, match=r"param_states/decoder/layers_0/mlp/wo/kernel/nu"
     ):
-        manager.save(2, state, {})
+        manager.save(2, state.state_dict(), {})
     manager.close()
     assert small.steps(tmp_path) == [1]
 
@@ -242,10 +242,10 @@ def test_a_metric_that_is_not_finite_counts_as_not_measured(
     initial: TrainState, tmp_path: Path
 ) -> None:
     config = SaveCheckpointConfig(metric_name_to_monitor="train/loss", metric_mode="min")
-    manager = CheckpointManager(tmp_path, config, stacked=False)
+    manager = CheckpointManager(tmp_path, config)
     state = jax.device_put(initial)
-    manager.save(1, state, {}, {"train/loss": 1.5})
-    manager.save(2, state, {}, {"train/loss": float("nan")})
+    manager.save(1, state.state_dict(), {}, {"train/loss": 1.5})
+    manager.save(2, state.state_dict(), {}, {"train/loss": float("nan")})
     manager.wait()
     assert manager.best() == (tmp_path / "checkpoints" / "checkpoint_1", 1.5)
     manager.close()
@@ -268,10 +268,10 @@ def test_going_on_from_a_checkpoint_that_is_not_finite_is_refused(
 ) -> None:
     state = jax.device_put(initial)
     state.params["decoder"]["decoder_norm"]["scale"] += np.inf
-    manager = CheckpointManager(tmp_path, SaveCheckpointConfig(), stacked=False)
+    manager = CheckpointManager(tmp_path, SaveCheckpointConfig())
     with monkeypatch.context() as patch:  # As a version without this check would have saved it.
         patch.setattr("mtf.checkpoints.finite.not_finite", lambda arrays: [])
-        manager.save(3, state, {})
+        manager.save(3, state.state_dict(), {})
     manager.close()
     bad = tmp_path / "checkpoints" / "checkpoint_3"
     own = SimpleNamespace(checkpoint=CheckpointConfig())

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mtf.data.cache import build
+from mtf.cache import build
 from mtf.data.config import TaskMixture
-from mtf.data.vocabularies import ByteVocabulary
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.task import Task
 from mtf.tasks.text import TextTask
+from mtf.text.vocabularies import ByteVocabulary
 from tests.prompts.helpers import template
 
 NUM_FRUIT, NUM_SUMS, NUM_TEXTS = 230, 90, 60

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from mtf import cache as command
-from mtf.data.cache import build
-from mtf.data.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json
-from mtf.data.cache.reader import Cache, check_files
-from mtf.data.vocabularies import ByteVocabulary
+from mtf.cache import build
+from mtf.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json
+from mtf.cache.reader import Cache, check_files
 from mtf.errors import UserError
-from mtf.tasks import sources
+from mtf.sources import datasets as sources
 from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.task import Task
+from mtf.text.vocabularies import ByteVocabulary
 from tests.conftest import SHARED, needs_shared
 from tests.data.cache.helpers import (
     FRUIT,

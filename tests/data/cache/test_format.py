@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtf.data.cache.format import (
+from mtf.cache.format import (
     CacheInfo,
     RecordCodec,
     SplitInfo,

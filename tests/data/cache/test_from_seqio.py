@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mtf.data.cache import build, from_seqio
-from mtf.data.cache.format import ShardInfo, SplitInfo
-from mtf.data.cache.reader import Cache
-from mtf.data.cache.seqio_format import encode_example
-from mtf.data.objectives import SpanCorruption
-from mtf.data.vocabularies import ByteVocabulary
+from mtf.cache import build
+from mtf.cache.format import ShardInfo, SplitInfo
+from mtf.cache.reader import Cache
 from mtf.errors import UserError
+from mtf.seqio import from_seqio
+from mtf.seqio.cache_format import SeqioFormat, encode_example
+from mtf.tasks.objectives import SpanCorruption
 from mtf.tasks.task import Task
 from mtf.tasks.translation import TranslationTask
+from mtf.text.vocabularies import ByteVocabulary
 from tests.data.cache.helpers import FRUIT, SUMS, mixture, settings, text_task
 from tests.data.cache.test_tfrecord import write
 
@@ -140,7 +141,7 @@ def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task
         return found
 
     direct = run(build.make_plan(tasks, chosen))
-    seqio_settings = replace(chosen, cache_dir=tmp_path / "seqio", format="seqio")
+    seqio_settings = replace(chosen, cache_dir=tmp_path / "seqio", format=SeqioFormat())
     run(build.make_plan(tasks, seqio_settings))
     back = replace(chosen, cache_dir=tmp_path / "back")
     assert run(from_seqio.make_plan(tasks, back, tmp_path / "seqio")) == direct

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtf.data.cache.tfrecord import count_records, masked_crc32c, parse_example, read_records
 from mtf.errors import UserError
+from mtf.seqio.tfrecord import count_records, masked_crc32c, parse_example, read_records
 
 # CRC-32C's check value (RFC 3720 names the polynomial), masked as TFRecord's description has it.
 CHECK = 0xE3069283

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from types import ModuleType
 
-from mtf.prompts.extras import import_extra
+from mtf.extras import import_extra
 
 _TIMEOUT_SECONDS = 10
 

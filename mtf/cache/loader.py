@@ -1,6 +1,6 @@
 """Batches of a mixture from its token cache (`TaskMixture` with loader="cache").
 
-`mtf.data.cache.sources` has the sequence of examples; neither TensorFlow nor templates are needed.
+`mtf.cache.mixture` has the sequence of examples; neither TensorFlow nor templates are needed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mtf.data.cache.sources import CachedMixture, NoExamplesError, RowSource, row_sources
+from mtf.cache.mixture import CachedMixture, NoExamplesError, RowSource, row_sources
 from mtf.data.config import TaskMixture
 from mtf.data.examples import Cursor, Example
 from mtf.data.packing import Batch, Row
@@ -32,7 +32,7 @@ def make_train_iterator(
     num_shards: int = 1,
     prefetch: int = 2,
 ) -> BatchIterator:
-    """See `mtf.data.loader.make_train_iterator`."""
+    """See `mtf.loaders.make_train_iterator`."""
     rows = shard_rows(batch_size, shard_id, num_shards)
     dataset = CachedMixture(data, data.split)
     streams = open_streams(dataset, rows, batch_size, data.pack)
@@ -76,7 +76,7 @@ class CachedRowStream(SourceRowStream):
 def make_evaluations(
     data: TaskMixture, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
-    """See `mtf.data.loader.make_evaluations`: `eval_split` of the tasks that have it in the cache.
+    """See `mtf.loaders.make_evaluations`: `eval_split` of the tasks that have it in the cache.
 
     Its examples are in a random order, always the same one.
     """
@@ -92,7 +92,7 @@ def make_evaluations(
 
 
 def sample_examples(data: TaskMixture, n: int) -> list[Example]:
-    """See `mtf.data.loader.sample_examples`: of `eval_split`, else of `split`."""
+    """See `mtf.loaders.sample_examples`: of `eval_split`, else of `split`."""
     for split in (data.eval_split, data.split):
         if split is not None:
             try:
@@ -103,7 +103,7 @@ def sample_examples(data: TaskMixture, n: int) -> list[Example]:
 
 
 def provenance(data: TaskMixture) -> dict[str, Any]:
-    """See `mtf.data.loader.provenance`."""
+    """See `mtf.loaders.provenance`."""
     return CachedMixture(data, data.split).provenance()
 
 

@@ -18,12 +18,12 @@ import random
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from mtf.data.cache.format import ShardWriter, SplitInfo, TaskInfo
-from mtf.data.cache.tfrecord import masked_crc32c
+from mtf.cache.format import ShardWriter, SplitInfo, TaskInfo
+from mtf.seqio.tfrecord import masked_crc32c
 
 # The version of SeqIO whose layout this is; it reads by the version that a cache names.
 SEQIO_VERSION = "0.0.20"
@@ -42,6 +42,9 @@ _RANK = {
 
 class SeqioFormat:
     """TFRecord files with what SeqIO wants beside them."""
+
+    name: Literal["array_record", "seqio"] = "seqio"
+    keeps_text = True
 
     def shard_name(self, split: str, shard: int, num_shards: int) -> str:
         """Returns `SPLIT.tfrecord-00000-of-00004`."""

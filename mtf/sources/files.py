@@ -21,10 +21,10 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from mtf.data.config import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES, TextFiles
-from mtf.data.problems import Problems
-from mtf.data.python_text import python_documents
 from mtf.errors import UserError, did_you_mean
+from mtf.sources.problems import Problems
+from mtf.sources.python_text import python_documents
+from mtf.sources.suffixes import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
 
 _BLOCK_BYTES = 1 << 20
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -72,23 +72,27 @@ class Examples:
         return self._parts[part][index - (self._ends[part - 1] if part else 0)]
 
 
-def open_examples(data: TextFiles) -> Examples:
-    """Finds, indexes and checks the files of `data`, or the text that Python carries.
+def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) -> Examples:
+    """Finds, indexes and checks files, or the text that Python carries.
+
+    Args:
+      patterns: paths and patterns, as for `find_files`; None: the text that Python carries.
+      allow_empty_targets: whether the targets of a pair may be empty.
 
     Raises:
       UserError: a file is missing, empty or of an unknown suffix; lines are not UTF-8, not what
         the suffix says, or have empty targets that are not allowed (all are counted, the first
         few are named); or documents and pairs are mixed.
     """
-    if data.files is None:
+    if patterns is None:
         documents = python_documents()
         content = "\0".join(documents).encode("utf-8", errors="replace")
         return Examples([documents], "documents", f"{zlib.crc32(content):08x}")
     files = []
-    for path in find_files(data.patterns):
+    for path in find_files(patterns):
         stat = path.stat()
         files.append(_open_file(path, stat.st_size, stat.st_mtime_ns))
-    _check_lines(files, data.allow_empty_targets)
+    _check_lines(files, allow_empty_targets)
     first = files[0]
     for file in files:
         if file.kind != first.kind:

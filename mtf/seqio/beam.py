@@ -1,6 +1,6 @@
 """Caches at scale: SeqIO's own Beam cacher, on whatever runs Beam (Dataflow, Flink, Spark, …).
 
-It writes SeqIO's layout (`seqio_format`). The rows of a dataset are shared by the runner's workers,
+It writes SeqIO's layout (`cache_format`). The rows of a dataset are shared by the runner's workers,
 which read the datasets and the vocabulary from where they are named: both must be in reach of them.
 """
 
@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from mtf.data.cache.build import Plan, Settings, cache_info, make_plan
-from mtf.data.cache.format import write_json
-from mtf.data.cache.seqio_format import COMPLETED
+from mtf.cache.build import Plan, Settings, cache_info, make_plan
+from mtf.cache.format import write_json
 from mtf.errors import UserError
+from mtf.seqio.cache_format import COMPLETED
 
 PREFIX = "beam:"
 
@@ -69,7 +69,7 @@ def _pipeline_options(
     name = runner.removeprefix(PREFIX)
     if not runner.startswith(PREFIX) or not name:
         raise UserError(f"--runner {runner}: expected {PREFIX}NAME, such as beam:DirectRunner")
-    if settings.format != "seqio":
+    if settings.format.name != "seqio":
         raise UserError(
             "--runner writes SeqIO's layout only: add --format seqio; from what it writes, "
             "--from-seqio then makes a token cache"
@@ -157,7 +157,7 @@ def _registry_name(task: Any, settings: Settings) -> str:
 def _register(tasks: dict[str, Any], vocabulary: Any, data_dir: str | None, seed: int) -> None:
     import seqio
 
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
 
     vocab = seqio_tasks.seqio_vocabulary(vocabulary)
     datasets = seqio_tasks.OpenDatasets(data_dir)
@@ -177,7 +177,7 @@ def _num_examples(beam: ModuleType, output: str, name: str, plan: Plan) -> int:
 
 
 def _import_beam() -> ModuleType:
-    from mtf.tasks.seqio_registry import import_seqio
+    from mtf.seqio.registry import import_seqio
 
     import_seqio()
     try:

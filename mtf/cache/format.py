@@ -109,7 +109,15 @@ class ShardWriter(Protocol):
 
 
 class ShardFormat(Protocol):
-    """How the shards of a task are written: ArrayRecord (`writer`), SeqIO's (`seqio_format`)."""
+    """How the shards of a task are written: as ArrayRecord (`writer`) or SeqIO's TFRecords.
+
+    Attributes:
+      name: "array_record" or "seqio".
+      keeps_text: whether an example has its text too, as `FEATURE_pretokenized`.
+    """
+
+    name: Literal["array_record", "seqio"]
+    keeps_text: bool
 
     def shard_name(self, split: str, shard: int, num_shards: int) -> str:
         """Returns the file's name within the task's folder."""

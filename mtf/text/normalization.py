@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mtf.data.config import Normalization
+from typing import Literal, TypeAlias
+
+Normalization: TypeAlias = Literal["romanian_diacritics"] | None
 
 _TABLES = {
     # Romanian has ș and ț with a comma below; older encodings have only their cedilla look-alikes.

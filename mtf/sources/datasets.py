@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from mtf.data.hub_access import import_datasets, no_hub_hint
 from mtf.errors import UserError, did_you_mean_split
-from mtf.prompts.extras import import_extra
+from mtf.extras import import_extra
+from mtf.sources.hub import import_datasets, no_hub_hint
 
 ENVIRONMENT_VARIABLE = "MTF_DATA_DIR"
 

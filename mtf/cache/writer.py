@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import multiprocessing
 import os
 import signal
@@ -11,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from mtf import signals
-from mtf.data.cache.format import (
+from mtf.cache.format import (
     SUFFIX,
     RecordCodec,
     ShardFormat,
@@ -27,8 +26,8 @@ from mtf.data.cache.format import (
     file_crc32,
     write_json,
 )
-from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError
+from mtf.text.vocabularies import Vocabulary
 from mtf.writing import write_failure
 
 # A read of a record costs time in proportion to the number of groups in its file, and to the size
@@ -40,6 +39,9 @@ _ROWS_PER_TICK = 100
 
 class ArrayRecordFormat:
     """ArrayRecord files of our own records."""
+
+    name: Literal["array_record", "seqio"] = "array_record"
+    keeps_text = False
 
     def shard_name(self, split: str, shard: int, num_shards: int) -> str:
         """Returns `SPLIT-00000-of-00004.array_record`."""
@@ -68,15 +70,6 @@ class _ArrayRecordWriter:
         self._writer.close()
 
 
-def shard_format(name: str) -> ShardFormat:
-    """Returns the format "array_record" or "seqio"."""
-    if name == "array_record":
-        return ArrayRecordFormat()
-    module = importlib.import_module("mtf.data.cache.seqio_format")
-    shards: ShardFormat = module.SeqioFormat()
-    return shards
-
-
 @dataclass(frozen=True)
 class ShardWork:
     """A shard to be written.
@@ -88,12 +81,12 @@ class ShardWork:
       split: of the task.
       shard, num_shards: of the split.
       start, stop: rows of the split.
-      format: "array_record" or "seqio".
+      format: of the file.
       vocabulary: for all features.
       seed: of the templates' random choices.
       data_dir: the mirror of the datasets.
-      seqio_files: take the examples from these files of a SeqIO cache instead; `start` and `stop`
-        count their records.
+      read: yields examples that are tokenised already, instead of the rows of the dataset; `start`
+        and `stop` count them.
     """
 
     task: Any
@@ -104,16 +97,16 @@ class ShardWork:
     num_shards: int
     start: int
     stop: int
-    format: str
+    format: ShardFormat
     vocabulary: Vocabulary
     seed: int
     data_dir: str | None
-    seqio_files: tuple[Path, ...] = ()
+    read: Callable[[ShardWork], Iterator[dict[str, Any]]] | None = None
 
     @property
     def path(self) -> Path:
         """The file to be written."""
-        name = shard_format(self.format).shard_name(self.split, self.shard, self.num_shards)
+        name = self.format.shard_name(self.split, self.shard, self.num_shards)
         return self.folder / name
 
     @property
@@ -137,7 +130,7 @@ def write_shard(work: ShardWork, tick: Tick) -> SplitInfo:
     """
     split = SplitInfo()
     partial = work.path.with_name(f"{work.path.name}.partial")
-    writer = shard_format(work.format).open(partial, work.info, work.vocabulary.eos_id)
+    writer = work.format.open(partial, work.info, work.vocabulary.eos_id)
     num_ticked = 0
     for examples in _tokenized(work):
         split.num_rows += 1
@@ -166,17 +159,15 @@ def finish_shard(partial: Path, path: Path, split: SplitInfo) -> None:
 
 
 def _tokenized(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
-    """Yields the examples of each row: values of a record, in SeqIO's form also their text."""
-    if work.seqio_files:
-        from mtf.data.cache.from_seqio import read_examples
-
-        yield from ([example] for example in read_examples(work))
+    """Yields the examples of each row: values of a record, with their text if the format has it."""
+    if work.read is not None:
+        yield from ([example] for example in work.read(work))
         return
     encode = functools.lru_cache(maxsize=4096)(encoder(work.vocabulary))
     for index, row in enumerate(_rows(work), start=work.start):
         texts = work.task.row_examples(row, index, work.split, work.seed)
         examples = [_tokenize(text, work.info, encode) for text in texts]
-        if work.format == "seqio":
+        if work.format.keeps_text:
             for example, text in zip(examples, texts, strict=True):
                 names = [name for name in ("inputs", "targets") if name in example]
                 example |= {f"{name}_pretokenized": text[name] for name in names}
@@ -201,8 +192,8 @@ def encoder(vocabulary: Vocabulary) -> Callable[[str], np.ndarray]:
 
 @functools.lru_cache(maxsize=256)
 def open_rows(dataset: str, subset: str | None, split: str, data_dir: str | None) -> Any:
-    """Returns the rows of a split (`mtf.tasks.sources.open_split`), opened once a process."""
-    from mtf.tasks.sources import open_split
+    """Returns the rows of a split (`mtf.sources.datasets.open_split`), opened once a process."""
+    from mtf.sources.datasets import open_split
 
     return open_split(dataset, subset, split, data_dir=data_dir)
 

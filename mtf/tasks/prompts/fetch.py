@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mtf import signals
 from mtf.errors import UserError
-from mtf.prompts.templates import ENVIRONMENT_VARIABLE, PROMPTSOURCE_VERSION, cached_archive
+from mtf.tasks.prompts.templates import ENVIRONMENT_VARIABLE, PROMPTSOURCE_VERSION, cached_archive
 
 # As the Python Package Index publishes it.
 SDIST_SHA256 = "f106c889778a0fe5590e7183904bf964e1a01691c8a29451e44f3df5ddef05f5"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mtf.errors import UserError, did_you_mean
-from mtf.prompts.extras import import_extra
+from mtf.extras import import_extra
 
 PROMPTSOURCE_VERSION = "0.2.3"
 ENVIRONMENT_VARIABLE = "MTF_PROMPTS"

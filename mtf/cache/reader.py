@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtf.data.cache.format import (
+from mtf.cache.format import (
     INCOMPLETE,
     CacheInfo,
     Kind,

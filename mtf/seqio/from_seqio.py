@@ -1,12 +1,13 @@
 """Taking over SeqIO's caches, such as P3's published ones, without TensorFlow.
 
-A task is a directory with files `SPLIT.tfrecord-00000-of-00004` (`mtf.data.cache.tfrecord`). Their
+A task is a directory with files `SPLIT.tfrecord-00000-of-00004` (`mtf.seqio.tfrecord`). Their
 ids are kept where they are those of the wanted vocabulary; else the text beside them is tokenised.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf.data.cache.build import (
+from mtf.cache.build import (
     NOT_CHOSEN,
     ROWS_PER_SHARD,
     Plan,
@@ -25,10 +26,10 @@ from mtf.data.cache.build import (
     is_finished,
     task_info,
 )
-from mtf.data.cache.format import INCOMPLETE, TaskInfo
-from mtf.data.cache.tfrecord import Feature, count_records, parse_example, read_records
-from mtf.data.cache.writer import ShardWork, encoder
+from mtf.cache.format import INCOMPLETE, TaskInfo
+from mtf.cache.writer import ShardWork, encoder
 from mtf.errors import UserError, did_you_mean
+from mtf.seqio.tfrecord import Feature, count_records, parse_example, read_records
 
 # Examples whose ids are compared with those of their text.
 _NUM_COMPARED = 100
@@ -101,25 +102,25 @@ def _works(task: Any, info: TaskInfo, folder: Path, settings: Settings) -> list[
                     vocabulary=settings.vocabulary,
                     seed=settings.seed,
                     data_dir=None,
-                    seqio_files=tuple(files[shard::num_shards]),
+                    read=functools.partial(read_examples, tuple(files[shard::num_shards])),
                 )
             )
     return works
 
 
-def read_examples(work: ShardWork) -> Iterator[dict[str, Any]]:
-    """Yields the examples of a shard's files as the values of a record.
+def read_examples(files: tuple[Path, ...], work: ShardWork) -> Iterator[dict[str, Any]]:
+    """Yields the examples of some files, which a shard is made of, as the values of a record.
 
     Raises:
       UserError: a file is damaged, has other features, or ids of another vocabulary and no text.
     """
-    records = itertools.chain.from_iterable(read_records(file) for file in work.seqio_files)
+    records = itertools.chain.from_iterable(read_records(file) for file in files)
     examples = map(parse_example, itertools.islice(records, work.stop))
     first = list(itertools.islice(examples, _NUM_COMPARED))
-    place = work.seqio_files[0]
+    place = files[0]
     encode = encoder(work.vocabulary)
     names = [name for name in ("inputs", "targets") if name in work.info.features]
-    same_ids = all(_has_ids_of(example, names, encode, work) for example in first)
+    same_ids = all(_has_ids_of(example, names, encode, work, place) for example in first)
     for example in itertools.chain(first, examples):
         values: dict[str, Any] = {}
         for name, dtype in work.info.features.items():
@@ -130,7 +131,7 @@ def read_examples(work: ShardWork) -> Iterator[dict[str, Any]]:
                 values[name] = np.asarray(example[name]).astype(dtype)
             else:
                 raise UserError(f"{place}: its examples have no feature {name!r}")
-        if work.format == "seqio":
+        if work.format.keeps_text:
             values |= {f"{name}_pretokenized": _text(example, name) for name in names}
         yield values
 
@@ -140,9 +141,9 @@ def _has_ids_of(
     names: Sequence[str],
     encode: Callable[[str], np.ndarray],
     work: ShardWork,
+    place: Path,
 ) -> bool:
     """Returns whether the ids of an example are those of its text in the wanted vocabulary."""
-    place = work.seqio_files[0]
     for name in names:
         if name not in example:
             raise UserError(

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mtf.errors import UserError
-from mtf.prompts.extras import import_extra
-from mtf.prompts.templates import Template
+from mtf.extras import import_extra
+from mtf.tasks.prompts.templates import Template
 
 # To be raised when a row would be given other text than before: caches of it are then refused.
 RENDERING_VERSION = 1

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
-from mtf.data.config import HubStream
 from mtf.errors import UserError, did_you_mean, did_you_mean_split
+from mtf.extras import import_extra
+from mtf.sources.datasets import hub_name
+from mtf.sources.hub import import_datasets, no_hub_hint
+
+DataFiles: TypeAlias = str | tuple[str, ...] | dict[str, str | tuple[str, ...]] | None
 
 # The hub is asked about each subset: a hundred would take minutes one after the other.
 _NUM_REQUESTS = 8
@@ -60,27 +64,38 @@ class Split:
             )
 
 
-def open_splits(data: HubStream, split: str, *, required: bool = True) -> dict[str, Split]:
-    """Opens a split of each subset of `data`, of the only one under the name "".
+def open_splits(
+    dataset: str,
+    subsets: Iterable[str] | None,
+    split: str,
+    *,
+    text_key: str,
+    data_files: DataFiles = None,
+    required: bool = True,
+) -> dict[str, Split]:
+    """Opens a split of each subset of a dataset, of the only one under the name "".
 
     Args:
-      data: what is streamed.
-      split: its name.
-      required: whether each must have it; else those that lack it are left out.
+      dataset: a repository of the hub, or a format for `data_files`.
+      subsets: names of its configurations; None: it has only one.
+      split: the split's name.
+      text_key: the column that holds the text.
+      data_files: paths or patterns of files, for a format; or split → those.
+      required: whether each subset must have the split; else those that lack it are left out.
 
     Raises:
       UserError: the package `datasets` is missing; or the dataset, a subset, the split or the
         column of the text is.
     """
-    subsets = list(data.subsets or ("",))
+    names = list(subsets or ("",))
     with ThreadPoolExecutor(_NUM_REQUESTS) as pool:
-        load = functools.partial(_load, data.dataset, data_files=json.dumps(data.data_files))
-        loaded = dict(zip(subsets, pool.map(load, subsets), strict=True))
+        load = functools.partial(_load, dataset, data_files=json.dumps(data_files))
+        loaded = dict(zip(names, pool.map(load, names), strict=True))
     found = {}
     for subset, splits in loaded.items():
-        name = f"{data.dataset}/{subset}" if subset else data.dataset
+        name = f"{dataset}/{subset}" if subset else dataset
         if split in splits:
-            found[subset] = Split(f"{name} ({split})", splits[split], data.text_key)
+            found[subset] = Split(f"{name} ({split})", splits[split], text_key)
         elif required:
             hint = did_you_mean_split(split, splits)
             raise UserError(
@@ -93,9 +108,6 @@ def open_splits(data: HubStream, split: str, *, required: bool = True) -> dict[s
 @functools.lru_cache(maxsize=256)
 def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
     """Returns the splits of a dataset, as the `datasets` library streams them."""
-    from mtf.data.hub_access import import_datasets, no_hub_hint
-    from mtf.prompts.extras import import_extra
-    from mtf.tasks.sources import hub_name
 
     files = json.loads(data_files)
     purpose = f"streaming {dataset}"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from mtf.data.remote import is_remote, local_copy
 from mtf.errors import UserError, did_you_mean
+from mtf.text.remote import is_remote, local_copy
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor

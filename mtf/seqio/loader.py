@@ -2,7 +2,7 @@
 
 Everything is rendered, tokenised, mixed and packed by SeqIO's pipeline, or read from SeqIO's caches
 (`use_cached`). It is deterministic, so a place in it is the number of batches that were drawn; to
-return to one, the pipeline runs again up to there. The token cache (`mtf.data.cache_loader`) has
+return to one, the pipeline runs again up to there. The token cache (`mtf.cache.loader`) has
 neither that cost nor TensorFlow's.
 """
 
@@ -34,7 +34,7 @@ def make_train_iterator(
     num_shards: int = 1,
     prefetch: int = 2,
 ) -> BatchIterator:
-    """See `mtf.data.loader.make_train_iterator`.
+    """See `mtf.loaders.make_train_iterator`.
 
     Each process reads its own part of the rows of each dataset (or, of caches that have as many
     files, its own files).
@@ -70,7 +70,7 @@ def make_dataset(
     """Returns SeqIO's own rows without end, as T5X trains on them.
 
     Args:
-      provider: a mixture or a task of `mtf.tasks.seqio_tasks`.
+      provider: a mixture or a task of `mtf.seqio.tasks`.
       data: its other settings.
       shard_id, num_shards: which part of the data.
     """
@@ -92,7 +92,7 @@ def make_dataset(
 def make_evaluations(
     data: TaskMixture, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
-    """See `mtf.data.loader.make_evaluations`: `eval_split` of the tasks that have it."""
+    """See `mtf.loaders.make_evaluations`: `eval_split` of the tasks that have it."""
     rows = shard_rows(batch_size, shard_id, num_shards)
     if data.eval_split is None:
         return {}
@@ -104,7 +104,7 @@ def make_evaluations(
 
 
 def sample_examples(data: TaskMixture, n: int) -> list[Example]:
-    """See `mtf.data.loader.sample_examples`: of `eval_split`, else of `split`."""
+    """See `mtf.loaders.sample_examples`: of `eval_split`, else of `split`."""
     provider, _ = _open(data)
     for split in (data.eval_split, data.split):
         if split is not None and _tasks_with(provider, split):
@@ -113,7 +113,7 @@ def sample_examples(data: TaskMixture, n: int) -> list[Example]:
 
 
 def provenance(data: TaskMixture) -> dict[str, Any]:
-    """See `mtf.data.loader.provenance`."""
+    """See `mtf.loaders.provenance`."""
     fingerprint = _open(data)[1]
     return {
         "mixture": data.mixture_or_task_name,
@@ -158,7 +158,7 @@ class _TrainIterator:
 
 
 def _import_seqio() -> Any:
-    from mtf.tasks.seqio_registry import import_seqio
+    from mtf.seqio.registry import import_seqio
 
     module = import_seqio()
     import tensorflow as tf
@@ -171,7 +171,7 @@ def _import_seqio() -> Any:
 def _open(data: TaskMixture) -> tuple[seqio.Task | seqio.Mixture, str]:
     """Returns what is trained on, and the hash of it."""
     seqio = _import_seqio()
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
 
     name = data.mixture_or_task_name
     built = seqio_tasks.build(name, data.vocabulary, data.data_dir, data.templates)

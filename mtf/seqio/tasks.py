@@ -1,6 +1,6 @@
 """Our tasks as SeqIO's: sources, preprocessors, mixtures. Needs the extra `seqio`.
 
-`mtf.tasks.seqio_registry` is where to enter.
+`mtf.seqio.registry` is where to enter.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import seqio
 import tensorflow as tf
 
 from mtf.data import denoising
-from mtf.data.objectives import Objective
 from mtf.data.randomness import Purpose, permutation, random_bits
-from mtf.data.vocabularies import (
+from mtf.errors import UserError
+from mtf.sources.datasets import MissingDatasetError, Rows, open_split
+from mtf.tasks.mixtures import mixture
+from mtf.tasks.objectives import Objective
+from mtf.tasks.prompts.templates import Templates, load_templates
+from mtf.tasks.t0 import MAX_EXAMPLES_PER_DATASET
+from mtf.tasks.task import Task
+from mtf.tasks.text import TextTask
+from mtf.text.vocabularies import (
     RELEASED_MODELS,
     ByteVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
 )
-from mtf.errors import UserError
-from mtf.prompts.templates import Templates, load_templates
-from mtf.tasks.mixtures import mixture
-from mtf.tasks.sources import MissingDatasetError, Rows, open_split
-from mtf.tasks.t0 import MAX_EXAMPLES_PER_DATASET
-from mtf.tasks.task import Task
-from mtf.tasks.text import TextTask
 
 MT5_PREFIX = "mt5_"
 # Rows of a source that are one part of it for SeqIO's Beam cacher, and parts at most.
@@ -43,7 +43,7 @@ class OpenDatasets:
     """Splits of datasets, each opened once, for all tasks that use it."""
 
     def __init__(self, data_dir: str | os.PathLike[str] | None):
-        """`data_dir` as in `mtf.tasks.sources.open_split`; nothing is opened yet."""
+        """`data_dir` as in `mtf.sources.datasets.open_split`; nothing is opened yet."""
         self._data_dir = data_dir
         self._opened: dict[tuple[str, str | None, str], Rows | MissingDatasetError] = {}
 

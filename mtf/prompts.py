@@ -16,11 +16,11 @@ from itertools import islice
 from typing import Any
 
 from mtf.errors import UserError, did_you_mean
-from mtf.prompts.fetch import fetch
-from mtf.prompts.templates import Template, Templates, load_templates
+from mtf.sources.datasets import mirror_splits, open_split
 from mtf.tasks.mixtures import list_tasks, prompted_task
 from mtf.tasks.prompted import PromptedTask, task_name
-from mtf.tasks.sources import mirror_splits, open_split
+from mtf.tasks.prompts.fetch import fetch
+from mtf.tasks.prompts.templates import Template, Templates, load_templates
 from mtf.tasks.task import Task
 
 _EPILOG = """\

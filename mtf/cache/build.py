@@ -24,12 +24,13 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from mtf.data.cache.format import (
+from mtf.cache.format import (
     INCOMPLETE,
     CacheInfo,
     MixtureInfo,
+    ShardFormat,
     SplitInfo,
     TaskInfo,
     feature_dtypes,
@@ -37,20 +38,20 @@ from mtf.data.cache.format import (
     read_json,
     write_json,
 )
-from mtf.data.cache.writer import (
+from mtf.cache.writer import (
+    ArrayRecordFormat,
     ShardWork,
     open_rows,
-    shard_format,
     start_worker,
     write_shard,
     write_shard_in_worker,
 )
-from mtf.data.vocabularies import SentencePieceVocabulary, Vocabulary
 from mtf.errors import UserError, did_you_mean
+from mtf.text.vocabularies import SentencePieceVocabulary, Vocabulary
 from mtf.writing import LOCK_FILE
 
 if TYPE_CHECKING:
-    from mtf.tasks.sources import MissingDatasetError
+    from mtf.sources.datasets import MissingDatasetError
 
 ROWS_PER_SHARD = 131_072
 _POLL_SECONDS = 0.5
@@ -67,12 +68,12 @@ class Settings:
     Attributes:
       cache_dir: where.
       vocabulary: for all features.
-      format: "array_record" or "seqio".
+      format: of the shards.
       splits: of each task; None: train and, where the dataset has it, validation, and only
         validation of tasks that are ranked.
       seed: of the templates' random choices.
       num_shards: files of a split; None: one for each 131,072 rows.
-      data_dir: the mirror of the datasets; None: as `mtf.tasks.sources` has it.
+      data_dir: the mirror of the datasets; None: as `mtf.sources.datasets` has it.
       only: patterns of task names; None: all.
       skip_missing: leave out tasks whose dataset is missing.
       max_rows: of every split; None: all.
@@ -80,7 +81,7 @@ class Settings:
 
     cache_dir: Path
     vocabulary: Vocabulary
-    format: Literal["array_record", "seqio"] = "array_record"
+    format: ShardFormat = field(default_factory=ArrayRecordFormat)
     splits: tuple[str, ...] | None = None
     seed: int = 0
     num_shards: int | None = None
@@ -235,7 +236,7 @@ def cache_info(settings: Settings) -> CacheInfo:
     vocabulary = settings.vocabulary
     path = vocabulary.path if isinstance(vocabulary, SentencePieceVocabulary) else "byt5"
     return CacheInfo(
-        format=settings.format,
+        format=settings.format.name,
         vocabulary=vocabulary.fingerprint(),
         vocabulary_path=path,
         vocab_size=vocabulary.vocab_size,
@@ -350,7 +351,7 @@ def _open_all(tasks: Sequence[Any], settings: Settings) -> dict[Source, int | Mi
 
     They are opened side by side: asking the hub for what it does not have takes its time.
     """
-    from mtf.tasks.sources import ENVIRONMENT_VARIABLE, MissingDatasetError
+    from mtf.sources.datasets import ENVIRONMENT_VARIABLE, MissingDatasetError
 
     root = settings.data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     sources: dict[Source, None] = {}
@@ -441,7 +442,7 @@ def _finish_task(plan: Plan, name: str) -> None:
             split = info.splits.setdefault(work.split, SplitInfo())
             split.add(read_json(work.done_path, SplitInfo))
     write_json(folder / "info.json", info)
-    shard_format(plan.settings.format).finish(folder, info)
+    plan.settings.format.finish(folder, info)
     for work in plan.works:
         if work.info is info:
             work.done_path.unlink()

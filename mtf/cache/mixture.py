@@ -18,16 +18,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mtf.data.cache.format import TaskInfo
-from mtf.data.cache.reader import Cache, SplitReader
+from mtf.cache.format import TaskInfo
+from mtf.cache.reader import Cache, SplitReader
 from mtf.data.config import TaskMixture, Text
 from mtf.data.examples import Cursor, DocumentSource, Example, ExampleSource, Order
 from mtf.data.mixing import BLOCK_UNITS, Mixing
-from mtf.data.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
 from mtf.data.randomness import Purpose, permutation, random_bits
 from mtf.data.row_streams import all_examples
-from mtf.data.vocabularies import SentencePieceVocabulary
 from mtf.errors import UserError, did_you_mean_split
+from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
+from mtf.text.vocabularies import SentencePieceVocabulary
 
 MAX_EXAMPLES_PER_TASK = 500_000
 # Units that are read at once, for all rows of the process together: so each file is asked for

@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 from types import ModuleType
 
-from mtf.data.vocabularies import Vocabulary
 from mtf.errors import UserError
-from mtf.prompts.templates import Templates
+from mtf.tasks.prompts.templates import Templates
+from mtf.text.vocabularies import Vocabulary
 
 # Name of what was registered here → what it is: vocabulary, mirror, definition.
 _REGISTERED: dict[str, str] = {}
@@ -36,15 +36,15 @@ def register(
     Args:
       name: a name that `mtf.tasks.mixtures.mixture` knows.
       vocabulary: None: the original's, which is read from `gs://t5-data/vocabs/`.
-      data_dir: a local mirror of the datasets; None: as `mtf.tasks.sources.open_split` has it.
-      templates: promptsource's, or where they are; None: as `mtf.prompts.templates` finds them.
+      data_dir: a local mirror of the datasets; None: as `mtf.sources.datasets.open_split` has it.
+      templates: promptsource's, or where they are; None: as `load_templates` finds them.
 
     Raises:
       UserError: there is no such mixture; SeqIO is not installed; or a name is already taken, by
         another library or with another vocabulary or other templates.
     """
     seqio = import_seqio()
-    from mtf.tasks import seqio_tasks
+    from mtf.seqio import tasks as seqio_tasks
 
     provider, used, fingerprints = seqio_tasks.build(name, vocabulary, data_dir, templates)
     identities = {

@@ -21,7 +21,8 @@ from mtf.errors import UserError
 from mtf.writing import free_space, locked, write_failure
 
 if TYPE_CHECKING:
-    from mtf.data.cache.build import Plan, Progress
+    from mtf.cache.build import Plan, Progress
+    from mtf.cache.format import ShardFormat
 
 _EPILOG = """\
 examples:
@@ -147,16 +148,16 @@ def _positive(text: str) -> int:
 
 
 def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
-    from mtf.data.cache import build
-    from mtf.prompts.templates import load_templates
+    from mtf.cache import build
     from mtf.tasks.mixtures import mixture
+    from mtf.tasks.prompts.templates import load_templates
 
     templates = load_templates(options.templates) if options.templates else None
     tasks = mixture(options.mixture, templates)
     settings = build.Settings(
         cache_dir=options.output,
         vocabulary=chosen_vocabulary(options, tasks.vocabulary),
-        format=options.format,
+        format=_shard_format(options.format),
         splits=tuple(options.split) if options.split else None,
         seed=options.seed,
         num_shards=options.num_shards,
@@ -166,11 +167,11 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
         max_rows=options.max_rows,
     )
     if options.runner is not None:
-        from mtf.data.cache import beam
+        from mtf.seqio import beam
 
         return int(beam.run(tasks, settings, options.runner, runner_options))
     if options.from_seqio is not None:
-        from mtf.data.cache import from_seqio
+        from mtf.seqio import from_seqio
 
         plan = from_seqio.make_plan(tasks, settings, options.from_seqio)
     else:
@@ -193,9 +194,19 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
     return 0
 
 
+def _shard_format(name: str) -> ShardFormat:
+    if name == "seqio":
+        from mtf.seqio.cache_format import SeqioFormat
+
+        return SeqioFormat()
+    from mtf.cache.writer import ArrayRecordFormat
+
+    return ArrayRecordFormat()
+
+
 def _say_what_is_left_out(plan: Plan) -> None:
-    from mtf.data.cache.build import NOT_CHOSEN
-    from mtf.data.cache.format import mixture_path
+    from mtf.cache.build import NOT_CHOSEN
+    from mtf.cache.format import mixture_path
 
     absent = {task: reason for task, reason in plan.absent.items() if reason != NOT_CHOSEN}
     reasons = list(dict.fromkeys(absent.values()))
@@ -211,7 +222,7 @@ def _say_what_is_left_out(plan: Plan) -> None:
 
 
 def _print_summary(plan: Plan, seconds: float) -> None:
-    from mtf.data.cache.format import TaskInfo, read_json
+    from mtf.cache.format import TaskInfo, read_json
 
     cache_dir = plan.settings.cache_dir
     infos = [read_json(cache_dir / name / "info.json", TaskInfo) for name in plan.infos]
@@ -280,8 +291,8 @@ class _Display:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from mtf.data.cache.format import INCOMPLETE
-    from mtf.data.cache.reader import Cache, check_files
+    from mtf.cache.format import INCOMPLETE
+    from mtf.cache.reader import Cache, check_files
 
     cache_dir: Path = options.output
     names = list(Cache(cache_dir, options.mixture).mixture(options.mixture).tasks)

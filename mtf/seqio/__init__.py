@@ -1,0 +1,1 @@
+"""All that knows SeqIO, TensorFlow or Beam. Importing this package imports none of them."""

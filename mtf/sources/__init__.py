@@ -1,0 +1,1 @@
+"""Rows from files, local mirrors of datasets and the Hugging Face hub."""
