@@ -36,8 +36,8 @@ from mtf.text.vocabularies import ByteVocabulary
 from mtf.training.metrics import SUMMARY_METRICS
 from mtf.training.train_state import TrainState
 from tests import small
+from tests.cache import helpers
 from tests.conftest import SHARED, needs_shared
-from tests.data.cache import helpers
 
 LAST_STEP = 60
 COLOURS = ("red", "blue", "green")

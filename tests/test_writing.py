@@ -29,7 +29,7 @@ from mtf.errors import UserError
 from mtf.training.train_state import TrainState
 from mtf.writing import LOCK_FILE, locked, write_failure
 from tests import small
-from tests.data.cache.helpers import mixture, settings
+from tests.cache.helpers import mixture, settings
 from tests.small import ROOT, environment_variables
 from tests.stress import disk_full
 

@@ -21,7 +21,7 @@ from mtf.tasks.objectives import PrefixLM, SpanCorruption
 from mtf.text.vocabularies import SentencePieceVocabulary
 from tests.conftest import SHARED, needs_shared
 from tests.data.helpers import BYTES, restore, write
-from tests.data.test_loader import assert_same, examples_of_row, take
+from tests.test_loaders import assert_same, examples_of_row, take
 
 SIZES = {"en": 1100, "ro": 111, "sw": 12}
 # What is trained on: a tenth is held out, but at most ten documents of each.

@@ -8,8 +8,8 @@ import pytest
 
 from mtf.data.__main__ import main
 from mtf.tasks.objectives import SpanCorruption
+from tests.cache.helpers import NAME, mixture, text_task, write_cache
 from tests.conftest import SHARED, needs_shared
-from tests.data.cache.helpers import NAME, mixture, text_task, write_cache
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from mtf.sources import hub_stream as hub
 from mtf.tasks.objectives import PrefixLM, SpanCorruption
 from mtf.text.vocabularies import SentencePieceVocabulary
 from tests.data.helpers import BYTES
-from tests.data.test_loader import assert_same, examples_of_row, take
+from tests.test_loaders import assert_same, examples_of_row, take
 
 pytest.importorskip("datasets")
 

@@ -25,8 +25,8 @@ from mtf.jobs import Infer
 from mtf.tasks import mixtures
 from mtf.tasks.mixtures import Mixture
 from tests import small
+from tests.cache.helpers import FRUIT, write_mirror
 from tests.conftest import SHARED, needs_shared
-from tests.data.cache.helpers import FRUIT, write_mirror
 from tests.decoding import reference
 from tests.inference import models
 

@@ -32,7 +32,7 @@ from mtf.tasks.mixtures import (
 from mtf.tasks.prompts.templates import Templates, load_templates
 from mtf.tasks.t0 import datasets
 from tests.conftest import SHARED, needs_shared
-from tests.prompts.helpers import YAML
+from tests.tasks.prompts.helpers import YAML
 
 ARCHIVE = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
 GOLDEN = Path(__file__).with_name("golden_mixtures.tsv")

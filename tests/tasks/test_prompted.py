@@ -8,7 +8,7 @@ import pytest
 
 from mtf.errors import UserError
 from mtf.tasks.prompted import PromptedTask, task_name
-from tests.prompts.helpers import template
+from tests.tasks.prompts.helpers import template
 
 FRUIT = template("Is {{ x }} a fruit? ||| {{ answer_choices[label] }}", "no ||| yes")
 ROWS = [{"x": "an apple", "label": 1}, {"x": "a stone", "label": 0}]

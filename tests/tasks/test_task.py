@@ -16,7 +16,7 @@ from mtf.tasks.prompts import render
 from mtf.tasks.task import Task
 from mtf.tasks.text import text_tasks
 from mtf.tasks.translation import translation_tasks
-from tests.prompts.helpers import template
+from tests.tasks.prompts.helpers import template
 
 FRUIT = template("Is {{ x }} a fruit? ||| {{ answer_choices[label] }}", "no ||| yes")
 PROMPTED = PromptedTask(name="food_fruit", dataset="food", subset=None, template=FRUIT)

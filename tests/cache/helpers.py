@@ -15,7 +15,7 @@ from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.task import Task
 from mtf.tasks.text import TextTask
 from mtf.text.vocabularies import ByteVocabulary
-from tests.prompts.helpers import template
+from tests.tasks.prompts.helpers import template
 
 NUM_FRUIT, NUM_SUMS, NUM_TEXTS = 230, 90, 60
 NAME = "small_mixture"

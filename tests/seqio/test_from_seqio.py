@@ -21,8 +21,8 @@ from mtf.tasks.objectives import SpanCorruption
 from mtf.tasks.task import Task
 from mtf.tasks.translation import TranslationTask
 from mtf.text.vocabularies import ByteVocabulary
-from tests.data.cache.helpers import FRUIT, SUMS, mixture, settings, text_task
-from tests.data.cache.test_tfrecord import write
+from tests.cache.helpers import FRUIT, SUMS, mixture, settings, text_task
+from tests.seqio.test_tfrecord import write
 
 TEXTS = [(f"Is it {i}?", "yes" if i % 3 else "no") for i in range(150)]
 

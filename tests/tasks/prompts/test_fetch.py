@@ -12,7 +12,7 @@ from mtf.errors import UserError
 from mtf.tasks.prompts import fetch as module
 from mtf.tasks.prompts.fetch import fetch
 from mtf.tasks.prompts.templates import cached_archive, load_templates
-from tests.prompts.helpers import YAML, write_archive
+from tests.tasks.prompts.helpers import YAML, write_archive
 
 SDIST = "promptsource-0.2.3.tar.gz"
 

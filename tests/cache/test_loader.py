@@ -26,7 +26,7 @@ from mtf.errors import UserError
 from mtf.seqio.cache_format import SeqioFormat
 from mtf.tasks.objectives import PrefixLM, SpanCorruption
 from mtf.text.vocabularies import ByteVocabulary
-from tests.data.cache.helpers import (
+from tests.cache.helpers import (
     FRUIT,
     NAME,
     NUM_FRUIT,

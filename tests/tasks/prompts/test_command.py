@@ -12,7 +12,7 @@ import pytest
 
 from mtf.__main__ import main as mtf
 from mtf.prompts import main
-from tests.prompts.helpers import YAML, write_tree
+from tests.tasks.prompts.helpers import YAML, write_tree
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from mtf.sources import datasets as sources
 from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.task import Task
 from mtf.text.vocabularies import ByteVocabulary
-from tests.conftest import SHARED, needs_shared
-from tests.data.cache.helpers import (
+from tests.cache.helpers import (
     FRUIT,
     NAME,
     NOT_THERE,
@@ -38,6 +37,7 @@ from tests.data.cache.helpers import (
     sum_rows,
     write_cache,
 )
+from tests.conftest import SHARED, needs_shared
 
 BYTES = ByteVocabulary()
 

@@ -13,7 +13,7 @@ from mtf.errors import UserError
 from mtf.tasks.prompts import templates as module
 from mtf.tasks.prompts.templates import Metadata, Template, Templates, fingerprint, load_templates
 from tests.conftest import SHARED, needs_shared
-from tests.prompts.helpers import YAML, write_archive, write_tree
+from tests.tasks.prompts.helpers import YAML, write_archive, write_tree
 
 ARCHIVE = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
 

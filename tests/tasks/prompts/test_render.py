@@ -9,7 +9,7 @@ import pytest
 
 from mtf.errors import UserError
 from mtf.tasks.prompts.render import Rendered, fixed_answer_choices, render
-from tests.prompts.helpers import template
+from tests.tasks.prompts.helpers import template
 
 
 def text(jinja: str, choices: str | None = None, key: str = "0", **row: object) -> str | None:
