@@ -27,10 +27,10 @@ import numpy as np
 from mtf import cache
 from mtf.cache import loader as cache_loader
 from mtf.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
-from mtf.cache.reader import Cache
-from mtf.data.config import TaskMixture
-from mtf.data.packing import Batch
+from mtf.cache.reader import TokenCache
+from mtf.data.packing import HostBatch
 from mtf.data.row_streams import shard_rows
+from mtf.data.settings import TaskMixtureConfig
 from mtf.seqio import loader as seqio_loader
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
             raise SystemExit(2)
         print(f"cache {name} written in {time.perf_counter() - start:.1f} s\n")
     vocabulary = SentencePieceVocabulary(str(args.vocabulary)) if args.vocabulary else None
-    data = TaskMixture(
+    data = TaskMixtureConfig(
         mixture_or_task_name=args.mixture,
         vocabulary=vocabulary or ByteVocabulary(),
         task_feature_lengths={"inputs": args.inputs_length, "targets": args.targets_length},
@@ -120,12 +120,14 @@ def write_synthetic(root: Path, num_rows: int) -> Path:
     return root
 
 
-def cached_batches(data: TaskMixture) -> Iterator[Batch]:
+def cached_batches(data: TaskMixtureConfig) -> Iterator[HostBatch]:
     """Returns the token cache's batches."""
     return iter(cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE))
 
 
-def seqio_batches(data: TaskMixture, cache_dir: Path | None) -> Iterator[Mapping[str, np.ndarray]]:
+def seqio_batches(
+    data: TaskMixtureConfig, cache_dir: Path | None
+) -> Iterator[Mapping[str, np.ndarray]]:
     """Returns SeqIO's batches of the tasks that the token cache has, at the same rates."""
     import seqio
 
@@ -133,7 +135,7 @@ def seqio_batches(data: TaskMixture, cache_dir: Path | None) -> Iterator[Mapping
 
     assert data.cache_dir is not None
     rates = (
-        Cache(Path(data.cache_dir), data.mixture_or_task_name)
+        TokenCache(Path(data.cache_dir), data.mixture_or_task_name)
         .mixture(data.mixture_or_task_name)
         .tasks
     )
@@ -146,7 +148,7 @@ def seqio_batches(data: TaskMixture, cache_dir: Path | None) -> Iterator[Mapping
     )
     seqio.set_global_cache_dirs([str(cache_dir)] if cache_dir else [])
     settings = {**vars(data), "use_cached": cache_dir is not None, "loader": "seqio"}
-    dataset = seqio_loader.make_dataset(provider, TaskMixture(**settings))
+    dataset = seqio_loader.make_dataset(provider, TaskMixtureConfig(**settings))
     batches: Iterator[Mapping[str, np.ndarray]]
     batches = dataset.batch(BATCH_SIZE).prefetch(2).as_numpy_iterator()
     return batches
@@ -193,9 +195,9 @@ def print_fill(name: str | None, fill: np.ndarray) -> None:
     print(f"{fill[0]:8.1%}{fill[1]:8.1%}{max(fill):8.1%}")
 
 
-def sequential_fill(data: TaskMixture) -> np.ndarray:
+def sequential_fill(data: TaskMixtureConfig) -> np.ndarray:
     """Returns how full rows are where each takes the next examples as long as they fit."""
-    unpacked = TaskMixture(**{**vars(data), "pack": False})
+    unpacked = TaskMixtureConfig(**{**vars(data), "pack": False})
     limits = np.array([data.task_feature_lengths[name] for name in ("inputs", "targets")])
     used, total, num_rows = np.zeros(2), np.zeros(2), 1
     batches = cache_loader.make_train_iterator(unpacked, batch_size=BATCH_SIZE)
@@ -233,7 +235,7 @@ def ten_million_examples(cache_dir: Path, large: Path, mixture: str) -> Path:
     return large
 
 
-def resume_seconds(data: TaskMixture, repeats: int) -> tuple[float, float]:
+def resume_seconds(data: TaskMixtureConfig, repeats: int) -> tuple[float, float]:
     """Returns how long it takes to open the token cache in its middle, and until a first batch."""
     batches = cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE)
     state = batches.get_state()

@@ -132,8 +132,8 @@ def mtf_runs(args: argparse.Namespace) -> tuple[dict[str, Callable[[], None]], s
     import numpy as np
 
     from mtf import builders
-    from mtf.decoding.config import Decoding
     from mtf.decoding.generate import generate
+    from mtf.decoding.settings import DecodingConfig
     from mtf.models import t5
 
     args.scan_layers = False
@@ -143,7 +143,7 @@ def mtf_runs(args: argparse.Namespace) -> tuple[dict[str, Callable[[], None]], s
     params = jax.jit(t5.init_params, static_argnums=0)(network, jax.random.PRNGKey(0))
     tokens = inputs(args).astype(np.int32)
 
-    def decode(decoding: Decoding) -> Callable[[], None]:
+    def decode(decoding: DecodingConfig) -> Callable[[], None]:
         return lambda: jax.block_until_ready(
             generate(network, params, tokens, decoding, eos_id=-1).tokens
         )
@@ -151,8 +151,8 @@ def mtf_runs(args: argparse.Namespace) -> tuple[dict[str, Callable[[], None]], s
     length = args.targets_length
     runs = {
         "training step": step,
-        "mtf greedy": decode(Decoding(max_length=length)),
-        "mtf beam 4": decode(Decoding(method="beam", max_length=length)),
+        "mtf greedy": decode(DecodingConfig(max_length=length)),
+        "mtf beam 4": decode(DecodingConfig(method="beam", max_length=length)),
     }
     return runs, f"jax {version('jax')}"
 

@@ -160,8 +160,8 @@ def prepare(models: Path) -> None:
 
     import recipes
     from mtf import config, convert
-    from mtf.checkpoints.config import SaveCheckpointConfig
     from mtf.checkpoints.manager import CheckpointManager
+    from mtf.checkpoints.settings import SaveCheckpointConfig
     from mtf.models import t5
     from mtf.training.train_state import TrainState
 
@@ -226,11 +226,11 @@ def synthetic(args: argparse.Namespace, name: str) -> Examples:
 
 def real(args: argparse.Namespace, name: str) -> Examples:
     """The first validation rows of a prompt."""
-    from mtf.data.config import TaskMixture
+    from mtf.data.settings import TaskMixtureConfig
     from mtf.evaluation.rank_data import rank_tasks
     from mtf.text.vocabularies import SentencePieceVocabulary
 
-    data = TaskMixture(
+    data = TaskMixtureConfig(
         vocabulary=SentencePieceVocabulary(args.vocabulary),
         task_feature_lengths={"inputs": 1024, "targets": 256},
         mixture_or_task_name=TASKS[name][0],
@@ -258,7 +258,7 @@ def mtf_scorer(args: argparse.Namespace) -> tuple[Scorer, dict[str, Any]]:
         loaded.model,
         loaded.params,
         loaded.vocabulary,
-        loaded.partitioning,
+        loaded.partitioner,
         batch_size=args.batch_size,
     )
 

@@ -194,8 +194,8 @@ def mtf_step(args: argparse.Namespace) -> tuple[Callable[[], None], dict[str, An
 
     from mtf import builders
     from mtf.models.t5 import num_parameters
-    from mtf.partitioning.config import PjitPartitioner
-    from mtf.partitioning.mesh import Partitioning
+    from mtf.partitioning.mesh import PjitPartitioner
+    from mtf.partitioning.settings import PartitionerConfig
     from mtf.training.trainer import Trainer
 
     model = fdl.build(builders.model.t5_1_1("small", dropout_rate=0.0, dtype="float32"))
@@ -206,8 +206,8 @@ def mtf_step(args: argparse.Namespace) -> tuple[Callable[[], None], dict[str, An
     optimizer = fdl.build(
         builders.optimizer.adamw(builders.schedule.constant(1e-4), weight_decay_rate=0.01)
     )
-    partitioning = Partitioning.create(PjitPartitioner())
-    trainer = Trainer(model, optimizer, partitioning)
+    partitioner = PjitPartitioner.create(PartitionerConfig())
+    trainer = Trainer(model, optimizer, partitioner)
     state = trainer.init_state()
     data = batches(args)
 
@@ -219,7 +219,7 @@ def mtf_step(args: argparse.Namespace) -> tuple[Callable[[], None], dict[str, An
             "decoder_target_tokens": targets.astype(np.int32),
             "decoder_loss_weights": np.ones_like(targets, np.int32),
         }
-        return partitioning.global_batch(local, args.batch_size)
+        return partitioner.global_batch(local, args.batch_size)
 
     def step() -> None:
         nonlocal state

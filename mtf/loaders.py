@@ -6,21 +6,18 @@ used is imported.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from mtf.data.config import Data, HubStream, TaskMixture, TextCorpora, TextFiles
 from mtf.data.examples import Example
-from mtf.data.packing import Batch
+from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator
-
-_MODULES = {TextFiles: "text_loader", TextCorpora: "text_loader", HubStream: "stream_loader"}
+from mtf.data.settings import AnyData, HubStreamConfig, TaskMixtureConfig
 
 
 def make_train_iterator(
-    data: Data,
+    data: AnyData,
     *,
     batch_size: int,
     shard_id: int = 0,
@@ -46,31 +43,44 @@ def make_train_iterator(
 
 
 def make_evaluations(
-    data: Data, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[Batch]]]:
+    data: AnyData, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+) -> dict[str, Callable[[], Iterator[HostBatch]]]:
     """Returns what `data` is evaluated on: by name, its batches, the same ones at every call.
 
     No example is lost: the last batch is filled up with padding rows, whose loss weights are 0.
     Arguments as for `make_train_iterator`.
     """
-    evaluations: dict[str, Callable[[], Iterator[Batch]]] = _module(data).make_evaluations(
+    evaluations: dict[str, Callable[[], Iterator[HostBatch]]] = _module(data).make_evaluations(
         data, batch_size=batch_size, shard_id=shard_id, num_shards=num_shards
     )
     return evaluations
 
 
-def sample_examples(data: Data, n: int) -> list[Example]:
+def sample_examples(data: AnyData, n: int) -> list[Example]:
     """Returns up to `n` examples that are evaluated on, not packed, to be looked at."""
     examples: list[Example] = _module(data).sample_examples(data, n)
     return examples
 
 
-def provenance(data: Data) -> dict[str, Any]:
+def provenance(data: AnyData) -> dict[str, Any]:
     """Returns what tells this data from other data: hashes and counts, fit for JSON."""
     found: dict[str, Any] = _module(data).provenance(data)
     return found
 
 
-def _module(data: Data) -> ModuleType:
-    name = f"{data.loader}_loader" if isinstance(data, TaskMixture) else _MODULES[type(data)]
-    return importlib.import_module(f"mtf.data.{name}")
+def _module(data: AnyData) -> ModuleType:
+    if isinstance(data, TaskMixtureConfig):
+        if data.loader == "seqio":
+            from mtf.seqio import loader as seqio_loader
+
+            return seqio_loader
+        from mtf.cache import loader as cache_loader
+
+        return cache_loader
+    if isinstance(data, HubStreamConfig):
+        from mtf.data import stream_loader
+
+        return stream_loader
+    from mtf.data import text_loader
+
+    return text_loader

@@ -18,7 +18,7 @@ from conversion.errors import ConversionError
 from conversion.tokenizer import Bytes
 from mtf.inference.loading import network_config
 from mtf.models import t5
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 TOLERANCE = 1e-4

@@ -226,7 +226,7 @@ def mt5_lm_adapt(
     """
     start = f"mt5_{size}"
     words = builders.vocabulary.mt5(vocabulary)
-    data: builders.job.Data
+    data: builders.job.AnyDataConfig
     if files is None:
         data = builders.data.hub_stream(
             words,

@@ -186,7 +186,7 @@ def _pretrain(
         train_steps += restore.step
         if not restore.step:  # The steps of the start count all the same.
             schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[start]
-    data: builders.job.Data
+    data: builders.job.AnyDataConfig
     if files is None:
         data = builders.data.hub_stream(
             vocabulary,

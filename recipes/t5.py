@@ -173,7 +173,7 @@ def t5_1_1_finetune(
     """
     start = f"t5_1_1_{size}"
     words = builders.vocabulary.t5(vocabulary)
-    data: builders.job.Data
+    data: builders.job.AnyDataConfig
     if mixture is None:
         data = builders.data.text_files(
             words, files=files, inputs_length=inputs_length, targets_length=targets_length
@@ -235,7 +235,7 @@ def _model(size: str, dropout_rate: float) -> fdl.Config:
 
 def _c4(
     vocabulary: fdl.Config, files: str | tuple[str, ...] | None, cache_dir: str | None
-) -> builders.job.Data:
+) -> builders.job.AnyDataConfig:
     if files is not None:
         return builders.data.text_files(
             vocabulary, files=files, inputs_length=512, targets_length=114

@@ -64,7 +64,7 @@ def _arguments(text: str = "text.txt", **settings: Any) -> list[str]:
 def _restoring(path: Path | str, **settings: Any) -> dict[str, str]:
     """Settings that start from a checkpoint."""
     values = "".join(f", {name}={value!r}" for name, value in settings.items())
-    restore = "@mtf.checkpoints.config.RestoreCheckpointConfig"
+    restore = "@mtf.checkpoints.settings.RestoreCheckpointConfig"
     return {"checkpoint__restore": f"{restore}(path={str(path)!r}{values})"}
 
 

@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 
 import recipes
-from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager
+from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.config import apply_overrides, build, resolve
-from mtf.data.config import TextFiles
 from mtf.data.examples import Example
-from mtf.decoding.config import Decoding
+from mtf.data.settings import TextFilesConfig
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
-from mtf.evaluation.config import InferEval
 from mtf.evaluation.infer_eval import HeldOut, InferenceEvaluator, compare, find_held_out
+from mtf.evaluation.settings import InferEvalConfig
 from mtf.inference.predictor import Generation
 from mtf.jobs import train_run
 from mtf.run import main
@@ -155,11 +155,11 @@ class _Scripted:
 
     def __init__(self, answers: dict[str, str]) -> None:
         self.params: Any = None
-        self.decoding: Decoding | None = None
+        self.decoding: DecodingConfig | None = None
         self._answers = answers
 
     def generate(
-        self, inputs: Iterable[list[int]], decoding: Decoding, on_progress: Any = None
+        self, inputs: Iterable[list[int]], decoding: DecodingConfig, on_progress: Any = None
     ) -> Iterator[list[Generation]]:
         self.decoding = decoding
         for ids in inputs:
@@ -181,7 +181,7 @@ def test_each_task_is_compared_with_its_own_targets() -> None:
         HeldOut("first", [_example("a", "one 1"), _example("b", "one 1")], ("accuracy",)),
         HeldOut("second", [_example("c", "three 1"), _example("d", "5 1")], ("accuracy", "squad")),
     ]
-    decoding = Decoding(max_length=8)
+    decoding = DecodingConfig(max_length=8)
     evaluator = InferenceEvaluator(held_out, lambda _: predictor, BYTES, decoding, 5)  # type: ignore[arg-type,return-value]
     assert evaluator.names == ("first", "second")
     assert evaluator.evaluate(1) == {  # type: ignore[arg-type]
@@ -201,13 +201,13 @@ def test_texts_are_decoded_as_t5x_decodes_them(
     config = recipes.quickstart()
     config.data.files = str(write_pairs(tmp_path))
     config.data.task_feature_lengths = {"inputs": 32, "targets": 10}
-    config.evaluator = fdl.Config(InferEval, num_examples=4)
+    config.evaluator = fdl.Config(InferEvalConfig, num_examples=4)
     predictor = _Scripted({f"{n} {colour}": colour for n in range(7) for colour in COLOURS})
     monkeypatch.setattr(train_run, "make_predictor", lambda *_: predictor)
-    evaluator = train_run.make_evaluator(fdl.build(config), partitioning=None)  # type: ignore[arg-type]
+    evaluator = train_run.make_evaluator(fdl.build(config), partitioner=None)  # type: ignore[arg-type]
     assert evaluator is not None
     evaluator.evaluate(1)  # type: ignore[arg-type]
-    assert predictor.decoding == Decoding("beam", 10, num_beams=1, length_penalty=0.6)
+    assert predictor.decoding == DecodingConfig("beam", 10, num_beams=1, length_penalty=0.6)
 
 
 def test_scores_of_one_name_have_their_metric_before_it() -> None:
@@ -224,7 +224,7 @@ def test_the_tasks_of_a_mixture_are_evaluated_one_by_one(tmp_path: Path) -> None
     cache = helpers.write_cache(tmp_path)
     # The fruit task's targets do not fit into those of training; the sums have no validation.
     data = helpers.data(cache, task_feature_lengths={"inputs": 64, "targets": 2})
-    (found,) = find_held_out(data, InferEval(num_examples=7))
+    (found,) = find_held_out(data, InferEvalConfig(num_examples=7))
     assert (found.name, found.metrics) == ("food_fruit", ("accuracy",))
     texts = [(BYTES.decode(e.inputs), BYTES.decode(e.targets)) for e in found.examples]
     rows = [
@@ -233,7 +233,7 @@ def test_the_tasks_of_a_mixture_are_evaluated_one_by_one(tmp_path: Path) -> None
     ]
     assert len(set(texts)) == 7
     assert set(texts) <= set(rows)
-    (all_of_them,) = find_held_out(data, InferEval(num_examples=None))
+    (all_of_them,) = find_held_out(data, InferEvalConfig(num_examples=None))
     assert len(all_of_them.examples) == 20
 
 
@@ -247,7 +247,7 @@ def test_classes_are_the_answer_choices_of_the_task(
     task = mixture("super_glue_cb_can_we_infer")
     data_dir = str(SHARED / "data" / "datasets")
     cache = helpers.write_cache(tmp_path, task, data_dir=data_dir, splits=("validation",))
-    (found,) = find_held_out(helpers.data(cache, mixture_or_task_name=task.name), InferEval())
+    (found,) = find_held_out(helpers.data(cache, mixture_or_task_name=task.name), InferEvalConfig())
     # CommitmentBank's classes: entailment, contradiction, neutral.
     assert [found.postprocess(text) for text in ("Yes", "No", "Maybe", "no")] == [0, 1, 2, -1]
     targets = ["Yes", "No", "No", "Maybe"]
@@ -259,27 +259,27 @@ def test_classes_are_the_answer_choices_of_the_task(
 
 
 MISTAKES = [
-    (InferEval(metrics=("acuracy",)), "no metric 'acuracy'.*Did you mean accuracy"),
-    (InferEval(metrics=("span_squad",)), "span_squad needs more of an example"),
-    (InferEval(tasks=("food_fruits",)), "food_fruits is no task.*Did you mean food_fruit"),
+    (InferEvalConfig(metrics=("acuracy",)), "no metric 'acuracy'.*Did you mean accuracy"),
+    (InferEvalConfig(metrics=("span_squad",)), "span_squad needs more of an example"),
+    (InferEvalConfig(tasks=("food_fruits",)), "food_fruits is no task.*Did you mean food_fruit"),
 ]
 
 
 @pytest.mark.parametrize(("settings", "says"), MISTAKES)
-def test_bad_settings_for_a_mixture(tmp_path: Path, settings: InferEval, says: str) -> None:
+def test_bad_settings_for_a_mixture(tmp_path: Path, settings: InferEvalConfig, says: str) -> None:
     with pytest.raises(UserError, match=says):
         find_held_out(helpers.data(helpers.write_cache(tmp_path)), settings)
 
 
 def test_bad_settings_for_files(tmp_path: Path) -> None:
     lengths = {"inputs": 32, "targets": 16}
-    data = TextFiles(
+    data = TextFilesConfig(
         vocabulary=BYTES, task_feature_lengths=lengths, files=str(write_pairs(tmp_path))
     )
     with pytest.raises(UserError, match="tasks is for data of a mixture"):
-        find_held_out(data, InferEval(tasks=("some",)))
+        find_held_out(data, InferEvalConfig(tasks=("some",)))
     with pytest.raises(UserError, match="f1 does not compare texts"):
-        find_held_out(data, InferEval(metrics=("f1",)))
+        find_held_out(data, InferEvalConfig(metrics=("f1",)))
 
 
 def test_a_library_that_a_metric_needs_is_looked_for_at_the_start(
@@ -289,10 +289,10 @@ def test_a_library_that_a_metric_needs_is_looked_for_at_the_start(
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     lengths = {"inputs": 32, "targets": 16}
     files = str(write_pairs(tmp_path))
-    data = TextFiles(vocabulary=BYTES, task_feature_lengths=lengths, files=files)
-    assert find_held_out(data, InferEval(metrics=("accuracy",)))
+    data = TextFilesConfig(vocabulary=BYTES, task_feature_lengths=lengths, files=files)
+    assert find_held_out(data, InferEvalConfig(metrics=("accuracy",)))
     with pytest.raises(UserError, match=r"bleu needs the package sacrebleu.*mtf-jax\[eval\]"):
-        find_held_out(data, InferEval(metrics=("accuracy", "bleu")))
+        find_held_out(data, InferEvalConfig(metrics=("accuracy", "bleu")))
 
 
 # ------------------------------------------------------------------------------ best checkpoints

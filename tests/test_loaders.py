@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf.data.config import TextFiles
-from mtf.data.packing import Batch
+from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator
+from mtf.data.settings import TextFilesConfig
 from mtf.errors import UserError
 from mtf.loaders import make_evaluations, make_train_iterator, sample_examples
 from mtf.tasks.objectives import PrefixLM, SpanCorruption
@@ -33,11 +33,11 @@ from tests.data.helpers import (
 PAIR_LENGTHS = {"inputs": 64, "targets": 32}
 
 
-def take(iterator: Any, count: int) -> list[Batch]:
+def take(iterator: Any, count: int) -> list[HostBatch]:
     return list(itertools.islice(iterator, count))
 
 
-def assert_same(left: list[Batch], right: list[Batch]) -> None:
+def assert_same(left: list[HostBatch], right: list[HostBatch]) -> None:
     assert len(left) == len(right)
     for a, b in zip(left, right, strict=True):
         assert a.keys() == b.keys()
@@ -45,7 +45,7 @@ def assert_same(left: list[Batch], right: list[Batch]) -> None:
             np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-def examples_of_row(batch: Batch, row: int) -> list[tuple[list[int], list[int]]]:
+def examples_of_row(batch: HostBatch, row: int) -> list[tuple[list[int], list[int]]]:
     """Returns the (inputs, targets) of a row, by its segment ids where it has any."""
     inputs, targets = batch["encoder_input_tokens"][row], batch["decoder_target_tokens"][row]
     if "encoder_segment_ids" not in batch:
@@ -74,8 +74,8 @@ def write_documents(path: Path, num_documents: int) -> str:
 
 
 @pytest.fixture
-def pairs(tmp_path: Path) -> TextFiles:
-    return TextFiles(
+def pairs(tmp_path: Path) -> TextFilesConfig:
+    return TextFilesConfig(
         vocabulary=BYTES,
         task_feature_lengths=PAIR_LENGTHS,
         files=write_pairs(tmp_path / "pairs.tsv", 90),
@@ -84,8 +84,8 @@ def pairs(tmp_path: Path) -> TextFiles:
 
 
 @pytest.fixture
-def documents(tmp_path: Path) -> TextFiles:
-    return TextFiles(
+def documents(tmp_path: Path) -> TextFilesConfig:
+    return TextFilesConfig(
         vocabulary=BYTES,
         task_feature_lengths=LENGTHS_32,
         files=write_documents(tmp_path / "documents.txt", 43),
@@ -95,7 +95,9 @@ def documents(tmp_path: Path) -> TextFiles:
 
 
 @pytest.fixture(params=["documents", "pairs", "unpacked pairs", "unpacked documents"])
-def data(request: pytest.FixtureRequest, documents: TextFiles, pairs: TextFiles) -> TextFiles:
+def data(
+    request: pytest.FixtureRequest, documents: TextFilesConfig, pairs: TextFilesConfig
+) -> TextFilesConfig:
     data = pairs if "pairs" in request.param else documents
     return dataclasses.replace(data, pack="unpacked" not in request.param)
 
@@ -105,7 +107,7 @@ def data(request: pytest.FixtureRequest, documents: TextFiles, pairs: TextFiles)
 
 @pytest.mark.parametrize("num_shards", [1, 2, 4])
 def test_every_pair_is_used_once_an_epoch_and_never_a_held_out_one(
-    pairs: TextFiles, num_shards: int
+    pairs: TextFilesConfig, num_shards: int
 ) -> None:
     data = dataclasses.replace(pairs, pack=False)
     held_out = {pair_number(*map(list, pair)) for pair in sample_examples(data, 100)}
@@ -126,7 +128,7 @@ def test_every_pair_is_used_once_an_epoch_and_never_a_held_out_one(
     assert first != sorted(first)
 
 
-def test_packing_loses_no_pair_and_splits_none(pairs: TextFiles) -> None:
+def test_packing_loses_no_pair_and_splits_none(pairs: TextFilesConfig) -> None:
     batch_size, num_shards = 8, 2
     shards = [
         make_train_iterator(pairs, batch_size=batch_size, shard_id=i, num_shards=num_shards)
@@ -156,7 +158,7 @@ def test_packing_loses_no_pair_and_splits_none(pairs: TextFiles) -> None:
 
 @pytest.mark.parametrize(("batch_size", "num_units"), [(2, 10), (4, 10), (16, 10)])
 def test_every_document_is_used_once_an_epoch(
-    documents: TextFiles, batch_size: int, num_units: int
+    documents: TextFilesConfig, batch_size: int, num_units: int
 ) -> None:
     """39 documents in groups of 4 are 10 units an epoch; row r has units r, r + batch_size, …"""
     data = dataclasses.replace(documents, pack=False)
@@ -199,7 +201,7 @@ def test_every_document_is_used_once_an_epoch(
 @pytest.mark.parametrize("pack", [True, False])
 def test_tiny_files_train(tmp_path: Path, num_lines: int, pack: bool) -> None:
     path = write(tmp_path / "tiny.txt", "\n".join(f"line number {i}" for i in range(num_lines)))
-    data = TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path, pack=pack)
+    data = TextFilesConfig(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path, pack=pack)
     batches = take(make_train_iterator(data, batch_size=16), 5)
     assert all((batch["decoder_loss_weights"].sum(axis=1) > 0).all() for batch in batches)
     assert len(sample_examples(data, 10)) == (num_lines > 1)
@@ -211,7 +213,7 @@ def test_tiny_files_train(tmp_path: Path, num_lines: int, pack: bool) -> None:
 
 def test_pairs_are_truncated_with_their_end(tmp_path: Path) -> None:
     path = write(tmp_path / "long.tsv", "abcdefgh\tijklmnop\n")
-    data = TextFiles(
+    data = TextFilesConfig(
         vocabulary=BYTES, task_feature_lengths={"inputs": 4, "targets": 3}, files=path, pack=False
     )
     batch = next(make_train_iterator(data, batch_size=1))
@@ -226,7 +228,7 @@ def test_pairs_are_truncated_with_their_end(tmp_path: Path) -> None:
 
 def test_segments_fill_the_inputs(tmp_path: Path) -> None:
     path = write(tmp_path / "long.txt", "a" * 5000)
-    data = TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path)
+    data = TextFilesConfig(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path)
     for batch in take(make_train_iterator(data, batch_size=2), 30):
         assert (batch["encoder_input_tokens"] != 0).all()
         assert (batch["decoder_target_tokens"][:, -1] == EOS).all()
@@ -238,7 +240,7 @@ def test_segments_fill_the_inputs(tmp_path: Path) -> None:
 def test_a_long_document_gives_one_aligned_chunk_an_epoch(tmp_path: Path) -> None:
     chunks = ["a" * 100, "b" * 100, "c" * 50]
     path = write(tmp_path / "long.txt", "".join(chunks))
-    data = TextFiles(
+    data = TextFilesConfig(
         vocabulary=BYTES,
         task_feature_lengths=LENGTHS_32,
         files=path,
@@ -257,7 +259,7 @@ def test_a_long_document_gives_one_aligned_chunk_an_epoch(tmp_path: Path) -> Non
 
 def test_noise_differs_between_epochs_and_seeds(tmp_path: Path) -> None:
     path = write(tmp_path / "one.txt", "a line of text that is one document " * 3)
-    data = TextFiles(
+    data = TextFilesConfig(
         vocabulary=BYTES,
         task_feature_lengths={"inputs": 128, "targets": 32},
         files=path,
@@ -274,7 +276,7 @@ def test_noise_differs_between_epochs_and_seeds(tmp_path: Path) -> None:
 
 def test_noise_differs_between_segments_and_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "long.txt", f"{'a' * 5000}\n" * 40)
-    data = TextFiles(
+    data = TextFilesConfig(
         vocabulary=BYTES,
         task_feature_lengths=LENGTHS_32,
         files=path,
@@ -292,7 +294,7 @@ def test_noise_differs_between_segments_and_rows(tmp_path: Path) -> None:
     assert len(seen) > 60
 
 
-def test_without_shuffling_pairs_come_in_the_files_order(pairs: TextFiles) -> None:
+def test_without_shuffling_pairs_come_in_the_files_order(pairs: TextFilesConfig) -> None:
     data = dataclasses.replace(pairs, pack=False, shuffle=False, num_held_out=0)
     batches = take(make_train_iterator(data, batch_size=10), 10)
     numbers = [pair_number(*examples_of_row(b, row)[0]) for b in batches for row in range(10)]
@@ -304,7 +306,7 @@ def test_without_shuffling_pairs_come_in_the_files_order(pairs: TextFiles) -> No
 
 @pytest.mark.parametrize("num_shards", [1, 2, 4])
 @pytest.mark.parametrize("pack", [True, False])
-def test_evaluation_loses_nothing(pairs: TextFiles, pack: bool, num_shards: int) -> None:
+def test_evaluation_loses_nothing(pairs: TextFilesConfig, pack: bool, num_shards: int) -> None:
     data = dataclasses.replace(pairs, pack=pack)
     expected = sorted(pair_number(*map(list, pair)) for pair in sample_examples(data, 100))
     found = []
@@ -322,7 +324,7 @@ def test_evaluation_loses_nothing(pairs: TextFiles, pack: bool, num_shards: int)
     assert len(set(num_batches)) == 1
 
 
-def test_held_out_examples_are_always_the_same(documents: TextFiles) -> None:
+def test_held_out_examples_are_always_the_same(documents: TextFilesConfig) -> None:
     first, second = sample_examples(documents, 3), sample_examples(documents, 3)
     assert len(first) == 3
     for a, b in zip(first, second, strict=True):
@@ -337,7 +339,7 @@ def test_held_out_examples_are_always_the_same(documents: TextFiles) -> None:
 
 @pytest.mark.parametrize("num_shards", [2, 4])
 def test_the_global_batch_does_not_depend_on_the_number_of_processes(
-    data: TextFiles, num_shards: int
+    data: TextFilesConfig, num_shards: int
 ) -> None:
     whole = take(make_train_iterator(data, batch_size=8), 60)
     shards = [
@@ -358,7 +360,7 @@ def stored(iterator: BatchIterator) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_resuming_gives_the_same_batches(data: TextFiles, prefetch: int) -> None:
+def test_resuming_gives_the_same_batches(data: TextFilesConfig, prefetch: int) -> None:
     rng = np.random.default_rng(0)
     iterator = make_train_iterator(data, batch_size=8, prefetch=prefetch)
     states = {0: stored(iterator)}
@@ -375,7 +377,7 @@ def test_resuming_gives_the_same_batches(data: TextFiles, prefetch: int) -> None
         assert_same(take(resumed, 200 if step <= 99 else 0), batches[step : step + 200])
 
 
-def test_an_iterator_in_use_can_go_back(data: TextFiles) -> None:
+def test_an_iterator_in_use_can_go_back(data: TextFilesConfig) -> None:
     iterator = make_train_iterator(data, batch_size=4)
     take(iterator, 7)
     state = stored(iterator)
@@ -384,7 +386,7 @@ def test_an_iterator_in_use_can_go_back(data: TextFiles) -> None:
     assert_same(take(iterator, 20), expected)
 
 
-def test_resuming_with_another_number_of_processes(data: TextFiles) -> None:
+def test_resuming_with_another_number_of_processes(data: TextFilesConfig) -> None:
     whole = make_train_iterator(data, batch_size=8)
     take(whole, 33)
     halves = [make_train_iterator(data, batch_size=8, shard_id=i, num_shards=2) for i in range(2)]
@@ -398,7 +400,7 @@ def test_resuming_with_another_number_of_processes(data: TextFiles) -> None:
     assert_same(take(last, 50), expected)
 
 
-def test_a_place_of_another_run_is_refused(tmp_path: Path, pairs: TextFiles) -> None:
+def test_a_place_of_another_run_is_refused(tmp_path: Path, pairs: TextFilesConfig) -> None:
     state = stored(make_train_iterator(pairs, batch_size=4))
     with pytest.raises(UserError, match=r"has no row 4, 5, 6, 7; expected .* same batch_size"):
         make_train_iterator(pairs, batch_size=8).set_state(state)
@@ -427,7 +429,7 @@ def test_a_place_of_another_run_is_refused(tmp_path: Path, pairs: TextFiles) -> 
     ],
 )
 def test_a_place_of_other_examples_is_refused(
-    documents: TextFiles, changes: dict[str, Any], named: str
+    documents: TextFilesConfig, changes: dict[str, Any], named: str
 ) -> None:
     state = stored(make_train_iterator(documents, batch_size=4))
     other = make_train_iterator(dataclasses.replace(documents, **changes), batch_size=4)
@@ -439,7 +441,7 @@ def test_a_place_of_other_examples_is_refused(
 def test_romanian_is_written_with_commas(tmp_path: Path, suffix: str) -> None:
     line = "şi ţară ŞI ŢARĂ façade"
     path = write(tmp_path / f"ro.{suffix}", f"{line}\n" if suffix == "txt" else f"{line}\t{line}\n")
-    data = TextFiles(
+    data = TextFilesConfig(
         vocabulary=BYTES,
         task_feature_lengths=PAIR_LENGTHS,
         files=path,
@@ -454,14 +456,14 @@ def test_romanian_is_written_with_commas(tmp_path: Path, suffix: str) -> None:
     assert text == (expected if suffix == "txt" else expected * 2)
 
 
-def test_a_batch_that_processes_cannot_share_is_refused(pairs: TextFiles) -> None:
+def test_a_batch_that_processes_cannot_share_is_refused(pairs: TextFilesConfig) -> None:
     with pytest.raises(UserError, match="batch_size: 10 rows cannot be shared by 4 processes"):
         make_train_iterator(pairs, batch_size=10, num_shards=4)
 
 
 def test_a_bad_line_stops_training_with_its_place(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.tsv", "a\tb\n" * 1500 + "c\n")
-    data = TextFiles(
+    data = TextFilesConfig(
         vocabulary=BYTES, task_feature_lengths=PAIR_LENGTHS, files=path, num_held_out=0
     )
     with pytest.raises(UserError, match=r"bad\.tsv:1501 has 1 columns"):
@@ -473,7 +475,7 @@ def test_files_without_any_token_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not one token to train on"):
         next(
             make_train_iterator(
-                TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path),
+                TextFilesConfig(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path),
                 batch_size=2,
             )
         )
@@ -483,14 +485,14 @@ def test_lengths_are_checked_when_json_lines_turn_out_to_be_documents(tmp_path: 
     path = write(tmp_path / "a.jsonl", '{"text": "one"}\n')
     with pytest.raises(UserError, match=r"\['targets'\]: 4 is too small"):
         make_train_iterator(
-            TextFiles(
+            TextFilesConfig(
                 vocabulary=BYTES, task_feature_lengths={"inputs": 64, "targets": 4}, files=path
             ),
             batch_size=2,
         )
 
 
-def test_no_thread_outlives_its_iterator(pairs: TextFiles) -> None:
+def test_no_thread_outlives_its_iterator(pairs: TextFilesConfig) -> None:
     before = set(threading.enumerate())
     iterator = make_train_iterator(pairs, batch_size=2)
     next(iterator)

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from mtf.builders import data, vocabulary
-from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager
+from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.config import build
 from mtf.loaders import make_train_iterator
 from mtf.models.stacking import stack_layers

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import graphlib
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -13,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("mtf", "recipes", "conversion")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 HEAVY = {"jax", "flax", "optax", "orbax", "tensorflow", "seqio", "torch", "grain", "numpy"}
+SEQIOS = {"seqio", "tensorflow", "tensorflow_text", "apache_beam"}
 
 
 def imported(statement: str) -> set[str]:
@@ -37,42 +42,116 @@ def test_training_and_conversion_import_neither_tensorflow_nor_torch() -> None:
     assert not loaded & {"tensorflow", "torch", "seqio", "transformers", "fiddle"}
 
 
-def imports_of(path: Path) -> set[str]:
-    """Absolute names of the modules that a file imports, anywhere in it."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+class Import(NamedTuple):
+    """What a file imports, with the line; `typing_only`: for type checking alone."""
+
+    name: str
+    line: int
+    typing_only: bool
+
+
+def module_name(path: Path) -> str:
+    """`mtf/data/__init__.py` → `mtf.data`."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports_of(text: str) -> list[Import]:
+    """Everything that is imported anywhere in a file, inside functions too."""
+    tree = ast.parse(text)
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    return names
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [ast.literal_eval(node.args[0])] if is_text(node.args[0]) else []
+        else:
+            continue
+        found += [Import(name, node.lineno, id(node) in for_types) for name in names]
+    return found
 
 
-# Folder → what no file in it may import: the dependency direction of docs/design.md.
-FORBIDDEN = {
-    "conversion": ("mtf", "recipes"),
-    "mtf/config": ("mtf.jobs", "mtf.builders", "mtf.training", "mtf.models", "recipes", "jax"),
-    "mtf/models": ("mtf.training", "mtf.jobs", "mtf.builders", "mtf.data", "recipes", "fiddle"),
-    "mtf/training": ("mtf.jobs", "mtf.builders", "recipes", "fiddle"),
-    "mtf/checkpoints": ("mtf.jobs", "mtf.builders", "recipes", "fiddle"),
-    "mtf/data": ("mtf.training", "mtf.models", "mtf.jobs", "mtf.builders", "recipes", "jax"),
-    "mtf/prompts": ("mtf.tasks", "mtf.training", "mtf.jobs", "recipes", "jax"),
-    "mtf/tasks": ("mtf.training", "mtf.models", "mtf.jobs", "mtf.builders", "recipes", "jax"),
-    "mtf/jobs": ("mtf.builders", "recipes", "fiddle"),
-    "mtf/builders": ("recipes", "jax"),
-    "mtf": ("recipes",),
-}
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-@pytest.mark.parametrize("folder", FORBIDDEN)
-def test_dependencies_point_one_way(folder: str) -> None:
-    for path in (ROOT / folder).rglob("*.py"):
-        if path == ROOT / "mtf/prompts/__main__.py":
-            continue  # A command, which also shows tasks.
-        for name in imports_of(path):
-            for forbidden in FORBIDDEN[folder]:
-                wrong = name == forbidden or name.startswith(f"{forbidden}.")
-                assert not wrong, f"{path.relative_to(ROOT)} imports {name}"
+def rooms() -> list[tuple[str, list[str]]]:
+    """The rooms of docs/design.md with their files and folders, from the top to the bottom."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")]
+    return [(row[1].strip(), re.findall(r"`([^`]+)`", row[2])) for row in rows[1:]]
+
+
+def floor_of(path: Path) -> int:
+    """Which room of the table a file is in, 0 being the lowest."""
+    name = path.relative_to(ROOT).as_posix()
+    floors = list(enumerate(reversed(rooms())))
+    own = [floor for floor, (_, places) in floors if name in places]
+    found = own or [
+        f for f, (_, ps) in floors for p in ps if p.endswith("/") and name.startswith(p)
+    ]
+    assert len(found) == 1, f"{name} is in {len(found)} rooms of docs/design.md"
+    return found[0]
+
+
+def problems(texts: Mapping[Path, str]) -> list[str]:
+    """What is wrong with the imports of some files: against the order, in a circle, misplaced."""
+    files = {module_name(path): path for path in texts}
+    floors = {path: floor_of(path) for path in texts}
+    found, graph = [], {}
+    for path, text in texts.items():
+        targets = set()
+        for name, line, typing_only in imports_of(text):
+            where = f"{path.relative_to(ROOT)}:{line} imports {name}"
+            if name.partition(".")[0] in SEQIOS and "mtf/seqio/" not in path.as_posix():
+                found.append(f"{where}, which only mtf/seqio/ may")
+            while name and name not in files:
+                name = name.rpartition(".")[0]
+            if name and not typing_only:
+                if floors[files[name]] > floors[path]:
+                    found.append(f"{where}, which is in a room above")
+                targets.add(name)
+        graph[module_name(path)] = targets - {module_name(path)}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        found.append(f"a circle of files: {' → '.join(error.args[1])}")
+    return found
+
+
+TEXTS = {path: path.read_text() for path in SOURCES}
+
+
+def test_files_import_from_their_room_and_those_below() -> None:
+    assert problems(TEXTS) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "added", "problem"),
+    [
+        ("mtf/text/vocabularies.py", "def f():\n    import mtf.data.packing", "a room above"),
+        ("mtf/data/packing.py", "def f():\n    from mtf.training import loop", "a room above"),
+        ("mtf/checkpoints/steps.py", "import mtf.training.train_state", "a room above"),
+        ("mtf/jobs/train.py", "def f():\n    import recipes.t0", "a room above"),
+        ("conversion/tensor.py", "from mtf import errors", "a room above"),
+        ("mtf/data/mixing.py", "import mtf.data.packing", "a circle of files"),
+        ("mtf/data/packing.py", "def f():\n    import tensorflow", "only mtf/seqio/ may"),
+        ("mtf/cache/build.py", "from seqio import Task", "only mtf/seqio/ may"),
+    ],
+)
+def test_a_wrong_import_is_found(file: str, added: str, problem: str) -> None:
+    path = ROOT / file
+    circle = {ROOT / "mtf/data/packing.py": "import mtf.data.mixing"} if "circle" in problem else {}
+    changed = TEXTS | circle | {path: f"{TEXTS[path]}\n{added}\n"}
+    assert any(problem in each and file.split("/")[-1][:-3] in each for each in problems(changed))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -23,8 +23,8 @@ import pytest
 from mtf import cache as cache_command
 from mtf import run as run_command
 from mtf.cache import build
-from mtf.checkpoints.config import SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager, remove_unfinished
+from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.errors import UserError
 from mtf.training.train_state import TrainState
 from mtf.writing import LOCK_FILE, locked, write_failure

@@ -8,7 +8,7 @@ from typing import Literal
 
 import fiddle as fdl
 
-from mtf.checkpoints.config import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
+from mtf.checkpoints.settings import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.errors import UserError, did_you_mean
 
 _STEP = re.compile(r"checkpoint_(\d+)")

@@ -8,13 +8,19 @@ from typing import Literal, TypeAlias
 
 import fiddle as fdl
 
-from mtf.data.config import HubStream, TaskMixture, Text, TextCorpora, TextFiles
-from mtf.evaluation.config import RankFiles
+from mtf.data.settings import (
+    HubStreamConfig,
+    TaskMixtureConfig,
+    TextConfig,
+    TextCorporaConfig,
+    TextFilesConfig,
+)
+from mtf.evaluation.settings import RankFilesConfig
 from mtf.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
-Vocabulary: TypeAlias = fdl.Config[ByteVocabulary] | fdl.Config[SentencePieceVocabulary]
-Objective: TypeAlias = (
+VocabularyConfig: TypeAlias = fdl.Config[ByteVocabulary] | fdl.Config[SentencePieceVocabulary]
+ObjectiveConfig: TypeAlias = (
     fdl.Config[SpanCorruption]
     | fdl.Config[IidDenoising]
     | fdl.Config[BertStyle]
@@ -22,7 +28,7 @@ Objective: TypeAlias = (
 )
 Normalization: TypeAlias = Literal["romanian_diacritics"] | None
 
-_TEXT_FIELDS = {field.name for field in dataclasses.fields(Text)}
+_TEXT_FIELDS = {field.name for field in dataclasses.fields(TextConfig)}
 
 
 def span_corruption(
@@ -52,23 +58,23 @@ def prefix_lm() -> fdl.Config[PrefixLM]:
 
 
 def text_files(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularyConfig,
     *,
     inputs_length: int,
     targets_length: int,
     files: str | tuple[str, ...] | None = None,
-    objective: Objective | None = None,
+    objective: ObjectiveConfig | None = None,
     inputs_add_eos: bool = True,
     normalization: Normalization = None,
     pack: bool = True,
     seed: int = 0,
-) -> fdl.Config[TextFiles]:
+) -> fdl.Config[TextFilesConfig]:
     """Text files: documents through an objective (span corruption), or pairs as they are.
 
     `files` None is the English text that every Python carries.
     """
     return fdl.Config(
-        TextFiles,
+        TextFilesConfig,
         vocabulary=vocabulary,
         task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
         files=files,
@@ -81,20 +87,20 @@ def text_files(
 
 
 def text_corpora(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularyConfig,
     *,
     inputs_length: int,
     targets_length: int,
     files: Mapping[str, str | tuple[str, ...]],
     rates: Mapping[str, float] | None = None,
     sampling_exponent: float = 0.3,
-    objective: Objective | None = None,
+    objective: ObjectiveConfig | None = None,
     inputs_add_eos: bool = True,
     seed: int = 0,
-) -> fdl.Config[TextCorpora]:
+) -> fdl.Config[TextCorporaConfig]:
     """A corpus of files per language, sampled by size or at given rates."""
     return fdl.Config(
-        TextCorpora,
+        TextCorporaConfig,
         vocabulary=vocabulary,
         task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
         files=dict(files),
@@ -107,22 +113,22 @@ def text_corpora(
 
 
 def hub_stream(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularyConfig,
     *,
     dataset: str,
     inputs_length: int,
     targets_length: int,
     subsets: Mapping[str, float] | None = None,
     eval_split: str | None = "validation",
-    objective: Objective | None = None,
+    objective: ObjectiveConfig | None = None,
     inputs_add_eos: bool = True,
     normalization: Normalization = None,
     window_documents: int = 1024,
     seed: int = 0,
-) -> fdl.Config[HubStream]:
+) -> fdl.Config[HubStreamConfig]:
     """Documents streamed from the Hugging Face hub."""
     return fdl.Config(
-        HubStream,
+        HubStreamConfig,
         vocabulary=vocabulary,
         task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
         dataset=dataset,
@@ -152,7 +158,7 @@ def mc4_subsets() -> dict[str, float]:
 
 def task_mixture(
     name: str,
-    vocabulary: Vocabulary,
+    vocabulary: VocabularyConfig,
     *,
     inputs_length: int,
     targets_length: int,
@@ -161,10 +167,10 @@ def task_mixture(
     eval_split: str | None = "validation",
     pack: bool = True,
     seed: int = 0,
-) -> fdl.Config[TaskMixture]:
+) -> fdl.Config[TaskMixtureConfig]:
     """A mixture of tasks, or one task, by its name."""
     return fdl.Config(
-        TaskMixture,
+        TaskMixtureConfig,
         mixture_or_task_name=name,
         vocabulary=vocabulary,
         task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
@@ -178,18 +184,18 @@ def task_mixture(
 
 def rank_files(
     files: str | tuple[str, ...],
-    vocabulary: Vocabulary | None = None,
+    vocabulary: VocabularyConfig | None = None,
     *,
     inputs_length: int = 1024,
     targets_length: int = 256,
     inputs_add_eos: bool | None = None,
-) -> fdl.Config[RankFiles]:
+) -> fdl.Config[RankFilesConfig]:
     """JSON lines of one's own with inputs, answer choices and label.
 
     Vocabulary and end of sequence on inputs are those of the checkpoint where they are None.
     """
     return fdl.Config(
-        RankFiles,
+        RankFilesConfig,
         files=files,
         vocabulary=vocabulary,
         task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
@@ -203,16 +209,16 @@ def is_remote(data: fdl.Config) -> bool:
     A mixture is local where there is a cache of it, or a mirror of its datasets for SeqIO.
     """
     kind = fdl.get_callable(data)
-    if kind is HubStream:
+    if kind is HubStreamConfig:
         files = data.data_files
         listed = files.values() if isinstance(files, dict) else [files]
         patterns = [p for x in listed if x for p in ((x,) if isinstance(x, str) else x)]
         return not patterns or any("://" in pattern for pattern in patterns)
-    mirrored = kind is TaskMixture and data.loader == "seqio" and data.data_dir is not None
-    return kind is TaskMixture and data.cache_dir is None and not mirrored
+    mirrored = kind is TaskMixtureConfig and data.loader == "seqio" and data.data_dir is not None
+    return kind is TaskMixtureConfig and data.cache_dir is None and not mirrored
 
 
-def python_text(data: fdl.Config) -> fdl.Config[TextFiles]:
+def python_text(data: fdl.Config) -> fdl.Config[TextFilesConfig]:
     """The text that Python carries in the place of `data`: same lengths, vocabulary, objective."""
     shared = {n: value for n, value in data.__arguments__.items() if n in _TEXT_FIELDS}
-    return fdl.Config(TextFiles, files=None, **shared)
+    return fdl.Config(TextFilesConfig, files=None, **shared)

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple, TypeAlias
 import fiddle as fdl
 
 from mtf.errors import UserError, did_you_mean
-from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.models.settings import ModelConfig, T5Config
 
 Dtype = Literal["float32", "bfloat16"]
 RematPolicy = Literal["none", "minimal", "full"]
-Model: TypeAlias = fdl.Config[EncoderDecoderModel]
+Model: TypeAlias = fdl.Config[ModelConfig]
 
 T5_VOCAB_SIZE = 32128  # 32,000 pieces + 100 sentinels, padded to a multiple of 128
 MT5_VOCAB_SIZE = 250112
@@ -127,7 +127,7 @@ def t5(
         dtype=dtype,
         scan_layers=scan_layers,
     )
-    return fdl.Config(EncoderDecoderModel, network=network)
+    return fdl.Config(ModelConfig, network=network)
 
 
 def _model(

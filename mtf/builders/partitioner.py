@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 
 
-def pjit(num_partitions: int | None = None, *, fsdp: int = 1) -> fdl.Config[PjitPartitioner]:
+def pjit(num_partitions: int | None = None, *, fsdp: int = 1) -> fdl.Config[PartitionerConfig]:
     """A mesh (data, fsdp, model); what `num_partitions` and `fsdp` leave is the data axis."""
-    return fdl.Config(PjitPartitioner, num_partitions=num_partitions, fsdp=fsdp)
+    return fdl.Config(PartitionerConfig, num_partitions=num_partitions, fsdp=fsdp)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from mtf.decoding.config import Decoding
-from mtf.evaluation.config import InferEval
-from mtf.training.config import Trainer
+from mtf.decoding.settings import DecodingConfig
+from mtf.evaluation.settings import InferEvalConfig
+from mtf.training.settings import TrainerConfig
 
 
 def trainer(
@@ -15,10 +15,10 @@ def trainer(
     stats_period: int = 100,
     eval_period: int | None = 1000,
     eval_steps: int | None = 20,
-) -> fdl.Config[Trainer]:
+) -> fdl.Config[TrainerConfig]:
     """Microbatches, and how often to report and evaluate."""
     return fdl.Config(
-        Trainer,
+        TrainerConfig,
         num_microbatches=num_microbatches,
         stats_period=stats_period,
         eval_period=eval_period,
@@ -32,11 +32,11 @@ def infer_eval(
     num_examples: int | None = 100,
     metrics: tuple[str, ...] | None = None,
     tasks: tuple[str, ...] | None = None,
-    decoding: fdl.Config[Decoding] | None = None,
-) -> fdl.Config[InferEval]:
+    decoding: fdl.Config[DecodingConfig] | None = None,
+) -> fdl.Config[InferEvalConfig]:
     """Decoding of held-out inputs during training."""
     return fdl.Config(
-        InferEval,
+        InferEvalConfig,
         period=period,
         num_examples=num_examples,
         metrics=metrics,

@@ -21,7 +21,7 @@ from mtf.errors import UserError
 from mtf.writing import free_space, locked, write_failure
 
 if TYPE_CHECKING:
-    from mtf.cache.build import Plan, Progress
+    from mtf.cache.build import CacheProgress, Plan
     from mtf.cache.format import ShardFormat
 
 _EPILOG = """\
@@ -154,7 +154,7 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
 
     templates = load_templates(options.templates) if options.templates else None
     tasks = mixture(options.mixture, templates)
-    settings = build.Settings(
+    settings = build.CacheConfig(
         cache_dir=options.output,
         vocabulary=chosen_vocabulary(options, tasks.vocabulary),
         format=_shard_format(options.format),
@@ -182,7 +182,7 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
     with signals.Interrupts() as interrupts, _Display(plan) as display:
         interrupts.hold()
 
-        def report(done: Progress) -> None:
+        def report(done: CacheProgress) -> None:
             interrupts.raise_if_requested()
             display.report(done)
 
@@ -269,7 +269,7 @@ class _Display:
         if self._bar is not None:
             self._bar.stop()
 
-    def report(self, done: Progress) -> None:
+    def report(self, done: CacheProgress) -> None:
         """Shows how far it is."""
         now = time.perf_counter()
         seconds = now - self._start
@@ -292,10 +292,10 @@ class _Display:
 
 def _check(options: argparse.Namespace) -> int:
     from mtf.cache.format import INCOMPLETE
-    from mtf.cache.reader import Cache, check_files
+    from mtf.cache.reader import TokenCache, check_files
 
     cache_dir: Path = options.output
-    names = list(Cache(cache_dir, options.mixture).mixture(options.mixture).tasks)
+    names = list(TokenCache(cache_dir, options.mixture).mixture(options.mixture).tasks)
     num_damaged = 0
     for name, problems in check_files(cache_dir, names):
         num_damaged += bool(problems)

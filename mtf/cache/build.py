@@ -62,7 +62,7 @@ NOT_CHOSEN = "not chosen by --only"
 
 
 @dataclass(frozen=True)
-class Settings:
+class CacheConfig:
     """How a cache is written.
 
     Attributes:
@@ -106,7 +106,7 @@ class Plan:
     """
 
     mixture: Any
-    settings: Settings
+    settings: CacheConfig
     infos: dict[str, TaskInfo] = field(default_factory=dict)
     works: list[ShardWork] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Progress:
+class CacheProgress:
     """How far it is.
 
     Attributes:
@@ -134,7 +134,7 @@ class Progress:
     num_examples: int = 0
 
 
-def make_plan(mixture: Any, settings: Settings) -> Plan:
+def make_plan(mixture: Any, settings: CacheConfig) -> Plan:
     """Finds out what there is to write; writes nothing.
 
     Raises:
@@ -176,7 +176,7 @@ def make_plan(mixture: Any, settings: Settings) -> Plan:
     return plan
 
 
-def run_plan(plan: Plan, num_workers: int, report: Callable[[Progress], None]) -> None:
+def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], None]) -> None:
     """Writes all that is planned; `report` is told twice a second how far it is.
 
     Raises:
@@ -203,7 +203,7 @@ def run_plan(plan: Plan, num_workers: int, report: Callable[[Progress], None]) -
             num_tasks += 1
 
     def tell(rows: int, examples: int) -> None:
-        report(Progress(num_tasks, num_rows + rows, examples))
+        report(CacheProgress(num_tasks, num_rows + rows, examples))
 
     if num_workers == 1:
         _run_here(todo, done, tell)
@@ -231,7 +231,7 @@ def write_mixture(plan: Plan) -> None:
     write_json(mixture_path(cache_dir, mixture.name), info)
 
 
-def cache_info(settings: Settings) -> CacheInfo:
+def cache_info(settings: CacheConfig) -> CacheInfo:
     """Returns what all of the cache has in common."""
     vocabulary = settings.vocabulary
     path = vocabulary.path if isinstance(vocabulary, SentencePieceVocabulary) else "byt5"
@@ -274,7 +274,7 @@ def check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
             )
 
 
-def task_info(task: Any, settings: Settings) -> TaskInfo:
+def task_info(task: Any, settings: CacheConfig) -> TaskInfo:
     """Returns the description of a task that is to be written."""
     objective = getattr(task, "objective", None)
     if objective is not None:
@@ -308,7 +308,7 @@ def choose_tasks(names: Sequence[str], only: Iterable[str] | None) -> set[str]:
     return chosen
 
 
-def is_finished(settings: Settings, info: TaskInfo) -> bool:
+def is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
     """Returns whether a task is in the cache; raises UserError where it is there as another."""
     folder = settings.cache_dir / info.name
     for path in (folder, folder.with_name(folder.name + INCOMPLETE)):
@@ -337,7 +337,7 @@ def is_finished(settings: Settings, info: TaskInfo) -> bool:
     return False
 
 
-def _wanted_splits(task: Any, settings: Settings) -> dict[str, bool]:
+def _wanted_splits(task: Any, settings: CacheConfig) -> dict[str, bool]:
     """Returns which splits of a task are written, and whether the dataset must have each."""
     if settings.splits is not None:
         return dict.fromkeys(settings.splits, True)
@@ -346,7 +346,9 @@ def _wanted_splits(task: Any, settings: Settings) -> dict[str, bool]:
     return {"train": True} | ({"validation": False} if "validation" in task.splits else {})
 
 
-def _open_all(tasks: Sequence[Any], settings: Settings) -> dict[Source, int | MissingDatasetError]:
+def _open_all(
+    tasks: Sequence[Any], settings: CacheConfig
+) -> dict[Source, int | MissingDatasetError]:
     """Returns the rows of each split of each dataset, or what is missing.
 
     They are opened side by side: asking the hub for what it does not have takes its time.
@@ -378,7 +380,7 @@ def _in_mirror(folder: Path, split: str) -> bool:
 
 
 def _count_rows(
-    task: Any, opened: Mapping[Source, int | MissingDatasetError], settings: Settings
+    task: Any, opened: Mapping[Source, int | MissingDatasetError], settings: CacheConfig
 ) -> tuple[dict[str, int], MissingDatasetError | None]:
     """Returns the rows of each split of a task that is to be written; or what is missing."""
     num_rows = {}
@@ -392,7 +394,7 @@ def _count_rows(
 
 
 def _works(
-    task: Any, info: TaskInfo, num_rows: dict[str, int], settings: Settings
+    task: Any, info: TaskInfo, num_rows: dict[str, int], settings: CacheConfig
 ) -> list[ShardWork]:
     works = []
     for split, total in num_rows.items():
@@ -418,7 +420,7 @@ def _works(
     return works
 
 
-def _prepare_folder(settings: Settings, info: TaskInfo, works: Sequence[ShardWork]) -> None:
+def _prepare_folder(settings: CacheConfig, info: TaskInfo, works: Sequence[ShardWork]) -> None:
     """Makes a task's folder, and removes from it what is not of this plan."""
     folder = settings.cache_dir / (info.name + INCOMPLETE)
     path = folder / "info.json"

@@ -31,7 +31,7 @@ SUFFIX = ".array_record"
 
 Kind = Literal["generate", "rank", "documents"]
 Array = np.ndarray
-Examples = Mapping[str, Array]
+TokenExample = Mapping[str, Array]
 
 _RANK_FEATURES = {"idx": "int32", "is_correct": "uint8", "weight": "float32"}
 # Lengths are counted one by one up to here, and then rounded up to a multiple of the step.
@@ -66,7 +66,7 @@ class RecordCodec:
         self._dtypes = tuple(np.dtype(dtype).newbyteorder("<") for dtype in features.values())
         self._header = struct.Struct(f"<{len(features) - 1}I")
 
-    def encode(self, example: Examples) -> bytes:
+    def encode(self, example: TokenExample) -> bytes:
         """Returns the record of an example, whose values are of one dimension."""
         values = [
             np.asarray(example[name], dtype)

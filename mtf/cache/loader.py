@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mtf.cache.mixture import CachedMixture, NoExamplesError, RowSource, row_sources
-from mtf.data.config import TaskMixture
 from mtf.data.examples import Cursor, Example
-from mtf.data.packing import Batch, Row
+from mtf.data.packing import HostBatch, Row
 from mtf.data.row_streams import (
     BatchIterator,
     MixedRowStream,
@@ -22,10 +21,11 @@ from mtf.data.row_streams import (
     eval_batches,
     shard_rows,
 )
+from mtf.data.settings import TaskMixtureConfig
 
 
 def make_train_iterator(
-    data: TaskMixture,
+    data: TaskMixtureConfig,
     *,
     batch_size: int,
     shard_id: int = 0,
@@ -74,8 +74,8 @@ class CachedRowStream(SourceRowStream):
 
 
 def make_evaluations(
-    data: TaskMixture, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[Batch]]]:
+    data: TaskMixtureConfig, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+) -> dict[str, Callable[[], Iterator[HostBatch]]]:
     """See `mtf.loaders.make_evaluations`: `eval_split` of the tasks that have it in the cache.
 
     Its examples are in a random order, always the same one.
@@ -91,7 +91,7 @@ def make_evaluations(
     return {data.mixture_or_task_name: batches}
 
 
-def sample_examples(data: TaskMixture, n: int) -> list[Example]:
+def sample_examples(data: TaskMixtureConfig, n: int) -> list[Example]:
     """See `mtf.loaders.sample_examples`: of `eval_split`, else of `split`."""
     for split in (data.eval_split, data.split):
         if split is not None:
@@ -102,12 +102,12 @@ def sample_examples(data: TaskMixture, n: int) -> list[Example]:
     return []
 
 
-def provenance(data: TaskMixture) -> dict[str, Any]:
+def provenance(data: TaskMixtureConfig) -> dict[str, Any]:
     """See `mtf.loaders.provenance`."""
     return CachedMixture(data, data.split).provenance()
 
 
-def _eval_batches(dataset: CachedMixture, batch_size: int, rows: range) -> Iterator[Batch]:
+def _eval_batches(dataset: CachedMixture, batch_size: int, rows: range) -> Iterator[HostBatch]:
     lengths, pack = dataset.data.task_feature_lengths, dataset.data.pack
     examples = dataset.all_examples()
     return eval_batches(examples, lengths, pack, batch_size=batch_size, rows=rows)

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from mtf.cache.format import TaskInfo
-from mtf.cache.reader import Cache, SplitReader
-from mtf.data.config import TaskMixture, Text
+from mtf.cache.reader import SplitReader, TokenCache
 from mtf.data.examples import Cursor, DocumentSource, Example, ExampleSource, Order
 from mtf.data.mixing import BLOCK_UNITS, Mixing
 from mtf.data.randomness import Purpose, permutation, random_bits
 from mtf.data.row_streams import all_examples
+from mtf.data.settings import TaskMixtureConfig, TextConfig
 from mtf.errors import UserError, did_you_mean_split
 from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
 from mtf.text.vocabularies import SentencePieceVocabulary
@@ -58,7 +58,12 @@ class CachedTask:
     """
 
     def __init__(
-        self, info: TaskInfo, reader: SplitReader, rate: int | None, data: TaskMixture, split: str
+        self,
+        info: TaskInfo,
+        reader: SplitReader,
+        rate: int | None,
+        data: TaskMixtureConfig,
+        split: str,
     ):
         self.info = info
         self.num_examples = self.num_units = len(reader)
@@ -93,7 +98,7 @@ class CachedTask:
           UserError: the lengths or the vocabulary are too small for the objective.
         """
         data, vocabulary = self._data, self._data.vocabulary
-        text = Text(
+        text = TextConfig(
             vocabulary=vocabulary,
             task_feature_lengths=data.task_feature_lengths,
             objective=objective_of(self.info),
@@ -194,7 +199,7 @@ class CachedMixture:
       fingerprint: hash of all that decides which examples come in which order.
     """
 
-    def __init__(self, data: TaskMixture, split: str):
+    def __init__(self, data: TaskMixtureConfig, split: str):
         """Opens the cache.
 
         Raises:
@@ -208,7 +213,7 @@ class CachedMixture:
                 f"`python -m mtf.cache '{name}' --output DIR` makes"
             )
         self.data = data
-        self.cache = Cache(data.cache_dir, name)
+        self.cache = TokenCache(data.cache_dir, name)
         self.cache.check_format()
         self.mixture = self.cache.mixture(name)
         vocabulary = data.vocabulary

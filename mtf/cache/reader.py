@@ -35,7 +35,7 @@ _READER_BUFFER_BYTES = 1 << 15
 _NUM_SINGLE_READS = 4
 
 
-class Cache:
+class TokenCache:
     """A cache that is there.
 
     Attributes:
@@ -237,7 +237,7 @@ def check_files(cache_dir: Path, names: Sequence[str]) -> Iterator[tuple[str, li
 
     Sizes, checksums and numbers of records are compared with what was written.
     """
-    cache = Cache(cache_dir)
+    cache = TokenCache(cache_dir)
     for name in names:
         problems = []
         try:

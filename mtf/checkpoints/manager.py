@@ -27,7 +27,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from mtf.checkpoints import finite, steps
-from mtf.checkpoints.config import SaveCheckpointConfig
+from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.errors import RunError, UserError
 from mtf.models.stacking import is_stacked, unstack_layers
 

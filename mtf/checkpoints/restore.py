@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 import conversion
-from mtf.checkpoints.config import RestoreCheckpointConfig
 from mtf.checkpoints.finite import flat_names
+from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.errors import UserError, did_you_mean
 from mtf.models.stacking import is_stacked, unstacked_names
 

@@ -11,7 +11,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle.experimental import serialization
 
-from mtf.config import tree
+from mtf.config import moved, tree
 from mtf.errors import UserError
 
 _BUILTIN_TYPES = {"tuple", "list", "dict", "set", "frozenset", "bytes", "slice"}
@@ -69,7 +69,8 @@ def load_json(text: str, source: str) -> fdl.Config:
       UserError: no JSON, no config, or it names what cannot be imported (any more).
     """
     try:
-        config = serialization.load_json(text, ImportPolicy())
+        todays = json.loads(text, object_hook=moved.with_todays_names)
+        config = serialization.load_json(json.dumps(todays), ImportPolicy())
     except json.JSONDecodeError as error:
         raise UserError(f"{source} is not JSON: {error}.") from None
     except (ModuleNotFoundError, AttributeError) as error:

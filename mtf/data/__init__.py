@@ -1,18 +1,18 @@
 """Data: files to documents or pairs, examples, packed batches. `loader` is where to enter."""
 
-from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
+from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
 from mtf.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 __all__ = [
     "BertStyle",
     "ByteVocabulary",
-    "HubStream",
+    "HubStreamConfig",
     "IidDenoising",
     "PrefixLM",
     "SentencePieceVocabulary",
     "SpanCorruption",
-    "TaskMixture",
-    "TextCorpora",
-    "TextFiles",
+    "TaskMixtureConfig",
+    "TextCorporaConfig",
+    "TextFilesConfig",
 ]

@@ -111,7 +111,7 @@ def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
     templates = load_templates(options.templates) if options.templates else None
     tasks = mixture(options.mixture, templates)
     vocabulary = chosen_vocabulary(options, tasks.vocabulary)
-    settings = build.Settings(
+    settings = build.CacheConfig(
         cache_dir=cache_dir,
         vocabulary=vocabulary,
         splits=(options.split,),
@@ -125,11 +125,11 @@ def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
 
 
 def _cached_vocabulary(options: argparse.Namespace) -> Vocabulary:
-    from mtf.cache.reader import Cache
+    from mtf.cache.reader import TokenCache
 
     if options.vocabulary is not None:
         return chosen_vocabulary(options, "t5")
-    cache = Cache(options.cache, options.mixture)
+    cache = TokenCache(options.cache, options.mixture)
     extra_ids = int(cache.info.vocabulary.rpartition("+")[2])
     if cache.info.vocabulary_path == "byt5":
         return ByteVocabulary(extra_ids)
@@ -138,10 +138,10 @@ def _cached_vocabulary(options: argparse.Namespace) -> Vocabulary:
 
 def _show(options: argparse.Namespace, cache_dir: Path, vocabulary: Vocabulary) -> None:
     from mtf.cache.mixture import CachedMixture
-    from mtf.data.config import TaskMixture
+    from mtf.data.settings import TaskMixtureConfig
 
     inputs_length, targets_length = options.lengths
-    data = TaskMixture(
+    data = TaskMixtureConfig(
         mixture_or_task_name=options.mixture,
         vocabulary=vocabulary,
         task_feature_lengths={"inputs": inputs_length, "targets": targets_length},

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mtf.data.config import Text, TextFiles
 from mtf.data.denoising import BITS_PER_TOKEN, apply_objective
 from mtf.data.randomness import Purpose, permutation, random_bits
+from mtf.data.settings import TextConfig, TextFilesConfig
 from mtf.errors import UserError
 from mtf.sources.files import Examples, Pair, open_examples
 from mtf.tasks.objectives import SegmentLengths
@@ -70,7 +70,7 @@ class Order:
         return self.to_id(permutation(self.num_items, self.seed, epoch, Purpose.ORDER)[start:stop])
 
 
-class Dataset:
+class TextDataset:
     """A run's data, opened and divided into training and held-out examples.
 
     Attributes:
@@ -81,7 +81,7 @@ class Dataset:
       held_out: numbers of the examples that are kept from training, sorted.
     """
 
-    def __init__(self, data: TextFiles):
+    def __init__(self, data: TextFilesConfig):
         """Opens the files and the vocabulary; raises UserError where anything is wrong."""
         self.data = data
         self._vocab_size = data.vocabulary.vocab_size
@@ -124,7 +124,7 @@ class Dataset:
         )
 
 
-def fingerprint(data: Text, **content: object) -> str:
+def fingerprint(data: TextConfig, **content: object) -> str:
     """Returns what `data` makes examples of, and how: `name=value; …`."""
     return "; ".join(
         f"{name}={value}" for name, value in (content | data.example_settings()).items()
@@ -139,7 +139,7 @@ def num_held_out_of(num_examples: int, wanted: int) -> int:
 class _Pairs:
     """Pairs as examples: a unit is one pair, a cursor (unit,)."""
 
-    def __init__(self, data: TextFiles, examples: Examples, order: Order):
+    def __init__(self, data: TextFilesConfig, examples: Examples, order: Order):
         self.num_units = order.num_items
         self._data = data
         self._examples = examples
@@ -178,7 +178,7 @@ class DocumentSource:
 
     def __init__(
         self,
-        data: Text,
+        data: TextConfig,
         documents: Documents,
         order: Order,
         noise: Purpose,

@@ -10,7 +10,7 @@ import numpy as np
 from mtf.data.examples import Cursor, Example
 
 Row = list[Example]
-Batch = dict[str, np.ndarray]
+HostBatch = dict[str, np.ndarray]
 
 # On T0's prompts at 1024/256 (social_i_qa, piqa, trec, rotten_tomatoes and xsum), 4 open rows fill
 # 96.4% of the inputs, 8 98.3% and 16 99.2%; but all of them are filled before the first row closes.
@@ -123,7 +123,7 @@ def pack_in_sequence(
 
 def to_batch(
     rows: Sequence[Row], task_feature_lengths: Mapping[str, int], num_rows: int, pack: bool
-) -> Batch:
+) -> HostBatch:
     """Returns T5X's features of `rows`, each (num_rows, length) int32.
 
     `decoder_input_tokens` are the targets shifted right within each example. With `pack` there are

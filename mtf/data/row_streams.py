@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 from mtf.data.examples import Cursor, Example, ExampleSource
 from mtf.data.mixing import Mixing, scattered
-from mtf.data.packing import Batch, OpenRow, Packer, Row, to_batch
+from mtf.data.packing import HostBatch, OpenRow, Packer, Row, to_batch
 from mtf.errors import UserError
 
-State = dict[str, Any]
+IteratorState = dict[str, Any]
 
 
 class BatchIterator(Protocol):
@@ -33,13 +33,13 @@ class BatchIterator(Protocol):
 
     def __iter__(self) -> BatchIterator: ...
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> HostBatch:
         """Returns this process's rows of the next global batch."""
 
-    def get_state(self) -> State:
+    def get_state(self) -> IteratorState:
         """Returns the place after the last batch that was returned, small and fit for JSON."""
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: IteratorState) -> None:
         """Returns to a place; `state` may join those of several processes."""
 
 
@@ -49,10 +49,10 @@ class RowStream(Protocol):
     def next_row(self) -> Row:
         """Returns the examples of the next row."""
 
-    def get_state(self) -> State:
+    def get_state(self) -> IteratorState:
         """Returns the place after the last row."""
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: IteratorState) -> None:
         """Returns to a place."""
 
 
@@ -89,7 +89,7 @@ def eval_batches(
     *,
     batch_size: int,
     rows: range,
-) -> Iterator[Batch]:
+) -> Iterator[HostBatch]:
     """Yields `rows` of the batches of some examples; the last one is filled up with padding."""
     packed = _packed_rows(examples, Packer(task_feature_lengths, pack))
     while global_rows := list(itertools.islice(packed, batch_size)):
@@ -158,14 +158,14 @@ class SourceRowStream:
             if row is not None:
                 return row
 
-    def get_state(self) -> State:
+    def get_state(self) -> IteratorState:
         """Returns the place after the last row."""
         return {
             "next": list(self._reader.cursor),
             "open": _open_rows_state(self._packer),
         }
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: IteratorState) -> None:
         """Returns to a place."""
         self._reader.cursor = tuple(state["next"])
         self._packer.open_rows = _opened_again(state["open"], self._read_again)
@@ -212,7 +212,7 @@ class MixedRowStream:
             if row is not None:
                 return row
 
-    def get_state(self) -> State:
+    def get_state(self) -> IteratorState:
         """Returns the place after the last row."""
         return {
             "taken": self._num_taken,
@@ -220,7 +220,7 @@ class MixedRowStream:
             "open": _open_rows_state(self._packer),
         }
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: IteratorState) -> None:
         """Returns to a place."""
         self._num_taken = state["taken"]
         for reader, cursor in zip(self._readers, state["next"], strict=True):
@@ -234,7 +234,7 @@ class MixedRowStream:
         ]
 
 
-def _open_rows_state(packer: Packer) -> list[State]:
+def _open_rows_state(packer: Packer) -> list[IteratorState]:
     return [
         {"cursors": row.cursors.copy(), "lengths": [row.num_inputs, row.num_targets]}
         for row in packer.open_rows
@@ -242,7 +242,7 @@ def _open_rows_state(packer: Packer) -> list[State]:
 
 
 def _opened_again(
-    states: Sequence[State], read: Callable[[Sequence[Cursor]], Row]
+    states: Sequence[IteratorState], read: Callable[[Sequence[Cursor]], Row]
 ) -> list[OpenRow]:
     """Returns open rows of a stored place; `read` gives the examples that they had."""
     rows = []
@@ -297,23 +297,23 @@ class StreamsIterator:
         # One worker makes the batches in their order. Each comes with the place after it, so that
         # what was made ahead does not count as handed out.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data")
-        self._ahead: deque[Future[tuple[Batch, State]]] = deque()
+        self._ahead: deque[Future[tuple[HostBatch, IteratorState]]] = deque()
         self._state = self._streams_state()
 
     def __iter__(self) -> StreamsIterator:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> HostBatch:
         while len(self._ahead) <= self._prefetch:
             self._ahead.append(self._executor.submit(self._make))
         batch, self._state = self._ahead.popleft().result()
         return batch
 
-    def get_state(self) -> State:
+    def get_state(self) -> IteratorState:
         """Returns the place after the last batch that was returned."""
         return self._state
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: IteratorState) -> None:
         """Returns to a place.
 
         Raises:
@@ -340,7 +340,7 @@ class StreamsIterator:
             stream.set_state(state[str(row)])
         self._state = self._streams_state()
 
-    def _make(self) -> tuple[Batch, State]:
+    def _make(self) -> tuple[HostBatch, IteratorState]:
         rows = [
             stream.next_row()
             for stream in self._streams.values()
@@ -348,8 +348,10 @@ class StreamsIterator:
         ]
         return to_batch(rows, self._lengths, len(rows), self._pack), self._streams_state()
 
-    def _streams_state(self) -> State:
-        states: State = {str(row): stream.get_state() for row, stream in self._streams.items()}
+    def _streams_state(self) -> IteratorState:
+        states: IteratorState = {
+            str(row): stream.get_state() for row, stream in self._streams.items()
+        }
         return {"data": self._fingerprint, **states}
 
 

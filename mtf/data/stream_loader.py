@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mtf.data.config import HubStream
 from mtf.data.examples import Cursor, DocumentSource, Example, Order, fingerprint
 from mtf.data.mixing import Mixing, scattered
-from mtf.data.packing import Batch, OpenRow, Packer, Row
+from mtf.data.packing import HostBatch, OpenRow, Packer, Row
 from mtf.data.randomness import Purpose, derived_seed, permutation
 from mtf.data.row_streams import (
     BatchIterator,
-    State,
+    IteratorState,
     StreamsIterator,
     all_examples,
     eval_batches,
     shard_rows,
 )
+from mtf.data.settings import HubStreamConfig
 from mtf.errors import UserError
 from mtf.sources.hub_stream import Split, open_splits
 from mtf.tasks.objectives import SegmentLengths
@@ -46,7 +46,7 @@ _BEGINNING: Cursor = (0, 0, 0, 0)
 
 
 def make_train_iterator(
-    data: HubStream,
+    data: HubStreamConfig,
     *,
     batch_size: int,
     shard_id: int = 0,
@@ -94,8 +94,8 @@ def make_train_iterator(
 
 
 def make_evaluations(
-    data: HubStream, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[Batch]]]:
+    data: HubStreamConfig, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+) -> dict[str, Callable[[], Iterator[HostBatch]]]:
     """See `mtf.loaders.make_evaluations`: the first documents of `eval_split`.
 
     Named by the split; of several subsets, an evaluation for each, `SPLIT_SUBSET`, if there are
@@ -109,7 +109,7 @@ def make_evaluations(
     if len(parts) > MAX_EVALUATIONS:
         parts = {data.eval_split: list(texts)}
 
-    def batches(names: list[str]) -> Iterator[Batch]:
+    def batches(names: list[str]) -> Iterator[HostBatch]:
         examples = itertools.chain.from_iterable(
             _evaluation_examples(data, texts[name]()) for name in names
         )
@@ -119,7 +119,7 @@ def make_evaluations(
     return {name: functools.partial(batches, names) for name, names in parts.items()}
 
 
-def sample_examples(data: HubStream, n: int) -> list[Example]:
+def sample_examples(data: HubStreamConfig, n: int) -> list[Example]:
     """See `mtf.loaders.sample_examples`: of `eval_split`, of each subset in turn."""
     texts = _evaluation_texts(data).values()
     rounds = itertools.zip_longest(*(_evaluation_examples(data, read()) for read in texts))
@@ -127,12 +127,12 @@ def sample_examples(data: HubStream, n: int) -> list[Example]:
     return list(itertools.islice(found, n))
 
 
-def provenance(data: HubStream) -> dict[str, Any]:
+def provenance(data: HubStreamConfig) -> dict[str, Any]:
     """See `mtf.loaders.provenance`: of a dataset that is not read whole, only its name."""
     return {"data": _fingerprint(data)}
 
 
-def _open_splits(data: HubStream, split: str, *, required: bool = True) -> dict[str, Split]:
+def _open_splits(data: HubStreamConfig, split: str, *, required: bool = True) -> dict[str, Split]:
     return open_splits(
         data.dataset,
         data.subsets,
@@ -182,7 +182,7 @@ class _Window(NamedTuple):
 class _Reader:
     """Reads a stream's part of a subset, a window at a time."""
 
-    def __init__(self, data: HubStream, split: Split, seed: int, stream: int):
+    def __init__(self, data: HubStreamConfig, split: Split, seed: int, stream: int):
         """`seed` is of the order of files; streams that share files may each have their own."""
         self._data = data
         self._split = split
@@ -267,7 +267,7 @@ class _Subset:
 
     def __init__(
         self,
-        data: HubStream,
+        data: HubStreamConfig,
         reader: _Reader,
         seed: int,
         lengths: SegmentLengths,
@@ -301,11 +301,11 @@ class _Subset:
             if self._place.epoch > first_epoch + 1:
                 raise UserError(f"data.dataset: {self._data.dataset} has not one token")
 
-    def get_state(self) -> State:
+    def get_state(self) -> IteratorState:
         """Returns the place after the last example."""
         return {"window": self._window_state, "next": list(self._cursor)}
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: IteratorState) -> None:
         """Returns to a place; its window is read when the next example is asked for."""
         if self._ahead is not None:
             self._ahead.cancel()
@@ -343,7 +343,7 @@ class _Subset:
 class _Stream:
     """The rows of a stream: its subsets' examples, mixed at their rates and packed."""
 
-    def __init__(self, data: HubStream, subsets: Mapping[str, _Subset], number: int):
+    def __init__(self, data: HubStreamConfig, subsets: Mapping[str, _Subset], number: int):
         self._data = data
         self._names = list(subsets)
         self._subsets = subsets
@@ -364,7 +364,7 @@ class _Stream:
             if row is not None:
                 return row
 
-    def get_state(self) -> State:
+    def get_state(self) -> IteratorState:
         """Returns the place after the last row, with the examples of rows that are open."""
         return {
             "taken": self._num_taken,
@@ -375,7 +375,7 @@ class _Stream:
             ],
         }
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: IteratorState) -> None:
         """Returns to a place."""
         self._num_taken = state["taken"]
         for name, subset in self._subsets.items():
@@ -386,7 +386,7 @@ class _Stream:
                 row.add(Example(np.array(inputs, np.int32), np.array(targets, np.int32)), ())
 
 
-def _evaluation_texts(data: HubStream) -> dict[str, Callable[[], list[str]]]:
+def _evaluation_texts(data: HubStreamConfig) -> dict[str, Callable[[], list[str]]]:
     """Returns, by subset, how to read the documents that are evaluated on."""
     if data.eval_split is None:
         return {}
@@ -401,7 +401,7 @@ def _evaluation_texts(data: HubStream) -> dict[str, Callable[[], list[str]]]:
     return {name: functools.cache(functools.partial(read, split)) for name, split in splits.items()}
 
 
-def _evaluation_examples(data: HubStream, texts: list[str]) -> Iterator[Example]:
+def _evaluation_examples(data: HubStreamConfig, texts: list[str]) -> Iterator[Example]:
     vocab_size = data.vocabulary.vocab_size
     lengths = data.check_objective(vocab_size)
     order = Order(len(texts), np.asarray, data.seed, shuffle=False)
@@ -409,7 +409,7 @@ def _evaluation_examples(data: HubStream, texts: list[str]) -> Iterator[Example]
     return all_examples(source)
 
 
-def _fingerprint(data: HubStream) -> str:
+def _fingerprint(data: HubStreamConfig) -> str:
     return fingerprint(
         data,
         dataset=data.dataset,

@@ -8,10 +8,9 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mtf.data.config import TextCorpora, TextFiles
-from mtf.data.examples import Dataset, Example, fingerprint
+from mtf.data.examples import Example, TextDataset, fingerprint
 from mtf.data.mixing import Mixing
-from mtf.data.packing import Batch
+from mtf.data.packing import HostBatch
 from mtf.data.randomness import Purpose, derived_seed
 from mtf.data.row_streams import (
     BatchIterator,
@@ -22,6 +21,7 @@ from mtf.data.row_streams import (
     eval_batches,
     shard_rows,
 )
+from mtf.data.settings import TextCorporaConfig, TextFilesConfig
 
 EVALUATION = "held_out"
 # With more corpora than this, what is held out of them is one evaluation instead of one each.
@@ -29,7 +29,7 @@ MAX_EVALUATIONS = 20
 
 
 def make_train_iterator(
-    data: TextFiles | TextCorpora,
+    data: TextFilesConfig | TextCorporaConfig,
     *,
     batch_size: int,
     shard_id: int = 0,
@@ -40,8 +40,8 @@ def make_train_iterator(
     rows = shard_rows(batch_size, shard_id, num_shards)
     lengths, pack = data.task_feature_lengths, data.pack
     streams: dict[int, SourceRowStream] | dict[int, MixedRowStream]
-    if isinstance(data, TextFiles):
-        dataset = Dataset(data)
+    if isinstance(data, TextFilesConfig):
+        dataset = TextDataset(data)
         streams = {
             row: SourceRowStream(dataset.training(), lengths, pack, row, batch_size) for row in rows
         }
@@ -64,14 +64,18 @@ def make_train_iterator(
 
 
 def make_evaluations(
-    data: TextFiles | TextCorpora, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[Batch]]]:
+    data: TextFilesConfig | TextCorporaConfig,
+    *,
+    batch_size: int,
+    shard_id: int = 0,
+    num_shards: int = 1,
+) -> dict[str, Callable[[], Iterator[HostBatch]]]:
     """See `mtf.loaders.make_evaluations`: the held-out examples.
 
     Those of a corpus are an evaluation of their own, `held_out_NAME`, if there are not too many.
     """
     rows = shard_rows(batch_size, shard_id, num_shards)
-    if isinstance(data, TextFiles):
+    if isinstance(data, TextFilesConfig):
         parts = {EVALUATION: [data]}
     else:
         corpora = _corpora(data)
@@ -84,18 +88,20 @@ def make_evaluations(
     }
 
 
-def sample_examples(data: TextFiles | TextCorpora, n: int) -> list[Example]:
+def sample_examples(data: TextFilesConfig | TextCorporaConfig, n: int) -> list[Example]:
     """See `mtf.loaders.sample_examples`: held-out examples, of each corpus in turn."""
-    parts = [data] if isinstance(data, TextFiles) else list(_corpora(data).values())
-    rounds = itertools.zip_longest(*(all_examples(Dataset(part).evaluation()) for part in parts))
+    parts = [data] if isinstance(data, TextFilesConfig) else list(_corpora(data).values())
+    rounds = itertools.zip_longest(
+        *(all_examples(TextDataset(part).evaluation()) for part in parts)
+    )
     found = (example for examples in rounds for example in examples if example is not None)
     return list(itertools.islice(found, n))
 
 
-def provenance(data: TextFiles | TextCorpora) -> dict[str, Any]:
+def provenance(data: TextFilesConfig | TextCorporaConfig) -> dict[str, Any]:
     """See `mtf.loaders.provenance`."""
-    if isinstance(data, TextFiles):
-        return {"data": Dataset(data).fingerprint}
+    if isinstance(data, TextFilesConfig):
+        return {"data": TextDataset(data).fingerprint}
     corpora = open_corpora(data)
     rates = corpus_rates(data, corpora)
     return {
@@ -111,12 +117,12 @@ def provenance(data: TextFiles | TextCorpora) -> dict[str, Any]:
     }
 
 
-def open_corpora(data: TextCorpora) -> dict[str, Dataset]:
+def open_corpora(data: TextCorporaConfig) -> dict[str, TextDataset]:
     """Opens every corpus, each with an order of its own; raises UserError where one cannot be."""
-    return {name: Dataset(corpus) for name, corpus in _corpora(data).items()}
+    return {name: TextDataset(corpus) for name, corpus in _corpora(data).items()}
 
 
-def corpus_rates(data: TextCorpora, corpora: dict[str, Dataset]) -> dict[str, float]:
+def corpus_rates(data: TextCorporaConfig, corpora: dict[str, TextDataset]) -> dict[str, float]:
     """Returns how often each corpus is sampled, relative to the others.
 
     Those of `data.rates`, else the number of documents to the power of `data.sampling_exponent`.
@@ -129,14 +135,14 @@ def corpus_rates(data: TextCorpora, corpora: dict[str, Dataset]) -> dict[str, fl
     }
 
 
-def _corpora(data: TextCorpora) -> dict[str, TextFiles]:
+def _corpora(data: TextCorporaConfig) -> dict[str, TextFilesConfig]:
     return {
         name: data.corpus(name, derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode())))
         for name in data.files
     }
 
 
-def _fingerprint(data: TextCorpora, corpora: dict[str, Dataset]) -> str:
+def _fingerprint(data: TextCorporaConfig, corpora: dict[str, TextDataset]) -> str:
     rates = corpus_rates(data, corpora)
     contents = {
         f"[{name}]": f"{corpus.num_training} of {corpus.content} at {rates[name]:.6g}"
@@ -145,9 +151,11 @@ def _fingerprint(data: TextCorpora, corpora: dict[str, Dataset]) -> str:
     return fingerprint(data, **contents)
 
 
-def _eval_batches(parts: Sequence[TextFiles], batch_size: int, rows: range) -> Iterator[Batch]:
+def _eval_batches(
+    parts: Sequence[TextFilesConfig], batch_size: int, rows: range
+) -> Iterator[HostBatch]:
     lengths, pack = parts[0].task_feature_lengths, parts[0].pack
     examples = itertools.chain.from_iterable(
-        all_examples(Dataset(part).evaluation()) for part in parts
+        all_examples(TextDataset(part).evaluation()) for part in parts
     )
     return eval_batches(examples, lengths, pack, batch_size=batch_size, rows=rows)

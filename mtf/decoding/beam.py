@@ -11,12 +11,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mtf.decoding.config import Decoding
-from mtf.decoding.step import Cache, Prepared, decode_step, empty_caches
-from mtf.models.config import T5Config
+from mtf.decoding.settings import DecodingConfig
+from mtf.decoding.step import KeyValueCache, Prepared, decode_step, empty_caches
+from mtf.models.settings import T5Config
 
 
-class State(NamedTuple):
+class BeamState(NamedTuple):
     """Where the search is. Live and finished hypotheses are ordered, best first.
 
     Attributes:
@@ -37,11 +37,11 @@ class State(NamedTuple):
     finished: jax.Array
     scores: jax.Array
     done: jax.Array
-    caches: list[Cache]
+    caches: list[KeyValueCache]
 
 
 def beam_search(
-    config: T5Config, prepared: Prepared, decoding: Decoding, eos_id: int, empty: jax.Array
+    config: T5Config, prepared: Prepared, decoding: DecodingConfig, eos_id: int, empty: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The best hypotheses of each example.
 
@@ -65,7 +65,7 @@ def beam_search(
         base = jnp.asarray(length, jnp.float32)
         return (base if huggingface else (5.0 + base) / 6.0) ** decoding.length_penalty
 
-    def step(state: State) -> State:
+    def step(state: BeamState) -> BeamState:
         i = state.i
         # What this step writes into the cache stands at each beam's own place.
         own = jnp.broadcast_to(places[None, :, None], (batch, n, 1))
@@ -93,7 +93,7 @@ def beam_search(
         new = jnp.where(may_finish, log_probs / penalty(i + 1), -jnp.inf)
         scores, order = jax.lax.top_k(jnp.concatenate([state.scores, new], axis=1), n)
         finished = _take(jnp.concatenate([state.finished, tokens], axis=1), order)
-        return State(
+        return BeamState(
             i=i + 1,
             tokens=_take(tokens, kept),
             log_probs=live,
@@ -114,7 +114,7 @@ def beam_search(
         reached = length if huggingface else max_length
         return all_finished & (live[:, 0] / penalty(reached) <= scores[:, -1])
 
-    def unfinished(state: State) -> jax.Array:
+    def unfinished(state: BeamState) -> jax.Array:
         return (state.i < max_length) & ~jnp.all(state.done)
 
     nothing = jnp.zeros((batch, n, max_length), jnp.int32)
@@ -122,7 +122,7 @@ def beam_search(
     end = jax.lax.while_loop(
         unfinished,
         step,
-        State(
+        BeamState(
             i=jnp.zeros((), jnp.int32),
             tokens=nothing,
             log_probs=none.at[:, 0].set(0.0),

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mtf.decoding.beam import beam_search
-from mtf.decoding.config import Decoding
 from mtf.decoding.sample import sample
+from mtf.decoding.settings import DecodingConfig
 from mtf.decoding.step import Prepared, prepare
 from mtf.errors import UserError
 from mtf.models import t5
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 
 EOS_ID = 1
 
@@ -38,7 +38,7 @@ def generate(
     network: T5Config,
     params: t5.Params,
     encoder_input_tokens: jax.Array,
-    decoding: Decoding,
+    decoding: DecodingConfig,
     *,
     eos_id: int = EOS_ID,
     seeds: jax.Array | np.ndarray | None = None,
@@ -100,7 +100,7 @@ def _begin(
 def _decode(
     network: T5Config,
     prepared: Prepared,
-    decoding: Decoding,
+    decoding: DecodingConfig,
     eos_id: int,
     keys: jax.Array,
     empty: jax.Array,

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.decoding.step import Prepared, decode_step, empty_caches
 from mtf.models.argmax import argmax
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 
 MIN_TEMPERATURE = 1e-4  # at or below it, sampling is greedy (T5X: `decoding.MIN_TEMPERATURE`)
 
@@ -18,7 +18,7 @@ MIN_TEMPERATURE = 1e-4  # at or below it, sampling is greedy (T5X: `decoding.MIN
 def sample(
     config: T5Config,
     prepared: Prepared,
-    decoding: Decoding,
+    decoding: DecodingConfig,
     eos_id: int,
     keys: jax.Array,
     empty: jax.Array,
@@ -75,7 +75,7 @@ def sample(
     return tokens, jnp.take_along_axis(scores, order, axis=1)
 
 
-def restrict(logits: jax.Array, decoding: Decoding) -> jax.Array:
+def restrict(logits: jax.Array, decoding: DecodingConfig) -> jax.Array:
     """Logits at the temperature; -inf where `top_k` or `top_p` leave a token out.
 
     Tokens that are as probable as the last one kept are kept too, so that their order decides

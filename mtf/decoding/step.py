@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from mtf.models import t5
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 from mtf.models.stacking import layers_of
 from mtf.partitioning.mesh import constrain
 
 NO_DROPOUT = t5.Dropout(0.0, None)
 
 
-class Cache(NamedTuple):
+class KeyValueCache(NamedTuple):
     """Keys (b, h, d, k) and values (b, h, k, d), as the products over them take them.
 
     Beams of an example share a row, so that each can attend to what others wrote: `k` are
@@ -47,7 +47,7 @@ class Prepared(NamedTuple):
 
     embedding: t5.Params
     layers: list[t5.Params]
-    encoded: list[Cache]
+    encoded: list[KeyValueCache]
     encoded_mask: jax.Array
     bias: jax.Array
     norm: t5.Params
@@ -71,7 +71,7 @@ def prepare(
     stack = params["decoder"]
     layers = [jax.tree.map(lambda x: x.astype(dtype), layer) for layer in layers_of(stack)]
 
-    def encoded_kv(layer: t5.Params) -> Cache:
+    def encoded_kv(layer: t5.Params) -> KeyValueCache:
         key, value = t5.keys_and_values(config, layer["encoder_decoder_attention"], encoded)
         return _laid_out(key, value)
 
@@ -94,7 +94,7 @@ def prepare(
     )
 
 
-def empty_caches(config: T5Config, rows: int, num_keys: int) -> list[Cache]:
+def empty_caches(config: T5Config, rows: int, num_keys: int) -> list[KeyValueCache]:
     """A cache for each layer, before the first step; see `Cache` for what rows and keys are."""
     zeros = jnp.zeros((rows, num_keys, config.num_heads, config.head_dim), config.dtype)
     return [_laid_out(zeros, zeros) for _ in range(config.num_decoder_layers)]
@@ -103,11 +103,11 @@ def empty_caches(config: T5Config, rows: int, num_keys: int) -> list[Cache]:
 def decode_step(
     config: T5Config,
     prepared: Prepared,
-    caches: list[Cache],
+    caches: list[KeyValueCache],
     tokens: jax.Array,
     position: jax.Array,
     ancestors: jax.Array | None = None,
-) -> tuple[jax.Array, list[Cache]]:
+) -> tuple[jax.Array, list[KeyValueCache]]:
     """Feeds one token of every sequence; logits of the next.
 
     Beams that change places do not move the cache, which would copy all of it: a beam attends
@@ -138,19 +138,21 @@ def decode_step(
     for params, encoded, cache in zip(prepared.layers, prepared.encoded, caches, strict=True):
 
         def self_attention(
-            p: t5.Params, y: jax.Array, cache: Cache = cache
-        ) -> tuple[jax.Array, Cache]:
+            p: t5.Params, y: jax.Array, cache: KeyValueCache = cache
+        ) -> tuple[jax.Array, KeyValueCache]:
             own = y.reshape(cache.key.shape[0], -1, y.shape[-1])
             new = _laid_out(*t5.keys_and_values(config, p, own))
             at = position * own.shape[1]
-            cache = Cache(
+            cache = KeyValueCache(
                 jax.lax.dynamic_update_slice_in_dim(cache.key, new.key, at, axis=3),
                 jax.lax.dynamic_update_slice_in_dim(cache.value, new.value, at, axis=2),
             )
             z = _attention(config, p, own, cache, seen[:, None], bias[None, :, None])
             return z.reshape(y.shape), cache
 
-        def cross_attention(p: t5.Params, y: jax.Array, encoded: Cache = encoded) -> jax.Array:
+        def cross_attention(
+            p: t5.Params, y: jax.Array, encoded: KeyValueCache = encoded
+        ) -> jax.Array:
             return _attention(config, p, y, encoded, prepared.encoded_mask, None)
 
         x, cache = t5.decoder_layer(config, params, x, self_attention, cross_attention, NO_DROPOUT)
@@ -164,7 +166,7 @@ def _attention(
     config: T5Config,
     params: t5.Params,
     x: jax.Array,
-    cache: Cache,
+    cache: KeyValueCache,
     mask: jax.Array,
     bias: jax.Array | None,
 ) -> jax.Array:
@@ -178,7 +180,7 @@ def _attention(
     return t5.dense(y.reshape(*y.shape[:2], -1), params["out"]["kernel"])
 
 
-def _laid_out(key: jax.Array, value: jax.Array) -> Cache:
+def _laid_out(key: jax.Array, value: jax.Array) -> KeyValueCache:
     """(b, k, h, d) → a `Cache`, split over the mesh by rows and heads."""
     key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
-    return Cache(*(constrain(x, "batch", "heads", None, None) for x in (key, value)))
+    return KeyValueCache(*(constrain(x, "batch", "heads", None, None) for x in (key, value)))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mtf import loaders as loader
-from mtf.data.config import Data, TaskMixture
+from mtf import loaders
 from mtf.data.examples import Example
-from mtf.decoding.config import Decoding
+from mtf.data.settings import AnyData, TaskMixtureConfig
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError, did_you_mean
 from mtf.evaluation import metrics
-from mtf.evaluation.config import InferEval
+from mtf.evaluation.settings import InferEvalConfig
 from mtf.inference.predictor import Predictor
 from mtf.models import t5
 from mtf.text.vocabularies import Vocabulary
@@ -64,7 +64,7 @@ class InferenceEvaluator:
         held_out: Sequence[HeldOut],
         make_predictor: Callable[[t5.Params], Predictor],
         vocabulary: Vocabulary,
-        decoding: Decoding,
+        decoding: DecodingConfig,
         period: int,
     ):
         """`make_predictor` is called once, with the parameters of the first evaluation."""
@@ -118,7 +118,7 @@ def compare(
     return scores
 
 
-def find_held_out(data: Data, settings: InferEval) -> list[HeldOut]:
+def find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     """Opens what is evaluated during training on `data`.
 
     Raises:
@@ -132,13 +132,13 @@ def find_held_out(data: Data, settings: InferEval) -> list[HeldOut]:
     return found
 
 
-def _find_held_out(data: Data, settings: InferEval) -> list[HeldOut]:
+def _find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     for name in settings.metrics or ():
         if metrics.find(name).compares == "example":
             raise UserError(
                 f"evaluator.metrics: {name} needs more of an example than its targets' text."
             )
-    if isinstance(data, TaskMixture):
+    if isinstance(data, TaskMixtureConfig):
         return _of_tasks(data, settings)
     if settings.tasks is not None:
         raise UserError(
@@ -146,7 +146,7 @@ def _find_held_out(data: Data, settings: InferEval) -> list[HeldOut]:
             f"evaluated as {HELD_OUT}. Leave it at None."
         )
     names = settings.metrics or _DEFAULT_METRICS
-    examples = loader.sample_examples(data, settings.num_examples or _WHOLE)
+    examples = loaders.sample_examples(data, settings.num_examples or _WHOLE)
     if not examples:
         raise UserError("evaluator: the data have no held-out example to evaluate on")
     for name in names:
@@ -158,7 +158,7 @@ def _find_held_out(data: Data, settings: InferEval) -> list[HeldOut]:
     return [HeldOut(HELD_OUT, examples, names)]
 
 
-def _of_tasks(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
+def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOut]:
     if data.eval_split is None:
         raise UserError("evaluator: data.eval_split is None; expected a split to evaluate on")
     lengths = {**data.task_feature_lengths, "targets": _WHOLE}
@@ -173,7 +173,7 @@ def _of_tasks(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
     return found
 
 
-def _read_cached(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
+def _read_cached(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOut]:
     from mtf.cache.mixture import CachedMixture
 
     tasks = {task.info.name: task for task in CachedMixture(data, data.split).tasks}
@@ -186,18 +186,18 @@ def _read_cached(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
     return found
 
 
-def _read_rendered(data: TaskMixture, settings: InferEval) -> list[HeldOut]:
+def _read_rendered(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOut]:
     tasks = {task.name: task for task in _tasks(data, data.mixture_or_task_name)}
     found = []
     for name in _chosen(settings, [n for n, task in tasks.items() if task.kind == "generate"]):
         alone = dataclasses.replace(data, mixture_or_task_name=name)
-        examples = loader.sample_examples(alone, settings.num_examples or _WHOLE)
+        examples = loaders.sample_examples(alone, settings.num_examples or _WHOLE)
         if examples:
             found.append(_held_out(data, settings, name, examples, tasks[name].metrics))
     return found
 
 
-def _chosen(settings: InferEval, names: Sequence[str]) -> Sequence[str]:
+def _chosen(settings: InferEvalConfig, names: Sequence[str]) -> Sequence[str]:
     for name in settings.tasks or ():
         if name not in names:
             raise UserError(
@@ -208,8 +208,8 @@ def _chosen(settings: InferEval, names: Sequence[str]) -> Sequence[str]:
 
 
 def _held_out(
-    data: TaskMixture,
-    settings: InferEval,
+    data: TaskMixtureConfig,
+    settings: InferEvalConfig,
     name: str,
     examples: Sequence[Example],
     own: tuple[str, ...],
@@ -231,7 +231,7 @@ def _held_out(
     return HeldOut(name, examples, names or _DEFAULT_METRICS, postprocess)
 
 
-def _task_with_classes(data: TaskMixture, name: str) -> Task | None:
+def _task_with_classes(data: TaskMixtureConfig, name: str) -> Task | None:
     """The task if its templates say what its classes are, else None."""
     from mtf.tasks.prompted import PromptedTask
 
@@ -239,7 +239,7 @@ def _task_with_classes(data: TaskMixture, name: str) -> Task | None:
     return task if isinstance(task, PromptedTask) and task.label_classes is not None else None
 
 
-def _tasks(data: TaskMixture, name: str) -> list[Task]:
+def _tasks(data: TaskMixtureConfig, name: str) -> list[Task]:
     from mtf.tasks.mixtures import mixture
     from mtf.tasks.prompts.templates import load_templates
 

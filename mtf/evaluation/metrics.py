@@ -22,8 +22,8 @@ from mtf.errors import UserError, did_you_mean
 from mtf.evaluation import rank
 from mtf.extras import import_extra
 
-Scores = dict[str, float]
-Comparison = Literal["text", "class", "example"]
+MetricValues = dict[str, float]
+Compares = Literal["text", "class", "example"]
 
 # Both scripts take these off; SQuAD's leaves nothing in the place of punctuation, TriviaQA's a
 # space, and TriviaQA's knows some quotation marks more.
@@ -44,12 +44,12 @@ class Metric:
         targets that have more than the right answer ("example").
     """
 
-    function: Callable[[Sequence[Any], Sequence[Any]], Scores]
+    function: Callable[[Sequence[Any], Sequence[Any]], MetricValues]
     scores: tuple[str, ...]
-    compares: Comparison = "text"
+    compares: Compares = "text"
 
 
-def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
+def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
     """Compares predictions with targets.
 
     Args:
@@ -89,17 +89,17 @@ def find(name: str) -> Metric:
     return METRICS[name]
 
 
-def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
+def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
     """How many predictions equal their targets."""
     return {"accuracy": _percent_equal(targets, predictions)}
 
 
-def sequence_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
+def sequence_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
     """The same, under T5's name for whole sequences."""
     return {"sequence_accuracy": _percent_equal(targets, predictions)}
 
 
-def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> Scores:
+def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> MetricValues:
     """BLEU of a corpus: sacrebleu with the tokenizer `intl` and exponential smoothing.
 
     Targets are texts, or as many references for each prediction.
@@ -118,7 +118,7 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> 
     return {"bleu": float(found.score)}
 
 
-def rouge(targets: Sequence[str], predictions: Sequence[str]) -> Scores:
+def rouge(targets: Sequence[str], predictions: Sequence[str]) -> MetricValues:
     """Mean F of ROUGE-1, ROUGE-2 and summary-level ROUGE-L: rouge-score, lower case, no stemmer.
 
     A line is a sentence, and so is what ends with " . ". T5's `rouge` takes the middle of a
@@ -133,7 +133,7 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> Scores:
     return {name: 100 * sums[name] / len(targets) for name in _ROUGE}
 
 
-def squad(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> Scores:
+def squad(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> MetricValues:
     """Exact match and F1 of tokens as SQuAD 1.1's script has them (Rajpurkar et al. 2016).
 
     Targets are answers, or several right ones, of which the best counts.
@@ -141,12 +141,12 @@ def squad(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) ->
     return _best_answers(targets, predictions, normalize_squad)
 
 
-def trivia_qa(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> Scores:
+def trivia_qa(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> MetricValues:
     """Exact match and F1 of tokens as TriviaQA's script has them (Joshi et al. 2017)."""
     return _best_answers(targets, predictions, normalize_trivia_qa)
 
 
-def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> Scores:
+def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> MetricValues:
     """`squad` of predictions such as "start: 3 end: 6": words of the context.
 
     Targets have `answers` and `context`. A prediction of another form is an empty answer.
@@ -157,7 +157,7 @@ def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str])
     return squad([target["answers"] for target in targets], found)
 
 
-def record(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> Scores:
+def record(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> MetricValues:
     """`squad` of ReCoRD: of the examples of one `group` (a passage's query) the first counts.
 
     Targets have `group` and `value`, the right answers.
@@ -169,7 +169,7 @@ def record(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> 
     return squad(answers, texts)
 
 
-def coqa_f1(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> Scores:
+def coqa_f1(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> MetricValues:
     """Mean F1 of tokens, the best of several answers (Reddy et al. 2019); two empty ones agree."""
 
     def f1(answer: str, prediction: str) -> float:
@@ -179,7 +179,7 @@ def coqa_f1(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) 
     return {"f1": 100 * math.fsum(best) / len(best)}
 
 
-def f1(targets: Sequence[int], predictions: Sequence[int]) -> Scores:
+def f1(targets: Sequence[int], predictions: Sequence[int]) -> MetricValues:
     """F1 of class 1. A prediction that is neither 0 nor 1 counts as the wrong one of them."""
     checked = [
         found if found in (0, 1) else 1 - target
@@ -188,20 +188,20 @@ def f1(targets: Sequence[int], predictions: Sequence[int]) -> Scores:
     return {"f1": 100 * rank.f1(np.equal(targets, 1), np.equal(checked, 1))}
 
 
-def mean_3class_f1(targets: Sequence[int], predictions: Sequence[int]) -> Scores:
+def mean_3class_f1(targets: Sequence[int], predictions: Sequence[int]) -> MetricValues:
     """The mean of the F1 of classes 0, 1 and 2."""
     of_classes = [rank.f1(np.equal(targets, c), np.equal(predictions, c)) for c in range(3)]
     return {"mean_3class_f1": 100 * statistics.mean(of_classes)}
 
 
-def matthews_corrcoef(targets: Sequence[int], predictions: Sequence[int]) -> Scores:
+def matthews_corrcoef(targets: Sequence[int], predictions: Sequence[int]) -> MetricValues:
     """Matthews' correlation of classes."""
     sklearn = _library("matthews_corrcoef")
     found = sklearn.matthews_corrcoef(list(targets), list(predictions))
     return {"matthews_corrcoef": 100 * float(found)}
 
 
-def auc(targets: Sequence[int], predictions: Sequence[float]) -> Scores:
+def auc(targets: Sequence[int], predictions: Sequence[float]) -> MetricValues:
     """Areas under the ROC and the precision-recall curve, of scores for class 1.
 
     T5's `auc` is not in percent, but that of its `rank_classification` is: so is this.
@@ -213,7 +213,7 @@ def auc(targets: Sequence[int], predictions: Sequence[float]) -> Scores:
     }
 
 
-def multirc_f1_over_all_answers(targets: Sequence[Any], predictions: Sequence[int]) -> Scores:
+def multirc_f1_over_all_answers(targets: Sequence[Any], predictions: Sequence[int]) -> MetricValues:
     """`f1` over all answers of MultiRC (Khashabi et al. 2018).
 
     Targets are classes, or have them as `value`.
@@ -221,7 +221,9 @@ def multirc_f1_over_all_answers(targets: Sequence[Any], predictions: Sequence[in
     return f1([t["value"] if isinstance(t, Mapping) else t for t in targets], predictions)
 
 
-def multirc_exact_match(targets: Sequence[Mapping[str, Any]], predictions: Sequence[int]) -> Scores:
+def multirc_exact_match(
+    targets: Sequence[Mapping[str, Any]], predictions: Sequence[int]
+) -> MetricValues:
     """How many questions of MultiRC have all of their answers right.
 
     Targets have `group`, the question, and `value`, a class.
@@ -233,19 +235,19 @@ def multirc_exact_match(targets: Sequence[Mapping[str, Any]], predictions: Seque
     return {"exact_match": 100 * sum(right.values()) / len(right)}
 
 
-def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
+def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
     """Pearson's correlation of numbers; a text that is no number counts as -1."""
     stats = _library("pearson_corrcoef")
     return {"pearson_corrcoef": 100 * float(stats.pearsonr(*_numbers(targets, predictions))[0])}
 
 
-def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
+def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
     """Spearman's correlation of numbers; a text that is no number counts as -1."""
     stats = _library("spearman_corrcoef")
     return {"spearman_corrcoef": 100 * float(stats.spearmanr(*_numbers(targets, predictions))[0])}
 
 
-def edit_distance(targets: Sequence[str], predictions: Sequence[str]) -> Scores:
+def edit_distance(targets: Sequence[str], predictions: Sequence[str]) -> MetricValues:
     """Words to insert, delete or replace, in lower case (nltk)."""
     nltk = _library("edit_distance")
     found = [
@@ -353,7 +355,7 @@ def _best_answers(
     targets: Sequence[str | Sequence[str]],
     predictions: Sequence[str],
     normalize: Callable[[str], str],
-) -> Scores:
+) -> MetricValues:
     same = _best(targets, predictions, normalize, lambda a, b: float(a == b))
     f1s = _best(targets, predictions, normalize, token_f1)
     return {"em": 100 * math.fsum(same) / len(same), "f1": 100 * math.fsum(f1s) / len(f1s)}

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtf.data.config import TaskMixture
+from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError, did_you_mean, did_you_mean_split
-from mtf.evaluation.config import RankFiles
+from mtf.evaluation.settings import RankFilesConfig
 from mtf.sources.files import find_files
 from mtf.sources.problems import Problems
 from mtf.text.vocabularies import Vocabulary
@@ -83,17 +83,17 @@ class RankTask:
 
 
 def with_vocabulary(
-    data: TaskMixture | RankFiles, vocabulary: Vocabulary, inputs_add_eos: bool
-) -> TaskMixture | RankFiles:
+    data: TaskMixtureConfig | RankFilesConfig, vocabulary: Vocabulary, inputs_add_eos: bool
+) -> TaskMixtureConfig | RankFilesConfig:
     """The data with the checkpoint's vocabulary, and with what files leave to the checkpoint."""
-    if not isinstance(data, RankFiles):
+    if not isinstance(data, RankFilesConfig):
         return dataclasses.replace(data, vocabulary=vocabulary)
     if data.inputs_add_eos is not None:
         inputs_add_eos = data.inputs_add_eos
     return dataclasses.replace(data, vocabulary=vocabulary, inputs_add_eos=inputs_add_eos)
 
 
-def rank_tasks(data: TaskMixture | RankFiles) -> tuple[RankTask, ...]:
+def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...]:
     """The tasks of an evaluation, those without data among them.
 
     A mixture is read from the cache in `cache_dir` or, where that is None, its datasets are read
@@ -103,7 +103,7 @@ def rank_tasks(data: TaskMixture | RankFiles) -> tuple[RankTask, ...]:
     Raises:
       UserError: there is no such mixture, it has tasks that are not ranked, or data for none.
     """
-    if isinstance(data, RankFiles):
+    if isinstance(data, RankFilesConfig):
         tasks = _file_tasks(data)
     elif data.cache_dir is not None:
         tasks = _cached_tasks(data)
@@ -115,19 +115,19 @@ def rank_tasks(data: TaskMixture | RankFiles) -> tuple[RankTask, ...]:
     return tasks
 
 
-def _name(data: TaskMixture | RankFiles) -> str:
-    if isinstance(data, RankFiles):
+def _name(data: TaskMixtureConfig | RankFilesConfig) -> str:
+    if isinstance(data, RankFilesConfig):
         return ", ".join(data.patterns)
     return data.mixture_or_task_name
 
 
-def _eval_split(data: TaskMixture) -> str:
+def _eval_split(data: TaskMixtureConfig) -> str:
     if data.eval_split is None:
         raise UserError("data.eval_split is None; expected the split to be evaluated")
     return data.eval_split
 
 
-def _check_ranked(data: TaskMixture, kinds: Iterable[tuple[str, str]]) -> None:
+def _check_ranked(data: TaskMixtureConfig, kinds: Iterable[tuple[str, str]]) -> None:
     others = [name for name, kind in kinds if kind != "rank"]
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -157,7 +157,7 @@ def _dataset(task: str, key: str) -> str:
 # ------------------------------------------------------------------------- datasets and templates
 
 
-def _live_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
+def _live_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
     from mtf.sources.datasets import MissingDatasetError, Rows, open_split
     from mtf.tasks.mixtures import mixture
     from mtf.tasks.prompts.templates import load_templates
@@ -194,7 +194,7 @@ def _live_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
     return tuple(made)
 
 
-def _load_live(task: Any, rows: Iterable[Any], split: str, data: TaskMixture) -> RankData:
+def _load_live(task: Any, rows: Iterable[Any], split: str, data: TaskMixtureConfig) -> RankData:
     encode = _Encoder(data.vocabulary, task.inputs_add_eos, task.targets_add_eos)
     loaded = RankData()
     for index, row in enumerate(rows):
@@ -239,12 +239,12 @@ class _Encoder:
 # ------------------------------------------------------------------------------------------ cache
 
 
-def _cached_tasks(data: TaskMixture) -> tuple[RankTask, ...]:
-    from mtf.cache.reader import Cache
+def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
+    from mtf.cache.reader import TokenCache
 
     split, name = _eval_split(data), data.mixture_or_task_name
     assert data.cache_dir is not None
-    cache = Cache(data.cache_dir, name)
+    cache = TokenCache(data.cache_dir, name)
     cache.check_format()
     vocabulary = data.vocabulary
     cache.check_vocabulary(vocabulary.fingerprint(), getattr(vocabulary, "path", "bytes"))
@@ -304,7 +304,7 @@ def _load_cached(cache: Any, info: Any, split: str, vocabulary: Vocabulary) -> R
 # ------------------------------------------------------------------------------------------ files
 
 
-def _file_tasks(data: RankFiles) -> tuple[RankTask, ...]:
+def _file_tasks(data: RankFilesConfig) -> tuple[RankTask, ...]:
     files: dict[str, Path] = {}
     for file in find_files(data.patterns):
         name = file.name.removesuffix(".gz")
@@ -329,7 +329,7 @@ def _same(loaded: RankData) -> RankData:
     return loaded
 
 
-def _load_file(file: Path, data: RankFiles, problems: Problems) -> RankData:
+def _load_file(file: Path, data: RankFilesConfig, problems: Problems) -> RankData:
     assert data.vocabulary is not None
     encode = _Encoder(data.vocabulary, bool(data.inputs_add_eos), targets_add_eos=True)
     loaded = RankData()

@@ -17,13 +17,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError, did_you_mean
 from mtf.inference.loading import Loaded, load_model
 from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
-from mtf.partitioning.config import PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 from mtf.text.vocabularies import Vocabulary
 
 _logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class LanguageModel:
             loaded.model,
             loaded.params,
             loaded.vocabulary,
-            loaded.partitioning,
+            loaded.partitioner,
             batch_size=batch_size,
             max_inputs_length=max_inputs_length,
             max_targets_length=max_targets_length,
@@ -129,7 +129,7 @@ class LanguageModel:
 
         Args:
           texts: one input, or several.
-          decoding: fields of `mtf.decoding.config.Decoding`: max_length, method ("greedy",
+          decoding: fields of `mtf.decoding.settings.Decoding`: max_length, method ("greedy",
             "sample", "beam"), temperature, top_k, top_p, num_beams, length_penalty, seed, ….
 
         Raises:
@@ -316,20 +316,20 @@ def encode(
     return [*kept, vocabulary.eos_id] if add_eos else kept, len(kept) < len(ids)
 
 
-def decoding_from(settings: dict[str, Any]) -> Decoding:
+def decoding_from(settings: dict[str, Any]) -> DecodingConfig:
     """The decoding of these settings.
 
     Raises:
       UserError: a name that is no setting, with the nearest; or a value that is refused.
     """
-    names = [field.name for field in dataclasses.fields(Decoding)]
+    names = [field.name for field in dataclasses.fields(DecodingConfig)]
     for name in settings:
         if name not in names:
             raise UserError(
                 f"There is no setting {name!r} of decoding.{did_you_mean(name, names)} "
                 f"There are {', '.join(names)}."
             )
-    return Decoding(**settings)
+    return DecodingConfig(**settings)
 
 
 def _listed(texts: str | Texts, name: str) -> list[str]:
@@ -352,7 +352,7 @@ def load(
     vocabulary: Vocabulary | str | None = None,
     config: str | Path | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
-    partitioner: PjitPartitioner | None = None,
+    partitioner: PartitionerConfig | None = None,
     batch_size: int = 32,
     max_inputs_length: int = 1024,
     max_targets_length: int = 256,
@@ -384,7 +384,7 @@ def load(
       UserError: nothing at `path` can be loaded, a run of ours wrote it and its config is not
         there, or its vocabulary is not known or another.
     """
-    partitioning = None if partitioner is None else Partitioning.create(partitioner)
+    mesh = None if partitioner is None else PjitPartitioner.create(partitioner)
     return LanguageModel(
         load_model(
             path,
@@ -392,7 +392,7 @@ def load(
             vocabulary=vocabulary,
             config=config,
             dtype=dtype,
-            partitioning=partitioning,
+            partitioner=mesh,
         ),
         batch_size=batch_size,
         max_inputs_length=max_inputs_length,

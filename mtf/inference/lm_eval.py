@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.inference.loading import load_model
 from mtf.inference.predictor import Predictor
@@ -101,7 +101,7 @@ class HarnessModel(LM):
             loaded.model,
             loaded.params,
             loaded.vocabulary,
-            loaded.partitioning,
+            loaded.partitioner,
             batch_size=int(batch_size),
             max_inputs_length=max_inputs_length,
             max_targets_length=max_targets_length,
@@ -215,12 +215,12 @@ class HarnessModel(LM):
     def _greedy(self, groups: Sequence[tuple[Ids, list[Ids]]]) -> list[Ids]:
         """What greedy decoding makes of each context, as long as its longest target."""
         longest = max((len(target) for _, targets in groups for target in targets), default=1)
-        decoding = Decoding(max_length=1 << (longest - 1).bit_length())
+        decoding = DecodingConfig(max_length=1 << (longest - 1).bit_length())
         eos = self._vocabulary.eos_id
         found = self._predictor.generate((context for context, _ in groups), decoding)
         return [[*best.ids, eos] for best, *_ in found]
 
-    def _decoding(self, settings: dict[str, Any]) -> tuple[Decoding, list[str]]:
+    def _decoding(self, settings: dict[str, Any]) -> tuple[DecodingConfig, list[str]]:
         """The decoding and the stop sequences that a task asks for."""
         until = settings.pop("until", None) or []
         names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -236,7 +236,7 @@ class HarnessModel(LM):
         stops = [until] if isinstance(until, str) else list(until)
         if num_beams > 1:
             return (
-                Decoding(
+                DecodingConfig(
                     "beam",
                     int(length),
                     num_beams=num_beams,
@@ -247,8 +247,8 @@ class HarnessModel(LM):
             )
         if sampled or (sampled is None and temperature > 0):
             temperature = temperature or 1.0
-            return Decoding("sample", int(length), temperature, **restrictions), stops
-        return Decoding("greedy", int(length)), stops
+            return DecodingConfig("sample", int(length), temperature, **restrictions), stops
+        return DecodingConfig("greedy", int(length)), stops
 
     def _tell_truncated(self) -> None:
         number, self._num_truncated = self._num_truncated, 0

@@ -18,10 +18,10 @@ from mtf.errors import UserError, did_you_mean
 from mtf.inference.run_config import RunConfig, assumed, read_run_config
 from mtf.inference.vocabulary import checkpoint_vocabulary
 from mtf.models import t5
-from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning import memory
-from mtf.partitioning.config import PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 from mtf.text.remote import is_remote
 from mtf.text.vocabularies import Vocabulary
 
@@ -38,16 +38,16 @@ class Loaded:
       vocabulary: text to ids and back.
       path: the checkpoint.
       step: of the checkpoint, None where it has none.
-      partitioning: where the parameters lie.
+      partitioner: where the parameters lie.
       inputs_add_eos: whether inputs end with end of sequence, as they did in training.
     """
 
-    model: EncoderDecoderModel
+    model: ModelConfig
     params: t5.Params
     vocabulary: Vocabulary
     path: Path
     step: int | None
-    partitioning: Partitioning
+    partitioner: PjitPartitioner
     inputs_add_eos: bool
 
 
@@ -120,7 +120,7 @@ def load_model(
     vocabulary: Vocabulary | str | None = None,
     config: str | Path | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
-    partitioning: Partitioning | None = None,
+    partitioner: PjitPartitioner | None = None,
     scan_layers: bool | None = None,
 ) -> Loaded:
     """Reads a model onto the devices.
@@ -137,7 +137,7 @@ def load_model(
         of the run directory or the Hugging Face directory. What a checkpoint of T5X does not tell
         is assumed, and a warning says so.
       dtype: of parameters and activations. Norms, softmax and logits are float32 in both.
-      partitioning: None: all devices, each with the whole model.
+      partitioner: None: all devices, each with the whole model.
       scan_layers: None: unrolled on CPU, where that is faster; else scanned.
 
     Raises:
@@ -150,23 +150,19 @@ def load_model(
     if not isinstance(opened, Opened):
         opened = open_model(opened, step=step, vocabulary=vocabulary, config=config)
     checkpoint, run = opened.checkpoint, opened.run
-    partitioning = partitioning or Partitioning.create(PjitPartitioner())
+    partitioner = partitioner or PjitPartitioner.create(PartitionerConfig())
     if scan_layers is None:
-        scan_layers = partitioning.mesh.devices.flat[0].platform != "cpu"
+        scan_layers = partitioner.mesh.devices.flat[0].platform != "cpu"
     described = checkpoint.described if run is None else run.described
     network = network_config(opened.architecture, **described, dtype=dtype, scan_layers=scan_layers)
-    model = (
-        EncoderDecoderModel(network)
-        if run is None
-        else dataclasses.replace(run.model, network=network)
-    )
+    model = ModelConfig(network) if run is None else dataclasses.replace(run.model, network=network)
     return Loaded(
         model,
-        _read(checkpoint, network, partitioning),
+        _read(checkpoint, network, partitioner),
         opened.vocabulary,
         checkpoint.path,
         checkpoint.step,
-        partitioning,
+        partitioner,
         opened.inputs_add_eos,
     )
 
@@ -193,14 +189,14 @@ def _existing(path: str | Path) -> Path:
 
 
 def _read(
-    checkpoint: conversion.Checkpoint, network: T5Config, partitioning: Partitioning
+    checkpoint: conversion.Checkpoint, network: T5Config, partitioner: PjitPartitioner
 ) -> t5.Params:
     """The parameters on the devices; each process reads its own slices only."""
     stacked = network.scan_layers
     shapes = t5.param_shapes(network, stacked=stacked)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(network.dtype)), shapes)
-    shardings = partitioning.shardings(shapes, t5.param_axes(network, stacked=stacked))
-    memory.check(partitioning.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
+    shardings = partitioner.shardings(shapes, t5.param_axes(network, stacked=stacked))
+    memory.check(partitioner.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
 
     try:
         restored = restore_tree(checkpoint.path, {"target": shapes}, {"target": shardings})

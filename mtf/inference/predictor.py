@@ -20,12 +20,12 @@ import numpy as np
 from mtf.errors import UserError
 from mtf.inference.rows import Item, Packed, make_items, pack, power_of_two, rounded_length
 from mtf.models import t5
-from mtf.models.config import EncoderDecoderModel, T5Config
-from mtf.partitioning.mesh import Partitioning
+from mtf.models.settings import ModelConfig, T5Config
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.text.vocabularies import Vocabulary
 
 if TYPE_CHECKING:
-    from mtf.decoding.config import Decoding
+    from mtf.decoding.settings import DecodingConfig
 
 T = TypeVar("T")
 
@@ -92,10 +92,10 @@ class Predictor:
 
     def __init__(
         self,
-        model: EncoderDecoderModel,
+        model: ModelConfig,
         params: t5.Params,
         vocabulary: Vocabulary | None,
-        partitioning: Partitioning,
+        partitioner: PjitPartitioner,
         *,
         batch_size: int = 32,
         max_inputs_length: int = 1024,
@@ -107,7 +107,7 @@ class Predictor:
           model: the network; `network.dtype` is that of its activations.
           params: unrolled or stacked.
           vocabulary: for `generate`, which needs its end of sequence; None: id 1.
-          partitioning: the mesh.
+          partitioner: the mesh.
           batch_size: examples at a time, rounded up to what the mesh divides; where short ones
             share rows, a batch has the tokens of so many of the longest.
           max_inputs_length: tokens of inputs that are used, at most.
@@ -124,24 +124,24 @@ class Predictor:
             if value < 1:
                 raise UserError(f"{name} must be at least 1, not {value}.")
         stacked = "layers" in params["encoder"]
-        shardings = partitioning.shardings(
+        shardings = partitioner.shardings(
             t5.param_shapes(model.network, stacked=stacked),
             t5.param_axes(model.network, stacked=stacked),
         )
         self.model = model
         self.params = jax.device_put(params, shardings)
         self.vocabulary = vocabulary
-        self.partitioning = partitioning
+        self.partitioner = partitioner
         self.max_inputs_length = max_inputs_length
         self.max_targets_length = max_targets_length
         self.num_truncated = 0
-        parts = partitioning.num_data_shards
+        parts = partitioner.num_data_shards
         self.batch_size = -(-batch_size // parts) * parts
         self._window = max(_WINDOW_BATCHES * self.batch_size, _WINDOW_EXAMPLES)
         self._token_log_likelihoods = jax.jit(
             functools.partial(token_log_likelihoods, model.network),
             static_argnames=("chunk",),
-            out_shardings=partitioning.replicated,
+            out_shardings=partitioner.replicated,
         )
 
     # ------------------------------------------------------------------------------ likelihoods
@@ -233,7 +233,7 @@ class Predictor:
             self.model.network,
             batch_size=self.batch_size,
             max_inputs_length=self.max_inputs_length,
-            parts=self.partitioning.num_data_shards,
+            parts=self.partitioner.num_data_shards,
         )
         run = functools.partial(self._run_scores, packed)
         rows, step = packed.rows, packed.batch_rows
@@ -294,10 +294,10 @@ class Predictor:
             "cross_segment_ids": cross_segments,
         }
         # A divisor of the length, whose logits are not more than the limit.
-        rows_a_part = packed.batch_rows // self.partitioning.num_data_shards
+        rows_a_part = packed.batch_rows // self.partitioner.num_data_shards
         limit = max(1, _MAX_LOGITS_BYTES // (rows_a_part * self.model.network.vocab_size * 4))
         chunk = next(n for n in range(min(limit, shape[1]), 0, -1) if shape[1] % n == 0)
-        with self.partitioning.in_force():
+        with self.partitioner.in_force():
             return self._token_log_likelihoods(self.params, self._global(batch), chunk=chunk)
 
     # ------------------------------------------------------------------------------- generation
@@ -305,7 +305,7 @@ class Predictor:
     def generate(
         self,
         inputs: Iterable[Sequence[int]],
-        decoding: Decoding,
+        decoding: DecodingConfig,
         seeds: Iterable[int] | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Iterator[list[Generation]]:
@@ -332,7 +332,7 @@ class Predictor:
     def _generate(
         self,
         window: list[tuple[int, Sequence[int], int]],
-        decoding: Decoding,
+        decoding: DecodingConfig,
         on_progress: Callable[[int], None] | None,
     ) -> list[list[Generation]]:
         first = window[0][0]
@@ -355,7 +355,7 @@ class Predictor:
         return results
 
     def _run_generate(
-        self, rows: Sequence[tuple[int, Sequence[int], int]], decoding: Decoding
+        self, rows: Sequence[tuple[int, Sequence[int], int]], decoding: DecodingConfig
     ) -> tuple[jax.Array, jax.Array]:
         from mtf.decoding.generate import generate
 
@@ -363,7 +363,7 @@ class Predictor:
         seeds = np.zeros(len(tokens), np.uint32)
         seeds[: len(rows)] = [seed % 2**32 for _, _, seed in rows]
         batch = self._global({"tokens": tokens, "seeds": seeds})
-        with self.partitioning.in_force():
+        with self.partitioner.in_force():
             generated = generate(
                 self.model.network,
                 self.params,
@@ -377,7 +377,7 @@ class Predictor:
     @functools.cached_property
     def _everywhere(self) -> Callable[..., Any]:
         """Gives every process the whole of some arrays."""
-        return jax.jit(lambda x: x, out_shardings=self.partitioning.replicated)
+        return jax.jit(lambda x: x, out_shardings=self.partitioner.replicated)
 
     @functools.cached_property
     def _eos_id(self) -> int:
@@ -391,7 +391,7 @@ class Predictor:
 
     def _num_rows(self, num_examples: int) -> int:
         """Rows of a batch: the batch size, or less for few examples, in few different numbers."""
-        parts = self.partitioning.num_data_shards
+        parts = self.partitioner.num_data_shards
         return min(self.batch_size, parts * power_of_two(-(-num_examples // parts)))
 
     def _inputs(self, inputs: Sequence[Sequence[int]]) -> np.ndarray:
@@ -404,7 +404,7 @@ class Predictor:
 
     def _global(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """The batch split over the mesh; every process has all of it and places its part."""
-        sharding = self.partitioning.batch
+        sharding = self.partitioner.batch
 
         def place(x: np.ndarray) -> jax.Array:
             return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
@@ -414,7 +414,7 @@ class Predictor:
     def _in_flight(self, run: Callable[[T], Any], batches: Iterable[T]) -> Iterator[tuple[T, Any]]:
         """Yields each batch with its results on the host; the devices are a batch ahead."""
         # On CPU, host and device are the same cores.
-        on_cpu = self.partitioning.mesh.devices.flat[0].platform == "cpu"
+        on_cpu = self.partitioner.mesh.devices.flat[0].platform == "cpu"
         pending: deque[tuple[T, Any]] = deque()
         for batch in batches:
             pending.append((batch, run(batch)))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 
 # Targets of one example lie behind one another up to so many tokens; more need another row, and
 # so a second pass of the encoder. Self-attention grows with the square of it.

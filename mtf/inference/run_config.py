@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import conversion
-from mtf.data.config import Features, TaskMixture, Text
+from mtf.data.settings import DataConfig, TaskMixtureConfig, TextConfig
 from mtf.errors import UserError
 from mtf.text.vocabularies import Vocabulary
 
 if TYPE_CHECKING:
-    from mtf.models.config import EncoderDecoderModel
+    from mtf.models.settings import ModelConfig
 
 CONFIG = "config.json"
 
@@ -27,7 +27,7 @@ class RunConfig:
       inputs_add_eos: whether the inputs in training ended with end of sequence.
     """
 
-    model: EncoderDecoderModel
+    model: ModelConfig
     vocabulary: Vocabulary
     inputs_add_eos: bool
 
@@ -123,14 +123,14 @@ def assumed(network: Any, add_eos: bool) -> str:
     )
 
 
-def inputs_add_eos(data: Features) -> bool:
+def inputs_add_eos(data: DataConfig) -> bool:
     """Whether a model that is trained on this data sees inputs that end with end of sequence.
 
     T5's do, also where nothing is said. Prompted tasks' do not (T0 was trained so).
     """
-    if isinstance(data, Text):
+    if isinstance(data, TextConfig):
         return data.inputs_add_eos
-    if not isinstance(data, TaskMixture):
+    if not isinstance(data, TaskMixtureConfig):
         return True
     from mtf.tasks.mixtures import mixture
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from mtf.data.config import TaskMixture
+from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError
-from mtf.evaluation.config import RankFiles
+from mtf.evaluation.settings import RankFilesConfig
 from mtf.jobs.results import EvaluateResult
-from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Evaluate:
     """
 
     checkpoint: str | None
-    data: TaskMixture | RankFiles
+    data: TaskMixtureConfig | RankFilesConfig
     batch_size: int = 32
     dtype: Literal["float32", "bfloat16"] = "float32"
-    partitioner: PjitPartitioner = PjitPartitioner()
+    partitioner: PartitionerConfig = PartitionerConfig()
     output_dir: str | None = None
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from mtf import signals, strict_json
-from mtf.data.config import TaskMixture
+from mtf.data.settings import TaskMixtureConfig
 from mtf.environment import write_environment
 from mtf.errors import UserError
 from mtf.evaluation import report
@@ -25,7 +25,7 @@ from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
 from mtf.jobs.results import EvaluateResult
 from mtf.models.t5 import num_parameters
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.text.remote import is_remote
 from mtf.text.vocabularies import SentencePieceVocabulary
 from mtf.training.metrics import MetricsWriter
@@ -47,22 +47,22 @@ def run(job: Evaluate) -> EvaluateResult:
     output_dir = Path(job.output_dir or time.strftime("runs/evaluate-%Y%m%d-%H%M%S")).expanduser()
     _check_output(output_dir)
     opened = _open(job)
-    partitioning = Partitioning.create(job.partitioner)
+    partitioner = PjitPartitioner.create(job.partitioner)
     primary = jax.process_index() == 0
     tasks = _tasks(job, opened)
-    loaded = load_model(opened, dtype=job.dtype, partitioning=partitioning)
+    loaded = load_model(opened, dtype=job.dtype, partitioner=partitioner)
     lengths = job.data.task_feature_lengths
     predictor = Predictor(
         loaded.model,
         loaded.params,
         loaded.vocabulary,
-        partitioning,
+        partitioner,
         batch_size=job.batch_size,
         max_inputs_length=lengths["inputs"],
         max_targets_length=lengths["targets"],
     )
     if primary:
-        print(_about_model(loaded, partitioning))
+        print(_about_model(loaded, partitioner))
         sys.stdout.flush()
 
     # The files appear under their own name when all of them are complete.
@@ -73,7 +73,7 @@ def run(job: Evaluate) -> EvaluateResult:
         with signals.removed_on_stop(unfinished):
             results = _evaluate_all(tasks, predictor, unfinished / PREDICTIONS, primary)
             if primary:
-                about = _about(job, loaded, partitioning, time.perf_counter() - started)
+                about = _about(job, loaded, partitioner, time.perf_counter() - started)
                 _write(unfinished, results, about, loaded)
                 if output_dir.is_dir():
                     output_dir.rmdir()
@@ -94,13 +94,13 @@ def run(job: Evaluate) -> EvaluateResult:
 
 def describe(job: Evaluate) -> str:
     """See `Evaluate.describe`."""
-    partitioning = Partitioning.create(job.partitioner)
-    mesh = partitioning.mesh
+    partitioner = PjitPartitioner.create(job.partitioner)
+    mesh = partitioner.mesh
     rows = [
         ("data", _data_name(job)),
         ("checkpoint", job.checkpoint or "none: it must be set to run"),
     ]
-    if job.checkpoint is None and isinstance(job.data, TaskMixture):
+    if job.checkpoint is None and isinstance(job.data, TaskMixtureConfig):
         tasks = rank_tasks(job.data)
     else:
         opened = _open(job)
@@ -143,7 +143,11 @@ def _tasks(job: Evaluate, opened: Opened) -> tuple[RankTask, ...]:
 
 def _data_name(job: Evaluate) -> str:
     data = job.data
-    return data.mixture_or_task_name if isinstance(data, TaskMixture) else ", ".join(data.patterns)
+    return (
+        data.mixture_or_task_name
+        if isinstance(data, TaskMixtureConfig)
+        else ", ".join(data.patterns)
+    )
 
 
 def _check_output(output_dir: Path) -> None:
@@ -159,8 +163,8 @@ def _check_output(output_dir: Path) -> None:
         )
 
 
-def _about_model(loaded: Loaded, partitioning: Partitioning) -> str:
-    devices = partitioning.mesh.devices
+def _about_model(loaded: Loaded, partitioner: PjitPartitioner) -> str:
+    devices = partitioner.mesh.devices
     parameters = count(num_parameters(loaded.model.network))
     return (
         f"{loaded.path}: {parameters} parameters on {devices.size} × {devices.flat[0].device_kind}"
@@ -250,18 +254,18 @@ def evaluate_task(
 
 
 def _about(
-    job: Evaluate, loaded: Loaded, partitioning: Partitioning, seconds: float
+    job: Evaluate, loaded: Loaded, partitioner: PjitPartitioner, seconds: float
 ) -> dict[str, Any]:
     return {
         "data": _data_name(job),
-        "split": job.data.eval_split if isinstance(job.data, TaskMixture) else None,
+        "split": job.data.eval_split if isinstance(job.data, TaskMixtureConfig) else None,
         "checkpoint": str(loaded.path),
         "step": loaded.step,
         "num_parameters": num_parameters(loaded.model.network),
         "vocabulary": loaded.vocabulary.fingerprint(),
         "dtype": job.dtype,
         "batch_size": job.batch_size,
-        "mesh": dict(partitioning.mesh.shape),
+        "mesh": dict(partitioner.mesh.shape),
         "task_feature_lengths": job.data.task_feature_lengths,
         "seconds": round(seconds, 1),
     }

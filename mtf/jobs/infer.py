@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.jobs.results import InferResult
-from mtf.partitioning.config import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 
 MODES = ("predict", "score", "predict_with_aux")
 
@@ -60,7 +60,7 @@ class Infer:
     step: int | None = None
     vocabulary: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
-    decoding: Decoding = Decoding(method="beam", num_beams=1)
+    decoding: DecodingConfig = DecodingConfig(method="beam", num_beams=1)
     task_feature_lengths: dict[str, int] = dataclasses.field(
         default_factory=lambda: {"inputs": 1024, "targets": 256}
     )
@@ -71,7 +71,7 @@ class Infer:
     num_shards: int = 1
     data_dir: str | None = None
     templates: str | None = None
-    partitioner: PjitPartitioner = PjitPartitioner()
+    partitioner: PartitionerConfig = PartitionerConfig()
 
     def __post_init__(self) -> None:
         if self.files is not None and self.mixture_or_task_name is not None:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.inference.api import NOT_FINITE, encode
 from mtf.inference.files import (
@@ -31,7 +31,7 @@ from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
 from mtf.jobs.results import InferResult
 from mtf.models.t5 import num_parameters
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.sources.problems import Problems
 from mtf.text.vocabularies import Vocabulary
 
@@ -62,7 +62,7 @@ class _Source:
 def run(job: Infer) -> InferResult:
     """See `Infer.run`."""
     # Everything that can be wrong with the input is found before anything is written.
-    partitioning = Partitioning.create(job.partitioner)
+    partitioner = PjitPartitioner.create(job.partitioner)
     sources = _sources(job)
     assert job.checkpoint is not None
     loaded = load_model(
@@ -70,7 +70,7 @@ def run(job: Infer) -> InferResult:
         step=job.step,
         vocabulary=job.vocabulary,
         dtype=job.dtype,
-        partitioning=partitioning,
+        partitioner=partitioner,
     )
     output_dir = _output_dir(job, loaded.path)
     results = [_results(job, source, loaded, output_dir) for source in sources]
@@ -78,7 +78,7 @@ def run(job: Infer) -> InferResult:
         loaded.model,
         loaded.params,
         loaded.vocabulary,
-        partitioning,
+        partitioner,
         batch_size=job.batch_size,
         max_inputs_length=job.task_feature_lengths["inputs"],
         max_targets_length=job.task_feature_lengths["targets"],
@@ -99,8 +99,8 @@ def run(job: Infer) -> InferResult:
 def describe(job: Infer) -> str:
     """See `Infer.describe`."""
     assert job.checkpoint is not None
-    partitioning = Partitioning.create(job.partitioner)
-    mesh, lengths = partitioning.mesh, job.task_feature_lengths
+    partitioner = PjitPartitioner.create(job.partitioner)
+    mesh, lengths = partitioner.mesh, job.task_feature_lengths
     opened = open_model(job.checkpoint, step=job.step, vocabulary=job.vocabulary)
     path, num = opened.checkpoint.path, num_parameters(network_config(opened.architecture))
     rows = [
@@ -344,7 +344,7 @@ def _run_part(
     return lines, sum(truncated)
 
 
-def _one_or_all(values: list[Any], decoding: Decoding) -> Any:
+def _one_or_all(values: list[Any], decoding: DecodingConfig) -> Any:
     return values if decoding.num_return > 1 else values[0]
 
 

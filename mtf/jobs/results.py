@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtf.checkpoints.config import METRIC_KINDS
+from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import CHECKPOINTS, saved_steps
 
 if TYPE_CHECKING:

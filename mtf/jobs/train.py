@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from mtf.checkpoints.config import CheckpointConfig
+from mtf.checkpoints.settings import CheckpointConfig
 from mtf.checkpoints.steps import owed_evaluations, saved_steps
-from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
+from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
-from mtf.evaluation.config import InferEval
+from mtf.evaluation.settings import InferEvalConfig
 from mtf.jobs.results import TrainResult, train_result
-from mtf.models.config import EncoderDecoderModel
-from mtf.partitioning.config import PjitPartitioner
-from mtf.training.config import MAX_STEP, Adafactor, AdamW, Trainer
+from mtf.models.settings import ModelConfig
+from mtf.partitioning.settings import PartitionerConfig
+from mtf.training.settings import MAX_STEP, AdafactorConfig, AdamWConfig, TrainerConfig
 
 _MAY_CHANGE = {"on_resume": "may change"}
 
@@ -39,19 +39,19 @@ class Train:
       num_samples: held-out examples to show with their predictions at the end.
     """
 
-    model: EncoderDecoderModel
-    data: TextFiles | TextCorpora | HubStream | TaskMixture
-    optimizer: Adafactor | AdamW
+    model: ModelConfig
+    data: TextFilesConfig | TextCorporaConfig | HubStreamConfig | TaskMixtureConfig
+    optimizer: AdafactorConfig | AdamWConfig
     train_steps: int = dataclasses.field(metadata=_MAY_CHANGE)
     batch_size: int
-    trainer: Trainer = Trainer()
-    partitioner: PjitPartitioner = dataclasses.field(
-        default=PjitPartitioner(), metadata=_MAY_CHANGE
+    trainer: TrainerConfig = TrainerConfig()
+    partitioner: PartitionerConfig = dataclasses.field(
+        default=PartitionerConfig(), metadata=_MAY_CHANGE
     )
     checkpoint: CheckpointConfig = CheckpointConfig()
     model_dir: str | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
     random_seed: int = 0
-    evaluator: InferEval | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
+    evaluator: InferEvalConfig | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
     num_samples: int = dataclasses.field(default=3, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from mtf.models.t5 import num_parameters
 from mtf.partitioning import memory
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.flops import train_step_flops
 from mtf.training.progress import count
 from mtf.training.trainer import Trainer
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 def describe(job: Train) -> str:
     """See `Train.describe`."""
-    partitioning = Partitioning.create(job.partitioner)
-    partitioning.check_batch_size(job.batch_size, job.trainer.num_microbatches)
-    trainer = make_trainer(job, partitioning)
+    partitioner = PjitPartitioner.create(job.partitioner)
+    partitioner.check_batch_size(job.batch_size, job.trainer.num_microbatches)
+    trainer = make_trainer(job, partitioner)
     shapes, shardings = trainer.state_shapes, trainer.state_shardings
     network = job.model.network
     lengths = job.data.task_feature_lengths
     inputs, targets = lengths["inputs"], lengths["targets"]
     flops = train_step_flops(network, job.batch_size, inputs, targets)
-    mesh = partitioning.mesh
+    mesh = partitioner.mesh
 
     def size(part: str) -> str:
         whole = getattr(shapes, part)
@@ -50,7 +50,7 @@ def describe(job: Train) -> str:
         ("mesh", " × ".join(f"{name} {n}" for name, n in mesh.shape.items())),
         (
             "batch",
-            f"{job.batch_size} rows, {job.batch_size // partitioning.num_data_shards} a part"
+            f"{job.batch_size} rows, {job.batch_size // partitioner.num_data_shards} a part"
             + (
                 f", {job.trainer.num_microbatches} microbatches"
                 * (job.trainer.num_microbatches > 1)
@@ -69,9 +69,9 @@ def describe(job: Train) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def make_trainer(job: Train, partitioning: Partitioning) -> Trainer:
+def make_trainer(job: Train, partitioner: PjitPartitioner) -> Trainer:
     """The job's trainer on a mesh."""
-    return Trainer(job.model, job.optimizer, partitioning, job.trainer, job.random_seed)
+    return Trainer(job.model, job.optimizer, partitioner, job.trainer, job.random_seed)
 
 
 def least_bytes(job: Train, trainer: Trainer) -> dict[str, int]:
@@ -81,12 +81,12 @@ def least_bytes(job: Train, trainer: Trainer) -> dict[str, int]:
     where all else is computed again.
     """
     network, lengths = job.model.network, job.data.task_feature_lengths
-    partitioning, shapes = trainer.partitioning, trainer.state_shapes
+    partitioner, shapes = trainer.partitioner, trainer.state_shapes
     rows = job.batch_size // job.trainer.num_microbatches
 
     def activations(length: int, layers: int) -> int:
         shape = rows, length, network.emb_dim
-        sharding = partitioning.sharding(("batch", "length", "embed"), shape)
+        sharding = partitioner.sharding(("batch", "length", "embed"), shape)
         return layers * math.prod(sharding.shard_shape(shape)) * jnp.dtype(network.dtype).itemsize
 
     params = memory.num_bytes(shapes.params, trainer.state_shardings.params)
@@ -97,7 +97,7 @@ def least_bytes(job: Train, trainer: Trainer) -> dict[str, int]:
         "optimizer state": memory.num_bytes(
             shapes.param_states, trainer.state_shardings.param_states
         ),
-        "batch": job.batch_size // partitioning.num_data_shards * tokens * 4,
+        "batch": job.batch_size // partitioner.num_data_shards * tokens * 4,
         "activations": activations(lengths["inputs"], network.num_encoder_layers)
         + activations(lengths["targets"], network.num_decoder_layers),
     }

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from mtf import loaders as loader
-from mtf import signals
+from mtf import loaders, signals
 from mtf.checkpoints import finite
 from mtf.checkpoints import manager as checkpoint_manager
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.restore import checkpoint_paths
 from mtf.checkpoints.steps import owed_evaluations
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.environment import write_atomically, write_environment
 from mtf.errors import RunError, UserError, did_you_mean
 from mtf.evaluation.infer_eval import InferenceEvaluator, find_held_out
@@ -29,7 +28,7 @@ from mtf.jobs.results import TrainResult, train_result
 from mtf.jobs.train_plan import least_bytes, make_trainer
 from mtf.models import t5
 from mtf.partitioning import memory
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.signals import Interrupts
 from mtf.text.vocabularies import Vocabulary
 from mtf.training import loop
@@ -80,17 +79,17 @@ def _run(job: Train, interrupts: Interrupts) -> TrainResult:
     started = time.perf_counter()
 
     # Everything that can be wrong with the input is found here, before anything is written.
-    partitioning = Partitioning.create(job.partitioner)
+    partitioner = PjitPartitioner.create(job.partitioner)
     primary = jax.process_index() == 0
-    partitioning.check_batch_size(job.batch_size, job.trainer.num_microbatches)
+    partitioner.check_batch_size(job.batch_size, job.trainer.num_microbatches)
     check_vocabulary(job)
-    trainer = make_trainer(job, partitioning)
-    memory.check(partitioning.mesh, least_bytes(job, trainer))
-    shard_id, num_shards = partitioning.data_layout(job.batch_size)
+    trainer = make_trainer(job, partitioner)
+    memory.check(partitioner.mesh, least_bytes(job, trainer))
+    shard_id, num_shards = partitioner.data_layout(job.batch_size)
     shard = {"batch_size": job.batch_size, "shard_id": shard_id, "num_shards": num_shards}
-    batches = loader.make_train_iterator(job.data, **shard)
-    evaluations = loader.make_evaluations(job.data, **shard)
-    evaluator = make_evaluator(job, partitioning)
+    batches = loaders.make_train_iterator(job.data, **shard)
+    evaluations = loaders.make_evaluations(job.data, **shard)
+    evaluator = make_evaluator(job, partitioner)
     check_monitored(job, evaluations, evaluator)
     assert job.model_dir is not None
     run_dir = Path(job.model_dir)
@@ -105,7 +104,7 @@ def _run(job: Train, interrupts: Interrupts) -> TrainResult:
 
     # From here on files are written; where there are checkpoints, only after their place in the
     # data was found to be one of this data.
-    provenance = json.dumps(loader.provenance(job.data), indent=1)
+    provenance = json.dumps(loaders.provenance(job.data), indent=1)
     run_dir.mkdir(parents=True, exist_ok=True)
     checkpoints = CheckpointManager(run_dir, job.checkpoint.save)
     latest = checkpoints.latest_step()
@@ -116,7 +115,7 @@ def _run(job: Train, interrupts: Interrupts) -> TrainResult:
         write_atomically(run_dir / "data.json", f"{provenance}\n")
     lengths = job.data.task_feature_lengths
     inputs, targets = lengths["inputs"], lengths["targets"]
-    devices = partitioning.mesh.devices
+    devices = partitioner.mesh.devices
     peak = peak_flops(devices.flat[0].device_kind)
     progress = Progress(
         first_step,
@@ -244,7 +243,7 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
     return found[-1][1] if found else None
 
 
-def make_evaluator(job: Train, partitioning: Partitioning) -> InferenceEvaluator | None:
+def make_evaluator(job: Train, partitioner: PjitPartitioner) -> InferenceEvaluator | None:
     """What decodes held-out inputs during training, where that is asked for.
 
     Raises:
@@ -255,9 +254,9 @@ def make_evaluator(job: Train, partitioning: Partitioning) -> InferenceEvaluator
     held_out = find_held_out(job.data, job.evaluator)
     return InferenceEvaluator(
         held_out,
-        functools.partial(make_predictor, job, partitioning),
+        functools.partial(make_predictor, job, partitioner),
         job.data.vocabulary,
-        job.evaluator.decoding or Decoding("beam", _max_length(job), num_beams=1),
+        job.evaluator.decoding or DecodingConfig("beam", _max_length(job), num_beams=1),
         job.evaluator.period,
     )
 
@@ -267,13 +266,13 @@ def _max_length(job: Train) -> int:
     return job.data.task_feature_lengths["targets"]
 
 
-def make_predictor(job: Train, partitioning: Partitioning, params: t5.Params) -> Predictor:
+def make_predictor(job: Train, partitioner: PjitPartitioner, params: t5.Params) -> Predictor:
     """The job's network with some parameters, ready to decode."""
     return Predictor(
         job.model,
         params,
         job.data.vocabulary,
-        partitioning,
+        partitioner,
         batch_size=job.batch_size // job.trainer.num_microbatches,
         max_inputs_length=job.data.task_feature_lengths["inputs"],
     )
@@ -310,12 +309,12 @@ def check_monitored(
 
 def show_samples(job: Train, trainer: Trainer, state: TrainState) -> str:
     """Held-out inputs with their true and predicted targets, as text."""
-    examples = loader.sample_examples(job.data, job.num_samples)
+    examples = loaders.sample_examples(job.data, job.num_samples)
     if not examples:
         return ""
-    predictor = make_predictor(job, trainer.partitioning, state.params)
+    predictor = make_predictor(job, trainer.partitioner, state.params)
     inputs = [example.inputs.tolist() for example in examples]
-    predictions = predictor.generate(inputs, Decoding(max_length=_max_length(job)))
+    predictions = predictor.generate(inputs, DecodingConfig(max_length=_max_length(job)))
     vocabulary = job.data.vocabulary
     lines = []
     for example, (predicted, *_) in zip(examples, predictions, strict=True):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 from mtf.models.stacking import layers_of, stack_layers
 from mtf.partitioning.mesh import constrain
 

@@ -15,17 +15,17 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mtf.errors import UserError
-from mtf.partitioning.config import (
+from mtf.partitioning.malloc import devices_keeping_memory
+from mtf.partitioning.settings import (
     LOGICAL_AXIS_RULES,
     MESH_AXES,
-    PjitPartitioner,
+    PartitionerConfig,
     Rules,
     mesh_axes,
 )
-from mtf.partitioning.malloc import devices_keeping_memory
 
 
-def make_mesh(partitioner: PjitPartitioner, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(partitioner: PartitionerConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh (data, fsdp, model) of all devices, or of those given.
 
     Raises:
@@ -94,7 +94,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Partitioning:
+class PjitPartitioner:
     """A mesh and the rules on it: where arrays of a run lie."""
 
     mesh: Mesh
@@ -102,9 +102,9 @@ class Partitioning:
 
     @classmethod
     def create(
-        cls, partitioner: PjitPartitioner, devices: Sequence[Any] | None = None
-    ) -> Partitioning:
-        """The partitioning of a run over all devices, or those given."""
+        cls, partitioner: PartitionerConfig, devices: Sequence[Any] | None = None
+    ) -> PjitPartitioner:
+        """The partitioner of a run over all devices, or those given."""
         rules = partitioner.logical_axis_rules
         rules = tuple((name, mesh_axes(wanted)) for name, wanted in rules)  # hashable
         return cls(make_mesh(partitioner, devices), rules)

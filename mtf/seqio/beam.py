@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from mtf.cache.build import Plan, Settings, cache_info, make_plan
+from mtf.cache.build import CacheConfig, Plan, cache_info, make_plan
 from mtf.cache.format import write_json
 from mtf.errors import UserError
 from mtf.seqio.cache_format import COMPLETED
@@ -26,7 +26,7 @@ from mtf.seqio.cache_format import COMPLETED
 PREFIX = "beam:"
 
 
-def run(mixture: Any, settings: Settings, runner: str, options: Sequence[str]) -> int:
+def run(mixture: Any, settings: CacheConfig, runner: str, options: Sequence[str]) -> int:
     """Writes what is missing of a mixture's cache; returns the exit status.
 
     Tasks that are complete are kept, half-finished ones are written again.
@@ -64,7 +64,7 @@ def run(mixture: Any, settings: Settings, runner: str, options: Sequence[str]) -
 
 
 def _pipeline_options(
-    beam: ModuleType, settings: Settings, runner: str, options: Sequence[str]
+    beam: ModuleType, settings: CacheConfig, runner: str, options: Sequence[str]
 ) -> Any:
     name = runner.removeprefix(PREFIX)
     if not runner.startswith(PREFIX) or not name:
@@ -83,7 +83,7 @@ def _pipeline_options(
     return beam.options.pipeline_options.PipelineOptions([f"--runner={name}", *options])
 
 
-def _address(settings: Settings) -> str:
+def _address(settings: CacheConfig) -> str:
     # A path has lost a slash of `gs://`.
     return re.sub("^([a-z0-9]+):/(?=[^/])", r"\1://", str(settings.cache_dir))
 
@@ -148,7 +148,7 @@ def _add_tasks(beam: ModuleType, pipeline: Any, plan: Plan, names: set[str], out
         )
 
 
-def _registry_name(task: Any, settings: Settings) -> str:
+def _registry_name(task: Any, settings: CacheConfig) -> str:
     # Another task of that name may be registered already, with another vocabulary, say.
     what = (task.fingerprint, settings.vocabulary.fingerprint(), settings.data_dir, settings.seed)
     return f"mtf_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}:{task.name}"

@@ -18,8 +18,8 @@ import numpy as np
 from mtf.cache.build import (
     NOT_CHOSEN,
     ROWS_PER_SHARD,
+    CacheConfig,
     Plan,
-    Settings,
     cache_info,
     check_cache_info,
     choose_tasks,
@@ -35,7 +35,7 @@ from mtf.seqio.tfrecord import Feature, count_records, parse_example, read_recor
 _NUM_COMPARED = 100
 
 
-def make_plan(mixture: Any, settings: Settings, seqio_dir: Path) -> Plan:
+def make_plan(mixture: Any, settings: CacheConfig, seqio_dir: Path) -> Plan:
     """Finds out what there is to take over; writes nothing.
 
     Raises:
@@ -74,7 +74,7 @@ def make_plan(mixture: Any, settings: Settings, seqio_dir: Path) -> Plan:
     return plan
 
 
-def _works(task: Any, info: TaskInfo, folder: Path, settings: Settings) -> list[ShardWork]:
+def _works(task: Any, info: TaskInfo, folder: Path, settings: CacheConfig) -> list[ShardWork]:
     works = []
     wanted = settings.splits or (
         ("validation",) if task.kind == "rank" else ("train", "validation")

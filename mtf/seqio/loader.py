@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mtf.data.config import TaskMixture
 from mtf.data.examples import Example
-from mtf.data.packing import Batch
-from mtf.data.row_streams import BatchIterator, State, eval_batches, shard_rows
+from mtf.data.packing import HostBatch
+from mtf.data.row_streams import BatchIterator, IteratorState, eval_batches, shard_rows
+from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError, did_you_mean_split
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def make_train_iterator(
-    data: TaskMixture,
+    data: TaskMixtureConfig,
     *,
     batch_size: int,
     shard_id: int = 0,
@@ -62,7 +62,7 @@ def make_train_iterator(
 
 def make_dataset(
     provider: seqio.Task | seqio.Mixture,
-    data: TaskMixture,
+    data: TaskMixtureConfig,
     *,
     shard_id: int = 0,
     num_shards: int = 1,
@@ -90,8 +90,8 @@ def make_dataset(
 
 
 def make_evaluations(
-    data: TaskMixture, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[Batch]]]:
+    data: TaskMixtureConfig, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
+) -> dict[str, Callable[[], Iterator[HostBatch]]]:
     """See `mtf.loaders.make_evaluations`: `eval_split` of the tasks that have it."""
     rows = shard_rows(batch_size, shard_id, num_shards)
     if data.eval_split is None:
@@ -103,7 +103,7 @@ def make_evaluations(
     return {data.mixture_or_task_name: batches}
 
 
-def sample_examples(data: TaskMixture, n: int) -> list[Example]:
+def sample_examples(data: TaskMixtureConfig, n: int) -> list[Example]:
     """See `mtf.loaders.sample_examples`: of `eval_split`, else of `split`."""
     provider, _ = _open(data)
     for split in (data.eval_split, data.split):
@@ -112,7 +112,7 @@ def sample_examples(data: TaskMixture, n: int) -> list[Example]:
     return []
 
 
-def provenance(data: TaskMixture) -> dict[str, Any]:
+def provenance(data: TaskMixtureConfig) -> dict[str, Any]:
     """See `mtf.loaders.provenance`."""
     fingerprint = _open(data)[1]
     return {
@@ -136,17 +136,17 @@ class _TrainIterator:
     def __iter__(self) -> _TrainIterator:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> HostBatch:
         if self._batches is None:
             self._batches = self._start(self._num_batches)
         batch = _to_batch(next(self._batches))
         self._num_batches += 1
         return batch
 
-    def get_state(self) -> State:
+    def get_state(self) -> IteratorState:
         return {**self._place, "num_batches": self._num_batches}
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: IteratorState) -> None:
         for name, now in self._place.items():
             if state.get(name) != now:
                 raise UserError(
@@ -168,7 +168,7 @@ def _import_seqio() -> Any:
     return module
 
 
-def _open(data: TaskMixture) -> tuple[seqio.Task | seqio.Mixture, str]:
+def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str]:
     """Returns what is trained on, and the hash of it."""
     seqio = _import_seqio()
     from mtf.seqio import tasks as seqio_tasks
@@ -189,7 +189,7 @@ def _open(data: TaskMixture) -> tuple[seqio.Task | seqio.Mixture, str]:
     return built.provider, f"{built.fingerprints[name]}/{built.vocabulary}"
 
 
-def _settings(data: TaskMixture) -> str:
+def _settings(data: TaskMixtureConfig) -> str:
     lengths = data.task_feature_lengths
     return (
         f"{data.mixture_or_task_name}, split {data.split}, inputs {lengths['inputs']}, targets "
@@ -216,7 +216,7 @@ def _tasks_with(provider: seqio.Task | seqio.Mixture, split: str) -> list[seqio.
 
 
 def _all_examples(
-    provider: seqio.Task | seqio.Mixture, data: TaskMixture, split: str
+    provider: seqio.Task | seqio.Mixture, data: TaskMixtureConfig, split: str
 ) -> Iterator[Example]:
     """Yields every example once, task by task."""
     for task in _tasks_with(provider, split):
@@ -232,8 +232,8 @@ def _all_examples(
 
 
 def _eval_batches(
-    provider: seqio.Task | seqio.Mixture, data: TaskMixture, batch_size: int, rows: range
-) -> Iterator[Batch]:
+    provider: seqio.Task | seqio.Mixture, data: TaskMixtureConfig, batch_size: int, rows: range
+) -> Iterator[HostBatch]:
     # A mixture of SeqIO's would end with the first of its tasks that does.
     assert data.eval_split is not None
     examples = _all_examples(provider, data, data.eval_split)
@@ -241,7 +241,7 @@ def _eval_batches(
     return eval_batches(examples, lengths, data.pack, batch_size=batch_size, rows=rows)
 
 
-def _to_batch(batch: Mapping[str, np.ndarray]) -> Batch:
+def _to_batch(batch: Mapping[str, np.ndarray]) -> HostBatch:
     # Where rows are not packed, SeqIO feeds the decoder the end of sequence once more behind it.
     tokens = batch["decoder_input_tokens"] * batch["decoder_loss_weights"]
     return {**batch, "decoder_input_tokens": tokens}

@@ -253,7 +253,7 @@ def _num_examples(task: Task, datasets: OpenDatasets, made: seqio.Task) -> float
     return rate
 
 
-class CachedTask(seqio.Task):
+class CachedSeqioTask(seqio.Task):
     """A task whose cache may also lie under its name without `mt5_`, as `mtf.cache` writes it."""
 
     @property
@@ -278,7 +278,7 @@ def seqio_task(
         steps = [cached, functools.partial(denoise, objective=task.objective), last]
     else:
         steps = [seqio.preprocessors.append_eos, cached]
-    return CachedTask(
+    return CachedSeqioTask(
         name,
         source=TaskSource(task, datasets, seed),
         output_features={

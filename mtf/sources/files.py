@@ -37,7 +37,7 @@ class Pair(NamedTuple):
     targets: str
 
 
-Kind = Literal["documents", "pairs"]
+LineKind = Literal["documents", "pairs"]
 
 
 class _LineError(ValueError):
@@ -58,8 +58,8 @@ class Examples:
       fingerprint: hash of the content, so that a resumed run sees whether it has changed.
     """
 
-    def __init__(self, parts: Sequence[_Part], kind: Kind, fingerprint: str):
-        self.kind: Kind = kind
+    def __init__(self, parts: Sequence[_Part], kind: LineKind, fingerprint: str):
+        self.kind: LineKind = kind
         self.fingerprint = fingerprint
         self._parts = parts
         self._ends = list(itertools.accumulate(len(part) for part in parts))
@@ -181,7 +181,7 @@ class TextFile:
     def __init__(self, path: Path):
         self.path = path
         self.problems, self.empty_targets = Problems("data.files"), Problems("data.files")
-        self._kind: Kind | None = None
+        self._kind: LineKind | None = None
         self._is_text = path.name.endswith(TEXT_SUFFIXES)
         self._is_tsv = path.name.endswith(PAIR_SUFFIXES)
         self._content = _content(path)
@@ -190,7 +190,7 @@ class TextFile:
             raise UserError(f"data.files: {path} is empty; expected a line of text or more")
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> LineKind:
         """What its lines are."""
         return self._kind or "documents"
 
@@ -243,7 +243,7 @@ class TextFile:
                     self.problems.add(f"{self.path}:{number}{error}")
 
     def _check_kind(self, example: str | Pair, number: int) -> None:
-        kind: Kind = "pairs" if isinstance(example, Pair) else "documents"
+        kind: LineKind = "pairs" if isinstance(example, Pair) else "documents"
         self._kind = self._kind or kind
         if kind != self._kind:
             raise _LineError(

@@ -16,8 +16,8 @@ from mtf.sources.datasets import MissingDatasetError, open_split
 from mtf.tasks import mt0, t0, text, translation
 from mtf.tasks.prompted import SCORE_EVAL, PromptedTask
 from mtf.tasks.prompts.templates import Templates, load_templates
-from mtf.tasks.t0 import Dataset, Rated, RatedPrompt
-from mtf.tasks.task import Task, Vocabulary
+from mtf.tasks.t0 import DatasetRow, Rated, RatedPrompt
+from mtf.tasks.task import Task, VocabularyName
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Mixture:
 
     name: str
     tasks: tuple[Rated, ...]
-    vocabulary: Vocabulary = "t5"
+    vocabulary: VocabularyName = "t5"
 
     @property
     def fingerprint(self) -> str:
@@ -44,18 +44,18 @@ class Mixture:
 
 @dataclass(frozen=True)
 class _Definition:
-    rows: Callable[[], tuple[Dataset, ...]]
-    tasks: Callable[[tuple[Dataset, ...], Templates], tuple[RatedPrompt, ...]]
-    vocabulary: Vocabulary = "t5"
+    rows: Callable[[], tuple[DatasetRow, ...]]
+    tasks: Callable[[tuple[DatasetRow, ...], Templates], tuple[RatedPrompt, ...]]
+    vocabulary: VocabularyName = "t5"
     unprompted: Callable[[], tuple[Rated, ...]] = tuple
 
 
 def _each(
-    make: Callable[[Dataset, Templates], tuple[PromptedTask, ...]], rank: bool = False
-) -> Callable[[tuple[Dataset, ...], Templates], tuple[RatedPrompt, ...]]:
+    make: Callable[[DatasetRow, Templates], tuple[PromptedTask, ...]], rank: bool = False
+) -> Callable[[tuple[DatasetRow, ...], Templates], tuple[RatedPrompt, ...]]:
     """Returns what makes all tasks of some datasets, without rates, to be generated or ranked."""
 
-    def tasks(rows: tuple[Dataset, ...], templates: Templates) -> tuple[RatedPrompt, ...]:
+    def tasks(rows: tuple[DatasetRow, ...], templates: Templates) -> tuple[RatedPrompt, ...]:
         made = [task for row in rows for task in make(row, templates)]
         return t0.ranked(made) if rank else tuple((task, None) for task in made)
 
@@ -275,7 +275,7 @@ def _unprompted_tasks() -> dict[str, Task]:
 
 
 class _Prompted(NamedTuple):
-    row: Dataset
+    row: DatasetRow
     task: PromptedTask
 
 

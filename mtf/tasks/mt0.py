@@ -16,7 +16,7 @@ from dataclasses import replace
 from mtf.tasks import t0
 from mtf.tasks.prompted import PromptedTask, task_name
 from mtf.tasks.prompts.templates import Templates
-from mtf.tasks.t0 import Dataset, RatedPrompt
+from mtf.tasks.t0 import DatasetRow, RatedPrompt
 
 # fmt: off
 XNLI_LANGUAGES = (
@@ -37,23 +37,23 @@ _XTREME = {
 }
 
 
-def gpt_rows() -> tuple[Dataset, ...]:
+def gpt_rows() -> tuple[DatasetRow, ...]:
     """Returns the datasets of `gpt_train`."""
     return tuple(row for row in t0.select(train={"GPT"}) if row.key not in _NOT_IN_GPT)
 
 
-def train_rows() -> tuple[Dataset, ...]:
+def train_rows() -> tuple[DatasetRow, ...]:
     """Returns the datasets of `mt0_train_mixture`."""
     rows = t0.select(train={"BASE", "GPT", "SGLUE"}, keys=_HELD_OUT_BY_T0)
     return tuple(row for row in rows if row.key not in _XTREME)
 
 
-def xtreme_rows() -> tuple[Dataset, ...]:
+def xtreme_rows() -> tuple[DatasetRow, ...]:
     """Returns the datasets that `mt0p_train_mixture` adds."""
     return t0.select(keys=_XTREME)
 
 
-def train(rows: Iterable[Dataset], templates: Templates) -> tuple[RatedPrompt, ...]:
+def train(rows: Iterable[DatasetRow], templates: Templates) -> tuple[RatedPrompt, ...]:
     """Returns all prompts at T0's rates, but ANLI's at the cap, as it has no split called train."""
     rows = tuple(rows)
     return tuple(
@@ -62,28 +62,28 @@ def train(rows: Iterable[Dataset], templates: Templates) -> tuple[RatedPrompt, .
     )
 
 
-def xnli_rows() -> tuple[Dataset, ...]:
+def xnli_rows() -> tuple[DatasetRow, ...]:
     """Returns the dataset whose templates XNLI is evaluated with."""
     return t0.select(keys={"xnli/en"})
 
 
-def xcopa_rows() -> tuple[Dataset, ...]:
+def xcopa_rows() -> tuple[DatasetRow, ...]:
     """Returns the dataset whose templates XCOPA is evaluated with."""
     return t0.select(keys={"super_glue/copa"})
 
 
-def xnli_tasks(row: Dataset, templates: Templates) -> tuple[PromptedTask, ...]:
+def xnli_tasks(row: DatasetRow, templates: Templates) -> tuple[PromptedTask, ...]:
     """Returns a task for each of XNLI's 15 languages and each template of the row."""
     return _in_languages("xnli", XNLI_LANGUAGES, row, templates)
 
 
-def xcopa_tasks(row: Dataset, templates: Templates) -> tuple[PromptedTask, ...]:
+def xcopa_tasks(row: DatasetRow, templates: Templates) -> tuple[PromptedTask, ...]:
     """Returns a task for each of XCOPA's 11 languages and each template of the row."""
     return _in_languages("xcopa", XCOPA_LANGUAGES, row, templates)
 
 
 def _in_languages(
-    dataset: str, languages: Iterable[str], row: Dataset, templates: Templates
+    dataset: str, languages: Iterable[str], row: DatasetRow, templates: Templates
 ) -> tuple[PromptedTask, ...]:
     tasks = t0.prompt_tasks(row, templates)
     return tuple(

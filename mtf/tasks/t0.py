@@ -70,7 +70,7 @@ SKIPPED_IN_TRAIN_SCORE_EVAL = (
 
 
 @dataclass(frozen=True)
-class Dataset:
+class DatasetRow:
     """A row of the table.
 
     Attributes:
@@ -96,11 +96,11 @@ class Dataset:
 
 
 @functools.cache
-def datasets() -> tuple[Dataset, ...]:
+def datasets() -> tuple[DatasetRow, ...]:
     """Returns the table of datasets."""
     text = importlib.resources.files("mtf.tasks").joinpath("t0_datasets.csv").read_text()
     return tuple(
-        Dataset(
+        DatasetRow(
             name=row["dataset"],
             subset=row["subset"] or None,
             train_group=row["train_group"],
@@ -114,7 +114,7 @@ def datasets() -> tuple[Dataset, ...]:
 
 def select(
     train: Collection[str] = (), evaluation: Collection[str] = (), keys: Collection[str] = ()
-) -> tuple[Dataset, ...]:
+) -> tuple[DatasetRow, ...]:
     """Returns the datasets of these groups or keys that have templates, in the table's order."""
     return tuple(
         row
@@ -124,7 +124,7 @@ def select(
     )
 
 
-def check_templates(templates: Templates, rows: Iterable[Dataset]) -> None:
+def check_templates(templates: Templates, rows: Iterable[DatasetRow]) -> None:
     """Checks that the templates of these datasets are those of one of TEMPLATE_VERSIONS.
 
     Raises:
@@ -150,7 +150,7 @@ def check_templates(templates: Templates, rows: Iterable[Dataset]) -> None:
 
 
 def prompt_tasks(
-    row: Dataset, templates: Templates, keep: Callable[[Template], bool] = lambda _: True
+    row: DatasetRow, templates: Templates, keep: Callable[[Template], bool] = lambda _: True
 ) -> tuple[PromptedTask, ...]:
     """Returns a task for each template of a dataset that is kept, in the order of their names.
 
@@ -172,7 +172,7 @@ def prompt_tasks(
     )
 
 
-def rate(row: Dataset, templates: Templates) -> int:
+def rate(row: DatasetRow, templates: Templates) -> int:
     """Returns the rate of each task of a dataset: its size, or its share of the cap if larger."""
     size = row.train_size or 0
     if size <= MAX_EXAMPLES_PER_DATASET:
@@ -180,7 +180,7 @@ def rate(row: Dataset, templates: Templates) -> int:
     return MAX_EXAMPLES_PER_DATASET // len(templates.get(row.name, row.subset))
 
 
-def train(rows: Iterable[Dataset], templates: Templates) -> tuple[RatedPrompt, ...]:
+def train(rows: Iterable[DatasetRow], templates: Templates) -> tuple[RatedPrompt, ...]:
     """Returns all prompts of the datasets, at their rates."""
     return tuple(
         (task, rate(row, templates))
@@ -191,7 +191,7 @@ def train(rows: Iterable[Dataset], templates: Templates) -> tuple[RatedPrompt, .
 
 
 def train_original_task(
-    rows: Iterable[Dataset], templates: Templates, num_prompts: int | None = None
+    rows: Iterable[DatasetRow], templates: Templates, num_prompts: int | None = None
 ) -> tuple[RatedPrompt, ...]:
     """Returns the prompts that ask for the dataset's own task, the first `num_prompts` of each."""
     return tuple(
@@ -203,7 +203,7 @@ def train_original_task(
 
 
 def score_eval(
-    rows: Iterable[Dataset], templates: Templates, original_task_only: bool = True
+    rows: Iterable[DatasetRow], templates: Templates, original_task_only: bool = True
 ) -> tuple[RatedPrompt, ...]:
     """Returns the ranked twins of the prompts that have answer choices, without rates."""
     return ranked(
@@ -223,7 +223,7 @@ def ranked(tasks: Iterable[PromptedTask]) -> tuple[RatedPrompt, ...]:
     )
 
 
-def train_score_eval(rows: Iterable[Dataset], templates: Templates) -> tuple[RatedPrompt, ...]:
+def train_score_eval(rows: Iterable[DatasetRow], templates: Templates) -> tuple[RatedPrompt, ...]:
     """Returns the ranked twins of training tasks on which T0's checkpoints were compared."""
     return tuple(
         (task, task_rate)

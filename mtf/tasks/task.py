@@ -16,7 +16,7 @@ from typing import Any, Literal
 from mtf.errors import UserError, did_you_mean, did_you_mean_split
 
 Kind = Literal["generate", "rank", "documents"]
-Vocabulary = Literal["t5", "mt5", "romanian"]
+VocabularyName = Literal["t5", "mt5", "romanian"]
 
 SAME_SPLITS = {"train": "train", "validation": "validation", "test": "test"}
 
@@ -47,7 +47,7 @@ class Task(abc.ABC):
     train_size: int | None = None
     inputs_add_eos: bool = False
     targets_add_eos: bool = True
-    vocabulary: Vocabulary = "t5"
+    vocabulary: VocabularyName = "t5"
 
     @property
     @abc.abstractmethod

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mtf.training.config import Adafactor
+from mtf.training.settings import AdafactorConfig
 
 Axes = tuple[str, ...]
 Slots = dict[str, jax.Array]
@@ -35,7 +35,7 @@ class _Dims(NamedTuple):
     columns: tuple[int, ...] | None
 
 
-def _dims(config: Adafactor, shape: tuple[int, ...], axes: Axes) -> _Dims:
+def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
     """How a parameter is factored.
 
     A matrix is factored along its two largest dimensions if both have `min_dim_size_to_factor`;
@@ -65,7 +65,7 @@ def _without(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for dim, size in enumerate(shape) if dim not in dims)
 
 
-def init_slots(config: Adafactor, param: Any, axes: Axes) -> Slots:
+def init_slots(config: AdafactorConfig, param: Any, axes: Axes) -> Slots:
     """The state of one parameter before the first step.
 
     Args:
@@ -91,7 +91,7 @@ def _rms(x: jax.Array, dims: tuple[int, ...]) -> jax.Array:
 
 
 def update_param(
-    config: Adafactor,
+    config: AdafactorConfig,
     step: jax.Array,
     learning_rate: jax.Array,
     param: jax.Array,
@@ -142,7 +142,7 @@ def update_param(
     return (1.0 - _weight_decay(config, learning_rate)) * param - update, slots
 
 
-def _weight_decay(config: Adafactor, learning_rate: jax.Array) -> jax.Array | float:
+def _weight_decay(config: AdafactorConfig, learning_rate: jax.Array) -> jax.Array | float:
     """The fraction taken off; independent of the learning rate unless an exponent says so."""
     exponent = config.weight_decay_rate_lr_exponent
     if exponent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 
 # Dense bfloat16 peak of one device, FLOP/s, by a part of jax's device_kind (vendors' figures).
 _PEAK_FLOPS: tuple[tuple[str, float], ...] = (

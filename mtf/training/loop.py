@@ -40,7 +40,7 @@ TRAINING_EVAL, INFERENCE_EVAL = "training_eval", "inference_eval"
 SAVING = "saving after this step"
 
 
-class InferEvaluator(Protocol):
+class Evaluator(Protocol):
     """What evaluates every `period` steps and at the end, by decoding."""
 
     period: int
@@ -83,7 +83,7 @@ def train(
     progress: Progress,
     setup_seconds: float,
     interrupts: Interrupts,
-    evaluator: InferEvaluator | None = None,
+    evaluator: Evaluator | None = None,
 ) -> tuple[TrainState, str | None]:
     """Trains from the state's step up to `train_steps`.
 
@@ -107,7 +107,7 @@ def train(
     Raises:
       RunError: loss, gradients or state are no longer finite (`mtf.training.watch`).
     """
-    config, partitioning = trainer.config, trainer.partitioning
+    config, partitioner = trainer.config, trainer.partitioner
     first_step = step = int(state.step)
     started = period_started = time.perf_counter()
     asked = _Agreement(interrupts)
@@ -153,7 +153,7 @@ def train(
                 checkpoints.add_measured(step, made_up)
         while step < train_steps and not stopping:
             # Train. The step before is waited for, so that the host is one step ahead, no more.
-            batch = partitioning.global_batch(next(batches), batch_size)
+            batch = partitioner.global_batch(next(batches), batch_size)
             if step == first_step:
                 extra["timing/compilation_seconds"] = _compile(trainer, state, batch, progress)
                 period_started = time.perf_counter()
@@ -241,7 +241,7 @@ class _Evaluating:
         self,
         trainer: Trainer,
         evaluations: Evaluations,
-        evaluator: InferEvaluator | None,
+        evaluator: Evaluator | None,
         run_dir: Path,
         first_step: int,
         owed: Sequence[str],
@@ -300,7 +300,7 @@ class _Evaluating:
             for rows in make_batches():
                 if trainer.config.eval_steps is not None and len(sums) == trainer.config.eval_steps:
                     break
-                batch = trainer.partitioning.global_batch(rows, self._batch_size)
+                batch = trainer.partitioner.global_batch(rows, self._batch_size)
                 if sums:
                     jax.block_until_ready(sums[-1])  # as in training
                 sums.append(trainer.eval_step(state.params, batch))

@@ -11,7 +11,7 @@ import jax
 import optax
 
 from mtf.training import adafactor
-from mtf.training.config import Adafactor, AdamW
+from mtf.training.settings import AdafactorConfig, AdamWConfig
 
 Tree = Any
 
@@ -35,17 +35,17 @@ def is_axes(x: object) -> bool:
     return isinstance(x, tuple)
 
 
-def make_optimizer(config: Adafactor | AdamW, axes: Tree) -> Optimizer:
+def make_optimizer(config: AdafactorConfig | AdamWConfig, axes: Tree) -> Optimizer:
     """The optimizer for parameters whose logical axes are `axes`."""
-    if isinstance(config, Adafactor):
-        return AdafactorOptimizer(config, axes)
-    return AdamWOptimizer(config, axes)
+    if isinstance(config, AdafactorConfig):
+        return Adafactor(config, axes)
+    return AdamW(config, axes)
 
 
-class AdafactorOptimizer:
+class Adafactor:
     """Adafactor, parameter by parameter."""
 
-    def __init__(self, config: Adafactor, axes: Tree) -> None:
+    def __init__(self, config: AdafactorConfig, axes: Tree) -> None:
         self.config = config
         self.axes = axes
 
@@ -75,10 +75,10 @@ class AdafactorOptimizer:
         return _unzip(both)
 
 
-class AdamWOptimizer:
+class AdamW:
     """AdamW: optax's first and second moments under the slots `mu` and `nu`."""
 
-    def __init__(self, config: AdamW, axes: Tree) -> None:
+    def __init__(self, config: AdamWConfig, axes: Tree) -> None:
         self.config = config
         self._adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
         # Norms' scales are not decayed; everything else in T5 is a matrix.

@@ -7,10 +7,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from mtf.training.config import Schedule
+from mtf.training.settings import ScheduleConfig
 
 
-def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
+def learning_rate(schedule: ScheduleConfig, step: jax.Array | int) -> jax.Array:
     """The learning rate of one step, a float32 scalar.
 
     Args:

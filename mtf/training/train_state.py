@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from mtf.models import t5
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 from mtf.models.stacking import stack_layers
-from mtf.partitioning.mesh import Partitioning
-from mtf.training.config import Adafactor, AdamW
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.optimizers import is_axes, make_optimizer, slot_axes
+from mtf.training.settings import AdafactorConfig, AdamWConfig
 
 Tree = Any
 
@@ -52,7 +52,9 @@ class TrainState:
         return cls(tree["state"]["step"], tree["target"], tree["state"]["param_states"])
 
 
-def state_shapes(network: T5Config, optimizer: Adafactor | AdamW, *, stacked: bool) -> TrainState:
+def state_shapes(
+    network: T5Config, optimizer: AdafactorConfig | AdamWConfig, *, stacked: bool
+) -> TrainState:
     """Shapes and dtypes of a training state; allocates nothing."""
     params = t5.param_shapes(network, stacked=stacked)
     axes = t5.param_axes(network, stacked=stacked)
@@ -61,7 +63,7 @@ def state_shapes(network: T5Config, optimizer: Adafactor | AdamW, *, stacked: bo
 
 
 def state_shardings(
-    network: T5Config, shapes: TrainState, partitioning: Partitioning, *, stacked: bool
+    network: T5Config, shapes: TrainState, partitioner: PjitPartitioner, *, stacked: bool
 ) -> TrainState:
     """Where each part of the state lies: slots of a parameter's shape as the parameter."""
     axes = t5.param_axes(network, stacked=stacked)
@@ -75,14 +77,14 @@ def state_shardings(
         is_leaf=is_axes,
     )
     return TrainState(
-        partitioning.replicated,
-        partitioning.shardings(shapes.params, axes),
-        partitioning.shardings(shapes.param_states, state_axes),
+        partitioner.replicated,
+        partitioner.shardings(shapes.params, axes),
+        partitioner.shardings(shapes.param_states, state_axes),
     )
 
 
 def init_state(
-    network: T5Config, optimizer: Adafactor | AdamW, rng: jax.Array, *, stacked: bool
+    network: T5Config, optimizer: AdafactorConfig | AdamWConfig, rng: jax.Array, *, stacked: bool
 ) -> TrainState:
     """A fresh state at step 0; call it under jit with the shardings as outputs."""
     params = t5.init_params(network, rng)

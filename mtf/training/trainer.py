@@ -15,9 +15,9 @@ import optax
 
 from mtf.checkpoints.restore import AssignmentMap, restore_tree
 from mtf.models import t5
-from mtf.models.config import EncoderDecoderModel
-from mtf.partitioning.mesh import Partitioning, constrain
-from mtf.training import config as settings
+from mtf.models.settings import ModelConfig
+from mtf.partitioning.mesh import PjitPartitioner, constrain
+from mtf.training import settings
 from mtf.training.losses import LossSums, normalizing_factor_and_weights, weighted_cross_entropy
 from mtf.training.optimizers import make_optimizer
 from mtf.training.schedules import learning_rate
@@ -28,7 +28,7 @@ Metrics = dict[str, jax.Array]
 
 
 def loss_fn(
-    model: EncoderDecoderModel,
+    model: ModelConfig,
     params: t5.Params,
     batch: Batch,
     weights: jax.Array,
@@ -84,15 +84,15 @@ class Trainer:
     Attributes:
       model: the network and its loss.
       optimizer: its settings.
-      partitioning: the mesh.
+      partitioner: the mesh.
       config: microbatches and chunks.
       random_seed: of initial parameters and dropout.
     """
 
-    model: EncoderDecoderModel
-    optimizer: settings.Adafactor | settings.AdamW
-    partitioning: Partitioning
-    config: settings.Trainer = settings.Trainer()
+    model: ModelConfig
+    optimizer: settings.AdafactorConfig | settings.AdamWConfig
+    partitioner: PjitPartitioner
+    config: settings.TrainerConfig = settings.TrainerConfig()
     random_seed: int = 0
 
     @property
@@ -116,7 +116,7 @@ class Trainer:
     def state_shardings(self) -> TrainState:
         """Where each array of the state lies."""
         network, shapes = self.model.network, self.state_shapes
-        return state_shardings(network, shapes, self.partitioning, stacked=self.stacked)
+        return state_shardings(network, shapes, self.partitioner, stacked=self.stacked)
 
     def init_state(self) -> TrainState:
         """A fresh state at step 0, made on the devices where it stays."""
@@ -174,7 +174,7 @@ class Trainer:
         return compiled
 
     def _on_mesh(self) -> Any:
-        return self.partitioning.in_force()
+        return self.partitioner.in_force()
 
     @functools.cached_property
     def _compiled_train_step(self) -> Any:
@@ -185,16 +185,16 @@ class Trainer:
         return jax.jit(
             self._train_step,
             donate_argnums=0,
-            in_shardings=(self.state_shardings, self.partitioning.batch),
-            out_shardings=(self.state_shardings, self.partitioning.replicated),
+            in_shardings=(self.state_shardings, self.partitioner.batch),
+            out_shardings=(self.state_shardings, self.partitioner.replicated),
         )
 
     @functools.cached_property
     def _jit_eval_step(self) -> Any:
         return jax.jit(
             self._eval_step,
-            in_shardings=(self.state_shardings.params, self.partitioning.batch),
-            out_shardings=self.partitioning.replicated,
+            in_shardings=(self.state_shardings.params, self.partitioner.batch),
+            out_shardings=self.partitioner.replicated,
         )
 
     def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -237,7 +237,7 @@ class Trainer:
         """Target positions whose logits may exist at a time on each device."""
         rows, length = batch["decoder_target_tokens"].shape
         shape = rows, self.model.network.vocab_size
-        sharding = self.partitioning.sharding(("batch", "vocab"), shape)
+        sharding = self.partitioner.sharding(("batch", "vocab"), shape)
         per_position = math.prod(sharding.shard_shape(shape))
         if per_position * length <= self.config.loss_chunk_elements:
             return None

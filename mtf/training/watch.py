@@ -10,9 +10,9 @@ import jax
 
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.errors import RunError
-from mtf.training.config import Adafactor, AdamW
 from mtf.training.metrics import MetricsWriter, StepMetrics, summarize
 from mtf.training.progress import Progress
+from mtf.training.settings import AdafactorConfig, AdamWConfig
 from mtf.training.trainer import Trainer
 
 # With `skip_nonfinite_updates`: so many in a row are not bad luck, and nothing is learned.
@@ -119,7 +119,7 @@ class Watch:
 
 def _trials(trainer: Trainer) -> list[tuple[str, str]]:
     """(PATH=VALUE, what it does) for everything that may keep training from diverging."""
-    optimizer: Adafactor | AdamW = trainer.optimizer
+    optimizer: AdafactorConfig | AdamWConfig = trainer.optimizer
     schedule, clip = optimizer.learning_rate, optimizer.global_norm_clip_threshold
     trials = [
         (

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mtf.cache import build
-from mtf.data.config import TaskMixture
+from mtf.data.settings import TaskMixtureConfig
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.task import Task
@@ -75,7 +75,7 @@ def write_mirror(root: Path) -> str:
     return str(root)
 
 
-def settings(tmp_path: Path, **fields: Any) -> build.Settings:
+def settings(tmp_path: Path, **fields: Any) -> build.CacheConfig:
     data_dir = tmp_path / "mirror"
     if not data_dir.exists():
         write_mirror(data_dir)
@@ -84,7 +84,7 @@ def settings(tmp_path: Path, **fields: Any) -> build.Settings:
         "vocabulary": ByteVocabulary(),
         "data_dir": str(data_dir),
     }
-    return build.Settings(**(values | fields))
+    return build.CacheConfig(**(values | fields))
 
 
 def write_cache(tmp_path: Path, of: Mixture | None = None, **fields: Any) -> Path:
@@ -94,11 +94,11 @@ def write_cache(tmp_path: Path, of: Mixture | None = None, **fields: Any) -> Pat
     return chosen.cache_dir
 
 
-def data(cache_dir: Path, **fields: Any) -> TaskMixture:
+def data(cache_dir: Path, **fields: Any) -> TaskMixtureConfig:
     values: dict[str, Any] = {
         "mixture_or_task_name": NAME,
         "vocabulary": ByteVocabulary(),
         "task_feature_lengths": LENGTHS,
         "cache_dir": str(cache_dir),
     }
-    return TaskMixture(**(values | fields))
+    return TaskMixtureConfig(**(values | fields))

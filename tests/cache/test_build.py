@@ -18,7 +18,7 @@ import pytest
 from mtf import cache as command
 from mtf.cache import build
 from mtf.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json
-from mtf.cache.reader import Cache, check_files
+from mtf.cache.reader import TokenCache, check_files
 from mtf.errors import UserError
 from mtf.sources import datasets as sources
 from mtf.tasks.prompted import PromptedTask
@@ -49,7 +49,7 @@ def without_hub(module: str, purpose: str) -> Any:
 
 
 def examples(cache_dir: Path, task: str, split: str = "train") -> list[dict[str, list[Any]]]:
-    cache = Cache(cache_dir)
+    cache = TokenCache(cache_dir)
     reader = cache.split(cache.task(task), split)
     found = reader.examples(range(len(reader)))
     return [{name: value.tolist() for name, value in example.items()} for example in found]
@@ -68,7 +68,7 @@ def test_examples_are_those_of_the_tasks_without_end_of_sequence(tmp_path: Path)
     assert examples(cache_dir, "food_fruit") == expected(FRUIT, fruit_rows())
     assert examples(cache_dir, "math_sums") == expected(SUMS, sum_rows())
     assert len(examples(cache_dir, "food_fruit", "validation")) == 20
-    info = Cache(cache_dir).task("math_sums")
+    info = TokenCache(cache_dir).task("math_sums")
     assert list(info.splits) == ["train"]  # the dataset has no other
     split = info.splits["train"]
     assert (split.num_rows, split.num_examples, split.num_dropped) == (NUM_SUMS, 60, 30)
@@ -83,7 +83,7 @@ def test_ranked_tasks_keep_what_ranks_them(tmp_path: Path) -> None:
     task = FRUIT.score_eval()
     cache_dir = write_cache(tmp_path, mixture((task, None)))
     found = examples(cache_dir, task.name, "validation")
-    assert len(found) == 40 and list(Cache(cache_dir).task(task.name).splits) == ["validation"]
+    assert len(found) == 40 and list(TokenCache(cache_dir).task(task.name).splits) == ["validation"]
     assert [example["idx"] for example in found[:4]] == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert [example["is_correct"] for example in found[:4]] == [[1], [0], [0], [1]]
     assert all(example["weight"] == [1.0] for example in found)
@@ -94,12 +94,12 @@ def test_ranked_tasks_keep_what_ranks_them(tmp_path: Path) -> None:
 def test_shards_and_processes_change_nothing(tmp_path: Path) -> None:
     whole = write_cache(tmp_path)
     chosen = settings(tmp_path, cache_dir=tmp_path / "other", num_shards=3)
-    reports: list[build.Progress] = []
+    reports: list[build.CacheProgress] = []
     build.run_plan(build.make_plan(mixture(), chosen), 2, reports.append)
     for name in ("food_fruit", "math_sums"):
         assert examples(tmp_path / "other", name) == examples(whole, name)
         assert len(list((tmp_path / "other" / name).glob("train-*-of-00003.array_record"))) == 3
-    assert reports[-1] == build.Progress(2, NUM_FRUIT + 20 + NUM_SUMS, NUM_FRUIT + 20 + 60)
+    assert reports[-1] == build.CacheProgress(2, NUM_FRUIT + 20 + NUM_SUMS, NUM_FRUIT + 20 + 60)
 
 
 def test_what_was_finished_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf import loaders as loader
+from mtf import loaders
 from mtf.cache.format import TaskInfo, feature_dtypes
 from mtf.cache.mixture import CachedMixture, CachedTask
 from mtf.cache.reader import check_files
-from mtf.data.config import TaskMixture
-from mtf.data.packing import Batch
+from mtf.data.packing import HostBatch
+from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError
 from mtf.seqio.cache_format import SeqioFormat
 from mtf.tasks.objectives import PrefixLM, SpanCorruption
@@ -57,12 +57,12 @@ def fruit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_cache(tmp_path_factory.mktemp("fruit"), mixture((FRUIT, None)))
 
 
-def batches(config: TaskMixture, number: int, **shard: Any) -> list[Batch]:
-    iterator = loader.make_train_iterator(config, **({"batch_size": 4} | shard))
+def batches(config: TaskMixtureConfig, number: int, **shard: Any) -> list[HostBatch]:
+    iterator = loaders.make_train_iterator(config, **({"batch_size": 4} | shard))
     return list(itertools.islice(iterator, number))
 
 
-def texts(batch: Batch) -> list[tuple[str, str]]:
+def texts(batch: HostBatch) -> list[tuple[str, str]]:
     """The examples of a batch, read back from packed or unpacked rows."""
     found = []
     for row in range(len(batch["decoder_target_tokens"])):
@@ -82,7 +82,7 @@ def rendered(task: Any, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(e["inputs"], e["targets"]) for e in task.examples(rows, "train")]
 
 
-def equal(first: list[Batch], second: list[Batch]) -> bool:
+def equal(first: list[HostBatch], second: list[HostBatch]) -> bool:
     return len(first) == len(second) and all(
         a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
         for a, b in zip(first, second, strict=True)
@@ -143,10 +143,10 @@ def test_shards_are_the_rows_of_the_global_batch(cache: Path, num_shards: int) -
 @pytest.mark.parametrize("stop", [0, 1, 7, 25])
 def test_resuming_repeats_and_skips_nothing(cache: Path, stop: int) -> None:
     whole = batches(data(cache), stop + 12)
-    first = loader.make_train_iterator(data(cache), batch_size=4)
+    first = loaders.make_train_iterator(data(cache), batch_size=4)
     assert equal(list(itertools.islice(first, stop)), whole[:stop])
     state = json.loads(json.dumps(first.get_state()))
-    again = loader.make_train_iterator(data(cache), batch_size=4)
+    again = loaders.make_train_iterator(data(cache), batch_size=4)
     next(again)
     again.set_state(state)
     assert equal(list(itertools.islice(again, 12)), whole[stop:])
@@ -156,20 +156,20 @@ def test_two_processes_resume_as_one(cache: Path) -> None:
     whole = batches(data(cache), 15)
     state: dict[str, Any] = {}
     for shard in range(2):
-        part = loader.make_train_iterator(data(cache), batch_size=4, shard_id=shard, num_shards=2)
+        part = loaders.make_train_iterator(data(cache), batch_size=4, shard_id=shard, num_shards=2)
         assert len(list(itertools.islice(part, 9))) == 9
         state |= part.get_state()
-    again = loader.make_train_iterator(data(cache), batch_size=4)
+    again = loaders.make_train_iterator(data(cache), batch_size=4)
     again.set_state(json.loads(json.dumps(state)))
     assert equal(list(itertools.islice(again, 6)), whole[9:])
 
 
 def test_a_place_after_ten_million_examples_is_near(cache: Path) -> None:
-    iterator = loader.make_train_iterator(data(cache), batch_size=4)
+    iterator = loaders.make_train_iterator(data(cache), batch_size=4)
     state = json.loads(json.dumps(iterator.get_state()))
     for row in range(4):
         state[str(row)]["next"] = [10_000_000 + row]
-    again = loader.make_train_iterator(data(cache), batch_size=4)
+    again = loaders.make_train_iterator(data(cache), batch_size=4)
     start = time.perf_counter()
     again.set_state(state)
     next(again)
@@ -229,10 +229,10 @@ def test_documents_become_examples_by_their_objective(tmp_path: Path) -> None:
             assert len(ids) <= 34
             pieces |= {text for text in documents if text in BYTES.decode(ids)}
     assert len(pieces) > NUM_TEXTS / 2
-    again = loader.make_train_iterator(config, batch_size=4)
+    again = loaders.make_train_iterator(config, batch_size=4)
     list(itertools.islice(again, 9))
     state = json.loads(json.dumps(again.get_state()))
-    other = loader.make_train_iterator(config, batch_size=4)
+    other = loaders.make_train_iterator(config, batch_size=4)
     other.set_state(state)
     assert equal(list(itertools.islice(other, 20)), found[9:29])
 
@@ -246,18 +246,18 @@ def test_documents_and_pairs_mix(tmp_path: Path) -> None:
 
 
 def test_evaluation_has_every_validation_example_once(cache: Path) -> None:
-    (make,) = loader.make_evaluations(data(cache), batch_size=6).values()
+    (make,) = loaders.make_evaluations(data(cache), batch_size=6).values()
     found = [text for batch in make() for text in texts(batch)]
     assert sorted(found) == sorted(rendered(FRUIT, fruit_rows()[:20]))
-    assert list(loader.make_evaluations(data(cache), batch_size=6)) == [NAME]
-    assert loader.make_evaluations(data(cache, eval_split=None), batch_size=6) == {}
-    assert loader.make_evaluations(data(cache, eval_split="test"), batch_size=6) == {}
-    shown = loader.sample_examples(data(cache), 3)
+    assert list(loaders.make_evaluations(data(cache), batch_size=6)) == [NAME]
+    assert loaders.make_evaluations(data(cache, eval_split=None), batch_size=6) == {}
+    assert loaders.make_evaluations(data(cache, eval_split="test"), batch_size=6) == {}
+    shown = loaders.sample_examples(data(cache), 3)
     assert len(shown) == 3 and all(len(example.targets) for example in shown)
 
 
 def test_provenance_names_what_was_trained_on(cache: Path) -> None:
-    found = json.loads(json.dumps(loader.provenance(data(cache))))
+    found = json.loads(json.dumps(loaders.provenance(data(cache))))
     assert found["templates"] == mixture().fingerprint and found["vocabulary"] == "byte+0"
     assert found["tasks"]["math_sums"]["rate"] == found["tasks"]["math_sums"]["num_examples"] == 60
 
@@ -266,12 +266,12 @@ def test_training_needs_neither_tensorflow_nor_templates(cache: Path) -> None:
     code = f"""
 import sys
 from mtf.data import loader
-from mtf.data.config import TaskMixture
+from mtf.data.settings import TaskMixture
 from mtf.text.vocabularies import ByteVocabulary
 data = TaskMixture(mixture_or_task_name={NAME!r}, vocabulary=ByteVocabulary(),
     task_feature_lengths={{"inputs": 64, "targets": 32}}, cache_dir={str(cache)!r})
-next(loader.make_train_iterator(data, batch_size=2))
-loader.provenance(data)
+next(loaders.make_train_iterator(data, batch_size=2))
+loaders.provenance(data)
 print(*sorted({{name.split(".")[0] for name in sys.modules}}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -281,7 +281,7 @@ print(*sorted({{name.split(".")[0] for name in sys.modules}}))
     assert "mtf.tasks" not in done.stdout
 
 
-def refusal(config: TaskMixture) -> str:
+def refusal(config: TaskMixtureConfig) -> str:
     with pytest.raises(UserError) as refused:
         batches(config, 30)
     return str(refused.value)

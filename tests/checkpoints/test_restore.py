@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import conversion
-from mtf.checkpoints.config import RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.restore import checkpoint_paths
+from mtf.checkpoints.settings import RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.errors import UserError
-from mtf.models.config import EncoderDecoderModel, T5Config
-from mtf.partitioning.config import PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
-from mtf.training.config import Adafactor, AdamW, Schedule
+from mtf.models.settings import ModelConfig, T5Config
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
+from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
 from tests.conftest import GOLDEN, needs_shared
 from tests.training import golden
@@ -39,11 +39,11 @@ SMALL = T5Config(
 
 
 def make_trainer(
-    network: T5Config = SMALL, optimizer: Adafactor | AdamW | None = None, seed: int = 0
+    network: T5Config = SMALL, optimizer: AdafactorConfig | AdamWConfig | None = None, seed: int = 0
 ) -> Trainer:
-    partitioning = Partitioning.create(PjitPartitioner(), jax.devices()[:1])
-    optimizer = optimizer or Adafactor(Schedule(), min_dim_size_to_factor=8)
-    return Trainer(EncoderDecoderModel(network), optimizer, partitioning, random_seed=seed)
+    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
+    optimizer = optimizer or AdafactorConfig(ScheduleConfig(), min_dim_size_to_factor=8)
+    return Trainer(ModelConfig(network), optimizer, partitioner, random_seed=seed)
 
 
 def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
@@ -162,7 +162,7 @@ def test_missing_tensors_are_refused_or_started_from_scratch(
     saved: tuple[Path, dict[str, np.ndarray]],
 ) -> None:
     run_dir, theirs = saved
-    trainer = make_trainer(optimizer=AdamW(Schedule()), seed=9)
+    trainer = make_trainer(optimizer=AdamWConfig(ScheduleConfig()), seed=9)
     with pytest.raises(UserError, match=r"state/param_states/.*/mu: missing there"):
         trainer.restore_state(run_dir)
     ours = golden.flat(trainer.restore_state(run_dir, fallback_to_scratch=True), trainer)

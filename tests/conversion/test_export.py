@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from conversion import Checkpoint, ConversionError, Tensor, huggingface
 from mtf import convert
 from mtf.config.serialize import dump_json
-from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.models.settings import ModelConfig, T5Config
 from mtf.text.vocabularies import ByteVocabulary
 from tests.conftest import GOLDEN, SHARED, needs_shared
 from tests.conversion import writers
@@ -259,7 +259,7 @@ class Data:
 class Job:
     """Stands in for a training job."""
 
-    model: EncoderDecoderModel
+    model: ModelConfig
     data: Data
 
 
@@ -279,7 +279,7 @@ def test_a_run_directory_names_its_vocabulary(tmp_path: Path) -> None:
     )
     job = fdl.Config(
         Job,
-        model=fdl.Config(EncoderDecoderModel, network=network),
+        model=fdl.Config(ModelConfig, network=network),
         data=fdl.Config(Data, vocabulary=fdl.Config(ByteVocabulary, extra_ids=20)),
     )
     run_dir = tmp_path / "run"

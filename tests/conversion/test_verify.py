@@ -27,8 +27,8 @@ from conversion.tokenizer import (  # noqa: E402
     write_tokenizer,
 )
 from mtf import convert, verify  # noqa: E402
-from mtf.decoding.config import Decoding  # noqa: E402
 from mtf.decoding.generate import generate  # noqa: E402
+from mtf.decoding.settings import DecodingConfig  # noqa: E402
 from mtf.text.vocabularies import ByteVocabulary  # noqa: E402
 from tests.conftest import GOLDEN, SHARED, needs_shared  # noqa: E402
 from tests.conversion import writers  # noqa: E402
@@ -100,7 +100,9 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
             do_sample=False,
             num_beams=1,
         ).numpy()[:, 1:]
-    generated = generate(config, params, jnp.asarray(tokens, jnp.int32), Decoding(max_length=16))
+    generated = generate(
+        config, params, jnp.asarray(tokens, jnp.int32), DecodingConfig(max_length=16)
+    )
     ours = np.asarray(generated.tokens[:, 0])
     np.testing.assert_array_equal(ours[:, : theirs.shape[1]], theirs)
     assert len(np.unique(ours)) > 3  # not one token again and again

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mtf.data.config import HubStream, TextCorpora, TextFiles
+from mtf.data.settings import HubStreamConfig, TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
 from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
@@ -73,21 +73,21 @@ def test_impossible_noise_is_refused(values: dict[str, Any], message: str) -> No
 )
 def test_impossible_data_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        TextFiles(**{"vocabulary": BYTES, "task_feature_lengths": LENGTHS_32, **values})
+        TextFilesConfig(**{"vocabulary": BYTES, "task_feature_lengths": LENGTHS_32, **values})
 
 
 def test_pairs_may_have_lengths_that_span_corruption_could_not_use() -> None:
-    TextFiles(
+    TextFilesConfig(
         vocabulary=BYTES, task_feature_lengths={"inputs": 512, "targets": 4}, files="pairs.tsv"
     )
 
 
 def test_exactly_enough_targets_and_sentinels_are_accepted() -> None:
-    TextFiles(
+    TextFilesConfig(
         vocabulary=ByteVocabulary(extra_ids=28),
         task_feature_lengths={"inputs": 512, "targets": 114},
     )
-    TextFiles(vocabulary=BYTES, task_feature_lengths={"inputs": 512, "targets": 114})
+    TextFilesConfig(vocabulary=BYTES, task_feature_lengths={"inputs": 512, "targets": 114})
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_lengths_that_an_objective_cannot_use_are_refused(
     objective: Objective, lengths: tuple[int, int], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        TextFiles(
+        TextFilesConfig(
             vocabulary=BYTES,
             task_feature_lengths={"inputs": lengths[0], "targets": lengths[1]},
             objective=objective,
@@ -111,8 +111,8 @@ def test_lengths_that_an_objective_cannot_use_are_refused(
 
 
 def test_objectives_need_as_many_sentinels_as_they_use() -> None:
-    def data(objective: Objective, extra_ids: int) -> TextFiles:
-        return TextFiles(
+    def data(objective: Objective, extra_ids: int) -> TextFilesConfig:
+        return TextFilesConfig(
             vocabulary=ByteVocabulary(extra_ids=extra_ids),
             task_feature_lengths={"inputs": 512, "targets": 512},
             objective=objective,
@@ -158,7 +158,7 @@ def test_impossible_bert_style_is_refused(values: dict[str, Any], message: str) 
 def test_impossible_corpora_are_refused(values: dict[str, Any], message: str) -> None:
     settings = {"files": {"ro": "ro.txt", "en": "en.txt"}}
     with pytest.raises(UserError, match=message):
-        TextCorpora(
+        TextCorporaConfig(
             **{"vocabulary": BYTES, "task_feature_lengths": LENGTHS_32, **settings, **values}
         )
 
@@ -179,4 +179,6 @@ def test_impossible_corpora_are_refused(values: dict[str, Any], message: str) ->
 def test_impossible_streams_are_refused(values: dict[str, Any], message: str) -> None:
     settings = {"dataset": "me/mine"}
     with pytest.raises(UserError, match=message):
-        HubStream(**{"vocabulary": BYTES, "task_feature_lengths": LENGTHS_32, **settings, **values})
+        HubStreamConfig(
+            **{"vocabulary": BYTES, "task_feature_lengths": LENGTHS_32, **settings, **values}
+        )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mtf.data import text_loader
-from mtf.data.config import TextCorpora, TextFiles
+from mtf.data.settings import TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
 from mtf.loaders import make_evaluations, make_train_iterator, provenance, sample_examples
 from mtf.tasks.objectives import PrefixLM, SpanCorruption
@@ -42,8 +42,8 @@ def write_corpora(folder: Path) -> dict[str, str | tuple[str, ...]]:
 
 
 @pytest.fixture
-def corpora(tmp_path: Path) -> TextCorpora:
-    return TextCorpora(
+def corpora(tmp_path: Path) -> TextCorporaConfig:
+    return TextCorporaConfig(
         vocabulary=BYTES,
         task_feature_lengths={"inputs": 64, "targets": 64},
         files=write_corpora(tmp_path),
@@ -83,7 +83,7 @@ def documents_in(batches: list[Any]) -> list[str]:
     ],
 )
 def test_corpora_are_sampled_at_their_rates(
-    corpora: TextCorpora, pack: bool, settings: dict[str, Any], expected: dict[str, float]
+    corpora: TextCorporaConfig, pack: bool, settings: dict[str, Any], expected: dict[str, float]
 ) -> None:
     data = dataclasses.replace(corpora, pack=pack, **settings)
     # In the middle, with the corpora in the middle of some epoch, another process goes on.
@@ -104,7 +104,7 @@ def test_corpora_are_sampled_at_their_rates(
 
 
 def test_each_corpus_is_used_once_an_epoch_without_its_held_out_documents(
-    corpora: TextCorpora,
+    corpora: TextCorporaConfig,
 ) -> None:
     data = dataclasses.replace(corpora, pack=False)
     held_out = {
@@ -124,7 +124,7 @@ def test_each_corpus_is_used_once_an_epoch_without_its_held_out_documents(
         assert len(epochs) < 2 or epochs[0] != epochs[1]
 
 
-def test_rows_do_not_keep_to_one_corpus(tmp_path: Path, corpora: TextCorpora) -> None:
+def test_rows_do_not_keep_to_one_corpus(tmp_path: Path, corpora: TextCorporaConfig) -> None:
     """Two corpora in turn and an even number of rows: no row may have only one of them."""
     files = {name: corpora.files[name] for name in ("en", "ro")}
     data = dataclasses.replace(corpora, files=files, sampling_exponent=0.0, pack=False)
@@ -138,7 +138,7 @@ def test_rows_do_not_keep_to_one_corpus(tmp_path: Path, corpora: TextCorpora) ->
 @pytest.mark.parametrize("objective", [PrefixLM(), SpanCorruption(merge_documents=4)])
 @pytest.mark.parametrize("pack", [True, False])
 def test_resuming_gives_the_same_batches_in_any_number_of_processes(
-    corpora: TextCorpora, objective: Any, pack: bool
+    corpora: TextCorporaConfig, objective: Any, pack: bool
 ) -> None:
     data = dataclasses.replace(corpora, objective=objective, pack=pack)
     whole = make_train_iterator(data, batch_size=8)
@@ -158,7 +158,7 @@ def test_resuming_gives_the_same_batches_in_any_number_of_processes(
 
 
 def test_a_corpus_smaller_than_a_group_of_documents_is_one_segment_or_more(
-    corpora: TextCorpora,
+    corpora: TextCorporaConfig,
 ) -> None:
     data = dataclasses.replace(
         corpora, objective=SpanCorruption(), rates={"en": 1.0, "ro": 1.0, "sw": 8.0}
@@ -172,7 +172,7 @@ def test_a_corpus_smaller_than_a_group_of_documents_is_one_segment_or_more(
     assert len(found) == NUM_TRAINING["sw"]
 
 
-def test_a_resume_at_other_rates_is_refused(corpora: TextCorpora) -> None:
+def test_a_resume_at_other_rates_is_refused(corpora: TextCorporaConfig) -> None:
     state = stored(make_train_iterator(corpora, batch_size=4))
     other = make_train_iterator(dataclasses.replace(corpora, sampling_exponent=0.5), batch_size=4)
     with pytest.raises(
@@ -182,7 +182,7 @@ def test_a_resume_at_other_rates_is_refused(corpora: TextCorpora) -> None:
 
 
 def test_each_corpus_is_evaluated_by_itself(
-    corpora: TextCorpora, monkeypatch: pytest.MonkeyPatch
+    corpora: TextCorporaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluations = make_evaluations(corpora, batch_size=4)
     assert list(evaluations) == ["held_out_en", "held_out_ro", "held_out_sw"]
@@ -201,14 +201,14 @@ def test_each_corpus_is_evaluated_by_itself(
     assert len(documents_in(list(joined()))) == 21
 
 
-def test_provenance_names_sizes_and_rates(corpora: TextCorpora) -> None:
+def test_provenance_names_sizes_and_rates(corpora: TextCorporaConfig) -> None:
     found = provenance(corpora)["corpora"]
     total = sum(n**0.3 for n in NUM_TRAINING.values())
     assert {name: part["documents"] for name, part in found.items()} == NUM_TRAINING
     assert found["ro"]["rate"] == pytest.approx(101**0.3 / total)
 
 
-def test_adding_a_corpus_leaves_the_others_order_as_it_is(corpora: TextCorpora) -> None:
+def test_adding_a_corpus_leaves_the_others_order_as_it_is(corpora: TextCorporaConfig) -> None:
     def order(*names: str) -> list[str]:
         data = dataclasses.replace(
             corpora, files={name: corpora.files[name] for name in names}, pack=False
@@ -222,7 +222,7 @@ def test_adding_a_corpus_leaves_the_others_order_as_it_is(corpora: TextCorpora) 
 @needs_shared
 def test_the_declaration_of_human_rights_in_16_languages() -> None:
     folder = SHARED / "data" / "text" / "udhr"
-    data = TextCorpora(
+    data = TextCorporaConfig(
         vocabulary=SentencePieceVocabulary(
             str(SHARED / "data" / "vocabularies" / "mt5.spiece.model"), extra_ids=0
         ),
@@ -238,7 +238,7 @@ def test_the_declaration_of_human_rights_in_16_languages() -> None:
 
 @needs_shared
 def test_romanian_glosses_have_the_lengths_of_the_romanian_models() -> None:
-    data = TextFiles(
+    data = TextFilesConfig(
         vocabulary=SentencePieceVocabulary(
             str(SHARED / "data" / "vocabularies" / "mt5.spiece.model"), extra_ids=0
         ),

@@ -15,9 +15,9 @@ import pytest
 import sentencepiece
 
 from mtf.data import stream_loader
-from mtf.data.config import HubStream
-from mtf.data.packing import Batch
+from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator
+from mtf.data.settings import HubStreamConfig
 from mtf.errors import UserError
 from mtf.loaders import make_evaluations, make_train_iterator, provenance, sample_examples
 from mtf.sources import hub_stream as hub
@@ -49,7 +49,7 @@ def write_files(folder: Path, num_files: int, num_documents: int, kind: str = "j
     return str(folder / f"*.{kind}")
 
 
-def stream(pattern: str, **values: Any) -> HubStream:
+def stream(pattern: str, **values: Any) -> HubStreamConfig:
     settings: dict[str, Any] = {
         "vocabulary": BYTES,
         "task_feature_lengths": LENGTHS,
@@ -59,10 +59,10 @@ def stream(pattern: str, **values: Any) -> HubStream:
         "num_streams": 4,
         "window_documents": 16,
     }
-    return HubStream(**settings | values)
+    return HubStreamConfig(**settings | values)
 
 
-def documents_of(batches: list[Batch], first_row: int = 0, num_rows: int | None = None) -> str:
+def documents_of(batches: list[HostBatch], first_row: int = 0, num_rows: int | None = None) -> str:
     """The text of some rows, in order; PrefixLM's inputs and targets follow each other."""
     text = ""
     for batch in batches:
@@ -130,7 +130,7 @@ def test_packing_several_rows_a_stream_loses_nothing(tmp_path: Path) -> None:
         assert set(found.values()) <= {epoch, epoch + 1}
 
 
-def names_in_any_order(batches: list[Batch], rows: range) -> list[str]:
+def names_in_any_order(batches: list[HostBatch], rows: range) -> list[str]:
     return [
         name
         for batch in batches
@@ -457,6 +457,6 @@ def test_a_dataset_that_the_hub_does_not_have_is_named(monkeypatch: pytest.Monke
         provenance_and_open(data)
 
 
-def provenance_and_open(data: HubStream) -> None:
+def provenance_and_open(data: HubStreamConfig) -> None:
     assert "dataset=me/mine" in provenance(data)["data"]
     make_train_iterator(data, batch_size=4)

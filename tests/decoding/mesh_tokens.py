@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from mtf.decoding.config import Decoding
 from mtf.decoding.generate import generate
+from mtf.decoding.settings import DecodingConfig
 from mtf.models import t5
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 from mtf.models.stacking import stack_layers
-from mtf.partitioning.config import PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 
 NETWORK = T5Config(
     vocab_size=64,
@@ -35,9 +35,9 @@ NETWORK = T5Config(
     scan_layers=False,
 )
 METHODS = {
-    "greedy": Decoding(max_length=6),
-    "sample": Decoding(method="sample", max_length=6, num_return=2, top_p=0.9),
-    "beam": Decoding(method="beam", max_length=6, num_return=4),
+    "greedy": DecodingConfig(max_length=6),
+    "sample": DecodingConfig(method="sample", max_length=6, num_return=2, top_p=0.9),
+    "beam": DecodingConfig(method="beam", max_length=6, num_return=4),
 }
 FEW = ((1, 1, 1), (2, 2, 2))
 EVERY = (*FEW, (8, 1, 1), (1, 2, 4))
@@ -46,18 +46,18 @@ EVERY = (*FEW, (8, 1, 1), (1, 2, 4))
 def decode(mesh: tuple[int, int, int], params: t5.Params, stacked: bool) -> dict[str, Any]:
     """Tokens of every method on one mesh (data, fsdp, model)."""
     _, fsdp, model = mesh
-    partitioning = Partitioning.create(
-        PjitPartitioner(num_partitions=model, fsdp=fsdp), jax.devices()[: math.prod(mesh)]
+    partitioner = PjitPartitioner.create(
+        PartitionerConfig(num_partitions=model, fsdp=fsdp), jax.devices()[: math.prod(mesh)]
     )
     if stacked:
         params = stack_layers(params)
-    shardings = partitioning.shardings(params, t5.param_axes(NETWORK, stacked=stacked))
+    shardings = partitioner.shardings(params, t5.param_axes(NETWORK, stacked=stacked))
     params = jax.device_put(params, shardings)
     rng = np.random.default_rng(0)
     inputs = rng.integers(2, NETWORK.vocab_size, (8, 7)).astype(np.int32)
     inputs[3, 4:] = inputs[6, 2:] = 0
-    rows = partitioning.global_batch({"inputs": inputs}, len(inputs))["inputs"]
-    with jax.set_mesh(partitioning.mesh):
+    rows = partitioner.global_batch({"inputs": inputs}, len(inputs))["inputs"]
+    with jax.set_mesh(partitioner.mesh):
         network = dataclasses.replace(NETWORK, scan_layers=stacked)
         found = {name: generate(network, params, rows, d) for name, d in METHODS.items()}
     heads = {str(x.sharding.spec) for x in jax.tree.leaves(params["decoder"])}

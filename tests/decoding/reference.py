@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from mtf.models import t5
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 
 _APPLY = jax.jit(t5.apply, static_argnums=0)
 LogProbs = Callable[[tuple[int, ...]], np.ndarray]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 
 
@@ -36,11 +36,11 @@ from mtf.errors import UserError
 )
 def test_refused(settings: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UserError) as error:
-        Decoding(**settings)
+        DecodingConfig(**settings)
     for word in words:
         assert word in str(error.value)
 
 
 def test_taken() -> None:
-    Decoding(method="sample", temperature=0.0, num_return=8)
-    Decoding(method="beam", num_return=4, length_penalty=-1.0, length_penalty_form="hf")
+    DecodingConfig(method="sample", temperature=0.0, num_return=8)
+    DecodingConfig(method="beam", num_return=4, length_penalty=-1.0, length_penalty_form="hf")

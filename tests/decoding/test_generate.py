@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from mtf.decoding import beam, sample, step
-from mtf.decoding.config import Decoding
 from mtf.decoding.generate import Generated, generate
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.models import t5
 from mtf.models.stacking import stack_layers
@@ -60,7 +60,7 @@ def eos() -> int:
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_greedy(stacked: bool) -> None:
-    decoding = Decoding(max_length=LENGTH)
+    decoding = DecodingConfig(max_length=LENGTH)
     weights = stack_layers(params()) if stacked else params()
     ours = generate(SMALL, weights, prompts(), decoding, eos_id=eos())
     lengths = set()
@@ -74,7 +74,7 @@ def test_greedy(stacked: bool) -> None:
 @pytest.mark.parametrize(("num_beams", "alpha"), [(1, 0.6), (4, 0.6), (5, 2.0)])
 def test_beam_with_the_brevity_penalty(num_beams: int, alpha: float) -> None:
     settings = {"num_beams": num_beams, "num_return": num_beams, "length_penalty": alpha}
-    decoding = Decoding(method="beam", max_length=LENGTH, **settings)  # type: ignore[arg-type]
+    decoding = DecodingConfig(method="beam", max_length=LENGTH, **settings)  # type: ignore[arg-type]
     ours = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
     finished = 0
     for row, log_probs in enumerate(log_probs_of_rows()):
@@ -87,7 +87,7 @@ def test_beam_with_the_brevity_penalty(num_beams: int, alpha: float) -> None:
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize(("num_beams", "penalty"), [(4, 1.0), (3, -1.0)])
 def test_beam_as_transformers_has_it(num_beams: int, penalty: float, early: bool) -> None:
-    decoding = Decoding(
+    decoding = DecodingConfig(
         method="beam",
         max_length=LENGTH,
         num_beams=num_beams,
@@ -108,7 +108,7 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences() -> None:
     inputs = np.asarray([[3, 4, 2, 1], [5, 1, 0, 0]], np.int32)
     # Two steps: the five tokens that are not EOS go on, more than a beam of three; all start
     # from three live ones, so only sequences from the three best first tokens count.
-    decoding = Decoding(method="beam", max_length=2, num_beams=3, length_penalty=0.8)
+    decoding = DecodingConfig(method="beam", max_length=2, num_beams=3, length_penalty=0.8)
     ours = generate(tiny, weights, inputs, decoding)
     for row in range(2):
         log_probs = reference.log_probs_of(tiny, weights, inputs[row], 2)
@@ -124,14 +124,14 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences() -> None:
 @pytest.mark.parametrize(
     "decoding",
     [
-        Decoding(max_length=LENGTH),
-        Decoding(method="beam", max_length=LENGTH, num_return=2),
-        Decoding(method="beam", max_length=LENGTH, length_penalty_form="hf", num_return=2),
-        Decoding(method="sample", max_length=LENGTH, num_return=3),
+        DecodingConfig(max_length=LENGTH),
+        DecodingConfig(method="beam", max_length=LENGTH, num_return=2),
+        DecodingConfig(method="beam", max_length=LENGTH, length_penalty_form="hf", num_return=2),
+        DecodingConfig(method="sample", max_length=LENGTH, num_return=3),
     ],
     ids=lambda decoding: f"{decoding.method}-{decoding.length_penalty_form}",
 )
-def test_other_rows_change_nothing(decoding: Decoding) -> None:
+def test_other_rows_change_nothing(decoding: DecodingConfig) -> None:
     inputs = prompts()
     seeds = np.asarray([7, 8, 9, 10], np.uint32)
     whole = generate(SMALL, params(), inputs, decoding, eos_id=eos(), seeds=seeds)
@@ -163,7 +163,7 @@ def test_stops_when_all_rows_have_ended(method: str, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(sample if method == "greedy" else beam, "decode_step", counted)
     # A length of its own, so that what is compiled counts and is not used by other tests.
-    decoding = Decoding(method=method, max_length=90, num_beams=2)  # type: ignore[arg-type]
+    decoding = DecodingConfig(method=method, max_length=90, num_beams=2)  # type: ignore[arg-type]
     ours = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
     jax.effects_barrier()
     length = int((np.asarray(ours.tokens) != 0).sum(axis=-1).max())
@@ -175,7 +175,7 @@ def test_stops_when_all_rows_have_ended(method: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("method", ["greedy", "sample", "beam"])
 def test_bfloat16(method: str) -> None:
     config = dataclasses.replace(SMALL, dtype="bfloat16")
-    decoding = Decoding(method=method, max_length=LENGTH)  # type: ignore[arg-type]
+    decoding = DecodingConfig(method=method, max_length=LENGTH)  # type: ignore[arg-type]
     ours = generate(config, params(), prompts(), decoding, eos_id=eos())
     exact = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
     assert np.isfinite(np.asarray(ours.scores)).all()
@@ -186,8 +186,8 @@ def test_bfloat16(method: str) -> None:
 
 def test_best_first_and_as_many_as_asked() -> None:
     for decoding in (
-        Decoding(method="sample", max_length=LENGTH, num_return=6),
-        Decoding(method="beam", max_length=LENGTH, num_return=3, length_penalty_form="hf"),
+        DecodingConfig(method="sample", max_length=LENGTH, num_return=6),
+        DecodingConfig(method="beam", max_length=LENGTH, num_return=3, length_penalty_form="hf"),
     ):
         ours = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
         assert ours.tokens.shape == (4, decoding.num_return, LENGTH)
@@ -201,6 +201,6 @@ def test_best_first_and_as_many_as_asked() -> None:
 
 
 def test_more_beams_than_tokens_are_refused() -> None:
-    decoding = Decoding(method="beam", max_length=4, num_beams=25)
+    decoding = DecodingConfig(method="beam", max_length=4, num_beams=25)
     with pytest.raises(UserError, match=r"num_beams \(25\).*\(48\)"):
         generate(SMALL, params(), prompts(), decoding)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mtf.decoding.config import Decoding
 from mtf.decoding.generate import Generated, generate
 from mtf.decoding.sample import restrict
+from mtf.decoding.settings import DecodingConfig
 from mtf.models import t5
 from tests.decoding import reference
 from tests.decoding.test_generate import LENGTH, eos, log_probs_of_rows, params, prompts
@@ -36,7 +36,7 @@ def restricted(probs: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
 )
 def test_distribution(temperature: float, top_k: int, top_p: float) -> None:
     """The first token of 4,000 samples; chi-square with fixed seeds."""
-    decoding = Decoding(
+    decoding = DecodingConfig(
         method="sample",
         max_length=1,
         temperature=temperature,
@@ -64,19 +64,19 @@ def test_distribution(temperature: float, top_k: int, top_p: float) -> None:
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
 def test_top_p_keeps_the_fewest_tokens(top_p: float) -> None:
     logits = np.random.default_rng(0).normal(0, 3, (2, 3, 500)).astype(np.float32)
-    kept = np.isfinite(restrict(jax.numpy.asarray(logits), Decoding("sample", top_p=top_p)))
+    kept = np.isfinite(restrict(jax.numpy.asarray(logits), DecodingConfig("sample", top_p=top_p)))
     probs = np.asarray(jax.nn.softmax(logits, axis=-1), np.float64)
     for i in np.ndindex(2, 3):
         np.testing.assert_array_equal(kept[i], restricted(probs[i], 0, top_p) > 0)
 
 
 def sample(**settings: float) -> Generated:
-    decoding = Decoding(method="sample", max_length=LENGTH, **settings)  # type: ignore[arg-type]
+    decoding = DecodingConfig(method="sample", max_length=LENGTH, **settings)  # type: ignore[arg-type]
     return generate(SMALL, params(), prompts(), decoding, eos_id=eos())
 
 
 def test_no_temperature_or_one_token_is_greedy() -> None:
-    greedy = generate(SMALL, params(), prompts(), Decoding(max_length=LENGTH), eos_id=eos())
+    greedy = generate(SMALL, params(), prompts(), DecodingConfig(max_length=LENGTH), eos_id=eos())
     for settings in ({"temperature": 0.0}, {"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-6}):
         ours = sample(**settings)
         np.testing.assert_array_equal(ours.tokens, greedy.tokens)
@@ -89,7 +89,7 @@ def test_seeds() -> None:
     assert (np.asarray(first.tokens) != np.asarray(other.tokens)).any()
     # Equal inputs with unequal seeds are drawn apart, with equal seeds alike.
     row = prompts()[:1].repeat(3, axis=0)
-    decoding = Decoding(method="sample", max_length=LENGTH)
+    decoding = DecodingConfig(method="sample", max_length=LENGTH)
     seeds = np.asarray([5, 6, 5], np.uint32)
     tokens = np.asarray(generate(SMALL, params(), row, decoding, seeds=seeds).tokens)
     np.testing.assert_array_equal(tokens[0], tokens[2])
@@ -110,7 +110,7 @@ def test_scores_are_log_probabilities_of_the_model() -> None:
 def test_a_tied_output_projection() -> None:
     tied = dataclasses.replace(SMALL, logits_via_embedding=True, mlp_activations=("relu",))
     weights = t5.init_params(tied, jax.random.PRNGKey(0))
-    decoding = Decoding(max_length=LENGTH)
+    decoding = DecodingConfig(max_length=LENGTH)
     tokens = np.asarray(generate(tied, weights, prompts(), decoding, eos_id=-1).tokens)
     for row, inputs in enumerate(prompts()):
         log_probs = reference.log_probs_of(tied, weights, inputs, LENGTH)

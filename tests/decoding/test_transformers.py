@@ -17,8 +17,8 @@ transformers = pytest.importorskip(
 
 from conversion import huggingface, open_checkpoint  # noqa: E402
 from mtf import convert, verify  # noqa: E402
-from mtf.decoding.config import Decoding  # noqa: E402
 from mtf.decoding.generate import generate  # noqa: E402
+from mtf.decoding.settings import DecodingConfig  # noqa: E402
 from mtf.models.stacking import stack_layers  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 
@@ -111,7 +111,7 @@ def test_greedy(loaded: Any, stacked: bool) -> None:
     expected, _ = theirs(model, inputs, num_beams=1, eos_token_id=eos)
     lengths = (expected[:, 0] != 0).sum(axis=1)
     assert len(set(lengths.tolist())) > 1
-    decoding = Decoding(max_length=MAX_LENGTH)
+    decoding = DecodingConfig(max_length=MAX_LENGTH)
     ours = generate(config, params, inputs, decoding, eos_id=eos).tokens
     np.testing.assert_array_equal(ours, expected)
 
@@ -122,7 +122,7 @@ def test_greedy(loaded: Any, stacked: bool) -> None:
 )
 def test_beam_4(loaded: Any, length_penalty: float, early_stopping: bool) -> None:
     model, config, params = loaded
-    decoding = Decoding(
+    decoding = DecodingConfig(
         method="beam",
         max_length=MAX_LENGTH,
         num_beams=4,
@@ -155,6 +155,6 @@ def test_inputs_longer_than_the_nearest_buckets(loaded: Any) -> None:
     inputs = np.random.default_rng(7).integers(2, config.vocab_size, (2, 150)).astype(np.int32)
     expected, _ = theirs(model, inputs, num_beams=1, eos_token_id=None)
     ours = generate(
-        config, params, jax.numpy.asarray(inputs), Decoding(max_length=MAX_LENGTH), eos_id=-1
+        config, params, jax.numpy.asarray(inputs), DecodingConfig(max_length=MAX_LENGTH), eos_id=-1
     ).tokens
     np.testing.assert_array_equal(ours, expected)

@@ -9,7 +9,7 @@ import sys
 
 import jax
 
-from mtf.evaluation.config import RankFiles
+from mtf.evaluation.settings import RankFilesConfig
 from mtf.jobs.evaluate import Evaluate
 from mtf.text.vocabularies import ByteVocabulary
 
@@ -21,7 +21,7 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", 4 // num_processes)
     if num_processes > 1:
         jax.distributed.initialize(f"127.0.0.1:{port}", num_processes, process)
-    data = RankFiles(
+    data = RankFilesConfig(
         files=file,
         vocabulary=ByteVocabulary(),
         task_feature_lengths={"inputs": 64, "targets": 16},

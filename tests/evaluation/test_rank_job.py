@@ -13,11 +13,11 @@ import pytest
 import recipes
 from mtf import config as config_lib
 from mtf.cache import __main__ as cache
-from mtf.data.config import TaskMixture
+from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError
 from mtf.evaluation import rank_data
-from mtf.evaluation.config import RankFiles
 from mtf.evaluation.rank_data import RankData, RankExample, RankTask
+from mtf.evaluation.settings import RankFilesConfig
 from mtf.jobs import evaluate_run
 from mtf.jobs.evaluate import Evaluate
 from mtf.run import main
@@ -47,7 +47,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def job(checkpoint: Path | str | None, file: Path, out: Path | None, **settings: Any) -> Evaluate:
-    data = RankFiles(
+    data = RankFilesConfig(
         files=str(file),
         vocabulary=ByteVocabulary(),
         task_feature_lengths={"inputs": 64, "targets": 16},
@@ -99,7 +99,7 @@ def test_what_is_refused_writes_nothing(checkpoint: Path, file: Path, tmp_path: 
         job(tmp_path / "none", file, out).run()
     with pytest.raises(UserError, match=r"mine\.jsonl is no directory that can be written"):
         job(checkpoint, file, file / "out").run()
-    data = RankFiles(files=str(file), vocabulary=ByteVocabulary(extra_ids=300))
+    data = RankFilesConfig(files=str(file), vocabulary=ByteVocabulary(extra_ids=300))
     with pytest.raises(UserError, match=r"559 ids.*384 rows"):
         Evaluate(str(checkpoint), data, output_dir=str(out)).run()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.jsonl"]
@@ -165,9 +165,9 @@ def test_two_processes_give_the_results_of_one(checkpoint: Path, tmp_path: Path)
         assert one["prediction"] == two["prediction"]
 
 
-def t0_eval(**fields: Any) -> TaskMixture:
+def t0_eval(**fields: Any) -> TaskMixtureConfig:
     data = SHARED / "data"
-    return TaskMixture(
+    return TaskMixtureConfig(
         mixture_or_task_name="t0_eval_score_eval",
         vocabulary=SentencePieceVocabulary(str(data / "vocabularies" / "t5.spiece.model")),
         task_feature_lengths={"inputs": 1024, "targets": 256},
@@ -220,7 +220,7 @@ def test_t0s_evaluation_lists_what_is_absent(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_mixture_to_be_generated_cannot_be_ranked() -> None:
-    data = TaskMixture(
+    data = TaskMixtureConfig(
         mixture_or_task_name="opus100_train_mixture",
         vocabulary=ByteVocabulary(),
         task_feature_lengths={"inputs": 8, "targets": 8},

@@ -18,7 +18,7 @@ transformers = pytest.importorskip(
 )
 
 from mtf import convert  # noqa: E402
-from mtf.data.config import TaskMixture  # noqa: E402
+from mtf.data.settings import TaskMixtureConfig  # noqa: E402
 from mtf.evaluation.rank_data import RankExample, RankTask, rank_tasks  # noqa: E402
 from mtf.inference.loading import load_model  # noqa: E402
 from mtf.inference.predictor import Predictor  # noqa: E402
@@ -67,7 +67,7 @@ def accuracy(examples: list[RankExample], scores: list[Any]) -> float:
 
 
 def tasks(vocabulary: SentencePieceVocabulary) -> list[RankTask]:
-    data = TaskMixture(
+    data = TaskMixtureConfig(
         mixture_or_task_name="t0_eval_score_eval",
         vocabulary=vocabulary,
         task_feature_lengths={"inputs": 1024, "targets": 256},
@@ -97,7 +97,7 @@ def test_scores_and_accuracies_are_pytorchs(
     vocabulary = SentencePieceVocabulary(str(DATA / "vocabularies" / model_file), extra_ids)
     loaded = load_model(source, vocabulary=vocabulary, scan_layers=True)
     predictor = Predictor(
-        loaded.model, loaded.params, vocabulary, loaded.partitioning, batch_size=64
+        loaded.model, loaded.params, vocabulary, loaded.partitioner, batch_size=64
     )
     all_tasks = tasks(vocabulary)
     assert {d: sum(t.dataset == d for t in all_tasks) for d in PROMPTS} == PROMPTS

@@ -13,7 +13,7 @@ import recipes
 from mtf import config as config_lib
 from mtf import convert
 from mtf.models import t5
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 from tests.conversion import writers
 
 SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 1}

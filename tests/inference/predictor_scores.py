@@ -15,10 +15,10 @@ import numpy as np
 
 from mtf.inference.predictor import Predictor
 from mtf.models import t5
-from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.models.settings import ModelConfig, T5Config
 from mtf.models.stacking import stack_layers
-from mtf.partitioning.config import PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 
 NETWORK = T5Config(
     vocab_size=256,
@@ -30,7 +30,7 @@ NETWORK = T5Config(
     mlp_dim=64,
     dtype="float32",
 )
-MODEL = EncoderDecoderModel(NETWORK)
+MODEL = ModelConfig(NETWORK)
 EOS = 1
 Examples = list[tuple[list[int], list[list[int]]]]
 
@@ -50,10 +50,10 @@ def examples(num: int = 18) -> Examples:
     return [(tokens(33), [[*tokens(6), EOS] for _ in range(1 + i % 5)]) for i in range(num)]
 
 
-def partitioning(num_devices: int, fsdp: int = 1, model: int = 1) -> Partitioning:
+def partitioner(num_devices: int, fsdp: int = 1, model: int = 1) -> PjitPartitioner:
     """A mesh of the first devices."""
-    partitioner = PjitPartitioner(num_partitions=model, fsdp=fsdp)
-    return Partitioning.create(partitioner, jax.devices()[:num_devices])
+    partitioner = PartitionerConfig(num_partitions=model, fsdp=fsdp)
+    return PjitPartitioner.create(partitioner, jax.devices()[:num_devices])
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     found = {}
     for key in sys.argv[1:]:
         data_axis, fsdp, model, batch_size = map(int, key.split(","))
-        mesh = partitioning(data_axis * fsdp * model, fsdp, model)
+        mesh = partitioner(data_axis * fsdp * model, fsdp, model)
         predictor = Predictor(MODEL, params, None, mesh, batch_size=batch_size)
         found[key] = [s.log_likelihoods.tolist() for s in predictor.log_likelihoods(data)]
     print(json.dumps(found))

@@ -18,7 +18,7 @@ import pytest
 
 import mtf
 import recipes
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.inference.loading import load_model
 from mtf.jobs import Infer
@@ -44,7 +44,7 @@ def job(path: str, folder: Path, /, **settings: Any) -> Infer:
         "checkpoint": path,
         "vocabulary": "byt5",
         "output_dir": str(folder / "out"),
-        "decoding": Decoding(max_length=6),
+        "decoding": DecodingConfig(max_length=6),
         "task_feature_lengths": LENGTHS,
         "batch_size": 4,
         "checkpoint_period": 1,
@@ -96,7 +96,7 @@ def test_shards_make_the_same_file(
 ) -> None:
     file = tmp_path / "in.txt"
     file.write_text("a\nbb\nccc, which is too long for this\ndd\ne\nf\ng\n")
-    sample = Decoding("sample", 5)
+    sample = DecodingConfig("sample", 5)
     for shard in (1, 0):
         job(
             checkpoint, tmp_path, files=str(file), decoding=sample, shard_id=shard, num_shards=2
@@ -218,7 +218,7 @@ def test_a_score_that_is_no_number_stops_and_names_the_line(tmp_path: Path) -> N
             job(str(broken), tmp_path, files=str(file), mode=mode).run()
         assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="num_beams"):
-        decoding = Decoding(method="beam", num_beams=200, max_length=6)
+        decoding = DecodingConfig(method="beam", num_beams=200, max_length=6)
         job(str(broken), tmp_path, files=str(file), decoding=decoding).run()
     assert not (tmp_path / "out").exists()
 

@@ -22,8 +22,8 @@ from mtf.errors import UserError
 from mtf.inference.loading import Loaded, load_model
 from mtf.inference.vocabulary import checkpoint_vocabulary
 from mtf.models.stacking import unstack_layers
-from mtf.partitioning.config import PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.training.trainer import Trainer
 from tests import small
@@ -263,8 +263,8 @@ def test_training_starts_from_a_hugging_face_directory(tmp_path: Path) -> None:
     network.emb_dim, network.mlp_dim, network.num_heads, network.head_dim = 32, 48, 3, 8
     network.num_decoder_layers = 1
     job = fdl.build(config)
-    partitioning = Partitioning.create(PjitPartitioner())
-    trainer = Trainer(job.model, job.optimizer, partitioning, job.trainer, 0)
+    partitioner = PjitPartitioner.create(PartitionerConfig())
+    trainer = Trainer(job.model, job.optimizer, partitioner, job.trainer, 0)
     state = trainer.restore_state(hf)
     assert int(state.step) == 0
     found = flat(state.params)

@@ -25,7 +25,7 @@ from tests.inference.predictor_scores import (
     Examples,
     examples,
     parameters,
-    partitioning,
+    partitioner,
 )
 from tests.small import ROOT, environment_variables
 
@@ -36,7 +36,7 @@ def params() -> t5.Params:
 
 
 def predictor(batch_size: int = 8, **settings: Any) -> Predictor:
-    return Predictor(MODEL, params(), None, partitioning(1), batch_size=batch_size, **settings)
+    return Predictor(MODEL, params(), None, partitioner(1), batch_size=batch_size, **settings)
 
 
 def score(data: Examples, **settings: Any) -> list[list[float]]:
@@ -149,7 +149,7 @@ def test_a_score_that_is_no_number_stops_with_its_example() -> None:
     broken = jax.tree.map(lambda x: x, params())
     table = broken["token_embedder"]["embedding"].at[77].set(jnp.nan)
     broken["token_embedder"] = {"embedding": table}
-    model = Predictor(MODEL, broken, None, partitioning(1), batch_size=4)
+    model = Predictor(MODEL, broken, None, partitioner(1), batch_size=4)
     data: Examples = [([5, 6], [[3, EOS]]), ([7, 8], [[3, EOS], [77, 4, EOS]])]
     with pytest.raises(NotFiniteError, match=r"example 1 \(from 0\) is nan") as caught:
         list(model.log_likelihoods(data))
@@ -176,10 +176,10 @@ def test_padded_lengths_are_few_and_near() -> None:
 
 
 def test_generation_does_not_depend_on_the_batch() -> None:
-    from mtf.decoding.config import Decoding
+    from mtf.decoding.settings import DecodingConfig
 
     inputs = [inputs for inputs, _ in examples(7)]
-    decoding = Decoding(method="sample", max_length=6, seed=3)
+    decoding = DecodingConfig(method="sample", max_length=6, seed=3)
     found = [list(predictor(batch_size=size).generate(inputs, decoding)) for size in (2, 8)]
     assert [g[0].ids for g in found[0]] == [g[0].ids for g in found[1]]
     assert len({tuple(g[0].ids) for g in found[0]}) > 1

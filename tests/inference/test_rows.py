@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtf.inference.rows import MAX_TARGET_TOKENS, Item, Packed, make_items, pack
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 
 SMALL = T5Config(
     vocab_size=32128,

@@ -12,7 +12,7 @@ import conversion
 import recipes
 from mtf import config as config_lib
 from mtf.config import apply_overrides, check_resume, load_config, locate, write_run_dir
-from mtf.data.config import TextCorpora, TextFiles
+from mtf.data.settings import TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
 from mtf.inference.run_config import read_run_config
 from mtf.jobs import Train
@@ -52,7 +52,7 @@ def _resumed(run_dir: Path, *overrides: str) -> tuple[fdl.Config, Train]:
 def test_files_are_found_where_the_run_was_started(project: Path) -> None:
     stored, job = _resumed(project / "runs" / "one")
     assert stored.data.files == "text.txt"
-    assert isinstance(job.data, TextFiles)
+    assert isinstance(job.data, TextFilesConfig)
     assert job.data.files == str(project / "text.txt")
 
 
@@ -102,7 +102,7 @@ def test_patterns_dicts_and_vocabularies(tmp_path: Path, monkeypatch: pytest.Mon
     data = config_lib.build(
         config_lib.located(load_config(tmp_path / "run"), tmp_path / "run")
     ).data
-    assert isinstance(data, TextCorpora)
+    assert isinstance(data, TextCorporaConfig)
     assert data.files == {"en": f"{tmp_path}/en/*.txt", "ro": ("ro.txt", "/abs.txt")}
     assert isinstance(data.vocabulary, SentencePieceVocabulary)
     assert data.vocabulary.path == str(tmp_path / "my.model")

@@ -18,13 +18,13 @@ from mtf.builders import data, vocabulary
 from mtf.errors import UserError
 from mtf.inference.run_config import read_run_config
 from mtf.jobs import Evaluate, Infer, Train, TrainResult
-from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.models.settings import ModelConfig, T5Config
 from mtf.run import main
-from mtf.training.config import AdamW, Schedule
+from mtf.training.settings import AdamWConfig, ScheduleConfig
 from tests import small
 
 STEPS = 2
-_SCHEDULE = Schedule(factors="constant", base_learning_rate=1e-3)
+_SCHEDULE = ScheduleConfig(factors="constant", base_learning_rate=1e-3)
 
 
 def _config(folder: Path, **settings: Any) -> fdl.Config[Train]:
@@ -121,9 +121,9 @@ def _plain_job(run_dir: Path | None = None, **settings: Any) -> Train:
     )
     files = data.text_files(vocabulary.byte(), inputs_length=32, targets_length=16)
     values: dict[str, Any] = {
-        "model": EncoderDecoderModel(network),
+        "model": ModelConfig(network),
         "data": config_lib.build(files),
-        "optimizer": AdamW(_SCHEDULE),
+        "optimizer": AdamWConfig(_SCHEDULE),
         "train_steps": 10,
         "batch_size": 16,
         "model_dir": None if run_dir is None else str(run_dir),
@@ -141,7 +141,7 @@ def test_a_job_made_without_fiddle_is_stored_and_reloads(tmp_path: Path) -> None
 
 def test_values_take_the_form_of_their_types(tmp_path: Path) -> None:
     """As on the command line: an int is fine for a float, a list for a tuple."""
-    optimizer = AdamW(Schedule(factors="constant", base_learning_rate=1))
+    optimizer = AdamWConfig(ScheduleConfig(factors="constant", base_learning_rate=1))
     with config_lib.in_run_directory(_plain_job(tmp_path / "run", optimizer=optimizer)) as started:
         assert type(started.optimizer.learning_rate.base_learning_rate) is float
 
@@ -181,7 +181,7 @@ def test_a_part_that_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     """A class of a function has no name by which a config could load it."""
 
     @dataclasses.dataclass(frozen=True)
-    class Mine(AdamW):
+    class Mine(AdamWConfig):
         pass
 
     with pytest.raises(UserError, match="could not be resumed"):

@@ -13,7 +13,7 @@ import pytest
 
 from mtf import builders
 from mtf.models import t5
-from mtf.models.config import T5Config
+from mtf.models.settings import T5Config
 from mtf.models.stacking import stack_layers, unstack_layers
 
 SMALL = T5Config(

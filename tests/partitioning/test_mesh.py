@@ -15,9 +15,14 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from mtf.errors import UserError
 from mtf.models import t5
-from mtf.models.config import T5Config
-from mtf.partitioning.config import LOGICAL_AXIS_RULES, MESH_AXES, PjitPartitioner, mesh_axes
-from mtf.partitioning.mesh import Partitioning, _blocks, _rules_in_force, partition_spec
+from mtf.models.settings import T5Config
+from mtf.partitioning.mesh import PjitPartitioner, _blocks, _rules_in_force, partition_spec
+from mtf.partitioning.settings import (
+    LOGICAL_AXIS_RULES,
+    MESH_AXES,
+    PartitionerConfig,
+    mesh_axes,
+)
 
 
 def spec(axes: tuple[str, ...], shape: tuple[int, ...], **mesh: int) -> PartitionSpec:
@@ -96,7 +101,7 @@ def test_a_rule_that_does_not_divide_the_dimension_is_passed_over() -> None:
 )
 def test_rules_with_unknown_names_are_refused(rule: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"logical_axis_rules: .*{message}"):
-        PjitPartitioner(logical_axis_rules=(*LOGICAL_AXIS_RULES, rule))
+        PartitionerConfig(logical_axis_rules=(*LOGICAL_AXIS_RULES, rule))
 
 
 def constraints(rules: Any) -> set[str]:
@@ -136,20 +141,20 @@ def test_activations_follow_the_rules_given() -> None:
 def test_batches_follow_the_rules_given() -> None:
     mesh = AbstractMesh((2, 4, 1), MESH_AXES)
     for batch, axes, parts in ((("data", "fsdp"), ("data", "fsdp"), 8), ("data", "data", 2)):
-        partitioning = Partitioning(mesh, (("batch", batch),))  # type: ignore[arg-type]
-        assert partitioning.num_data_shards == parts
-        assert partitioning.batch.spec == PartitionSpec(axes)
+        partitioner = PjitPartitioner(mesh, (("batch", batch),))  # type: ignore[arg-type]
+        assert partitioner.num_data_shards == parts
+        assert partitioner.batch.spec == PartitionSpec(axes)
         with pytest.raises(UserError, match=f"split over {parts} devices .*Nearest: {parts} or"):
-            partitioning.check_batch_size(parts + 1)
+            partitioner.check_batch_size(parts + 1)
 
 
 def test_mesh_shape_of_the_devices() -> None:
-    assert PjitPartitioner(num_partitions=4, fsdp=2).mesh_shape(16) == (2, 2, 4)
-    assert PjitPartitioner(model_parallel_submesh=(2, 2, 1, 2)).mesh_shape(512) == (64, 1, 8)
+    assert PartitionerConfig(num_partitions=4, fsdp=2).mesh_shape(16) == (2, 2, 4)
+    assert PartitionerConfig(model_parallel_submesh=(2, 2, 1, 2)).mesh_shape(512) == (64, 1, 8)
     with pytest.raises(UserError, match="multiple of fsdp × num_partitions = 1 × 3 = 3 devices"):
-        PjitPartitioner(num_partitions=3).mesh_shape(8)
+        PartitionerConfig(num_partitions=3).mesh_shape(8)
     with pytest.raises(UserError, match="has 4 devices, but num_partitions is 8"):
-        PjitPartitioner(num_partitions=8, model_parallel_submesh=(2, 2, 1, 1))
+        PartitionerConfig(num_partitions=8, model_parallel_submesh=(2, 2, 1, 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,8 +178,8 @@ def test_a_submesh_is_a_block_of_the_torus() -> None:
 
 
 def test_batches_that_the_mesh_does_not_divide_are_refused() -> None:
-    partitioning = Partitioning.create(PjitPartitioner(), jax.devices()[:1])
-    partitioning.check_batch_size(6, num_microbatches=3)
+    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
+    partitioner.check_batch_size(6, num_microbatches=3)
     with pytest.raises(UserError, match=r"batch_size 6 is not divisible.*Nearest: 4 or 8"):
-        partitioning.check_batch_size(6, num_microbatches=4)
-    assert partitioning.data_layout(6) == (0, 1)
+        partitioner.check_batch_size(6, num_microbatches=4)
+    assert partitioner.data_layout(6) == (0, 1)

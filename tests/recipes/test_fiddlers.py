@@ -11,7 +11,7 @@ import pytest
 
 import recipes
 from mtf import config as config_lib
-from mtf.data.config import HubStream, TaskMixture, TextCorpora, TextFiles
+from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
 from recipes import fiddlers
 from tests import small
@@ -48,13 +48,13 @@ def test_any_recipe_becomes_small(name: str) -> None:
 @pytest.mark.parametrize("name", TRAINING)
 def test_a_smoke_test_needs_no_network(name: str) -> None:
     before, data = applied(name).data, applied(name, "smoke_test").data
-    assert isinstance(data, TextFiles)
-    if isinstance(before, TextFiles):
+    assert isinstance(data, TextFilesConfig)
+    if isinstance(before, TextFilesConfig):
         assert data.files == before.files
     else:
         assert data.files is None
     assert "://" not in getattr(data.vocabulary, "path", "")
-    if isinstance(before, HubStream):
+    if isinstance(before, HubStreamConfig):
         assert data.objective == before.objective
         assert data.inputs_add_eos == before.inputs_add_eos
     assert data.vocabulary.vocab_size <= applied(name).model.network.vocab_size
@@ -63,12 +63,12 @@ def test_a_smoke_test_needs_no_network(name: str) -> None:
 def test_a_smoke_test_keeps_local_data_and_vocabulary() -> None:
     name = "t0pp_xxl(cache_dir='CACHE', vocabulary='t5.model')"
     data = applied(name, "smoke_test").data
-    assert isinstance(data, TaskMixture)
+    assert isinstance(data, TaskMixtureConfig)
     assert (data.mixture_or_task_name, data.cache_dir) == ("t0++_train", "CACHE")
     assert (data.vocabulary.path, data.vocabulary.extra_ids) == ("t5.model", 100)
 
     data = applied("mt5_lm_adapt(files={'ro': 'ro.txt', 'en': 'en.txt'})", "smoke_test").data
-    assert isinstance(data, TextCorpora)
+    assert isinstance(data, TextCorporaConfig)
     assert data.files == {"ro": "ro.txt", "en": "en.txt"}
     assert data.vocabulary.vocab_size == 384  # 259 bytes and specials, 125 sentinels.
 

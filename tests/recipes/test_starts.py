@@ -10,7 +10,7 @@ import fiddle as fdl
 import pytest
 
 import recipes
-from mtf.checkpoints.config import RestoreCheckpointConfig
+from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.errors import UserError
 from mtf.jobs import train_run
 from recipes import fiddlers

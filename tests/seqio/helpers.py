@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mtf.data.config import TaskMixture
+from mtf.data.settings import TaskMixtureConfig
 from mtf.text.vocabularies import ByteVocabulary
 from tests.conftest import SHARED
 
@@ -42,7 +42,7 @@ def write_mirror(root: Path) -> Path:
     return root
 
 
-def mixture(mirror: Path, name: str = TRANSLATION, **settings: Any) -> TaskMixture:
+def mixture(mirror: Path, name: str = TRANSLATION, **settings: Any) -> TaskMixtureConfig:
     """Returns settings of the live loader, not packed and not shuffled unless told."""
     values: dict[str, Any] = {
         "vocabulary": BYTES,
@@ -52,4 +52,4 @@ def mixture(mirror: Path, name: str = TRANSLATION, **settings: Any) -> TaskMixtu
         "pack": False,
         "shuffle": False,
     }
-    return TaskMixture(mixture_or_task_name=name, **{**values, **settings})
+    return TaskMixtureConfig(mixture_or_task_name=name, **{**values, **settings})

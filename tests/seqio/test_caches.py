@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf import loaders as loader
+from mtf import loaders
 from mtf.cache import __main__ as cache
-from mtf.cache.reader import Cache
-from mtf.data.config import TaskMixture
+from mtf.cache.reader import TokenCache
+from mtf.data.settings import TaskMixtureConfig
 from tests.conftest import needs_shared
 from tests.seqio.helpers import (
     ARCHIVE,
@@ -64,7 +64,7 @@ def by_text(examples: Any) -> list[dict[str, Any]]:
     return sorted(examples, key=lambda example: example["targets_pretokenized"])
 
 
-def provider(data: TaskMixture) -> Any:
+def provider(data: TaskMixtureConfig) -> Any:
     from mtf.seqio import tasks as seqio_tasks
 
     return seqio_tasks.build(data.mixture_or_task_name, data.vocabulary, data.data_dir).provider
@@ -113,7 +113,7 @@ def test_the_files_are_seqios(cached: Path) -> None:
 def test_the_live_loader_trains_from_them(cached: Path, mirror: Path) -> None:
     def rows(**settings: Any) -> list[tuple[int, ...]]:
         data = mixture(mirror, **settings)
-        batches = loader.make_train_iterator(data, batch_size=6)
+        batches = loaders.make_train_iterator(data, batch_size=6)
         taken = itertools.islice(batches, 10)
         return sorted(tuple(r.tolist()) for b in taken for r in b["decoder_target_tokens"])
 
@@ -123,7 +123,7 @@ def test_the_live_loader_trains_from_them(cached: Path, mirror: Path) -> None:
 def test_documents_are_cached_before_their_noise(cached: Path, mirror: Path) -> None:
     lengths = {"inputs": 64, "targets": 16}
     settings = {"task_feature_lengths": lengths, "use_cached": True, "cache_dir": str(cached)}
-    batches = loader.make_train_iterator(mixture(mirror, DOCUMENTS, **settings), batch_size=4)
+    batches = loaders.make_train_iterator(mixture(mirror, DOCUMENTS, **settings), batch_size=4)
     first, second = next(batches), next(batches)
     for batch in (first, second):
         assert (batch["decoder_target_tokens"][:, 0] == 258).all()  # the first sentinel
@@ -139,7 +139,7 @@ def test_the_token_cache_takes_them_over(cached: Path, mirror: Path, tmp_path: P
     data = {"task_feature_lengths": LENGTHS, "pack": False, "shuffle": False}
 
     def rows(**settings: Any) -> list[tuple[int, ...]]:
-        batches = loader.make_train_iterator(mixture(mirror, **data, **settings), batch_size=6)
+        batches = loaders.make_train_iterator(mixture(mirror, **data, **settings), batch_size=6)
         taken = itertools.islice(batches, 10)
         return sorted(tuple(r.tolist()) for b in taken for r in b["decoder_target_tokens"])
 
@@ -153,7 +153,7 @@ def test_the_token_cache_takes_documents_over(cached: Path, mirror: Path, tmp_pa
     assert cache.main([*arguments, str(taken), "--from-seqio", str(cached)]) == 0
 
     def documents(folder: Path) -> dict[str, list[list[int]]]:
-        opened = Cache(folder)
+        opened = TokenCache(folder)
         info = opened.task(DOCUMENTS)
         readers = {split: opened.split(info, split) for split in info.splits}
         return {

@@ -13,7 +13,7 @@ import pytest
 
 from mtf.cache import build
 from mtf.cache.format import ShardInfo, SplitInfo
-from mtf.cache.reader import Cache
+from mtf.cache.reader import TokenCache
 from mtf.errors import UserError
 from mtf.seqio import from_seqio
 from mtf.seqio.cache_format import SeqioFormat, encode_example
@@ -52,7 +52,7 @@ def take(tmp_path: Path, seqio_dir: Path, **fields: Any) -> list[tuple[str, str]
     chosen = settings(tmp_path, **fields)
     plan = from_seqio.make_plan(mixture((FRUIT, 7)), chosen, seqio_dir)
     build.run_plan(plan, 1, lambda _: None)
-    cache = Cache(chosen.cache_dir)
+    cache = TokenCache(chosen.cache_dir)
     reader = cache.split(cache.task(FRUIT.name), "train")
     return [
         (chosen.vocabulary.decode(e["inputs"]), chosen.vocabulary.decode(e["targets"]))
@@ -63,7 +63,7 @@ def take(tmp_path: Path, seqio_dir: Path, **fields: Any) -> list[tuple[str, str]
 
 def test_ids_are_kept(tmp_path: Path) -> None:
     assert take(tmp_path, write_seqio(tmp_path / "p3")) == TEXTS
-    info = Cache(tmp_path / "cache").task(FRUIT.name)
+    info = TokenCache(tmp_path / "cache").task(FRUIT.name)
     assert info.source == f"SeqIO cache {tmp_path}/p3/{FRUIT.name}"
     split: SplitInfo = info.splits["train"]
     assert (split.num_rows, split.num_examples, len(split.shards)) == (150, 150, 1)
@@ -129,7 +129,7 @@ def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task
         build.run_plan(plan, 1, lambda _: None)
         if plan.settings.format == "seqio":
             return {}
-        cache = Cache(plan.settings.cache_dir)
+        cache = TokenCache(plan.settings.cache_dir)
         info = cache.task(task.name)
         found = {}
         for split in info.splits:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf import loaders as loader
+from mtf import loaders
 from mtf.data.examples import Example
-from mtf.data.packing import Batch, to_batch
+from mtf.data.packing import HostBatch, to_batch
 from mtf.errors import UserError
 from mtf.text.vocabularies import ByteVocabulary
 from tests.seqio.helpers import (
@@ -30,18 +30,18 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_mirror(tmp_path_factory.mktemp("mirror"))
 
 
-def take(batches: Any, number: int) -> list[Batch]:
+def take(batches: Any, number: int) -> list[HostBatch]:
     return list(itertools.islice(batches, number))
 
 
-def assert_equal(left: Batch, right: Batch) -> None:
+def assert_equal(left: HostBatch, right: HostBatch) -> None:
     assert left.keys() == right.keys()
     for name in left:
         assert left[name].dtype == right[name].dtype
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)
 
 
-def numbers(batches: list[Batch]) -> list[int]:
+def numbers(batches: list[HostBatch]) -> list[int]:
     """Returns the number of each example: what its targets start with."""
     found = []
     for batch in batches:
@@ -55,7 +55,7 @@ def numbers(batches: list[Batch]) -> list[int]:
 
 def test_an_unpacked_batch_is_that_of_our_own_tokens(mirror: Path) -> None:
     data = mixture(mirror)
-    [batch] = take(loader.make_train_iterator(data, batch_size=6), 1)
+    [batch] = take(loaders.make_train_iterator(data, batch_size=6), 1)
     rows = []
     for i in range(6):
         inputs = f"Translate from en to ro: {i}: {'a' * (i % 7)}"
@@ -70,7 +70,7 @@ def test_an_unpacked_batch_is_that_of_our_own_tokens(mirror: Path) -> None:
 
 def test_packed_batches_have_the_same_features_as_ours(mirror: Path) -> None:
     data = mixture(mirror, pack=True, task_feature_lengths={"inputs": 80, "targets": 32})
-    [batch] = take(loader.make_train_iterator(data, batch_size=2), 1)
+    [batch] = take(loaders.make_train_iterator(data, batch_size=2), 1)
     rows = []
     for inputs, targets, of_inputs, of_targets in zip(
         batch["encoder_input_tokens"],
@@ -93,7 +93,7 @@ def test_two_processes_read_all_examples_and_none_twice(
     num_batches = num_epochs * NUM_SENTENCES["train"] // 6
     parts = []
     for shard in range(2):
-        batches = loader.make_train_iterator(data, batch_size=6, shard_id=shard, num_shards=2)
+        batches = loaders.make_train_iterator(data, batch_size=6, shard_id=shard, num_shards=2)
         parts.append(numbers(take(batches, num_batches)))
     # SeqIO's shuffle buffer reaches over the ends of epochs: there, some come again before others.
     found = parts if not shuffle else [sorted(set(part)) for part in parts]
@@ -105,11 +105,11 @@ def test_resuming_in_the_middle_of_an_epoch_repeats_and_skips_nothing(
     mirror: Path, pack: bool
 ) -> None:
     data = mixture(mirror, pack=pack, shuffle=True, seed=3)
-    batches = loader.make_train_iterator(data, batch_size=4)
+    batches = loaders.make_train_iterator(data, batch_size=4)
     take(batches, 5)
     state = batches.get_state()
     expected = take(batches, 15)
-    resumed = loader.make_train_iterator(data, batch_size=4)
+    resumed = loaders.make_train_iterator(data, batch_size=4)
     resumed.set_state(state)
     assert resumed.get_state() == state
     for left, right in zip(take(resumed, 15), expected, strict=True):
@@ -122,11 +122,11 @@ def test_resuming_in_the_middle_of_an_epoch_repeats_and_skips_nothing(
 def test_noise_is_resumed_too(mirror: Path) -> None:
     lengths = {"inputs": 64, "targets": 16}
     data = mixture(mirror, DOCUMENTS, task_feature_lengths=lengths, shuffle=True)
-    batches = loader.make_train_iterator(data, batch_size=2)
+    batches = loaders.make_train_iterator(data, batch_size=2)
     take(batches, 3)
     state = batches.get_state()
     expected = next(batches)
-    resumed = loader.make_train_iterator(data, batch_size=2)
+    resumed = loaders.make_train_iterator(data, batch_size=2)
     resumed.set_state(state)
     assert_equal(next(resumed), expected)
 
@@ -134,7 +134,9 @@ def test_noise_is_resumed_too(mirror: Path) -> None:
 def test_another_seed_is_another_order(mirror: Path) -> None:
     orders = [
         numbers(
-            take(loader.make_train_iterator(mixture(mirror, shuffle=True, seed=s), batch_size=4), 9)
+            take(
+                loaders.make_train_iterator(mixture(mirror, shuffle=True, seed=s), batch_size=4), 9
+            )
         )
         for s in (0, 0, 1)
     ]
@@ -153,17 +155,17 @@ def test_another_seed_is_another_order(mirror: Path) -> None:
 def test_a_place_in_other_data_is_refused(
     mirror: Path, change: dict[str, Any], message: str
 ) -> None:
-    batches = loader.make_train_iterator(mixture(mirror), batch_size=4)
+    batches = loaders.make_train_iterator(mixture(mirror), batch_size=4)
     next(batches)
     batch_size = change.pop("batch_size", 4)
-    other = loader.make_train_iterator(mixture(mirror, **change), batch_size=batch_size)
+    other = loaders.make_train_iterator(mixture(mirror, **change), batch_size=batch_size)
     with pytest.raises(UserError, match=message):
         other.set_state(batches.get_state())
 
 
 def test_evaluation_has_every_example_once_and_fills_up_with_padding(mirror: Path) -> None:
     data = mixture(mirror)
-    [(name, batches)] = loader.make_evaluations(data, batch_size=4).items()
+    [(name, batches)] = loaders.make_evaluations(data, batch_size=4).items()
     assert name == data.mixture_or_task_name
     whole = list(batches())
     assert [len(batch["decoder_target_tokens"]) for batch in whole] == [4, 4]
@@ -172,19 +174,19 @@ def test_evaluation_has_every_example_once_and_fills_up_with_padding(mirror: Pat
     assert [int(BYTES.decode(row).partition("!")[0]) for row in rows] == list(range(7))
     # Two processes share each batch.
     for shard in range(2):
-        [part] = loader.make_evaluations(data, batch_size=4, shard_id=shard, num_shards=2).values()
+        [part] = loaders.make_evaluations(data, batch_size=4, shard_id=shard, num_shards=2).values()
         for mine, all_rows in zip(part(), whole, strict=True):
             mine_of = {name: value[2 * shard : 2 * shard + 2] for name, value in all_rows.items()}
             assert_equal(mine, mine_of)
 
 
 def test_there_is_no_evaluation_where_the_split_is_missing(mirror: Path) -> None:
-    assert loader.make_evaluations(mixture(mirror, eval_split="test"), batch_size=4) == {}
-    assert loader.make_evaluations(mixture(mirror, eval_split=None), batch_size=4) == {}
+    assert loaders.make_evaluations(mixture(mirror, eval_split="test"), batch_size=4) == {}
+    assert loaders.make_evaluations(mixture(mirror, eval_split=None), batch_size=4) == {}
 
 
 def test_samples_are_of_the_evaluation_split(mirror: Path) -> None:
-    samples = loader.sample_examples(mixture(mirror), 100)
+    samples = loaders.sample_examples(mixture(mirror), 100)
     assert len(samples) == NUM_SENTENCES["validation"]
     assert BYTES.decode(samples[3].inputs) == "Translate from en to ro: 3: aaa"
     assert samples[3].targets[-1] == BYTES.eos_id
@@ -192,7 +194,7 @@ def test_samples_are_of_the_evaluation_split(mirror: Path) -> None:
 
 def test_training_without_the_split_names_the_task(mirror: Path) -> None:
     with pytest.raises(UserError, match=r"split 'test'.*opus100_en_ro_mt"):
-        loader.make_train_iterator(mixture(mirror, split="test"), batch_size=4)
+        loaders.make_train_iterator(mixture(mirror, split="test"), batch_size=4)
 
 
 def test_a_missing_cache_is_named_with_the_command_that_makes_it(
@@ -200,12 +202,12 @@ def test_a_missing_cache_is_named_with_the_command_that_makes_it(
 ) -> None:
     data = mixture(mirror, use_cached=True, cache_dir=str(tmp_path))
     with pytest.raises(UserError, match=r"python -m mtf\.cache opus100_en_ro_mt --format seqio"):
-        loader.make_train_iterator(data, batch_size=4)
+        loaders.make_train_iterator(data, batch_size=4)
 
 
 def test_the_fingerprint_is_that_of_the_data(mirror: Path) -> None:
     found = [
-        loader.provenance(mixture(mirror, **change))
+        loaders.provenance(mixture(mirror, **change))
         for change in ({}, {}, {"vocabulary": ByteVocabulary(100)}, {"name": DOCUMENTS})
     ]
     assert found[0] == found[1]

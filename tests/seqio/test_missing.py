@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mtf import loaders as loader
+from mtf import loaders
 from mtf.cache import __main__ as cache
 from mtf.errors import UserError
 from mtf.seqio import registry as seqio_registry
@@ -19,7 +19,7 @@ def test_the_loader_and_the_registry_name_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "seqio", None)
     with pytest.raises(UserError, match=r"pip install 'mtf-jax\[seqio\]'"):
-        loader.make_train_iterator(mixture(tmp_path), batch_size=2)
+        loaders.make_train_iterator(mixture(tmp_path), batch_size=2)
     with pytest.raises(UserError, match=r"pip install 'mtf-jax\[seqio\]'"):
         seqio_registry.register(TRANSLATION, vocabulary=BYTES)
 

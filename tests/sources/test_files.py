@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtf.data.config import TextFiles
+from mtf.data.settings import TextFilesConfig
 from mtf.errors import UserError
 from mtf.sources import files
 from mtf.sources.files import Examples, Pair, TextFile, open_examples
@@ -30,7 +30,7 @@ def read(*paths: str, **settings: Any) -> list[str | Pair]:
 
 
 def opened(*paths: str, **settings: Any) -> Examples:
-    data = TextFiles(vocabulary=BYTES, task_feature_lengths=LENGTHS, files=paths, **settings)
+    data = TextFilesConfig(vocabulary=BYTES, task_feature_lengths=LENGTHS, files=paths, **settings)
     return open_examples(data.patterns or None, allow_empty_targets=data.allow_empty_targets)
 
 

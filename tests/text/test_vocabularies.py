@@ -187,7 +187,7 @@ def test_fingerprints_tell_vocabularies_apart(tmp_path: Path, small_model: str) 
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("mtf.data.config", "numpy sentencepiece jax tensorflow"),
+        ("mtf.data.settings", "numpy sentencepiece jax tensorflow"),
         ("mtf.loaders", "sentencepiece jax tensorflow"),
     ],
 )

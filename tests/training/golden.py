@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 import conversion
-from mtf.models.config import EncoderDecoderModel, T5Config
+from mtf.models.settings import ModelConfig, T5Config
 from mtf.models.stacking import unstack_layers
-from mtf.partitioning.config import PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
-from mtf.training.config import Adafactor, Schedule
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
+from mtf.training.settings import AdafactorConfig, ScheduleConfig
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from tests.conftest import GOLDEN
@@ -37,11 +37,11 @@ MIN_DIM_SIZE_TO_FACTOR = {"const_legacy": 128, "factored_legacy": 32}
 def make_trainer(variant: str, *, scan_layers: bool) -> Trainer:
     """The trainer with a reference run's settings, on one device."""
     network = dataclasses.replace(NETWORK, scan_layers=scan_layers)
-    optimizer = Adafactor(
-        Schedule("constant", 1e-3), min_dim_size_to_factor=MIN_DIM_SIZE_TO_FACTOR[variant]
+    optimizer = AdafactorConfig(
+        ScheduleConfig("constant", 1e-3), min_dim_size_to_factor=MIN_DIM_SIZE_TO_FACTOR[variant]
     )
-    partitioning = Partitioning.create(PjitPartitioner(), jax.devices()[:1])
-    return Trainer(EncoderDecoderModel(network), optimizer, partitioning)
+    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
+    return Trainer(ModelConfig(network), optimizer, partitioner)
 
 
 def start(variant: str, trainer: Trainer) -> TrainState:

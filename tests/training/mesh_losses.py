@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from mtf.models.config import EncoderDecoderModel, T5Config
-from mtf.partitioning.config import LOGICAL_AXIS_RULES, PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
-from mtf.training import config as settings
+from mtf.models.settings import ModelConfig, T5Config
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import LOGICAL_AXIS_RULES, PartitionerConfig
+from mtf.training import settings
 from mtf.training.train_state import init_state
 from mtf.training.trainer import Trainer
 
@@ -74,7 +74,7 @@ def ragged_batches(num_steps: int) -> list[dict[str, np.ndarray]]:
 
 
 @functools.cache
-def _initial_state(network: T5Config, optimizer: settings.Adafactor, scanned: bool) -> Any:
+def _initial_state(network: T5Config, optimizer: settings.AdafactorConfig, scanned: bool) -> Any:
     init = jax.jit(functools.partial(init_state, network, optimizer, stacked=scanned))
     return jax.device_get(init(jax.random.PRNGKey(0)))
 
@@ -100,27 +100,27 @@ def losses(
         dtype="float32",
         scan_layers=scanned,
     )
-    partitioning = Partitioning.create(
-        PjitPartitioner(num_partitions=model, fsdp=fsdp, logical_axis_rules=rules),
+    partitioner = PjitPartitioner.create(
+        PartitionerConfig(num_partitions=model, fsdp=fsdp, logical_axis_rules=rules),
         jax.devices()[: math.prod(mesh)],
     )
-    assert partitioning.mesh.shape == {"data": data, "fsdp": fsdp, "model": model}
-    optimizer = settings.Adafactor(
-        settings.Schedule("constant", 0.01),
+    assert partitioner.mesh.shape == {"data": data, "fsdp": fsdp, "model": model}
+    optimizer = settings.AdafactorConfig(
+        settings.ScheduleConfig("constant", 0.01),
         min_dim_size_to_factor=8,
         global_norm_clip_threshold=1.0,
     )
     trainer = Trainer(
-        EncoderDecoderModel(network, **loss),
+        ModelConfig(network, **loss),
         optimizer,
-        partitioning,
-        settings.Trainer(num_microbatches=num_microbatches),
+        partitioner,
+        settings.TrainerConfig(num_microbatches=num_microbatches),
     )
     # Compiled once for all meshes, and laid out on each.
     state = jax.device_put(_initial_state(network, optimizer, scanned), trainer.state_shardings)
     out = []
     for rows in ragged_batches(3):
-        state, metrics = trainer.train_step(state, partitioning.global_batch(rows, BATCH_SIZE))
+        state, metrics = trainer.train_step(state, partitioner.global_batch(rows, BATCH_SIZE))
         out.append(float(metrics["loss"]))
     return out
 

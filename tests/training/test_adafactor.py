@@ -9,13 +9,13 @@ import optax
 import pytest
 
 from mtf.training import adafactor
-from mtf.training.config import Adafactor, Schedule
+from mtf.training.settings import AdafactorConfig, ScheduleConfig
 
 RATE = 0.01
-CONFIG = Adafactor(Schedule("constant", RATE), min_dim_size_to_factor=8)
+CONFIG = AdafactorConfig(ScheduleConfig("constant", RATE), min_dim_size_to_factor=8)
 
 
-def run(config: Adafactor, param: jax.Array, grads: list[jax.Array], axes: tuple[str, ...]):
+def run(config: AdafactorConfig, param: jax.Array, grads: list[jax.Array], axes: tuple[str, ...]):
     slots = adafactor.init_slots(config, param, axes)
     for step, grad in enumerate(grads):
         param, slots = adafactor.update_param(
@@ -96,10 +96,10 @@ def test_batch_dimensions_are_clipped_and_scaled_apart() -> None:
 def test_weight_decay_is_independent_of_the_learning_rate_unless_asked() -> None:
     param = random_param((16,))
     nothing = [jnp.zeros((16,))]
-    config = Adafactor(Schedule("constant", RATE), weight_decay_rate=0.1)
+    config = AdafactorConfig(ScheduleConfig("constant", RATE), weight_decay_rate=0.1)
     np.testing.assert_allclose(run(config, param, nothing, ("embed",))[0], 0.9 * param, rtol=1e-6)
-    config = Adafactor(
-        Schedule("constant", RATE), weight_decay_rate=0.1, weight_decay_rate_lr_exponent=2.0
+    config = AdafactorConfig(
+        ScheduleConfig("constant", RATE), weight_decay_rate=0.1, weight_decay_rate_lr_exponent=2.0
     )
     expected = (1 - 0.1 * RATE**2) * param
     np.testing.assert_allclose(run(config, param, nothing, ("embed",))[0], expected, rtol=1e-6)
@@ -108,7 +108,7 @@ def test_weight_decay_is_independent_of_the_learning_rate_unless_asked() -> None
 def test_the_first_moment_averages_updates() -> None:
     param, grads = random_param((16,)), random_grads((16,), 1)
     plain, _ = run(CONFIG, param, grads, ("embed",))
-    config = Adafactor(Schedule("constant", RATE), min_dim_size_to_factor=8, beta1=0.9)
+    config = AdafactorConfig(ScheduleConfig("constant", RATE), min_dim_size_to_factor=8, beta1=0.9)
     averaged, slots = run(config, param, grads, ("embed",))
     np.testing.assert_allclose(param - averaged, 0.1 * (param - plain), rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(slots["m"], param - averaged, rtol=1e-3, atol=1e-6)

@@ -10,18 +10,18 @@ import pytest
 
 import recipes
 from mtf.errors import UserError
-from mtf.models.config import EncoderDecoderModel
-from mtf.training.config import Adafactor, AdamW, Schedule
+from mtf.models.settings import ModelConfig
+from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
 
 INFINITE = float("inf")
 
 
-def adafactor(**fields: Any) -> Adafactor:
-    return Adafactor(Schedule(), **fields)
+def adafactor(**fields: Any) -> AdafactorConfig:
+    return AdafactorConfig(ScheduleConfig(), **fields)
 
 
-def adamw(**fields: Any) -> AdamW:
-    return AdamW(Schedule(), **fields)
+def adamw(**fields: Any) -> AdamWConfig:
+    return AdamWConfig(ScheduleConfig(), **fields)
 
 
 def job(**fields: Any) -> Any:
@@ -34,17 +34,17 @@ def job(**fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "field", "value"),
     [
-        (Schedule, "base_learning_rate", -1e-3),
-        (Schedule, "base_learning_rate", float("nan")),
-        (Schedule, "base_learning_rate", INFINITE),
-        (Schedule, "min_learning_rate", -1e-8),
-        (Schedule, "decay_factor", -0.5),
-        (Schedule, "warmup_steps", -1),
-        (Schedule, "warmup_steps", 2**31),
-        (Schedule, "step_offset", -1),
-        (Schedule, "step_offset", 2**31),
-        (Schedule, "steps_per_decay", 2**31),
-        (Schedule, "steps_per_cycle", 0),
+        (ScheduleConfig, "base_learning_rate", -1e-3),
+        (ScheduleConfig, "base_learning_rate", float("nan")),
+        (ScheduleConfig, "base_learning_rate", INFINITE),
+        (ScheduleConfig, "min_learning_rate", -1e-8),
+        (ScheduleConfig, "decay_factor", -0.5),
+        (ScheduleConfig, "warmup_steps", -1),
+        (ScheduleConfig, "warmup_steps", 2**31),
+        (ScheduleConfig, "step_offset", -1),
+        (ScheduleConfig, "step_offset", 2**31),
+        (ScheduleConfig, "steps_per_decay", 2**31),
+        (ScheduleConfig, "steps_per_cycle", 0),
         (adafactor, "epsilon1", 0.0),
         (adafactor, "epsilon2", -1e-3),
         (adafactor, "weight_decay_rate", -0.1),
@@ -71,10 +71,10 @@ def test_refused_by_name(make: Callable[..., Any], field: str, value: Any) -> No
 def test_losses_are_finite(field: str, value: float) -> None:
     network = fdl.build(recipes.quickstart()).model.network
     with pytest.raises(UserError, match=field):
-        EncoderDecoderModel(network, **{field: value})
+        ModelConfig(network, **{field: value})
 
 
 def test_the_limits_themselves_are_taken() -> None:
-    Schedule(base_learning_rate=0.0, min_learning_rate=0.0, step_offset=2**31 - 1)
+    ScheduleConfig(base_learning_rate=0.0, min_learning_rate=0.0, step_offset=2**31 - 1)
     adafactor(epsilon2=0.0, weight_decay_rate=0.0, step_offset=0)
     job(random_seed=2**32 - 1, train_steps=2**31 - 1)

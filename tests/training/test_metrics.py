@@ -11,7 +11,7 @@ import pytest
 
 import recipes
 from mtf.jobs.train_plan import make_trainer
-from mtf.partitioning.mesh import Partitioning
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.metrics import summarize
 
 
@@ -37,7 +37,7 @@ def test_the_loss_per_target_token_is_in_nats_whatever_the_loss_is_divided_by(
         model = dataclasses.replace(job.model, loss_normalizing_factor=loss_normalizing_factor)
         trainer = make_trainer(
             dataclasses.replace(job, model=model),
-            Partitioning.create(job.partitioner, jax.devices()[:1]),
+            PjitPartitioner.create(job.partitioner, jax.devices()[:1]),
         )
         return summarize([trainer.eval_step(trainer.init_state().params, batch)])
 

@@ -15,21 +15,20 @@ import pytest
 
 import conversion
 from mtf import run
-from mtf.checkpoints.config import (
+from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
+from mtf.checkpoints.settings import (
     CheckpointConfig,
     RestoreCheckpointConfig,
     SaveCheckpointConfig,
 )
-from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
 from mtf.errors import RunError, UserError
 from mtf.jobs.train import Train
 from mtf.jobs.train_run import starting_state
-from mtf.models.config import EncoderDecoderModel, T5Config
-from mtf.partitioning.config import PjitPartitioner
-from mtf.partitioning.mesh import Partitioning
+from mtf.models.settings import ModelConfig, T5Config
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
 from mtf.signals import Interrupts
-from mtf.training import config as settings
-from mtf.training import loop
+from mtf.training import loop, settings
 from mtf.training.metrics import MetricsWriter, read_metrics, summarize
 from mtf.training.progress import Progress
 from mtf.training.train_state import TrainState
@@ -62,11 +61,11 @@ NETWORK = T5Config(
 )
 
 
-def make_trainer(schedule: settings.Schedule | None = None, **options: Any) -> Trainer:
-    optimizer = settings.AdamW(schedule or settings.Schedule("constant", 0.1))
-    partitioning = Partitioning.create(PjitPartitioner(), jax.devices()[:1])
-    model = EncoderDecoderModel(NETWORK)
-    return Trainer(model, optimizer, partitioning, settings.Trainer(**options))
+def make_trainer(schedule: settings.ScheduleConfig | None = None, **options: Any) -> Trainer:
+    optimizer = settings.AdamWConfig(schedule or settings.ScheduleConfig("constant", 0.1))
+    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
+    model = ModelConfig(NETWORK)
+    return Trainer(model, optimizer, partitioner, settings.TrainerConfig(**options))
 
 
 def make_batch(weight: float = 1.0) -> dict[str, np.ndarray]:
@@ -91,7 +90,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The directory of a run that diverged, and the error with which it ended."""
     run_dir = tmp_path_factory.mktemp("diverged")
     # From step 7 on (6 updates made) the learning rate is 1e28: that update overflows.
-    schedule = settings.Schedule(
+    schedule = settings.ScheduleConfig(
         "constant * decay_every", 0.01, decay_factor=1e30, steps_per_decay=6
     )
     trainer = make_trainer(schedule, stats_period=5, eval_period=None)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mtf.models.config import EncoderDecoderModel
+from mtf.models.settings import ModelConfig
 from mtf.training.trainer import Trainer
 from tests.training.test_not_finite import NETWORK, make_batch, make_trainer
 
@@ -23,7 +23,7 @@ def keys(trainer: Trainer) -> list[str]:
 
 def test_a_run_that_goes_on_compiles_what_a_new_one_does() -> None:
     """It makes no initial parameters before its first step."""
-    model = EncoderDecoderModel(dataclasses.replace(NETWORK, dropout_rate=0.1))
+    model = ModelConfig(dataclasses.replace(NETWORK, dropout_rate=0.1))
     new, resumed = (dataclasses.replace(make_trainer(), model=model) for _ in range(2))
     state = new.init_state()
     assert keys(resumed) == keys(new) != []

@@ -102,7 +102,7 @@ class T5Config:
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderDecoderModel:
+class ModelConfig:
     """A network with its loss (T5X: `models.EncoderDecoderModel`).
 
     Attributes:

@@ -33,7 +33,7 @@ def mesh_axes(wanted: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class PjitPartitioner:
+class PartitionerConfig:
     """A mesh of devices with the axes data, fsdp and model (T5X: `PjitPartitioner`).
 
     What is left after `num_partitions` and `fsdp` is the data axis: batches are split over data

@@ -9,7 +9,7 @@ from mtf.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoding:
+class DecodingConfig:
     """Greedy decoding, sampling or beam search (T5X: `decoding.temperature_sample`, `beam_search`).
 
     Attributes:

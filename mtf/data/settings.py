@@ -28,7 +28,7 @@ MAX_LENGTH = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features:
+class DataConfig:
     """What all training data has.
 
     Attributes:
@@ -69,7 +69,7 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Features):
+class TextConfig(DataConfig):
     """What data of documents has: they become inputs and targets by an objective.
 
     Attributes:
@@ -121,7 +121,7 @@ class Text(Features):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFiles(Text):
+class TextFilesConfig(TextConfig):
     """Text files as training data.
 
     Documents go through the objective; pairs are trained on as they are. By the file's suffix
@@ -165,7 +165,7 @@ class TextFiles(Text):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextCorpora(Text):
+class TextCorporaConfig(TextConfig):
     """Several corpora of text files, one a language, say, that are sampled from at rates.
 
     A rate is a corpus' part of the examples, as in SeqIO's mixtures. Each corpus goes through its
@@ -209,17 +209,18 @@ class TextCorpora(Text):
         for name in self.files:
             self.corpus(name, self.seed)
 
-    def corpus(self, name: str, seed: int) -> TextFiles:
+    def corpus(self, name: str, seed: int) -> TextFilesConfig:
         """Returns a corpus as data of its own."""
-        return TextFiles(
-            **{field.name: getattr(self, field.name) for field in fields(Text)} | {"seed": seed},
+        return TextFilesConfig(
+            **{field.name: getattr(self, field.name) for field in fields(TextConfig)}
+            | {"seed": seed},
             files=self.files[name],
             num_held_out=self.num_held_out,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubStream(Text):
+class HubStreamConfig(TextConfig):
     """Documents read from the Hugging Face hub as training goes on; nothing is downloaded first.
 
     The dataset's files are divided into `num_streams` parts, each read by itself and giving
@@ -274,7 +275,7 @@ class HubStream(Text):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskMixture(Features):
+class TaskMixtureConfig(DataConfig):
     """A mixture of tasks, or one task, by its name (T5X: `utils.DatasetConfig`).
 
     Attributes:
@@ -308,7 +309,7 @@ class TaskMixture(Features):
             )
 
 
-Data: TypeAlias = TextFiles | TextCorpora | HubStream | TaskMixture
+AnyData: TypeAlias = TextFilesConfig | TextCorporaConfig | HubStreamConfig | TaskMixtureConfig
 
 
 def _check_name(place: str, name: str) -> None:

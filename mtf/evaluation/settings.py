@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from mtf.decoding.config import Decoding
+from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.text.vocabularies import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class InferEval:
+class InferEvalConfig:
     """Evaluation during training on what the model writes (T5X: `infer_eval`).
 
     Held-out inputs are decoded and compared with their targets. Data of a mixture are evaluated
@@ -30,7 +30,7 @@ class InferEval:
     num_examples: int | None = 100
     metrics: tuple[str, ...] | None = None
     tasks: tuple[str, ...] | None = None
-    decoding: Decoding | None = None
+    decoding: DecodingConfig | None = None
 
     def __post_init__(self) -> None:
         if self.period < 1:
@@ -48,7 +48,7 @@ class InferEval:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RankFiles:
+class RankFilesConfig:
     """One's own examples with answer choices, to be ranked.
 
     A line of a `.jsonl` file is `{"inputs": text, "choices": [text, …], "label": number}`, the

@@ -37,7 +37,7 @@ LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class ScheduleConfig:
     """A learning rate as a product of named factors (T5X: `create_learning_rate_scheduler`).
 
     Attributes:
@@ -89,7 +89,7 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class Adafactor:
+class AdafactorConfig:
     """Adafactor as T5X has it (Shazeer & Stern 2018; T5X: `adafactor.py`).
 
     Attributes:
@@ -109,7 +109,7 @@ class Adafactor:
       epsilon2: smallest parameter scale.
     """
 
-    learning_rate: Schedule
+    learning_rate: ScheduleConfig
     decay_rate: float = 0.8
     step_offset: int = 0
     factored: bool = True
@@ -152,7 +152,7 @@ class Adafactor:
 
 
 @dataclasses.dataclass(frozen=True)
-class AdamW:
+class AdamWConfig:
     """AdamW (Loshchilov & Hutter 2019), from optax.
 
     Attributes:
@@ -164,7 +164,7 @@ class AdamW:
       global_norm_clip_threshold: of all gradients together; None: no clipping.
     """
 
-    learning_rate: Schedule
+    learning_rate: ScheduleConfig
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -200,7 +200,7 @@ def _check_steps(name: str, value: int, least: int = 0) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trainer:
+class TrainerConfig:
     """How the training step and the loop run (T5X: `trainer.Trainer` and `train.train`).
 
     Attributes:

@@ -1,0 +1,54 @@
+"""Run directories of older versions load, though their classes have moved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+import recipes
+from mtf import config as config_lib
+from mtf.data.settings import HubStreamConfig, TextCorporaConfig
+from mtf.evaluation.settings import InferEvalConfig, RankFilesConfig
+from mtf.tasks.objectives import BertStyle, IidDenoising
+from mtf.text.vocabularies import SentencePieceVocabulary
+from mtf.training.settings import AdamWConfig
+
+# The config.json of runs that version 0.1.0 began.
+OLD_RUNS = Path(__file__).parent / "old_runs"
+
+
+@pytest.mark.parametrize("recipe", ["quickstart", "t0pp_xxl", "mt5_lm_adapt"])
+def test_an_old_run_of_a_recipe_is_a_new_one(recipe: str) -> None:
+    old = config_lib.load_config(OLD_RUNS / f"{recipe}.json")
+    new = getattr(recipes, recipe)()
+    assert json.loads(config_lib.dump_json(old)) == json.loads(config_lib.dump_json(new))
+
+
+def _built(name: str) -> Any:
+    return fdl.build(config_lib.load_config(OLD_RUNS / f"{name}.json"))
+
+
+def test_every_component_is_found() -> None:
+    corpora = _built("corpora")
+    assert isinstance(corpora.data, TextCorporaConfig)
+    assert corpora.data.files == {"en": "en.txt"}
+    assert corpora.data.objective == BertStyle()
+    assert isinstance(corpora.optimizer, AdamWConfig)
+    assert corpora.evaluator == InferEvalConfig(metrics=("bleu",))
+    stream = _built("stream")
+    assert isinstance(stream.data, HubStreamConfig)
+    assert stream.data.dataset == "a/b"
+    assert stream.data.objective == IidDenoising()
+    assert isinstance(stream.data.vocabulary, SentencePieceVocabulary)
+    assert _built("rank_files").data == RankFilesConfig(files="mine.jsonl")
+    assert _built("infer").decoding.num_beams == 1
+
+
+def test_no_old_run_is_left_out() -> None:
+    """The names that old configs may hold all lead somewhere."""
+    for file in OLD_RUNS.iterdir():
+        assert isinstance(config_lib.load_config(file), fdl.Config)
