@@ -1,4 +1,4 @@
-"""Batches of a mixture from its token cache (`TaskMixture` with loader="cache").
+"""Batches of a mixture from its token cache (`TaskMixtureConfig` with loader="cache").
 
 `mtf.cache.mixture` has the sequence of examples; neither TensorFlow nor templates are needed.
 """

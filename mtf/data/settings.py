@@ -172,12 +172,12 @@ class TextCorporaConfig(TextConfig):
     own documents in its own order and begins anew when it has come to their end.
 
     Attributes:
-      files: name of a corpus → a path or pattern of its files, or several; as in `TextFiles`.
+      files: name of a corpus → a path or pattern of its files, or several; as in `TextFilesConfig`.
       rates: name → how often it is sampled, relative to the others. None: |L| ** exponent, where
         |L| is the number of its documents that are trained on.
       sampling_exponent: see `rates`; mT5's is 0.3 (https://arxiv.org/abs/2010.11934, section 3.1).
         0 samples all alike, 1 each as often as it is large.
-      num_held_out: documents of each corpus that are kept from training, as in `TextFiles`.
+      num_held_out: documents of each corpus that are kept from training, as in `TextFilesConfig`.
     """
 
     files: dict[str, str | tuple[str, ...]] = field(metadata=_PATH)

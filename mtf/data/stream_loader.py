@@ -1,4 +1,4 @@
-"""Batches of a dataset that is streamed (`HubStream`); nothing is downloaded first.
+"""Batches of a dataset that is streamed (`HubStreamConfig`); nothing is downloaded first.
 
 The files of the dataset are divided into `num_streams` parts. A stream reads its own files, in a
 new order in every epoch, a window of documents at a time; the documents of a window are shuffled,

@@ -1,4 +1,4 @@
-"""Batches of text files: one body of text (`TextFiles`), or several at rates (`TextCorpora`)."""
+"""Batches of text files: one body of text (`TextFilesConfig`), or several at rates (`TextCorporaConfig`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of a mixture through SeqIO as training goes on (`TaskMixture` with loader="seqio").
+"""Batches of a mixture through SeqIO as training goes on (`TaskMixtureConfig` with loader="seqio").
 
 Everything is rendered, tokenised, mixed and packed by SeqIO's pipeline, or read from SeqIO's caches
 (`use_cached`). It is deterministic, so a place in it is the number of batches that were drawn; to

@@ -113,7 +113,7 @@ def _check_lines(files: Sequence[TextFile], allow_empty_targets: bool) -> None:
             num_empty += file.empty_targets.count
     problems.check(
         f"Lines with empty targets: {num_empty:,}. Fill them in, take them out, or set "
-        "data.allow_empty_targets=True (of TextFiles) to train on them"
+        "data.allow_empty_targets=True (of TextFilesConfig) to train on them"
         if num_empty
         else ""
     )

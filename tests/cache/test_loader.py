@@ -266,9 +266,9 @@ def test_training_needs_neither_tensorflow_nor_templates(cache: Path) -> None:
     code = f"""
 import sys
 from mtf.data import loader
-from mtf.data.settings import TaskMixture
+from mtf.data.settings import TaskMixtureConfig
 from mtf.text.vocabularies import ByteVocabulary
-data = TaskMixture(mixture_or_task_name={NAME!r}, vocabulary=ByteVocabulary(),
+data = TaskMixtureConfig(mixture_or_task_name={NAME!r}, vocabulary=ByteVocabulary(),
     task_feature_lengths={{"inputs": 64, "targets": 32}}, cache_dir={str(cache)!r})
 next(loaders.make_train_iterator(data, batch_size=2))
 loaders.provenance(data)

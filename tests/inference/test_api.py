@@ -169,8 +169,8 @@ def test_the_model_can_be_spread_over_devices(model: LanguageModel) -> None:
 import sys, jax, json
 jax.config.update("jax_num_cpu_devices", 4)
 import mtf
-from mtf.partitioning.settings import PjitPartitioner
-model = mtf.load(sys.argv[1], vocabulary="byt5", partitioner=PjitPartitioner(num_partitions=2))
+from mtf.partitioning.settings import PartitionerConfig
+model = mtf.load(sys.argv[1], vocabulary="byt5", partitioner=PartitionerConfig(num_partitions=2))
 assert len(jax.devices()) == 4
 print(json.dumps(model.score(["Is it?", "x"], ["yes", "no"])))
 """
