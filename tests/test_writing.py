@@ -20,8 +20,8 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from mtf import cache as cache_command
 from mtf import run as run_command
+from mtf.cache import __main__ as cache_command
 from mtf.cache import build
 from mtf.checkpoints.manager import CheckpointManager, remove_unfinished
 from mtf.checkpoints.settings import SaveCheckpointConfig

@@ -1,4 +1,4 @@
-"""Batches of text files: one body of text (`TextFilesConfig`), or several at rates (`TextCorporaConfig`)."""
+"""Batches of text files: of one corpus (`TextFilesConfig`) or of several (`TextCorporaConfig`)."""
 
 from __future__ import annotations
 

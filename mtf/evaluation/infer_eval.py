@@ -142,7 +142,7 @@ def _find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
         return _of_tasks(data, settings)
     if settings.tasks is not None:
         raise UserError(
-            "evaluator.tasks is for data of a mixture (TaskMixtureConfig); the data of this run are "
+            "evaluator.tasks is for data of a mixture (TaskMixtureConfig); this run's data are "
             f"evaluated as {HELD_OUT}. Leave it at None."
         )
     names = settings.metrics or _DEFAULT_METRICS

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from mtf import cache as command
+from mtf.cache import __main__ as command
 from mtf.cache import build
 from mtf.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json
 from mtf.cache.reader import TokenCache, check_files
 from mtf.errors import UserError
+from mtf.seqio.cache_format import SeqioFormat
 from mtf.sources import datasets as sources
 from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.task import Task
@@ -175,7 +176,7 @@ def test_other_settings_are_refused_and_nothing_is_touched(tmp_path: Path) -> No
         (r"made with the vocabulary byte\+0 \(byt5\), not with byte\+5", None,
          {"vocabulary": ByteVocabulary(5)}),
         ("made with --seed 0, not 3", None, {"seed": 3}),
-        ("made with --format array_record, not seqio", None, {"format": "seqio"}),
+        ("made with --format array_record, not seqio", None, {"format": SeqioFormat()}),
         (f"other templates .*{FRUIT.fingerprint} then, {changed.fingerprint} now",
          mixture((changed, None)), {}),
         ("made with --max-rows None, not 5", None, {"max_rows": 5}),

@@ -265,7 +265,7 @@ def test_provenance_names_what_was_trained_on(cache: Path) -> None:
 def test_training_needs_neither_tensorflow_nor_templates(cache: Path) -> None:
     code = f"""
 import sys
-from mtf.data import loader
+from mtf import loaders
 from mtf.data.settings import TaskMixtureConfig
 from mtf.text.vocabularies import ByteVocabulary
 data = TaskMixtureConfig(mixture_or_task_name={NAME!r}, vocabulary=ByteVocabulary(),

@@ -61,7 +61,7 @@ ROWS = [
         derived="the task's objective; its dataset stands below",
     ),
     Row(_RO, "load_dataset path", "dumitrescustefan/rlm", "data.dataset"),
-    Row(_RO, "streaming", True, "data", "HubStreamConfig", derived="the settings of a streamed dataset"),
+    Row(_RO, "streaming", True, "data", "HubStream", derived="the settings of a streamed dataset"),
     Row(_RO, "splits[0]", "train", "data.split"),
     Row(_RO, "splits[1]", "validation", "data.eval_split"),
     Row(_RO, "text column", "text", "data.text_key"),

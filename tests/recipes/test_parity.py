@@ -49,7 +49,10 @@ def value_at(config: Any, path: str) -> Any:
         return config.data.subsets[path.removeprefix("data.subsets.")]
     for step in parse_path(path):
         config = getattr(config, step) if isinstance(config, fdl.Buildable) else config[step]
-    return fdl.get_callable(config).__name__ if isinstance(config, fdl.Buildable) else config
+    if not isinstance(config, fdl.Buildable):
+        return config
+    # Settings are named for what they are of: `AdafactorConfig` for T5X's `Adafactor`.
+    return fdl.get_callable(config).__name__.removesuffix("Config")
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS)
