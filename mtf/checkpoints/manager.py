@@ -16,6 +16,7 @@ import shutil
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ def _print_failed_saves_once() -> None:
     """Keeps tracebacks of a failed save from being printed, as the error is raised."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_is_not_raised)
+    # Of the tensors that a failed save has not begun to write.
+    warnings.filterwarnings("ignore", "coroutine '.*serialize.*' was never awaited", RuntimeWarning)
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
