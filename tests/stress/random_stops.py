@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -75,11 +76,20 @@ class Process:
         for reader in self._readers:
             reader.start()
 
-    def wait(self, seconds: float) -> None:
-        """Waits for its end, and for the last it has written."""
-        self.popen.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Waits for its end, and for the last it has written; returns whether it has ended.
+
+        If it has not, it is aborted, so that it shows where each of its threads is.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(seconds)
+        ended = self.popen.poll() is not None
+        if not ended:
+            self.popen.send_signal(signal.SIGABRT)
+            self.popen.wait(30)
         for reader in self._readers:
             reader.join(10)
+        return ended
 
 
 class Run:
@@ -268,8 +278,9 @@ def run_stops(folder: Path, num_stops: int, num_processes: int, rng: random.Rand
         for process in hit:
             process.popen.send_signal(stop.number)
         sent = time.monotonic()
-        for process in processes:
-            process.wait(MAX_SECONDS_TO_END)
+        ended = [process.wait(MAX_SECONDS_TO_END) for process in processes]
+        said = "\n".join("".join([*process.lines, *process.errors]) for process in processes)
+        assert all(ended), f"{run.name}: not ended {MAX_SECONDS_TO_END:.0f} s after {stop}: {said}"
         seconds = time.monotonic() - sent
         if any(heard):
             outcomes = {
@@ -327,6 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     two = options.stops // 5 if options.two_processes is None else options.two_processes
     rng = random.Random(options.seed)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["PYTHONFAULTHANDLER"] = "1"
     with tempfile.TemporaryDirectory(prefix="mtf-stops-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
