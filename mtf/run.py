@@ -33,7 +33,7 @@ examples:
   python -m mtf.run recipes.quickstart --print flat
   python -m mtf.run recipes.quickstart --set train_steps=50 model.network.dropout_rate=0.0
   python -m mtf.run recipes.quickstart --set \\
-      "optimizer=@mtf.builders.optimizer.adamw(learning_rate=@mtf.builders.schedule.constant)"
+      "optimizer=@mtf.training.AdamWConfig(learning_rate=@mtf.builders.schedule.constant)"
   python -m mtf.run my.py:recipe --set batch_size=64 --dry-run
   python -m mtf.run --from runs/quickstart-20250101-120000 --set train_steps=2000
 

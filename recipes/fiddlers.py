@@ -12,7 +12,9 @@ from typing import Any
 import fiddle as fdl
 
 from mtf import builders
+from mtf.data import ByteVocabulary
 from mtf.errors import UserError
+from mtf.partitioning import PartitionerConfig
 
 # 64 inputs hold 70 tokens under span corruption, with 14 targets; BERT's objective has them all.
 _SMOKE_LENGTHS = {"inputs": 64, "targets": 72}
@@ -43,7 +45,7 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
         config.data = data = builders.data.python_text(data)
     vocabulary = data.vocabulary
     if getattr(data, "cache_dir", None) is None and "://" in getattr(vocabulary, "path", ""):
-        data.vocabulary = builders.vocabulary.byte(extra_ids=125)
+        data.vocabulary = fdl.Config(ByteVocabulary, extra_ids=125)
     data.task_feature_lengths = dict(_SMOKE_LENGTHS)
     if _has_field(data, "num_streams"):
         data.num_streams = 1
@@ -75,7 +77,7 @@ def local_cpu(config: fdl.Config) -> None:
     float32(config)
     if _has_field(config, "model"):
         unrolled(config)
-    config.partitioner = builders.partitioner.pjit(num_partitions=1)
+    config.partitioner = fdl.Config(PartitionerConfig, num_partitions=1)
 
 
 def short(config: fdl.Config, steps: int = 100) -> None:

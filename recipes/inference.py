@@ -6,8 +6,9 @@ from typing import Literal
 
 import fiddle as fdl
 
-from mtf import builders
+from mtf.decoding import DecodingConfig
 from mtf.jobs import Infer
+from mtf.partitioning import PartitionerConfig
 
 
 def infer(
@@ -38,10 +39,13 @@ def infer(
       mode: decode targets, score the given ones, or decode and give the scores too.
       batch_size: examples at a time.
     """
-    return builders.job.infer(
+    return fdl.Config(
+        Infer,
         checkpoint=checkpoint,
         files=files,
         mixture_or_task_name=mixture_or_task_name,
         mode=mode,
+        decoding=fdl.Config(DecodingConfig, method="beam", num_beams=1),
         batch_size=batch_size,
+        partitioner=fdl.Config(PartitionerConfig),
     )

@@ -13,7 +13,18 @@ from typing import Literal
 import fiddle as fdl
 
 from mtf import builders
+from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
+from mtf.data import (
+    HubStreamConfig,
+    PrefixLM,
+    SpanCorruption,
+    TaskMixtureConfig,
+    TextCorporaConfig,
+    TextFilesConfig,
+)
 from mtf.jobs import Train
+from mtf.partitioning import PartitionerConfig
+from mtf.training import AdafactorConfig, TrainerConfig
 
 _ADAPTATION_STEPS = 100_000
 _FINETUNING_STEPS = 125_000
@@ -169,22 +180,26 @@ def mt0_xxl_xmtf(
     start = "mt5_xxl"
     model = builders.model.mt5("xxl", remat_policy="full")
     model.loss_normalizing_factor = "AVERAGE_PER_SEQUENCE"
-    return builders.job.train(
+    return fdl.Config(
+        Train,
         model=model,
-        data=builders.data.text_files(
-            builders.vocabulary.mt5(vocabulary),
-            inputs_length=1024,
-            targets_length=1024,
+        data=fdl.Config(
+            TextFilesConfig,
             files=files,
+            vocabulary=builders.vocabulary.mt5(vocabulary),
+            task_feature_lengths={"inputs": 1024, "targets": 1024},
+            objective=fdl.Config(SpanCorruption),
             pack=False,
         ),
-        optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
         train_steps=builders.checkpoint.start_step(start, checkpoint) + finetuning_steps,
         batch_size=512,
-        trainer=builders.trainer.trainer(num_microbatches=16),
-        partitioner=builders.partitioner.pjit(num_partitions=4),
-        checkpoint=builders.checkpoint.checkpoint(
-            restore=builders.checkpoint.start(start, checkpoint)
+        trainer=fdl.Config(TrainerConfig, num_microbatches=16),
+        partitioner=fdl.Config(PartitionerConfig, num_partitions=4),
+        checkpoint=fdl.Config(
+            CheckpointConfig,
+            save=fdl.Config(SaveCheckpointConfig, period=1000),
+            restore=builders.checkpoint.start(start, checkpoint),
         ),
     )
 
@@ -226,41 +241,46 @@ def mt5_lm_adapt(
     """
     start = f"mt5_{size}"
     words = builders.vocabulary.mt5(vocabulary)
-    data: builders.job.AnyDataConfig
+    data: fdl.Config[HubStreamConfig] | fdl.Config[TextCorporaConfig]
+    lengths = {"inputs": 512, "targets": 256}
     if files is None:
-        data = builders.data.hub_stream(
-            words,
+        data = fdl.Config(
+            HubStreamConfig,
             dataset="allenai/c4",
             subsets=builders.data.mc4_subsets(),
-            inputs_length=512,
-            targets_length=256,
-            objective=builders.data.prefix_lm(),
+            vocabulary=words,
+            task_feature_lengths=lengths,
+            objective=fdl.Config(PrefixLM),
             inputs_add_eos=False,
             window_documents=128,  # Of each of 107 languages, in each stream.
         )
     else:
-        data = builders.data.text_corpora(
-            words,
-            files=files,
-            inputs_length=512,
-            targets_length=256,
+        data = fdl.Config(
+            TextCorporaConfig,
+            files=dict(files),
             sampling_exponent=0.3,
-            objective=builders.data.prefix_lm(),
+            vocabulary=words,
+            task_feature_lengths=lengths,
+            objective=fdl.Config(PrefixLM),
             inputs_add_eos=False,
         )
     first_step = builders.checkpoint.start_step(start, checkpoint)
     schedule = builders.schedule.rsqrt(1.0, warmup_steps=10_000)
     if not first_step:  # The steps of the start count all the same.
         schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[start]
-    return builders.job.train(
+    return fdl.Config(
+        Train,
         model=_mt5(size, dropout_rate=0.0),
         data=data,
-        optimizer=builders.optimizer.adafactor(schedule),
+        optimizer=fdl.Config(AdafactorConfig, schedule),
         train_steps=first_step + _ADAPTATION_STEPS,
         batch_size=2048,
-        partitioner=builders.partitioner.pjit(4 if size in ("xl", "xxl") else 1),
-        checkpoint=builders.checkpoint.checkpoint(
-            restore=builders.checkpoint.start(start, checkpoint)
+        trainer=fdl.Config(TrainerConfig),
+        partitioner=fdl.Config(PartitionerConfig, 4 if size in ("xl", "xxl") else 1),
+        checkpoint=fdl.Config(
+            CheckpointConfig,
+            save=fdl.Config(SaveCheckpointConfig, period=1000),
+            restore=builders.checkpoint.start(start, checkpoint),
         ),
     )
 
@@ -276,23 +296,26 @@ def _train(
     start = f"mt5_{size}"
     if train_steps is None:
         train_steps = builders.checkpoint.start_step(start, checkpoint) + _FINETUNING_STEPS
-    return builders.job.train(
+    return fdl.Config(
+        Train,
         model=_mt5(size, dropout_rate=0.1),
-        data=builders.data.task_mixture(
-            "mt5_d4_gpt_sglue_train",
-            builders.vocabulary.mt5(vocabulary),
-            inputs_length=256,
-            targets_length=256,
+        data=fdl.Config(
+            TaskMixtureConfig,
+            mixture_or_task_name="mt5_d4_gpt_sglue_train",
+            vocabulary=builders.vocabulary.mt5(vocabulary),
+            task_feature_lengths={"inputs": 256, "targets": 256},
             loader="seqio" if cache_dir is None else "cache",
             cache_dir=cache_dir,
         ),
-        optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
         train_steps=train_steps,
         batch_size=128,
-        trainer=builders.trainer.trainer(eval_period=None),
-        partitioner=builders.partitioner.pjit(num_partitions),
-        checkpoint=builders.checkpoint.checkpoint(
-            period=5000, restore=builders.checkpoint.start(start, checkpoint)
+        trainer=fdl.Config(TrainerConfig, eval_period=None),
+        partitioner=fdl.Config(PartitionerConfig, num_partitions),
+        checkpoint=fdl.Config(
+            CheckpointConfig,
+            save=fdl.Config(SaveCheckpointConfig, period=5000),
+            restore=builders.checkpoint.start(start, checkpoint),
         ),
     )
 

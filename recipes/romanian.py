@@ -9,8 +9,12 @@ from __future__ import annotations
 import fiddle as fdl
 
 from mtf import builders
-from mtf.builders.data import Normalization
+from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
+from mtf.data import HubStreamConfig, SentencePieceVocabulary, SpanCorruption, TextFilesConfig
 from mtf.jobs import Train
+from mtf.partitioning import PartitionerConfig
+from mtf.text.normalization import Normalization
+from mtf.training import AdafactorConfig, TrainerConfig
 
 # The original's own model, in a bucket that is not public.
 _ROMANIAN_PATH = "gs://myv4-bucket/sentencepiece/ro.model"
@@ -160,7 +164,7 @@ def ro_mt5_large(
 
 
 def _romanian(path: str) -> fdl.Config:
-    return builders.vocabulary.sentencepiece(path, extra_ids=0)
+    return fdl.Config(SentencePieceVocabulary, path, extra_ids=0)
 
 
 def _pretrain(
@@ -186,32 +190,40 @@ def _pretrain(
         train_steps += restore.step
         if not restore.step:  # The steps of the start count all the same.
             schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[start]
-    data: builders.job.AnyDataConfig
+    data: fdl.Config[HubStreamConfig] | fdl.Config[TextFilesConfig]
+    lengths = {"inputs": 512, "targets": targets_length}
     if files is None:
-        data = builders.data.hub_stream(
-            vocabulary,
+        data = fdl.Config(
+            HubStreamConfig,
             dataset="dumitrescustefan/rlm",
-            inputs_length=512,
-            targets_length=targets_length,
+            vocabulary=vocabulary,
+            task_feature_lengths=lengths,
+            objective=fdl.Config(SpanCorruption),
             inputs_add_eos=False,
             normalization=normalization,
         )
     else:
-        data = builders.data.text_files(
-            vocabulary,
+        data = fdl.Config(
+            TextFilesConfig,
             files=files,
-            inputs_length=512,
-            targets_length=targets_length,
+            vocabulary=vocabulary,
+            task_feature_lengths=lengths,
+            objective=fdl.Config(SpanCorruption),
             inputs_add_eos=False,
             normalization=normalization,
         )
-    return builders.job.train(
+    return fdl.Config(
+        Train,
         model=model,
         data=data,
-        optimizer=builders.optimizer.adafactor(schedule),
+        optimizer=fdl.Config(AdafactorConfig, schedule),
         train_steps=train_steps,
         batch_size=128,
-        trainer=builders.trainer.trainer(eval_period=1000, eval_steps=20),
-        partitioner=builders.partitioner.pjit(num_partitions),
-        checkpoint=builders.checkpoint.checkpoint(period=period, keep=keep, restore=restore),
+        trainer=fdl.Config(TrainerConfig, eval_period=1000, eval_steps=20),
+        partitioner=fdl.Config(PartitionerConfig, num_partitions),
+        checkpoint=fdl.Config(
+            CheckpointConfig,
+            save=fdl.Config(SaveCheckpointConfig, period=period, keep=keep),
+            restore=restore,
+        ),
     )

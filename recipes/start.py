@@ -5,7 +5,11 @@ from __future__ import annotations
 import fiddle as fdl
 
 from mtf import builders
+from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
+from mtf.data import ByteVocabulary, SpanCorruption, TextFilesConfig
 from mtf.jobs import Train
+from mtf.partitioning import PartitionerConfig
+from mtf.training import AdafactorConfig, TrainerConfig
 
 
 def quickstart(
@@ -31,7 +35,8 @@ def quickstart(
       batch_size: packed rows of 64 bytes.
       files: your text instead; `.txt`, `.jsonl`, `.tsv`, or `.gz` of them.
     """
-    return builders.job.train(
+    return fdl.Config(
+        Train,
         model=builders.model.t5(
             vocab_size=builders.model.BYT5_VOCAB_SIZE,
             emb_dim=256,
@@ -43,17 +48,21 @@ def quickstart(
             dtype="float32",
             scan_layers=False,
         ),
-        data=builders.data.text_files(
-            builders.vocabulary.byte(extra_ids=125),
-            inputs_length=64,
-            targets_length=14,
+        data=fdl.Config(
+            TextFilesConfig,
             files=files,
+            vocabulary=fdl.Config(ByteVocabulary, extra_ids=125),
+            task_feature_lengths={"inputs": 64, "targets": 14},
+            objective=fdl.Config(SpanCorruption),
         ),
-        optimizer=builders.optimizer.adafactor(
-            builders.schedule.rsqrt(learning_rate=0.35, warmup_steps=300)
+        optimizer=fdl.Config(
+            AdafactorConfig, builders.schedule.rsqrt(learning_rate=0.35, warmup_steps=300)
         ),
         train_steps=train_steps,
         batch_size=batch_size,
-        trainer=builders.trainer.trainer(stats_period=50, eval_period=250, eval_steps=20),
-        checkpoint=builders.checkpoint.checkpoint(period=250, keep=3),
+        trainer=fdl.Config(TrainerConfig, stats_period=50, eval_period=250, eval_steps=20),
+        checkpoint=fdl.Config(
+            CheckpointConfig, save=fdl.Config(SaveCheckpointConfig, period=250, keep=3)
+        ),
+        partitioner=fdl.Config(PartitionerConfig),
     )

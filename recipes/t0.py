@@ -9,7 +9,12 @@ from __future__ import annotations
 import fiddle as fdl
 
 from mtf import builders
+from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
+from mtf.data import TaskMixtureConfig
+from mtf.evaluation import RankFilesConfig
 from mtf.jobs import Evaluate, Train
+from mtf.partitioning import PartitionerConfig
+from mtf.training import AdafactorConfig, TrainerConfig
 
 _INPUTS_LENGTH = 1024
 _TARGETS_LENGTH = 256
@@ -205,19 +210,22 @@ def t0_eval(
     """
     if files is not None:
         own = None if vocabulary is None else builders.vocabulary.t5(vocabulary)
-        return builders.job.evaluate(
+        return fdl.Config(
+            Evaluate,
             checkpoint=checkpoint,
-            data=builders.data.rank_files(
-                files, own, inputs_length=_INPUTS_LENGTH, targets_length=_TARGETS_LENGTH
+            data=fdl.Config(
+                RankFilesConfig, files=files, vocabulary=own, task_feature_lengths=_lengths()
             ),
+            partitioner=fdl.Config(PartitionerConfig),
         )
     vocabulary = vocabulary or builders.vocabulary.T5_PATH
     data = _mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False)
-    return builders.job.evaluate(
+    return fdl.Config(
+        Evaluate,
         checkpoint=checkpoint,
         data=data,
         batch_size=_batch_size(tokens_per_batch),
-        partitioner=builders.partitioner.pjit(num_partitions=4),
+        partitioner=fdl.Config(PartitionerConfig, num_partitions=4),
     )
 
 
@@ -233,31 +241,38 @@ def _train(
     batch_size = _batch_size(tokens_per_batch)
     model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="full")
     model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
-    return builders.job.train(
+    return fdl.Config(
+        Train,
         model=model,
         data=_mixture(mixture, cache_dir, vocabulary),
-        optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
         train_steps=builders.checkpoint.start_step(start, checkpoint) + _FINETUNING_STEPS,
         batch_size=batch_size,
-        trainer=builders.trainer.trainer(
-            num_microbatches=_num_microbatches(batch_size), eval_period=None
+        trainer=fdl.Config(
+            TrainerConfig, num_microbatches=_num_microbatches(batch_size), eval_period=None
         ),
-        partitioner=builders.partitioner.pjit(num_partitions=_MODEL_PARALLELISM),
-        checkpoint=builders.checkpoint.checkpoint(
-            restore=builders.checkpoint.start(start, checkpoint)
+        partitioner=fdl.Config(PartitionerConfig, num_partitions=_MODEL_PARALLELISM),
+        checkpoint=fdl.Config(
+            CheckpointConfig,
+            save=fdl.Config(SaveCheckpointConfig, period=1000),
+            restore=builders.checkpoint.start(start, checkpoint),
         ),
     )
 
 
 def _mixture(name: str, cache_dir: str | None, vocabulary: str, *, pack: bool = True) -> fdl.Config:
-    return builders.data.task_mixture(
-        name,
-        builders.vocabulary.t5(vocabulary),
-        inputs_length=_INPUTS_LENGTH,
-        targets_length=_TARGETS_LENGTH,
+    return fdl.Config(
+        TaskMixtureConfig,
+        mixture_or_task_name=name,
+        vocabulary=builders.vocabulary.t5(vocabulary),
+        task_feature_lengths=_lengths(),
         cache_dir=cache_dir,
         pack=pack,
     )
+
+
+def _lengths() -> dict[str, int]:
+    return {"inputs": _INPUTS_LENGTH, "targets": _TARGETS_LENGTH}
 
 
 def _batch_size(tokens_per_batch: int) -> int:

@@ -12,7 +12,11 @@ from typing import Literal
 import fiddle as fdl
 
 from mtf import builders
+from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
+from mtf.data import HubStreamConfig, SpanCorruption, TaskMixtureConfig, TextFilesConfig
 from mtf.jobs import Train
+from mtf.partitioning import PartitionerConfig
+from mtf.training import AdafactorConfig, TrainerConfig
 
 
 def t5_1_1_small_c4(
@@ -173,32 +177,39 @@ def t5_1_1_finetune(
     """
     start = f"t5_1_1_{size}"
     words = builders.vocabulary.t5(vocabulary)
-    data: builders.job.AnyDataConfig
+    lengths = {"inputs": inputs_length, "targets": targets_length}
     if mixture is None:
-        data = builders.data.text_files(
-            words, files=files, inputs_length=inputs_length, targets_length=targets_length
+        data: fdl.Config = fdl.Config(
+            TextFilesConfig,
+            files=files,
+            vocabulary=words,
+            task_feature_lengths=lengths,
+            objective=fdl.Config(SpanCorruption),
         )
     else:
-        data = builders.data.task_mixture(
-            mixture,
-            words,
-            inputs_length=inputs_length,
-            targets_length=targets_length,
+        data = fdl.Config(
+            TaskMixtureConfig,
+            mixture_or_task_name=mixture,
+            vocabulary=words,
+            task_feature_lengths=lengths,
             loader="seqio" if cache_dir is None else "cache",
             cache_dir=cache_dir,
         )
     model = _model(size, dropout_rate)
     model.loss_normalizing_factor = 2048 * 114
-    return builders.job.train(
+    return fdl.Config(
+        Train,
         model=model,
         data=data,
-        optimizer=builders.optimizer.adafactor(builders.schedule.constant(1e-3)),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
         train_steps=builders.checkpoint.start_step(start, checkpoint) + finetuning_steps,
         batch_size=128,
-        trainer=builders.trainer.trainer(eval_period=1000, eval_steps=20),
-        partitioner=builders.partitioner.pjit(8 if size in ("xl", "xxl") else 1),
-        checkpoint=builders.checkpoint.checkpoint(
-            period=5000, restore=builders.checkpoint.start(start, checkpoint)
+        trainer=fdl.Config(TrainerConfig, eval_period=1000, eval_steps=20),
+        partitioner=fdl.Config(PartitionerConfig, 8 if size in ("xl", "xxl") else 1),
+        checkpoint=fdl.Config(
+            CheckpointConfig,
+            save=fdl.Config(SaveCheckpointConfig, period=5000),
+            restore=builders.checkpoint.start(start, checkpoint),
         ),
     )
 
@@ -213,15 +224,16 @@ def _pretrain(
     eval_period: int = 1000,
     num_partitions: int = 1,
 ) -> fdl.Config[Train]:
-    return builders.job.train(
+    return fdl.Config(
+        Train,
         model=_model(size, dropout_rate=0.0),
         data=_c4(builders.vocabulary.t5(vocabulary), files, cache_dir),
-        optimizer=builders.optimizer.adafactor(builders.schedule.rsqrt(1.0, warmup_steps=10_000)),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.rsqrt(1.0, warmup_steps=10_000)),
         train_steps=train_steps,
         batch_size=256,
-        trainer=builders.trainer.trainer(eval_period=eval_period, eval_steps=20),
-        partitioner=builders.partitioner.pjit(num_partitions),
-        checkpoint=builders.checkpoint.checkpoint(period=1000),
+        trainer=fdl.Config(TrainerConfig, eval_period=eval_period, eval_steps=20),
+        partitioner=fdl.Config(PartitionerConfig, num_partitions),
+        checkpoint=fdl.Config(CheckpointConfig, save=fdl.Config(SaveCheckpointConfig, period=1000)),
     )
 
 
@@ -235,23 +247,29 @@ def _model(size: str, dropout_rate: float) -> fdl.Config:
 
 def _c4(
     vocabulary: fdl.Config, files: str | tuple[str, ...] | None, cache_dir: str | None
-) -> builders.job.AnyDataConfig:
+) -> fdl.Config:
+    lengths = {"inputs": 512, "targets": 114}
     if files is not None:
-        return builders.data.text_files(
-            vocabulary, files=files, inputs_length=512, targets_length=114
+        return fdl.Config(
+            TextFilesConfig,
+            files=files,
+            vocabulary=vocabulary,
+            task_feature_lengths=lengths,
+            objective=fdl.Config(SpanCorruption),
         )
     if cache_dir is not None:
-        return builders.data.task_mixture(
-            "c4_v220_span_corruption",
-            vocabulary,
-            inputs_length=512,
-            targets_length=114,
+        return fdl.Config(
+            TaskMixtureConfig,
+            mixture_or_task_name="c4_v220_span_corruption",
+            vocabulary=vocabulary,
+            task_feature_lengths=lengths,
             cache_dir=cache_dir,
         )
-    return builders.data.hub_stream(
-        vocabulary,
+    return fdl.Config(
+        HubStreamConfig,
         dataset="allenai/c4",
         subsets={"en": 1.0},
-        inputs_length=512,
-        targets_length=114,
+        vocabulary=vocabulary,
+        task_feature_lengths=lengths,
+        objective=fdl.Config(SpanCorruption),
     )

@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "data.objective.mean_noise_span_length": 3.0,
     "data.task_feature_lengths.inputs": 32,
     "data.task_feature_lengths.targets": 16,
-    "optimizer": "@mtf.builders.optimizer.adafactor("
+    "optimizer": "@mtf.training.AdafactorConfig("
     "learning_rate=@mtf.builders.schedule.constant(learning_rate=0.01))",
     "batch_size": 8,
     "trainer.stats_period": 1,

@@ -62,7 +62,7 @@ def arguments(pairs: Path | str, **settings: Any) -> list[str]:
         "train_steps": LAST_STEP,
         "model__network__dropout_rate": 0.0,
         "trainer__eval_period": 10,
-        "evaluator": "@mtf.builders.trainer.infer_eval(period=10, num_examples=16)",
+        "evaluator": "@mtf.evaluation.InferEvalConfig(period=10, num_examples=16)",
         "checkpoint__save__period": 10,
         "checkpoint__save__keep": 2,
         "checkpoint__save__metric_name_to_monitor": "training_eval/held_out/loss",

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mtf.builders import data, vocabulary
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.settings import SaveCheckpointConfig
-from mtf.config import build
+from mtf.data import ByteVocabulary, TextFilesConfig
 from mtf.loaders import make_train_iterator
 from mtf.models.stacking import stack_layers
 from mtf.run import main
@@ -38,7 +37,7 @@ SCANNED_ADAFACTOR = {
 UNROLLED_ADAMW = {
     "model__network__scan_layers": False,
     "trainer__eval_period": 15,
-    "optimizer": "@mtf.builders.optimizer.adamw("
+    "optimizer": "@mtf.training.AdamWConfig("
     "learning_rate=@mtf.builders.schedule.constant(learning_rate=0.003), weight_decay_rate=0.1)",
 }
 
@@ -85,8 +84,10 @@ def test_resumed_run_has_the_same_bits_unrolled_with_adamw(tmp_path: Path) -> No
 
 def test_resumed_iterator_gives_the_same_batches(tmp_path: Path) -> None:
     text = str(small.write_text(tmp_path))
-    files = build(
-        data.text_files(vocabulary.byte(100), inputs_length=32, targets_length=16, files=text)
+    files = TextFilesConfig(
+        files=text,
+        vocabulary=ByteVocabulary(100),
+        task_feature_lengths={"inputs": 32, "targets": 16},
     )
     whole = make_train_iterator(files, batch_size=4)
     batches = [next(whole) for _ in range(40)]

@@ -1,25 +1,8 @@
-"""Typed functions that return Fiddle configs of a job's parts. Imports no jax."""
+"""Typed functions that compute configs of a job's parts. Imports no jax.
 
-from mtf.builders import (
-    checkpoint,
-    data,
-    job,
-    model,
-    optimizer,
-    partitioner,
-    schedule,
-    trainer,
-    vocabulary,
-)
+What is not computed is a `fdl.Config` of a settings class.
+"""
 
-__all__ = [
-    "checkpoint",
-    "data",
-    "job",
-    "model",
-    "optimizer",
-    "partitioner",
-    "schedule",
-    "trainer",
-    "vocabulary",
-]
+from mtf.builders import checkpoint, data, model, schedule, vocabulary
+
+__all__ = ["checkpoint", "data", "model", "schedule", "vocabulary"]

@@ -1,14 +1,13 @@
-"""Saving and restoring."""
+"""The checkpoints that Google released, and what a run starts from."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
 
 import fiddle as fdl
 
-from mtf.checkpoints.settings import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
+from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.errors import UserError, did_you_mean
 
 _STEP = re.compile(r"checkpoint_(\d+)")
@@ -24,28 +23,6 @@ RELEASED_STEPS = {
 }
 
 
-def checkpoint(
-    *,
-    period: int | None = 1000,
-    keep: int | None = None,
-    restore: fdl.Config[RestoreCheckpointConfig] | None = None,
-    metric_name_to_monitor: str | None = None,
-    metric_mode: Literal["max", "min"] | None = None,
-) -> fdl.Config[CheckpointConfig]:
-    """When to save, how many of the newest to keep besides the best, and what to start from."""
-    save = fdl.Config(SaveCheckpointConfig, period=period, keep=keep)
-    if metric_name_to_monitor is not None:
-        save.metric_name_to_monitor, save.metric_mode = metric_name_to_monitor, metric_mode
-    return fdl.Config(CheckpointConfig, save=save, restore=restore)
-
-
-def restore(
-    path: str, mode: Literal["specific", "latest", "all"] = "specific"
-) -> fdl.Config[RestoreCheckpointConfig]:
-    """A checkpoint to start from, of our own or of T5X."""
-    return fdl.Config(RestoreCheckpointConfig, path=path, mode=mode)
-
-
 def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
     """A checkpoint that Google released in T5X's layout, by name: `t5_1_1_lm100k_xxl`, `mt5_base`.
 
@@ -58,7 +35,8 @@ def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
             + did_you_mean(name, RELEASED_STEPS)
         )
     step = RELEASED_STEPS[name]
-    return restore(f"gs://t5-data/pretrained_models/t5x/{name}/checkpoint_{step}")
+    path = f"gs://t5-data/pretrained_models/t5x/{name}/checkpoint_{step}"
+    return fdl.Config(RestoreCheckpointConfig, path, mode="specific")
 
 
 def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
@@ -66,7 +44,8 @@ def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointCon
 
     The run is refused if it turns out to be of another step than `start_step` says.
     """
-    config = released(name) if path is None else restore(path)
+    config = released(name)
+    config.path = path or config.path
     config.step = start_step(name, path)
     return config
 

@@ -1,0 +1,5 @@
+"""Greedy, sampling and beam search."""
+
+from mtf.decoding.settings import DecodingConfig
+
+__all__ = ["DecodingConfig"]

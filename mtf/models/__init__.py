@@ -1,0 +1,5 @@
+"""The network."""
+
+from mtf.models.settings import ModelConfig, T5Config
+
+__all__ = ["ModelConfig", "T5Config"]

@@ -8,7 +8,7 @@ from mtf.config import apply_overrides, resolve
 
 T5X_FACTOR = 2048 * 114  # t5_1_1_finetune's, as in T5X's finetune gin
 BASE = "model=@mtf.builders.model.t5_1_1(size='base')"
-ADAMW = "optimizer=@mtf.builders.optimizer.adamw(learning_rate=@mtf.builders.schedule.constant)"
+ADAMW = "optimizer=@mtf.training.AdamWConfig(learning_rate=@mtf.builders.schedule.constant)"
 
 
 def warnings(capsys: pytest.CaptureFixture[str], config: object, *overrides: str) -> list[str]:

@@ -60,7 +60,7 @@ def test_the_command_line_evaluates_ones_own_file(
     checkpoint: Path, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    byte = "@mtf.builders.vocabulary.byte"
+    byte = "@mtf.data.ByteVocabulary"
     arguments = [f"recipes.t0_eval(files={str(file)!r})", "--set", f"checkpoint={checkpoint}"]
     arguments += [f"data.vocabulary={byte}", "data.task_feature_lengths.inputs=64"]
     arguments += ["partitioner.num_partitions=1", "batch_size=8"]

@@ -206,7 +206,7 @@ def test_a_scanned_checkpoint_is_refused_for_what_it_is_everywhere(
     said = [refused(path)]
     assert convert.main([str(path), str(tmp_path / "out"), "--to", "hf"]) == 2
     said.append(capsys.readouterr().err)
-    restore = f"@mtf.builders.checkpoint.restore(path={str(path)!r})"
+    restore = f"@mtf.checkpoints.RestoreCheckpointConfig(path={str(path)!r}, mode='specific')"
     text = small.write_text(tmp_path)
     settings = {"model_dir": str(tmp_path / "run"), "checkpoint__restore": restore}
     assert run.main(small.arguments(text, **settings)) == 2

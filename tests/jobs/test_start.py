@@ -14,7 +14,7 @@ import pytest
 import conversion
 import recipes
 from mtf import config as config_lib
-from mtf.builders import data, vocabulary
+from mtf.data import ByteVocabulary, TextFilesConfig
 from mtf.errors import UserError
 from mtf.inference.run_config import read_run_config
 from mtf.jobs import Evaluate, Infer, Train, TrainResult
@@ -119,7 +119,11 @@ def _plain_job(run_dir: Path | None = None, **settings: Any) -> Train:
         num_encoder_layers=1,
         num_decoder_layers=1,
     )
-    files = data.text_files(vocabulary.byte(), inputs_length=32, targets_length=16)
+    files = fdl.Config(
+        TextFilesConfig,
+        vocabulary=fdl.Config(ByteVocabulary),
+        task_feature_lengths={"inputs": 32, "targets": 16},
+    )
     values: dict[str, Any] = {
         "model": ModelConfig(network),
         "data": config_lib.build(files),

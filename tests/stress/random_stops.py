@@ -44,7 +44,7 @@ SETTINGS = {
     "checkpoint.save.keep": None,
     "trainer.eval_period": 10,
     "trainer.stats_period": 1,
-    "evaluator": "@mtf.builders.trainer.infer_eval(period=10, num_examples=64)",
+    "evaluator": "@mtf.evaluation.InferEvalConfig(period=10, num_examples=64)",
     "model.network.scan_layers": True,
 }
 # Seconds; a stop takes longer where the machine is busy with other things.
