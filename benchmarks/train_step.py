@@ -196,6 +196,7 @@ def mtf_step(args: argparse.Namespace) -> tuple[Callable[[], None], dict[str, An
     from mtf.models.t5 import num_parameters
     from mtf.partitioning.mesh import PjitPartitioner
     from mtf.partitioning.settings import PartitionerConfig
+    from mtf.training.settings import AdamWConfig
     from mtf.training.trainer import Trainer
 
     model = fdl.build(builders.model.t5_1_1("small", dropout_rate=0.0, dtype="float32"))
@@ -204,7 +205,7 @@ def mtf_step(args: argparse.Namespace) -> tuple[Callable[[], None], dict[str, An
         model, network=network, loss_normalizing_factor="NUM_REAL_TARGET_TOKENS"
     )
     optimizer = fdl.build(
-        builders.optimizer.adamw(builders.schedule.constant(1e-4), weight_decay_rate=0.01)
+        fdl.Config(AdamWConfig, builders.schedule.constant(1e-4), weight_decay_rate=0.01)
     )
     partitioner = PjitPartitioner.create(PartitionerConfig())
     trainer = Trainer(model, optimizer, partitioner)
