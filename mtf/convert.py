@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mtf.command import exit_status, new_parser
 from mtf.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,24 +48,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Only now: these take what --help must not wait for.
     from conversion import ConversionError
 
-    try:
-        if arguments.verify:
-            _require_torch()
-        return _export(arguments)
-    except _VerificationFailed:
-        return 1
-    except (ConversionError, UserError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    def run() -> int:
+        try:
+            if arguments.verify:
+                _require_torch()
+            return _export(arguments)
+        except _VerificationFailed:
+            return 1
+        except ConversionError as error:
+            raise UserError(str(error)) from error
+
+    return exit_status(run)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m mtf.convert",
-        description="Turns a checkpoint (ours, T5X's zarr+msgpack, T5X's Orbax) into another form.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = new_parser(
+        "convert",
+        "Turns a checkpoint (ours, T5X's zarr+msgpack, T5X's Orbax) into another form.",
+        _EPILOG,
     )
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", type=Path, help="a run directory, or checkpoint_STEP")

@@ -8,13 +8,13 @@ if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
 import argparse
-import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from mtf.command import add_source_options, exit_status, new_parser
 from mtf.errors import UserError, did_you_mean
 from mtf.sources.datasets import mirror_splits, open_split
 from mtf.tasks.mixtures import list_tasks, prompted_task
@@ -34,35 +34,23 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Does what the command line says; returns the exit status: 0 done, 2 refused."""
     options = _parser().parse_args(argv)
-    try:
-        if options.command == "fetch":
-            print(f"promptsource's templates: {fetch()}")
-        else:
-            _show(options)
-        sys.stdout.flush()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return exit_status(lambda: _fetch() if options.command == "fetch" else _show(options))
+
+
+def _fetch() -> None:
+    print(f"promptsource's templates: {fetch()}")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m mtf.prompts",
-        description="promptsource's prompt templates, which are read as data.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = new_parser(
+        "prompts", "promptsource's prompt templates, which are read as data.", _EPILOG
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="get promptsource's templates into the user's cache")
     show = commands.add_parser("show", help="the templates of a dataset, or of one task")
     show.add_argument("name", help="DATASET, DATASET/SUBSET, or the name of a task")
     show.add_argument("-n", type=int, default=1, metavar="ROWS", help="rows to render (default: 1)")
-    show.add_argument("--data-dir", metavar="DIR", help="mirror of the datasets (MTF_DATA_DIR)")
-    show.add_argument("--templates", metavar="PATH", help="archive or directory (MTF_PROMPTS)")
+    add_source_options(show)
     return parser
 
 

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtf.errors import RunError, UserError
+from mtf.command import exit_status, new_parser
+from mtf.errors import UserError
 
 if TYPE_CHECKING:
     import fiddle as fdl
@@ -66,13 +67,7 @@ def _looks_like_recipe(text: str) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m mtf.run",
-        description="Run a recipe, or show what it would do.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = new_parser("run", "Run a recipe, or show what it would do.", _EPILOG)
     parser.add_argument(
         "recipe",
         nargs="*",
@@ -150,32 +145,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.overrides += [("set", text) for text in options.stray]
     else:
         options.recipe = options.stray
-    try:
-        return _main(options, f"python -m mtf.run {shlex.join(arguments)}")
-    except UserError as error:
-        print(f"error: {_text(error)}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        if not (_only_shows(options) or options.dry_run or options.list):
-            raise
-        # `| head` has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    command = f"python -m mtf.run {shlex.join(arguments)}"
+    only_shows = _only_shows(options) or options.dry_run or options.list
+    return exit_status(lambda: _main(options, command), only_shows=only_shows)
 
 
 def _only_shows(options: argparse.Namespace) -> bool:
     return bool(options.print or options.diff or options.graph)
-
-
-def _text(error: UserError) -> str:
-    # Fiddle appends its context to what is raised under fdl.build.
-    return str(getattr(error, "proxy_base_exception", error))
 
 
 def _main(options: argparse.Namespace, command: str) -> int:

@@ -16,8 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtf.data.command_line import add_vocabulary_options, chosen_vocabulary
-from mtf.errors import UserError
+from mtf.command import (
+    add_source_options,
+    add_vocabulary_options,
+    chosen_vocabulary,
+    exit_status,
+    new_parser,
+)
+from mtf.errors import RunError, UserError
 from mtf.writing import free_space, locked, write_failure
 
 if TYPE_CHECKING:
@@ -45,41 +51,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options, runner_options = _parser().parse_known_args(arguments)
     signals.hint("run the same command again to go on" * (not options.check))
+    return exit_status(lambda: _main(options, runner_options))
+
+
+def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
+    if runner_options and options.runner is None:
+        raise UserError(f"unknown options: {' '.join(runner_options)}; --help shows all")
+    if options.check:
+        return _check(options)
+    # Where Beam writes may be no directory of this machine.
+    local = options.runner is None
     try:
-        if runner_options and options.runner is None:
-            raise UserError(f"unknown options: {' '.join(runner_options)}; --help shows all")
-        if options.check:
-            return _check(options)
-        # Where Beam writes may be no directory of this machine.
-        local = options.runner is None
         with locked(options.output, "--output") if local else contextlib.nullcontext():
             return _write(options, runner_options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except signals.Stopped as stopped:
-        print(signals.farewell(stopped.number), file=sys.stderr)
-        return 128 + stopped.number
+    except UserError:
+        raise
     except Exception as error:
         reason = write_failure(error, options.output)
         if reason is None:
             raise
-        print(
-            f"error: {options.output} cannot be written to: {reason}; "
-            f"{free_space(options.output)}. What is finished is kept: when it can be written to, "
-            "run the same command again to go on.",
-            file=sys.stderr,
-        )
-        return 1
+        raise RunError(
+            f"{options.output} cannot be written to: {reason}; {free_space(options.output)}. What "
+            "is finished is kept: when it can be written to, run the same command again to go on."
+        ) from None
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m mtf.cache",
-        description="Renders and tokenises a mixture, or one task, into a directory.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = new_parser(
+        "cache", "Renders and tokenises a mixture, or one task, into a directory.", _EPILOG
     )
     parser.add_argument("mixture", metavar="MIXTURE", help="a mixture or a task, by name")
     parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="of the cache")
@@ -99,14 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=int, default=0, help="of templates' random choices (default: %(default)s)"
     )
     where = parser.add_argument_group("from where")
-    where.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="DATASET[/SUBSET]/SPLIT.parquet (default: MTF_DATA_DIR, else the Hugging Face hub)",
-    )
-    where.add_argument(
-        "--templates", metavar="PATH", help="promptsource's, archive or directory (MTF_PROMPTS)"
-    )
+    add_source_options(where)
     where.add_argument(
         "--skip-missing", action="store_true", help="leave out tasks whose dataset is missing"
     )

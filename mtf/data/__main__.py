@@ -8,14 +8,19 @@ if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mtf.data.command_line import add_vocabulary_options, chosen_vocabulary
+from mtf.command import (
+    add_source_options,
+    add_vocabulary_options,
+    chosen_vocabulary,
+    exit_status,
+    new_parser,
+)
 from mtf.errors import UserError
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 
@@ -39,47 +44,32 @@ _NUM_PACKED = 20_000
 def main(argv: Sequence[str] | None = None) -> int:
     """Shows a mixture as the command line says; returns the exit status: 0, or 2 for bad input."""
     options = _parser().parse_args(argv)
-    try:
-        if options.list:
-            from mtf.tasks.mixtures import list_mixtures
+    return exit_status(lambda: _main(options))
 
-            print("\n".join(list_mixtures()))
-        elif options.mixture is None:
-            raise UserError("which mixture? Write python -m mtf.data MIXTURE; --list shows all")
-        elif options.cache is not None:
-            _show(options, options.cache, _cached_vocabulary(options))
-        else:
-            with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
-                vocabulary = _write_sample(options, Path(folder, "cache"))
-                _show(options, Path(folder, "cache"), vocabulary)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+
+def _main(options: argparse.Namespace) -> None:
+    if options.list:
+        from mtf.tasks.mixtures import list_mixtures
+
+        print("\n".join(list_mixtures()))
+    elif options.mixture is None:
+        raise UserError("which mixture? Write python -m mtf.data MIXTURE; --list shows all")
+    elif options.cache is not None:
+        _show(options, options.cache, _cached_vocabulary(options))
+    else:
+        with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
+            vocabulary = _write_sample(options, Path(folder, "cache"))
+            _show(options, Path(folder, "cache"), vocabulary)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m mtf.data",
-        description="Shows a mixture, or one task: tasks, rates, tokens, packing and examples.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = new_parser(
+        "data", "Shows a mixture, or one task: tasks, rates, tokens, packing and examples.", _EPILOG
     )
     parser.add_argument("mixture", metavar="MIXTURE", nargs="?", help="a mixture or a task")
     parser.add_argument("--list", action="store_true", help="names of all mixtures")
     parser.add_argument("--cache", metavar="DIR", type=Path, help="what mtf.cache has written")
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="DATASET[/SUBSET]/SPLIT.parquet (default: MTF_DATA_DIR, else the Hugging Face hub)",
-    )
-    parser.add_argument(
-        "--templates", metavar="PATH", help="promptsource's, archive or directory (MTF_PROMPTS)"
-    )
+    add_source_options(parser)
     add_vocabulary_options(parser)
     parser.add_argument("--split", default="train", help="default: %(default)s")
     parser.add_argument(

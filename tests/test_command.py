@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from mtf.data.command_line import add_vocabulary_options, chosen_vocabulary
+from mtf.command import add_vocabulary_options, chosen_vocabulary
 from mtf.errors import UserError
 from mtf.text.vocabularies import ByteVocabulary, Vocabulary
 from tests.conftest import SHARED, needs_shared
