@@ -29,7 +29,7 @@ from mtf.cache import loader as cache_loader
 from mtf.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
 from mtf.cache.reader import TokenCache
 from mtf.data.packing import HostBatch
-from mtf.data.row_streams import shard_rows
+from mtf.data.row_streams import Shard
 from mtf.data.settings import TaskMixtureConfig
 from mtf.seqio import loader as seqio_loader
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
@@ -122,7 +122,7 @@ def write_synthetic(root: Path, num_rows: int) -> Path:
 
 def cached_batches(data: TaskMixtureConfig) -> Iterator[HostBatch]:
     """Returns the token cache's batches."""
-    return iter(cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE))
+    return iter(cache_loader.make_train_iterator(data, Shard(BATCH_SIZE)))
 
 
 def seqio_batches(
@@ -200,7 +200,7 @@ def sequential_fill(data: TaskMixtureConfig) -> np.ndarray:
     unpacked = TaskMixtureConfig(**{**vars(data), "pack": False})
     limits = np.array([data.task_feature_lengths[name] for name in ("inputs", "targets")])
     used, total, num_rows = np.zeros(2), np.zeros(2), 1
-    batches = cache_loader.make_train_iterator(unpacked, batch_size=BATCH_SIZE)
+    batches = cache_loader.make_train_iterator(unpacked, Shard(BATCH_SIZE))
     for _ in range(_NUM_FOR_FILL // BATCH_SIZE):
         batch = next(batches)
         inputs = (batch["encoder_input_tokens"] > 0).sum(axis=1)
@@ -237,9 +237,9 @@ def ten_million_examples(cache_dir: Path, large: Path, mixture: str) -> Path:
 
 def resume_seconds(data: TaskMixtureConfig, repeats: int) -> tuple[float, float]:
     """Returns how long it takes to open the token cache in its middle, and until a first batch."""
-    batches = cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE)
+    batches = cache_loader.make_train_iterator(data, Shard(BATCH_SIZE))
     state = batches.get_state()
-    for row in shard_rows(BATCH_SIZE, 0, 1):
+    for row in range(BATCH_SIZE):
         unit, *rest = state[str(row)]["next"]
         state[str(row)]["next"] = [unit + NUM_TO_RESUME // 2 // BATCH_SIZE * BATCH_SIZE, *rest]
     # From there on until rows are open, as they are in any place that was saved.
@@ -250,7 +250,7 @@ def resume_seconds(data: TaskMixtureConfig, repeats: int) -> tuple[float, float]
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
-        resumed = cache_loader.make_train_iterator(data, batch_size=BATCH_SIZE)
+        resumed = cache_loader.make_train_iterator(data, Shard(BATCH_SIZE))
         resumed.set_state(state)
         placed = time.perf_counter() - start
         next(resumed)

@@ -6,13 +6,11 @@ used is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from mtf.data.examples import Example
-from mtf.data.packing import HostBatch
-from mtf.data.row_streams import BatchIterator
+from mtf.data.row_streams import BatchIterator, Evaluations, Shard
 from mtf.data.settings import AnyData, HubStreamConfig, TaskMixtureConfig
 
 
@@ -36,23 +34,21 @@ def make_train_iterator(
     Raises:
       UserError: the data cannot be used, or not by so many processes.
     """
-    batches: BatchIterator = _module(data).make_train_iterator(
-        data, batch_size=batch_size, shard_id=shard_id, num_shards=num_shards, prefetch=prefetch
-    )
+    shard = Shard(batch_size, shard_id, num_shards)
+    batches: BatchIterator = _module(data).make_train_iterator(data, shard, prefetch)
     return batches
 
 
 def make_evaluations(
     data: AnyData, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[HostBatch]]]:
+) -> Evaluations:
     """Returns what `data` is evaluated on: by name, its batches, the same ones at every call.
 
     No example is lost: the last batch is filled up with padding rows, whose loss weights are 0.
     Arguments as for `make_train_iterator`.
     """
-    evaluations: dict[str, Callable[[], Iterator[HostBatch]]] = _module(data).make_evaluations(
-        data, batch_size=batch_size, shard_id=shard_id, num_shards=num_shards
-    )
+    shard = Shard(batch_size, shard_id, num_shards)
+    evaluations: Evaluations = _module(data).make_evaluations(data, shard)
     return evaluations
 
 

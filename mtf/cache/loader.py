@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mtf.cache.mixture import CachedMixture, NoExamplesError, RowSource, row_sources
@@ -15,27 +15,20 @@ from mtf.data.examples import Cursor, Example
 from mtf.data.packing import HostBatch, Row
 from mtf.data.row_streams import (
     BatchIterator,
+    Evaluations,
     MixedRowStream,
+    Shard,
     SourceRowStream,
     StreamsIterator,
     eval_batches,
-    shard_rows,
 )
 from mtf.data.settings import TaskMixtureConfig
 
 
-def make_train_iterator(
-    data: TaskMixtureConfig,
-    *,
-    batch_size: int,
-    shard_id: int = 0,
-    num_shards: int = 1,
-    prefetch: int = 2,
-) -> BatchIterator:
+def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2) -> BatchIterator:
     """See `mtf.loaders.make_train_iterator`."""
-    rows = shard_rows(batch_size, shard_id, num_shards)
     dataset = CachedMixture(data, data.split)
-    streams = open_streams(dataset, rows, batch_size, data.pack)
+    streams = open_streams(dataset, shard.rows, shard.batch_size, data.pack)
     return StreamsIterator(
         streams, data.task_feature_lengths, data.pack, dataset.fingerprint, prefetch
     )
@@ -73,21 +66,18 @@ class CachedRowStream(SourceRowStream):
         return source.read_again([unit for (unit,) in cursors])
 
 
-def make_evaluations(
-    data: TaskMixtureConfig, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[HostBatch]]]:
+def make_evaluations(data: TaskMixtureConfig, shard: Shard) -> Evaluations:
     """See `mtf.loaders.make_evaluations`: `eval_split` of the tasks that have it in the cache.
 
     Its examples are in a random order, always the same one.
     """
-    rows = shard_rows(batch_size, shard_id, num_shards)
     if data.eval_split is None:
         return {}
     try:
         dataset = CachedMixture(data, data.eval_split)
     except NoExamplesError:
         return {}
-    batches = functools.partial(_eval_batches, dataset, batch_size, rows)
+    batches = functools.partial(_eval_batches, dataset, shard)
     return {data.mixture_or_task_name: batches}
 
 
@@ -107,7 +97,7 @@ def provenance(data: TaskMixtureConfig) -> dict[str, Any]:
     return CachedMixture(data, data.split).provenance()
 
 
-def _eval_batches(dataset: CachedMixture, batch_size: int, rows: range) -> Iterator[HostBatch]:
+def _eval_batches(dataset: CachedMixture, shard: Shard) -> Iterator[HostBatch]:
     lengths, pack = dataset.data.task_feature_lengths, dataset.data.pack
     examples = dataset.all_examples()
-    return eval_batches(examples, lengths, pack, batch_size=batch_size, rows=rows)
+    return eval_batches(examples, lengths, pack, shard)

@@ -18,6 +18,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mtf.data.examples import Cursor, Example, ExampleSource
@@ -26,6 +27,8 @@ from mtf.data.packing import HostBatch, OpenRow, Packer, Row, to_batch
 from mtf.errors import UserError
 
 IteratorState = dict[str, Any]
+# By name, what gives the batches of an evaluation: the same ones at every call.
+Evaluations = dict[str, Callable[[], Iterator[HostBatch]]]
 
 
 class BatchIterator(Protocol):
@@ -56,20 +59,39 @@ class RowStream(Protocol):
         """Returns to a place."""
 
 
-def shard_rows(batch_size: int, shard_id: int, num_shards: int) -> range:
-    """Returns which rows of the global batch a process makes.
+@dataclass(frozen=True)
+class Shard:
+    """The part of each global batch that a process makes: `rows`, of the batch's.
+
+    Attributes:
+      batch_size: rows of the global batch.
+      shard_id: which part.
+      num_shards: how many there are, a divisor of `batch_size`.
 
     Raises:
       UserError: the rows cannot be shared by so many processes.
     """
-    if batch_size < 1:
-        raise UserError(f"batch_size: {batch_size} is less than 1")
-    if batch_size % num_shards:
-        raise UserError(f"batch_size: {batch_size} rows cannot be shared by {num_shards} processes")
-    if not 0 <= shard_id < num_shards:
-        raise UserError(f"shard_id: there is no shard {shard_id} of {num_shards}")
-    num_rows = batch_size // num_shards
-    return range(shard_id * num_rows, (shard_id + 1) * num_rows)
+
+    batch_size: int
+    shard_id: int = 0
+    num_shards: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UserError(f"batch_size: {self.batch_size} is less than 1")
+        if self.batch_size % self.num_shards:
+            raise UserError(
+                f"batch_size: {self.batch_size} rows cannot be shared by {self.num_shards} "
+                "processes"
+            )
+        if not 0 <= self.shard_id < self.num_shards:
+            raise UserError(f"shard_id: there is no shard {self.shard_id} of {self.num_shards}")
+
+    @property
+    def rows(self) -> range:
+        """The numbers of the rows in the global batch."""
+        num_rows = self.batch_size // self.num_shards
+        return range(self.shard_id * num_rows, (self.shard_id + 1) * num_rows)
 
 
 def all_examples(source: ExampleSource) -> Iterator[Example]:
@@ -86,13 +108,11 @@ def eval_batches(
     examples: Iterator[Example],
     task_feature_lengths: Mapping[str, int],
     pack: bool,
-    *,
-    batch_size: int,
-    rows: range,
+    shard: Shard,
 ) -> Iterator[HostBatch]:
-    """Yields `rows` of the batches of some examples; the last one is filled up with padding."""
-    packed = _packed_rows(examples, Packer(task_feature_lengths, pack))
-    while global_rows := list(itertools.islice(packed, batch_size)):
+    """Yields a shard of the batches of some examples; the last one is filled up with padding."""
+    packed, rows = _packed_rows(examples, Packer(task_feature_lengths, pack)), shard.rows
+    while global_rows := list(itertools.islice(packed, shard.batch_size)):
         mine = global_rows[rows.start : rows.stop]
         yield to_batch(mine, task_feature_lengths, len(rows), pack)
 

@@ -26,11 +26,12 @@ from mtf.data.packing import HostBatch, OpenRow, Packer, Row
 from mtf.data.randomness import Purpose, derived_seed, permutation
 from mtf.data.row_streams import (
     BatchIterator,
+    Evaluations,
     IteratorState,
+    Shard,
     StreamsIterator,
     all_examples,
     eval_batches,
-    shard_rows,
 )
 from mtf.data.settings import HubStreamConfig
 from mtf.errors import UserError
@@ -45,16 +46,9 @@ _MAX_READERS = 16
 _BEGINNING: Cursor = (0, 0, 0, 0)
 
 
-def make_train_iterator(
-    data: HubStreamConfig,
-    *,
-    batch_size: int,
-    shard_id: int = 0,
-    num_shards: int = 1,
-    prefetch: int = 2,
-) -> BatchIterator:
+def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) -> BatchIterator:
     """See `mtf.loaders.make_train_iterator`: this process' streams."""
-    shard_rows(batch_size, shard_id, num_shards)
+    batch_size, num_shards = shard.batch_size, shard.num_shards
     if batch_size % data.num_streams:
         raise UserError(
             f"data.num_streams: {data.num_streams} streams cannot share a batch of {batch_size} "
@@ -78,7 +72,7 @@ def make_train_iterator(
         reader = _Reader(data, splits[name], seed, stream)
         return _Subset(data, reader, seed, lengths, vocab_size, executor)
 
-    numbers = range(shard_id * num_streams, (shard_id + 1) * num_streams)
+    numbers = range(shard.shard_id * num_streams, (shard.shard_id + 1) * num_streams)
     streams = {
         number: _Stream(data, {name: subset(name, number) for name in splits}, number)
         for number in numbers
@@ -93,15 +87,12 @@ def make_train_iterator(
     )
 
 
-def make_evaluations(
-    data: HubStreamConfig, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[HostBatch]]]:
+def make_evaluations(data: HubStreamConfig, shard: Shard) -> Evaluations:
     """See `mtf.loaders.make_evaluations`: the first documents of `eval_split`.
 
     Named by the split; of several subsets, an evaluation for each, `SPLIT_SUBSET`, if there are
     not too many. Where the dataset has no such split, nothing is evaluated.
     """
-    rows = shard_rows(batch_size, shard_id, num_shards)
     texts = _evaluation_texts(data)
     if data.eval_split is None or not texts:
         return {}
@@ -114,7 +105,7 @@ def make_evaluations(
             _evaluation_examples(data, texts[name]()) for name in names
         )
         lengths, pack = data.task_feature_lengths, data.pack
-        return eval_batches(examples, lengths, pack, batch_size=batch_size, rows=rows)
+        return eval_batches(examples, lengths, pack, shard)
 
     return {name: functools.partial(batches, names) for name, names in parts.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mtf.data.examples import Example, TextDataset, fingerprint
@@ -14,12 +14,13 @@ from mtf.data.packing import HostBatch
 from mtf.data.randomness import Purpose, derived_seed
 from mtf.data.row_streams import (
     BatchIterator,
+    Evaluations,
     MixedRowStream,
+    Shard,
     SourceRowStream,
     StreamsIterator,
     all_examples,
     eval_batches,
-    shard_rows,
 )
 from mtf.data.settings import TextCorporaConfig, TextFilesConfig
 
@@ -29,15 +30,10 @@ MAX_EVALUATIONS = 20
 
 
 def make_train_iterator(
-    data: TextFilesConfig | TextCorporaConfig,
-    *,
-    batch_size: int,
-    shard_id: int = 0,
-    num_shards: int = 1,
-    prefetch: int = 2,
+    data: TextFilesConfig | TextCorporaConfig, shard: Shard, prefetch: int = 2
 ) -> BatchIterator:
     """See `mtf.loaders.make_train_iterator`."""
-    rows = shard_rows(batch_size, shard_id, num_shards)
+    rows, batch_size = shard.rows, shard.batch_size
     lengths, pack = data.task_feature_lengths, data.pack
     streams: dict[int, SourceRowStream] | dict[int, MixedRowStream]
     if isinstance(data, TextFilesConfig):
@@ -63,18 +59,11 @@ def make_train_iterator(
     return StreamsIterator(streams, lengths, pack, _fingerprint(data, corpora), prefetch)
 
 
-def make_evaluations(
-    data: TextFilesConfig | TextCorporaConfig,
-    *,
-    batch_size: int,
-    shard_id: int = 0,
-    num_shards: int = 1,
-) -> dict[str, Callable[[], Iterator[HostBatch]]]:
+def make_evaluations(data: TextFilesConfig | TextCorporaConfig, shard: Shard) -> Evaluations:
     """See `mtf.loaders.make_evaluations`: the held-out examples.
 
     Those of a corpus are an evaluation of their own, `held_out_NAME`, if there are not too many.
     """
-    rows = shard_rows(batch_size, shard_id, num_shards)
     if isinstance(data, TextFilesConfig):
         parts = {EVALUATION: [data]}
     else:
@@ -82,10 +71,7 @@ def make_evaluations(
         parts = {f"{EVALUATION}_{name}": [corpus] for name, corpus in corpora.items()}
         if len(parts) > MAX_EVALUATIONS:
             parts = {EVALUATION: list(corpora.values())}
-    return {
-        name: functools.partial(_eval_batches, part, batch_size, rows)
-        for name, part in parts.items()
-    }
+    return {name: functools.partial(_eval_batches, part, shard) for name, part in parts.items()}
 
 
 def sample_examples(data: TextFilesConfig | TextCorporaConfig, n: int) -> list[Example]:
@@ -151,11 +137,9 @@ def _fingerprint(data: TextCorporaConfig, corpora: dict[str, TextDataset]) -> st
     return fingerprint(data, **contents)
 
 
-def _eval_batches(
-    parts: Sequence[TextFilesConfig], batch_size: int, rows: range
-) -> Iterator[HostBatch]:
+def _eval_batches(parts: Sequence[TextFilesConfig], shard: Shard) -> Iterator[HostBatch]:
     lengths, pack = parts[0].task_feature_lengths, parts[0].pack
     examples = itertools.chain.from_iterable(
         all_examples(TextDataset(part).evaluation()) for part in parts
     )
-    return eval_batches(examples, lengths, pack, batch_size=batch_size, rows=rows)
+    return eval_batches(examples, lengths, pack, shard)

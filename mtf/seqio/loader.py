@@ -17,7 +17,7 @@ import numpy as np
 
 from mtf.data.examples import Example
 from mtf.data.packing import HostBatch
-from mtf.data.row_streams import BatchIterator, IteratorState, eval_batches, shard_rows
+from mtf.data.row_streams import BatchIterator, Evaluations, IteratorState, Shard, eval_batches
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError, did_you_mean_split
 
@@ -26,27 +26,19 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def make_train_iterator(
-    data: TaskMixtureConfig,
-    *,
-    batch_size: int,
-    shard_id: int = 0,
-    num_shards: int = 1,
-    prefetch: int = 2,
-) -> BatchIterator:
+def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2) -> BatchIterator:
     """See `mtf.loaders.make_train_iterator`.
 
     Each process reads its own part of the rows of each dataset (or, of caches that have as many
     files, its own files).
     """
-    num_rows = len(shard_rows(batch_size, shard_id, num_shards))
     provider, fingerprint = _open(data)
     _check_split(provider, data.split)
 
     def start(num_skipped: int) -> Iterator[Mapping[str, np.ndarray]]:
         # A dataset that was iterated over once is shuffled otherwise the second time.
-        dataset = make_dataset(provider, data, shard_id=shard_id, num_shards=num_shards)
-        dataset = dataset.batch(num_rows, drop_remainder=True).skip(num_skipped)
+        dataset = make_dataset(provider, data, shard.shard_id, shard.num_shards)
+        dataset = dataset.batch(len(shard.rows), drop_remainder=True).skip(num_skipped)
         batches: Iterator[Mapping[str, np.ndarray]]
         batches = dataset.prefetch(prefetch).as_numpy_iterator()
         return batches
@@ -54,8 +46,8 @@ def make_train_iterator(
     place = {
         "settings": _settings(data),
         "data": fingerprint,
-        "batch_size": batch_size,
-        "num_shards": num_shards,
+        "batch_size": shard.batch_size,
+        "num_shards": shard.num_shards,
     }
     return _TrainIterator(start, place)
 
@@ -63,7 +55,6 @@ def make_train_iterator(
 def make_dataset(
     provider: seqio.Task | seqio.Mixture,
     data: TaskMixtureConfig,
-    *,
     shard_id: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
@@ -89,17 +80,14 @@ def make_dataset(
     )
 
 
-def make_evaluations(
-    data: TaskMixtureConfig, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
-) -> dict[str, Callable[[], Iterator[HostBatch]]]:
+def make_evaluations(data: TaskMixtureConfig, shard: Shard) -> Evaluations:
     """See `mtf.loaders.make_evaluations`: `eval_split` of the tasks that have it."""
-    rows = shard_rows(batch_size, shard_id, num_shards)
     if data.eval_split is None:
         return {}
     provider, _ = _open(data)
     if not _tasks_with(provider, data.eval_split):
         return {}
-    batches = functools.partial(_eval_batches, provider, data, batch_size, rows)
+    batches = functools.partial(_eval_batches, provider, data, shard)
     return {data.mixture_or_task_name: batches}
 
 
@@ -232,13 +220,13 @@ def _all_examples(
 
 
 def _eval_batches(
-    provider: seqio.Task | seqio.Mixture, data: TaskMixtureConfig, batch_size: int, rows: range
+    provider: seqio.Task | seqio.Mixture, data: TaskMixtureConfig, shard: Shard
 ) -> Iterator[HostBatch]:
     # A mixture of SeqIO's would end with the first of its tasks that does.
     assert data.eval_split is not None
     examples = _all_examples(provider, data, data.eval_split)
     lengths = data.task_feature_lengths
-    return eval_batches(examples, lengths, data.pack, batch_size=batch_size, rows=rows)
+    return eval_batches(examples, lengths, data.pack, shard)
 
 
 def _to_batch(batch: Mapping[str, np.ndarray]) -> HostBatch:
