@@ -452,6 +452,9 @@ def test_a_dataset_that_the_hub_does_not_have_is_named(monkeypatch: pytest.Monke
 
     hub._load.cache_clear()
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    # As where there is a network.
+    monkeypatch.setattr(hub, "import_datasets", lambda _: datasets)
+    monkeypatch.setattr(hub, "no_hub_hint", lambda: "")
     data = stream("a.jsonl", dataset="me/mine", data_files=None)
     with pytest.raises(UserError, match="me/mine was not found: Dataset 'me/mine' doesn't exist;"):
         provenance_and_open(data)
