@@ -24,7 +24,7 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mtf.cache.format import (
     INCOMPLETE,
@@ -47,11 +47,11 @@ from mtf.cache.writer import (
     write_shard_in_worker,
 )
 from mtf.errors import UserError, did_you_mean
+from mtf.sources.datasets import ENVIRONMENT_VARIABLE, MissingDatasetError
+from mtf.tasks.mixtures import Mixture
+from mtf.tasks.task import Task
 from mtf.text.vocabularies import SentencePieceVocabulary, Vocabulary
 from mtf.writing import LOCK_FILE
-
-if TYPE_CHECKING:
-    from mtf.sources.datasets import MissingDatasetError
 
 ROWS_PER_SHARD = 131_072
 _POLL_SECONDS = 0.5
@@ -105,7 +105,7 @@ class Plan:
       unsplit: names of tasks whose dataset has no validation split.
     """
 
-    mixture: Any
+    mixture: Mixture
     settings: CacheConfig
     infos: dict[str, TaskInfo] = field(default_factory=dict)
     works: list[ShardWork] = field(default_factory=list)
@@ -134,7 +134,7 @@ class CacheProgress:
     num_examples: int = 0
 
 
-def make_plan(mixture: Any, settings: CacheConfig) -> Plan:
+def make_plan(mixture: Mixture, settings: CacheConfig) -> Plan:
     """Finds out what there is to write; writes nothing.
 
     Raises:
@@ -274,7 +274,7 @@ def check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
             )
 
 
-def task_info(task: Any, settings: CacheConfig) -> TaskInfo:
+def task_info(task: Task, settings: CacheConfig) -> TaskInfo:
     """Returns the description of a task that is to be written."""
     objective = getattr(task, "objective", None)
     if objective is not None:
@@ -337,7 +337,7 @@ def is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
     return False
 
 
-def _wanted_splits(task: Any, settings: CacheConfig) -> dict[str, bool]:
+def _wanted_splits(task: Task, settings: CacheConfig) -> dict[str, bool]:
     """Returns which splits of a task are written, and whether the dataset must have each."""
     if settings.splits is not None:
         return dict.fromkeys(settings.splits, True)
@@ -347,14 +347,12 @@ def _wanted_splits(task: Any, settings: CacheConfig) -> dict[str, bool]:
 
 
 def _open_all(
-    tasks: Sequence[Any], settings: CacheConfig
+    tasks: Sequence[Task], settings: CacheConfig
 ) -> dict[Source, int | MissingDatasetError]:
     """Returns the rows of each split of each dataset, or what is missing.
 
     They are opened side by side: asking the hub for what it does not have takes its time.
     """
-    from mtf.sources.datasets import ENVIRONMENT_VARIABLE, MissingDatasetError
-
     root = settings.data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     sources: dict[Source, None] = {}
     for task in tasks:
@@ -380,7 +378,7 @@ def _in_mirror(folder: Path, split: str) -> bool:
 
 
 def _count_rows(
-    task: Any, opened: Mapping[Source, int | MissingDatasetError], settings: CacheConfig
+    task: Task, opened: Mapping[Source, int | MissingDatasetError], settings: CacheConfig
 ) -> tuple[dict[str, int], MissingDatasetError | None]:
     """Returns the rows of each split of a task that is to be written; or what is missing."""
     num_rows = {}
@@ -394,7 +392,7 @@ def _count_rows(
 
 
 def _works(
-    task: Any, info: TaskInfo, num_rows: dict[str, int], settings: CacheConfig
+    task: Task, info: TaskInfo, num_rows: dict[str, int], settings: CacheConfig
 ) -> list[ShardWork]:
     works = []
     for split, total in num_rows.items():

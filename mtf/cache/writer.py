@@ -27,6 +27,8 @@ from mtf.cache.format import (
     write_json,
 )
 from mtf.errors import UserError
+from mtf.sources.datasets import Rows, open_split
+from mtf.tasks.task import Task
 from mtf.text.vocabularies import Vocabulary
 from mtf.writing import write_failure
 
@@ -89,7 +91,7 @@ class ShardWork:
         and `stop` count them.
     """
 
-    task: Any
+    task: Task
     info: TaskInfo
     folder: Path
     split: str
@@ -191,18 +193,15 @@ def encoder(vocabulary: Vocabulary) -> Callable[[str], np.ndarray]:
 
 
 @functools.lru_cache(maxsize=256)
-def open_rows(dataset: str, subset: str | None, split: str, data_dir: str | None) -> Any:
+def open_rows(dataset: str, subset: str | None, split: str, data_dir: str | None) -> Rows:
     """Returns the rows of a split (`mtf.sources.datasets.open_split`), opened once a process."""
-    from mtf.sources.datasets import open_split
-
     return open_split(dataset, subset, split, data_dir=data_dir)
 
 
 def _rows(work: ShardWork) -> Iterator[Mapping[str, Any]]:
     task = work.task
     rows = open_rows(task.dataset, task.subset, task.source_split(work.split), work.data_dir)
-    found: Iterator[Mapping[str, Any]] = rows.rows(work.start, work.stop)
-    return found
+    return rows.rows(work.start, work.stop)
 
 
 # The counters of the process that started this one: rows and examples.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mtf import loaders
+from mtf.cache.mixture import CachedMixture
 from mtf.data.examples import Example
 from mtf.data.settings import AnyData, TaskMixtureConfig
 from mtf.decoding.settings import DecodingConfig
@@ -18,10 +18,11 @@ from mtf.evaluation import metrics
 from mtf.evaluation.settings import InferEvalConfig
 from mtf.inference.predictor import Predictor
 from mtf.models import t5
+from mtf.tasks.mixtures import mixture
+from mtf.tasks.prompted import PromptedTask
+from mtf.tasks.prompts.templates import load_templates
+from mtf.tasks.task import Task
 from mtf.text.vocabularies import Vocabulary
-
-if TYPE_CHECKING:
-    from mtf.tasks.task import Task
 
 HELD_OUT = "held_out"
 _DEFAULT_METRICS = ("accuracy",)
@@ -174,8 +175,6 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
 
 
 def _read_cached(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOut]:
-    from mtf.cache.mixture import CachedMixture
-
     tasks = {task.info.name: task for task in CachedMixture(data, data.split).tasks}
     found = []
     for name in _chosen(settings, [n for n, task in tasks.items() if task.info.kind == "generate"]):
@@ -233,16 +232,11 @@ def _held_out(
 
 def _task_with_classes(data: TaskMixtureConfig, name: str) -> Task | None:
     """The task if its templates say what its classes are, else None."""
-    from mtf.tasks.prompted import PromptedTask
-
     (task,) = _tasks(data, name)
     return task if isinstance(task, PromptedTask) and task.label_classes is not None else None
 
 
 def _tasks(data: TaskMixtureConfig, name: str) -> list[Task]:
-    from mtf.tasks.mixtures import mixture
-    from mtf.tasks.prompts.templates import load_templates
-
     templates = None if data.templates is None else load_templates(data.templates)
     return [task for task, _ in mixture(name, templates).tasks]
 

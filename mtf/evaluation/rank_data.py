@@ -8,17 +8,26 @@ import functools
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mtf.cache.format import TaskInfo
+from mtf.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError, did_you_mean, did_you_mean_split
 from mtf.evaluation.settings import RankFilesConfig
+from mtf.sources.datasets import MissingDatasetError, Rows, open_split
 from mtf.sources.files import find_files
 from mtf.sources.problems import Problems
+from mtf.tasks import t0
+from mtf.tasks.mixtures import mixture
+from mtf.tasks.prompted import task_name
+from mtf.tasks.prompts.templates import load_templates
+from mtf.tasks.t0 import ANLI_ROUNDS
+from mtf.tasks.task import Task
 from mtf.text.vocabularies import Vocabulary
 
 SCORE_EVAL = "_score_eval"
@@ -140,16 +149,12 @@ def _check_ranked(data: TaskMixtureConfig, kinds: Iterable[tuple[str, str]]) -> 
 
 def _short(task: str, dataset: str) -> str:
     """The prompt's part of a task's name."""
-    from mtf.tasks.prompted import task_name
-
     name, _, subset = dataset.partition("/")
     return task.removesuffix(SCORE_EVAL).removeprefix(task_name(name, subset or None, ""))
 
 
 def _dataset(task: str, key: str) -> str:
     """What results are summarised over: the dataset, or a round of ANLI, as T0 reports it."""
-    from mtf.tasks.t0 import ANLI_ROUNDS
-
     last = task.removesuffix(SCORE_EVAL).rpartition("_")[2]
     return f"{key} {last}" if key == "anli" and last in ANLI_ROUNDS else key
 
@@ -158,14 +163,10 @@ def _dataset(task: str, key: str) -> str:
 
 
 def _live_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
-    from mtf.sources.datasets import MissingDatasetError, Rows, open_split
-    from mtf.tasks.mixtures import mixture
-    from mtf.tasks.prompts.templates import load_templates
-
     split = _eval_split(data)
     name = data.mixture_or_task_name
     templates = None if data.templates is None else load_templates(data.templates)
-    tasks: list[Any] = [task for task, _ in mixture(name, templates).tasks]
+    tasks = [task for task, _ in mixture(name, templates).tasks]
     _check_ranked(data, ((task.name, task.kind) for task in tasks))
 
     def open_source(source: tuple[str, str | None, str]) -> Rows | MissingDatasetError:
@@ -194,7 +195,9 @@ def _live_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
     return tuple(made)
 
 
-def _load_live(task: Any, rows: Iterable[Any], split: str, data: TaskMixtureConfig) -> RankData:
+def _load_live(
+    task: Task, rows: Iterable[Mapping[str, Any]], split: str, data: TaskMixtureConfig
+) -> RankData:
     encode = _Encoder(data.vocabulary, task.inputs_add_eos, task.targets_add_eos)
     loaded = RankData()
     for index, row in enumerate(rows):
@@ -240,8 +243,6 @@ class _Encoder:
 
 
 def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
-    from mtf.cache.reader import TokenCache
-
     split, name = _eval_split(data), data.mixture_or_task_name
     assert data.cache_dir is not None
     cache = TokenCache(data.cache_dir, name)
@@ -264,15 +265,12 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
 
 def _absent_dataset(task: str) -> str:
     """The dataset of a T0 task of which there is nothing but the name."""
-    from mtf.tasks import t0
-    from mtf.tasks.prompted import task_name
-
     rows = t0.select({"BASE", "GPT", "SGLUE", "MT0"}, {"BASE", "BIAS_FAIRNESS"})
     found = [r.key for r in rows if task.startswith(task_name(r.name, r.subset, ""))]
     return max(found, key=len, default=task)
 
 
-def _load_cached(cache: Any, info: Any, split: str, vocabulary: Vocabulary) -> RankData:
+def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Vocabulary) -> RankData:
     if split not in info.splits:
         raise UserError(
             f"the cache {cache.path} has no split {split!r} of {info.name}; it has "

@@ -32,12 +32,16 @@ from mtf.inference.progress import progress_bar
 from mtf.jobs.results import InferResult
 from mtf.models.t5 import num_parameters
 from mtf.partitioning.mesh import PjitPartitioner
+from mtf.sources.datasets import open_split
 from mtf.sources.problems import Problems
+from mtf.tasks.mixtures import mixture, split_available
+from mtf.tasks.prompted import PromptedTask
+from mtf.tasks.prompts.templates import load_templates
+from mtf.tasks.task import Task
 from mtf.text.vocabularies import Vocabulary
 
 if TYPE_CHECKING:
     from mtf.jobs.infer import Infer
-    from mtf.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +146,6 @@ def _file_sources(job: Infer) -> list[_Source]:
 
 
 def _task_sources(job: Infer) -> list[_Source]:
-    from mtf.sources.datasets import open_split
-    from mtf.tasks.mixtures import mixture, split_available
-    from mtf.tasks.prompts.templates import load_templates
-
     assert job.mixture_or_task_name is not None
     templates = None if job.templates is None else load_templates(job.templates)
     available = split_available(
@@ -172,8 +172,6 @@ def _task_sources(job: Infer) -> list[_Source]:
 
 def _to_read(task: Task, mode: str) -> Task:
     """The task whose examples are run: of a ranked one all choices are scored, none is decoded."""
-    from mtf.tasks.prompted import PromptedTask
-
     if isinstance(task, PromptedTask) and task.kind == "rank" and mode != "score":
         return task.to_generate()
     return task

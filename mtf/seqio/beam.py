@@ -22,11 +22,13 @@ from mtf.cache.build import CacheConfig, Plan, cache_info, make_plan
 from mtf.cache.format import write_json
 from mtf.errors import UserError
 from mtf.seqio.cache_format import COMPLETED
+from mtf.tasks.mixtures import Mixture
+from mtf.tasks.task import Task
 
 PREFIX = "beam:"
 
 
-def run(mixture: Any, settings: CacheConfig, runner: str, options: Sequence[str]) -> int:
+def run(mixture: Mixture, settings: CacheConfig, runner: str, options: Sequence[str]) -> int:
     """Writes what is missing of a mixture's cache; returns the exit status.
 
     Tasks that are complete are kept, half-finished ones are written again.
@@ -148,7 +150,7 @@ def _add_tasks(beam: ModuleType, pipeline: Any, plan: Plan, names: set[str], out
         )
 
 
-def _registry_name(task: Any, settings: CacheConfig) -> str:
+def _registry_name(task: Task, settings: CacheConfig) -> str:
     # Another task of that name may be registered already, with another vocabulary, say.
     what = (task.fingerprint, settings.vocabulary.fingerprint(), settings.data_dir, settings.seed)
     return f"mtf_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}:{task.name}"

@@ -30,12 +30,14 @@ from mtf.cache.format import INCOMPLETE, TaskInfo
 from mtf.cache.writer import ShardWork, encoder
 from mtf.errors import UserError, did_you_mean
 from mtf.seqio.tfrecord import Feature, count_records, parse_example, read_records
+from mtf.tasks.mixtures import Mixture
+from mtf.tasks.task import Task
 
 # Examples whose ids are compared with those of their text.
 _NUM_COMPARED = 100
 
 
-def make_plan(mixture: Any, settings: CacheConfig, seqio_dir: Path) -> Plan:
+def make_plan(mixture: Mixture, settings: CacheConfig, seqio_dir: Path) -> Plan:
     """Finds out what there is to take over; writes nothing.
 
     Raises:
@@ -74,7 +76,7 @@ def make_plan(mixture: Any, settings: CacheConfig, seqio_dir: Path) -> Plan:
     return plan
 
 
-def _works(task: Any, info: TaskInfo, folder: Path, settings: CacheConfig) -> list[ShardWork]:
+def _works(task: Task, info: TaskInfo, folder: Path, settings: CacheConfig) -> list[ShardWork]:
     works = []
     wanted = settings.splits or (
         ("validation",) if task.kind == "rank" else ("train", "validation")

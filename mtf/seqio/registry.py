@@ -1,7 +1,7 @@
 """Our tasks and mixtures in SeqIO's registries, for T5X and for anything else that uses SeqIO.
 
-    from mtf.tasks import seqio_registry
-    seqio_registry.register("t0++_train")
+    from mtf.seqio import registry
+    registry.register("t0++_train")
 
 after which `mixture_or_task_name="t0++_train"` works in T5X and in `seqio.get_mixture_or_task`.
 Nothing is registered, and neither SeqIO nor TensorFlow is imported, before `register` is called.

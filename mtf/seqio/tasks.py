@@ -187,7 +187,7 @@ def build(
 ) -> Built:
     """Returns a mixture or a task by its name.
 
-    Arguments and errors are those of `seqio_registry.register`. Of a mixture that is only
+    Arguments and errors are those of `registry.register`. Of a mixture that is only
     evaluated, tasks whose data nobody need have are left out, with a message.
     """
     if not isinstance(templates, Templates) and templates is not None:
