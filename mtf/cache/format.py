@@ -24,12 +24,12 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from mtf.errors import UserError
+from mtf.tasks.task import TaskKind
 
 FORMAT_VERSION = 1
 INCOMPLETE = ".incomplete"
 SUFFIX = ".array_record"
 
-Kind = Literal["generate", "rank", "documents"]
 Array = np.ndarray
 TokenExample = Mapping[str, Array]
 
@@ -39,7 +39,7 @@ _MAX_EXACT_LENGTH = 2048
 _LENGTH_STEP = 256
 
 
-def feature_dtypes(kind: Kind, vocab_size: int) -> dict[str, str]:
+def feature_dtypes(kind: TaskKind, vocab_size: int) -> dict[str, str]:
     """Returns the features of a task's examples and their types, in the order of a record."""
     ids = "uint16" if vocab_size <= 1 << 16 else "int32"
     if kind == "documents":
@@ -215,7 +215,7 @@ class TaskInfo:
     """
 
     name: str
-    kind: Kind
+    kind: TaskKind
     fingerprint: str
     features: dict[str, str]
     inputs_add_eos: bool

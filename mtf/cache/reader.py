@@ -15,7 +15,6 @@ from typing import Any
 from mtf.cache.format import (
     INCOMPLETE,
     CacheInfo,
-    Kind,
     MixtureInfo,
     RecordCodec,
     ShardInfo,
@@ -27,6 +26,7 @@ from mtf.cache.format import (
     read_json,
 )
 from mtf.errors import UserError, did_you_mean
+from mtf.tasks.task import TaskKind
 
 # No read-ahead and no threads: records are read at random.
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
@@ -148,7 +148,7 @@ class SplitReader:
     def __init__(self, folder: Path, task: TaskInfo, split: SplitInfo, mixture: str):
         """`mixture` is what the split is wanted for, for messages."""
         self.num_examples = split.num_examples
-        self.kind: Kind = task.kind
+        self.kind: TaskKind = task.kind
         self._codec = RecordCodec(task.features)
         shards = [shard for shard in split.shards if shard.num_examples]
         self._shards = [_Shard(folder / shard.file, shard, mixture) for shard in shards]

@@ -15,10 +15,9 @@ import conversion
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.errors import UserError, did_you_mean
-from mtf.models.stacking import is_stacked, unstacked_names
+from mtf.models.stacking import Tree, is_stacked, unstacked_names
 
 AssignmentMap = tuple[tuple[str, str | None], ...]
-Tree = dict[str, Any]
 
 
 def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:

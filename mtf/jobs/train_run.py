@@ -19,6 +19,7 @@ from mtf.checkpoints import manager as checkpoint_manager
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.restore import checkpoint_paths
 from mtf.checkpoints.steps import owed_evaluations
+from mtf.data.row_streams import Evaluations
 from mtf.decoding.settings import DecodingConfig
 from mtf.environment import write_atomically, write_environment
 from mtf.errors import RunError, UserError, did_you_mean
@@ -279,7 +280,7 @@ def make_predictor(job: Train, partitioner: PjitPartitioner, params: t5.Params) 
 
 
 def check_monitored(
-    job: Train, evaluations: loop.Evaluations, evaluator: InferenceEvaluator | None
+    job: Train, evaluations: Evaluations, evaluator: InferenceEvaluator | None
 ) -> None:
     """Refuses to keep the best checkpoints by a metric that the run does not measure.
 

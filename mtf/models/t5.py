@@ -27,7 +27,7 @@ from mtf.partitioning.mesh import constrain
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
 Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
-State = TypeVar("State")
+LayerState = TypeVar("LayerState")
 
 LAYER_NORM_EPSILON = 1e-6
 MASKED = -1e10  # the logit of what must not be attended to
@@ -430,10 +430,10 @@ def decoder_layer(
     config: T5Config,
     params: Params,
     x: jax.Array,
-    self_attention: Callable[[Params, jax.Array], tuple[jax.Array, State]],
+    self_attention: Callable[[Params, jax.Array], tuple[jax.Array, LayerState]],
     cross_attention: Callable[[Params, jax.Array], jax.Array],
     drop: Dropout,
-) -> tuple[jax.Array, State]:
+) -> tuple[jax.Array, LayerState]:
     """(b, q, emb) → the same, and what `self_attention` keeps besides.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mtf.errors import UserError, did_you_mean, did_you_mean_split
 
-Kind = Literal["generate", "rank", "documents"]
+TaskKind = Literal["generate", "rank", "documents"]
 VocabularyName = Literal["t5", "mt5", "romanian"]
 
 SAME_SPLITS = {"train": "train", "validation": "validation", "test": "test"}
@@ -42,7 +42,7 @@ class Task(abc.ABC):
     name: str
     dataset: str
     subset: str | None
-    kind: Kind = "generate"
+    kind: TaskKind = "generate"
     splits: Mapping[str, str] = field(default_factory=lambda: dict(SAME_SPLITS), hash=False)
     train_size: int | None = None
     inputs_add_eos: bool = False

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from mtf.errors import UserError
 from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
-from mtf.tasks.task import Kind, Task, column
+from mtf.tasks.task import Task, TaskKind, column
 from mtf.text.normalization import Normalization, normalize
 
 _TRAIN_AND_VALIDATION = {"train": "train", "validation": "validation"}
@@ -39,7 +39,7 @@ class TextTask(Task):
     text_key: str = "text"
     normalization: Normalization = None
     streaming: bool = False
-    kind: Kind = "documents"
+    kind: TaskKind = "documents"
     splits: Mapping[str, str] = field(
         default_factory=lambda: dict(_TRAIN_AND_VALIDATION), hash=False
     )

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
 from mtf.checkpoints.steps import owed_evaluations, owing
-from mtf.data.row_streams import BatchIterator
+from mtf.data.row_streams import BatchIterator, Evaluations
 from mtf.signals import Interrupts
 from mtf.training.metrics import MetricsWriter, summarize, timing
 from mtf.training.progress import Progress, duration
@@ -31,7 +31,6 @@ from mtf.training.trainer import Trainer
 from mtf.training.watch import Watch
 
 # Name of an evaluation → its batches, anew at each call.
-Evaluations = Mapping[str, Callable[[], Iterable[Any]]]
 # "KIND/…/NAME" → a metric of one step, as checkpoints are told by.
 Measured = dict[str, float]
 

@@ -10,10 +10,9 @@ from typing import Any, Protocol
 import jax
 import optax
 
+from mtf.models.stacking import Tree
 from mtf.training import adafactor
 from mtf.training.settings import AdafactorConfig, AdamWConfig
-
-Tree = Any
 
 
 class Optimizer(Protocol):

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 
 from mtf.models import t5
 from mtf.models.settings import T5Config
-from mtf.models.stacking import stack_layers
+from mtf.models.stacking import Tree, stack_layers
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.optimizers import is_axes, make_optimizer, slot_axes
 from mtf.training.settings import AdafactorConfig, AdamWConfig
-
-Tree = Any
 
 
 @functools.partial(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import optax
 from mtf.checkpoints.restore import AssignmentMap, restore_tree
 from mtf.models import t5
 from mtf.models.settings import ModelConfig
+from mtf.models.t5 import Batch
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.training import settings
 from mtf.training.losses import LossSums, normalizing_factor_and_weights, weighted_cross_entropy
@@ -23,7 +23,6 @@ from mtf.training.optimizers import make_optimizer
 from mtf.training.schedules import learning_rate
 from mtf.training.train_state import TrainState, init_state, state_shapes, state_shardings
 
-Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
 
 
