@@ -192,7 +192,7 @@ def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
 
     stray = [text for text in options.recipe if "=" in text.partition("(")[0]]
     if stray:
-        raise UserError(f"{stray[0]} is no recipe. Write --set {stray[0]}")
+        raise UserError(f"{stray[0]} is not a recipe. Write --set {stray[0]}")
     if len(options.recipe) > 1:
         raise UserError(f"One recipe at a time, not {', '.join(options.recipe)}.")
     if options.from_dir is not None:
@@ -264,7 +264,7 @@ def _build(config: fdl.Config, name: str) -> Any:
     for method in ("run", "describe"):
         if not callable(getattr(job, method, None)):
             raise UserError(
-                f"{name} is the config of a {type(job).__name__}, which is no job: it has no "
+                f"{name} is the config of a {type(job).__name__}, which is not a job: it has no "
                 f"{method}(). A recipe returns the config of a job, such as mtf.jobs.Train."
             )
     return job

@@ -99,7 +99,10 @@ OVERRIDES: list[tuple[str, list[str]]] = [
     ("num_samples=-1", ["num_samples must not be negative, not -1"]),
     ("random_seed=18446744073709551617", ["random_seed must be in [0, 2**32)", "are 1."]),
     ("optimizer.learning_rate.base_learning_rate=-0.1", ["base_learning_rate", "not -0.1"]),
-    ("partitioner.logical_axis_rules=(('mlp','modle'),)", ["'modle' is no axis", "mean model?"]),
+    (
+        "partitioner.logical_axis_rules=(('mlp','modle'),)",
+        ["'modle' is not an axis", "mean model?"],
+    ),
     # No machine holds these.
     ("model.network.mlp_dim=1000000000", ["parameters 768,000", "gradients", "GiB"]),
     ("model.network.num_encoder_layers=1000000000", ["at most 10,000, not 1,000,000,000"]),

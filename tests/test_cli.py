@@ -83,7 +83,10 @@ def test_resume_with_another_config(run: Run, tmp_path: Path) -> None:
     [
         ((SMALL, "--set", "dropout_rate=0"), "Did you mean model.network.dropout_rate"),
         ((SMALL, "--set", "train_steps=1e6"), "Write 1000000."),
-        ((SMALL, "--set", "model.network.num_heads=5"), "model.network: emb_dim 64 is no multiple"),
+        (
+            (SMALL, "--set", "model.network.num_heads=5"),
+            "model.network: emb_dim 64 is not a multiple",
+        ),
         ((SMALL, "--set", "fail=user"), "the batch does not divide the mesh."),
         (("tests.config.example.smal",), "Did you mean tests.config.example.small?"),
         (("tests.config.exampel.small",), "There is no recipe tests.config.exampel.small."),
@@ -101,7 +104,7 @@ def test_resume_with_another_config(run: Run, tmp_path: Path) -> None:
         ((SMALL, SMALL), "One recipe at a time"),
         ((SMALL, "--set", "train_steps"), "Write PATH=VALUE"),
         ((SMALL, "--set", "model.z_loss"), "Write PATH=VALUE"),
-        (("tests.config.example.no_job",), "is no job"),
+        (("tests.config.example.no_job",), "is not a job"),
         ((SMALL, "--engine", "t5x"), "mtf's own trainer only"),
         ((SMALL, "--from", "x"), "leave out"),
         (("--from", "x"), "There is no run directory x"),
@@ -158,7 +161,7 @@ def test_all_kinds_of_mistakes_are_reported_at_once(run: Run) -> None:
     assert "3 mistakes" in err
     assert "Did you mean batch_size?" in err
     assert "Write 1000000." in err
-    assert "model.network: emb_dim 64 is no multiple of num_heads 5." in err
+    assert "model.network: emb_dim 64 is not a multiple of num_heads 5." in err
 
 
 def test_job_without_a_run_directory(run: Run, tmp_path: Path) -> None:

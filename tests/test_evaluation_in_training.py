@@ -261,7 +261,7 @@ def test_classes_are_the_answer_choices_of_the_task(
 MISTAKES = [
     (InferEvalConfig(metrics=("acuracy",)), "no metric 'acuracy'.*Did you mean accuracy"),
     (InferEvalConfig(metrics=("span_squad",)), "span_squad needs more of an example"),
-    (InferEvalConfig(tasks=("food_fruits",)), "food_fruits is no task.*Did you mean food_fruit"),
+    (InferEvalConfig(tasks=("food_fruits",)), "food_fruits is not a task.*Did you mean food_fruit"),
 ]
 
 
@@ -417,10 +417,13 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         {"checkpoint__save__metric_name_to_monitor": None},
         ["metric_mode is 'max', but metric_name_to_monitor is None"],
     ),
-    ({"trainer__eval_period": 20}, ["period 10 is no multiple of trainer.eval_period 20", "20."]),
+    (
+        {"trainer__eval_period": 20},
+        ["period 10 is not a multiple of trainer.eval_period 20", "20."],
+    ),
     ({"trainer__eval_period": 7}, ["Nearest: 7 or 14."]),
     ({"trainer__eval_period": None}, ["is not measured: trainer.eval_period is None"]),
-    ({"checkpoint__save__checkpoint_steps": "(5,)"}, ["checkpoint_steps 5 is no multiple"]),
+    ({"checkpoint__save__checkpoint_steps": "(5,)"}, ["checkpoint_steps 5 is not a multiple"]),
     (
         {
             "checkpoint__save__metric_name_to_monitor": "inference_eval/held_out/accuracy",

@@ -301,9 +301,7 @@ def choose_tasks(names: Sequence[str], only: Iterable[str] | None) -> set[str]:
     for pattern in only:
         found = fnmatch.filter(names, pattern)
         if not found:
-            raise UserError(
-                f"--only {pattern}: no task is called so.{did_you_mean(pattern, names)}"
-            )
+            raise UserError(f"--only {pattern}: no task matches.{did_you_mean(pattern, names)}")
         chosen.update(found)
     return chosen
 

@@ -99,7 +99,7 @@ class NewestAndBest:
         self._config = config
 
     def value(self, metrics: Mapping[str, float] | None) -> float | None:
-        """The monitored metric, larger being better; None: it was not measured, or is no number."""
+        """Returns the monitored metric, larger being better; None: not measured, or not finite."""
         config = self._config
         value = (metrics or {}).get(config.metric_name_to_monitor or "")
         if value is None or not math.isfinite(value):

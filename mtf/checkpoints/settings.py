@@ -116,7 +116,7 @@ class RestoreCheckpointConfig:
                 re.compile(pattern)
             except re.error as error:
                 raise UserError(
-                    f"assignment_map: {pattern!r} is no regular expression: {error}."
+                    f"assignment_map: {pattern!r} is not a regular expression: {error}."
                 ) from error
 
 

@@ -111,7 +111,7 @@ def keywords(arguments: str, what: str) -> dict[str, str]:
     """Splits `(a=1, b=@x.y(c=2))` into names and the texts of their values."""
     if not arguments:
         return {}
-    # `@` at the start of a value is no Python; a name in its place lets Python find the end.
+    # `@` at the start of a value is not Python; a name in its place lets Python find the end.
     text = "f" + arguments.replace("=@", f"={_AT}")
     try:
         call = ast.parse(text, mode="eval").body

@@ -21,7 +21,7 @@ def parse_path(text: str) -> Path:
     """Reads `a.b.0`, `a[0]` or `a['some.key']`.
 
     Raises:
-      UserError: where the text is no path.
+      UserError: where the text is not a path.
     """
     steps: list[Any] = []
     position = 0

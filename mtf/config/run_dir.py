@@ -43,7 +43,7 @@ def load_config(path: str | Path) -> fdl.Config:
     path = Path(path)
     file = path / CONFIG_FILE if path.is_dir() else path
     if not file.is_file():
-        what = f"{path} is no run directory: it has no {CONFIG_FILE}." if path.is_dir() else ""
+        what = f"{path} is not a run directory: it has no {CONFIG_FILE}." if path.is_dir() else ""
         raise UserError(what or f"There is no run directory {path}.")
     try:
         text = file.read_text(encoding="utf-8")

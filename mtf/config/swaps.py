@@ -41,7 +41,7 @@ def find(config: fdl.Config, text: str) -> Swap | None:
 
 
 def follow(config: Any, path: Path) -> Any:
-    """What is at the end of a path; a value that is no component where it leads nowhere."""
+    """What is at the end of a path; a value that is not a component where it leads nowhere."""
     for step in path:
         try:
             config = getattr(config, step) if isinstance(config, fdl.Buildable) else config[step]

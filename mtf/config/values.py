@@ -13,7 +13,7 @@ def parse(text: str, declared: Any) -> Any:
     """Reads a value of type `declared` from the command line.
 
     Raises:
-      Mismatch: where the text is no such value.
+      Mismatch: where the text is not such a value.
     """
     try:
         value = ast.literal_eval(text)

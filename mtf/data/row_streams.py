@@ -153,7 +153,7 @@ class SourceReader:
                 return example, cursor
             num_empty_units += 1
             if num_empty_units > self.source.num_units + 1:
-                raise UserError("data: there is not one token to train on")
+                raise UserError("data: there are no tokens to train on")
 
 
 class SourceRowStream:

@@ -192,7 +192,7 @@ class _Reader:
         """Returns the window that begins at `place`; tries again where the network fails.
 
         Raises:
-          UserError: the files cannot be read for minutes, or what they hold is no text.
+          UserError: the files cannot be read for minutes, or what they hold is not text.
         """
         for delay in RETRY_DELAYS:
             try:
@@ -290,7 +290,7 @@ class _Subset:
             if example is not None:
                 return example
             if self._place.epoch > first_epoch + 1:
-                raise UserError(f"data.dataset: {self._data.dataset} has not one token")
+                raise UserError(f"data.dataset: {self._data.dataset} has no tokens")
 
     def get_state(self) -> IteratorState:
         """Returns the place after the last example."""

@@ -200,7 +200,7 @@ def _chosen(settings: InferEvalConfig, names: Sequence[str]) -> Sequence[str]:
     for name in settings.tasks or ():
         if name not in names:
             raise UserError(
-                f"evaluator.tasks: {name} is no task of the data that has examples to be generated."
+                f"evaluator.tasks: {name} is not a task of the data whose targets are generated."
                 f"{did_you_mean(name, names)}"
             )
     return settings.tasks or names

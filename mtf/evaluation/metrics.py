@@ -40,7 +40,7 @@ class Metric:
     Attributes:
       function: (targets, predictions) → scores.
       scores: the names of the scores that it gives.
-      compares: texts; class indices, -1 where a text is no class; or texts or classes with
+      compares: texts; class indices, -1 where a text is not a class; or texts or classes with
         targets that have more than the right answer ("example").
     """
 
@@ -236,13 +236,13 @@ def multirc_exact_match(
 
 
 def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
-    """Pearson's correlation of numbers; a text that is no number counts as -1."""
+    """Pearson's correlation of numbers; a text that is not a number counts as -1."""
     stats = _library("pearson_corrcoef")
     return {"pearson_corrcoef": 100 * float(stats.pearsonr(*_numbers(targets, predictions))[0])}
 
 
 def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
-    """Spearman's correlation of numbers; a text that is no number counts as -1."""
+    """Spearman's correlation of numbers; a text that is not a number counts as -1."""
     stats = _library("spearman_corrcoef")
     return {"spearman_corrcoef": 100 * float(stats.spearmanr(*_numbers(targets, predictions))[0])}
 

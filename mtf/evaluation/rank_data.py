@@ -365,10 +365,10 @@ def _parse(line: bytes) -> tuple[str, list[str], int]:
     except json.JSONDecodeError as error:
         raise UserError(f"it is not JSON: {error.msg}, column {error.colno}") from error
     if any("\ud800" <= c <= "\udfff" for c in json.dumps(value, ensure_ascii=False)):
-        raise UserError("it has half of a surrogate pair, which is no character")
+        raise UserError("it has half of a surrogate pair, which is not a character")
     expected = 'expected {"inputs": text, "choices": [text, …], "label": number}'
     if not isinstance(value, dict):
-        raise UserError(f"it is no JSON object; {expected}")
+        raise UserError(f"it is not a JSON object; {expected}")
     missing = [name for name in ("inputs", "choices", "label") if name not in value]
     if missing:
         hint = did_you_mean(missing[0], value)
@@ -377,7 +377,7 @@ def _parse(line: bytes) -> tuple[str, list[str], int]:
     if not isinstance(inputs, str):
         raise UserError(f"inputs is {type(inputs).__name__}, not text; {expected}")
     if not isinstance(choices, list) or not all(isinstance(c, str) for c in choices):
-        raise UserError(f"choices is no list of texts; {expected}")
+        raise UserError(f"choices is not a list of texts; {expected}")
     if not choices:
         raise UserError("choices is empty; expected one or more")
     for place, choice in enumerate(choices):

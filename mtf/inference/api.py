@@ -320,7 +320,7 @@ def decoding_from(settings: dict[str, Any]) -> DecodingConfig:
     """The decoding of these settings.
 
     Raises:
-      UserError: a name that is no setting, with the nearest; or a value that is refused.
+      UserError: a name that is not a setting, with the nearest; or a value that is refused.
     """
     names = [field.name for field in dataclasses.fields(DecodingConfig)]
     for name in settings:

@@ -145,7 +145,7 @@ def _request(inputs: Any, targets: Any, place: str) -> Request:
             raise _LineError(f"{place}: {name!r} is empty; expected text")
         if value is not None and not _is_unicode(value):
             raise _LineError(
-                f"{place}: {name!r} has half of a surrogate pair, which is no character; "
+                f"{place}: {name!r} has half of a surrogate pair, which is not a character; "
                 "expected text"
             )
     return Request(inputs, targets, place)

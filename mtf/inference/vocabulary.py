@@ -84,7 +84,7 @@ def named_vocabulary(name: str, num_rows: int) -> Vocabulary:
         pieces, a model gets none.
 
     Raises:
-      UserError: there is no such file, or it is no SentencePiece model.
+      UserError: there is no such file, or it is not a SentencePiece model.
     """
     if name == "byt5":
         return ByteVocabulary()

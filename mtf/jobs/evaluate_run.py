@@ -154,7 +154,7 @@ def _check_output(output_dir: Path) -> None:
     there = next(p for p in (output_dir, *output_dir.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(
-            f"output_dir: {output_dir} cannot be made: {there} is no directory that can be written."
+            f"output_dir: {output_dir} cannot be made: {there} is not a writable directory."
         )
     if output_dir.exists() and any(output_dir.iterdir()):
         raise UserError(

@@ -114,7 +114,7 @@ class Train:
                 below = step // period * period
                 near = " or ".join(str(n) for n in (below, below + period) if n)
                 raise UserError(
-                    f"checkpoint.save.{field} {step} is no multiple of {setting} {period}, so "
+                    f"checkpoint.save.{field} {step} is not a multiple of {setting} {period}, so "
                     f"{name} would not be known of checkpoints. Nearest: {near}."
                 )
 

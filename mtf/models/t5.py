@@ -192,7 +192,7 @@ def init_params(config: T5Config, rng: jax.Array) -> Params:
 
 
 def num_parameters(config: T5Config) -> int:
-    """How many numbers the parameters are."""
+    """Returns the number of parameters."""
     leaves = jax.tree.leaves(parameters(config), is_leaf=_is_parameter)
     return sum(math.prod(p.shape) for p in leaves)
 

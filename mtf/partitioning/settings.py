@@ -81,13 +81,13 @@ class PartitionerConfig:
             rule = f"({name!r}, {wanted!r})"
             if name not in known:
                 problems.append(
-                    f"{rule}: {name!r} is no logical axis; expected one of {', '.join(known)}."
+                    f"{rule}: {name!r} is not a logical axis; expected one of {', '.join(known)}."
                     + did_you_mean(name, known)
                 )
             for axis in mesh_axes(wanted):
                 if axis not in MESH_AXES:
                     problems.append(
-                        f"{rule}: {axis!r} is no axis of the mesh; expected "
+                        f"{rule}: {axis!r} is not an axis of the mesh; expected "
                         f"{', '.join(MESH_AXES)} or None." + did_you_mean(axis, MESH_AXES)
                     )
             if len(set(mesh_axes(wanted))) < len(mesh_axes(wanted)):

@@ -45,7 +45,7 @@ def make_plan(mixture: Mixture, settings: CacheConfig, seqio_dir: Path) -> Plan:
     """
     check_cache_info(settings.cache_dir, cache_info(settings))
     if not seqio_dir.is_dir():
-        raise UserError(f"--from-seqio {seqio_dir} is no directory")
+        raise UserError(f"--from-seqio {seqio_dir} is not a directory")
     plan = Plan(mixture, settings)
     tasks = [task for task, _ in mixture.tasks]
     chosen = choose_tasks([task.name for task in tasks], settings.only)

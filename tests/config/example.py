@@ -25,7 +25,9 @@ class Network:
 
     def __post_init__(self) -> None:
         if self.emb_dim % self.num_heads:
-            raise UserError(f"emb_dim {self.emb_dim} is no multiple of num_heads {self.num_heads}.")
+            raise UserError(
+                f"emb_dim {self.emb_dim} is not a multiple of num_heads {self.num_heads}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

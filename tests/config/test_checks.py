@@ -48,7 +48,7 @@ def test_component_refusals_name_their_paths() -> None:
     with pytest.raises(UserError) as caught:
         config_lib.build(config)
     message = str(caught.value)
-    assert "model.network: emb_dim 64 is no multiple of num_heads 5." in message
+    assert "model.network: emb_dim 64 is not a multiple of num_heads 5." in message
     assert "optimizer: learning_rate must be positive, not -1.0." in message
     assert "Fiddle" not in message
     assert len(message.splitlines()) == 3
@@ -67,7 +67,7 @@ def test_wrong_values_are_reported_with_wrong_types_and_what_is_missing() -> Non
     assert lines[0] == "4 mistakes:"
     assert lines[1].startswith("  model.z_loss: expected float, got None.")
     assert "train_steps (int)" in lines[3]
-    assert lines[4] == "  model.network: emb_dim 64 is no multiple of num_heads 5."
+    assert lines[4] == "  model.network: emb_dim 64 is not a multiple of num_heads 5."
     assert lines[5] == "  optimizer: learning_rate must be positive, not -1.0."
     assert len(lines) == 6
 

@@ -43,7 +43,7 @@ def test_a_loss_factor_that_the_recipe_set_is_named_with_what_keeps_it(
             ["model.z_loss=0.5 (now 0.0001)", "dropout"],
         ),
         ("t5_1_1_base_c4", ["optimizer.global_norm_clip_threshold=1.0", ADAMW], ["clip_threshold"]),
-        # What only says that it was another builder is no loss.
+        # What only says that it was another builder is not a loss.
         ("quickstart", [ADAMW], []),
         ("t5_1_1_base_c4", ["optimizer.learning_rate=@mtf.builders.schedule.constant"], []),
         ("quickstart", ["model.network.emb_dim=16"], []),

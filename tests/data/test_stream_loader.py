@@ -431,7 +431,7 @@ def test_text_without_a_token_is_named(tmp_path: Path) -> None:
     (tmp_path / "blank.jsonl").write_text('{"text": " "}\n' * 40)
     vocabulary = SentencePieceVocabulary(str(tmp_path / "small.model"))
     data = stream(str(tmp_path / "blank.jsonl"), vocabulary=vocabulary)
-    with pytest.raises(UserError, match=r"data\.dataset: json has not one token"):
+    with pytest.raises(UserError, match=r"data\.dataset: json has no tokens"):
         next(make_train_iterator(data, batch_size=4))
 
 

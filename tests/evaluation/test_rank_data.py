@@ -74,11 +74,11 @@ def test_equal_choices_are_equally_right(tmp_path: Path) -> None:
         ({**GOOD, "label": True}, "2: label is True"),
         ({**GOOD, "choices": []}, "2: choices is empty; expected one or more"),
         ({**GOOD, "choices": ["yes", ""]}, "2: choice 1 is empty"),
-        ({**GOOD, "choices": "yes"}, "2: choices is no list"),
+        ({**GOOD, "choices": "yes"}, "2: choices is not a list"),
         ({**GOOD, "inputs": ""}, "2: the inputs are empty"),
         ({"inputs": "a", "choices": ["x"], "lable": 0}, "2: label is missing.*Did you mean lable"),
         ('{"inputs": "a\\ud800", "choices": ["x"], "label": 0}', "2: it has half of a surr"),
-        ("[1]", "2: it is no JSON object"),
+        ("[1]", "2: it is not a JSON object"),
         ("{", "2: it is not JSON"),
     ],
 )

@@ -97,7 +97,7 @@ def test_what_is_refused_writes_nothing(checkpoint: Path, file: Path, tmp_path: 
         job(None, file, out).run()
     with pytest.raises(UserError, match="There is no model at"):
         job(tmp_path / "none", file, out).run()
-    with pytest.raises(UserError, match=r"mine\.jsonl is no directory that can be written"):
+    with pytest.raises(UserError, match=r"mine\.jsonl is not a writable directory"):
         job(checkpoint, file, file / "out").run()
     data = RankFilesConfig(files=str(file), vocabulary=ByteVocabulary(extra_ids=300))
     with pytest.raises(UserError, match=r"559 ids.*384 rows"):

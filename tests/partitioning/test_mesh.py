@@ -93,9 +93,12 @@ def test_a_rule_that_does_not_divide_the_dimension_is_passed_over() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (("mlp", "modle"), r"\('mlp', 'modle'\): 'modle' is no axis of the mesh.*mean model\?"),
-        (("batch", ("data", "replica")), "'replica' is no axis of the mesh; expected data, fsdp"),
-        (("head", "model"), r"'head' is no logical axis; expected one of batch.*mean heads\?"),
+        (("mlp", "modle"), r"\('mlp', 'modle'\): 'modle' is not an axis of the mesh.*mean model\?"),
+        (
+            ("batch", ("data", "replica")),
+            "'replica' is not an axis of the mesh; expected data, fsdp",
+        ),
+        (("head", "model"), r"'head' is not a logical axis; expected one of batch.*mean heads\?"),
         (("batch", ("data", "data")), "an axis of the mesh twice"),
     ],
 )

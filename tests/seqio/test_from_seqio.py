@@ -107,7 +107,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"train.tfrecord-00001-of-00002: record 0 has a wrong"):
         take(tmp_path, root)
-    with pytest.raises(UserError, match="nowhere is no directory"):
+    with pytest.raises(UserError, match="nowhere is not a directory"):
         take(tmp_path, tmp_path / "nowhere")
 
 

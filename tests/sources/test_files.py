@@ -202,7 +202,7 @@ def test_empty_targets_are_counted_and_refused_unless_allowed(
     ]
     assert advice.startswith("Lines with empty targets: 2. Fill them in, ")
     assert "data.allow_empty_targets=True" in advice
-    # What has neither inputs nor targets is no pair.
+    # What has neither inputs nor targets is not a pair.
     (message,) = refused(path, allow_empty_targets=True)
     assert f"{path}:4: 'inputs' and 'targets'" in message
     lines[3] = ""

@@ -135,7 +135,7 @@ def test_a_missing_model_is_named_with_its_neighbour(tmp_path: Path) -> None:
         _ = SentencePieceVocabulary(str(tmp_path / "spice.model")).vocab_size
 
 
-@pytest.mark.parametrize("content", [b"", b"this is no model", b"\x00\x01\x02"])
+@pytest.mark.parametrize("content", [b"", b"this is not a model", b"\x00\x01\x02"])
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.model"
     path.write_bytes(content)

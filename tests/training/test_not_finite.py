@@ -42,7 +42,7 @@ def strictly(text: str) -> Any:
     """Reads JSON as the standard has it, without NaN and Infinity."""
 
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
 

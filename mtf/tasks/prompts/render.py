@@ -52,7 +52,7 @@ def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | N
       key: names the row: random choices are the same wherever the key is.
 
     Raises:
-      UserError: the template is no valid Jinja, or fails on this row.
+      UserError: the template is not valid Jinja, or fails on this row.
     """
     variables = {_variable(name): _protect(value) for name, value in row.items()}
     if "answer_choices" in variables:

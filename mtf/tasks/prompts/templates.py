@@ -250,7 +250,7 @@ def _loader() -> Any:
 
 def _template(entry: object, where: str) -> Template:
     if not isinstance(entry, _Tagged):
-        raise UserError(f"{where}: is no !Template")
+        raise UserError(f"{where}: is not a !Template")
     for field in ("name", "jinja"):
         if not isinstance(entry.get(field), str):
             raise UserError(f"{where}: its {field!r} is missing or no text")

@@ -124,7 +124,7 @@ def test_an_unknown_dataset_is_named_with_its_neighbours() -> None:
         ("!TemplateMetadata", "!Metadata", r"could not determine a constructor.*'!Metadata'"),
         ("id: 11-bb", "id: [", r"ours: fruit/templates\.yaml: is not a file of templates.*line"),
         ("templates:", "prompts:", "has no mapping 'templates' at its top"),
-        ("11-bb: !Template\n", "11-bb:\n", "11-bb: is no !Template"),
+        ("11-bb: !Template\n", "11-bb:\n", "11-bb: is not a !Template"),
         ("name: describe", "title: describe", "22-aa: its 'name' is missing or no text"),
         ("name: describe", "name: which is it", "two templates are called 'which is it'"),
         ("answer_choices: null", "answer_choices: [a, b]", "its 'answer_choices' are no text"),
