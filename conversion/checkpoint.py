@@ -24,7 +24,7 @@ _UNFINISHED = re.compile(r"(\.|-)(orbax-checkpoint-)?tmp(-|$)")
 
 
 def list_checkpoints(directory: str | Path) -> list[tuple[int, Path]]:
-    """The `checkpoint_{step}` directories in `directory`, or in its `checkpoints/`, by step.
+    """Returns the `checkpoint_{step}` folders of `directory`, or of its `checkpoints/`, by step.
 
     Directories that a writer has not renamed yet are not among them.
     """

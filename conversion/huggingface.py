@@ -170,7 +170,7 @@ _SPECIAL_IDS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 
 
 
 def config(export: Export) -> dict[str, Any]:
-    """The contents of config.json, for `transformers` 4 and 5."""
+    """Returns the contents of config.json, for `transformers` 4 and 5."""
     sizes = export.architecture
     return {
         "architectures": [export.class_name],
@@ -204,7 +204,7 @@ def config(export: Export) -> dict[str, Any]:
 
 
 def generation_config(export: Export) -> dict[str, Any]:
-    """The contents of generation_config.json."""
+    """Returns the contents of generation_config.json."""
     sizes = export.architecture
     if sizes.num_decoder_layers > sizes.num_encoder_layers:
         # `generate` of transformers 5 makes as many cache entries as the encoder has layers.

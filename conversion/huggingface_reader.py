@@ -48,7 +48,7 @@ _FIXED = {
 
 
 def is_huggingface(directory: Path) -> bool:
-    """Whether a directory has a Hugging Face model's weights, in any of their formats."""
+    """Returns whether a directory has a Hugging Face model's weights, in any of their formats."""
     patterns = ("*.safetensors", "pytorch_model*.bin*", "tf_model.h5", "flax_model.msgpack")
     return any(True for pattern in patterns for _ in directory.glob(pattern))
 
@@ -92,7 +92,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
-    """The sizes that config.json gives; whether the projection is tied is not known yet."""
+    """Returns the sizes that config.json gives; whether the projection is tied is not known yet."""
     where = directory / "config.json"
     model_type = config.get("model_type")
     if model_type not in ("t5", "mt5"):
@@ -140,7 +140,7 @@ def _is_scaled(config: dict[str, Any]) -> bool:
 
 
 def _stored(directory: Path) -> dict[str, Stored]:
-    """All tensors of the directory's safetensors files, by their names there."""
+    """Returns all tensors of the directory's safetensors files, by their names there."""
     if (directory / _INDEX).is_file():
         places = _read_json(directory / _INDEX).get("weight_map")
         if not isinstance(places, dict):
@@ -240,7 +240,7 @@ def _check(entries: list[mapping.Entry], sources: dict[str, Stored], directory: 
 
 
 def _tensor(entry: mapping.Entry, stored: Stored, factor: float | None) -> Tensor:
-    """A tensor under T5X's name, in T5X's layout."""
+    """Returns a tensor under T5X's name, in T5X's layout."""
 
     def read(index: Index) -> np.ndarray[Any, Any]:
         slices = () if index is ... else index

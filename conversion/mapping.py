@@ -140,7 +140,7 @@ def entries(architecture: Architecture) -> list[Entry]:
 
 
 def hf_name(t5x_name: str) -> str:
-    """The Hugging Face name of T5X's parameter.
+    """Returns the Hugging Face name of T5X's parameter.
 
     Raises:
       ConversionError: T5 has no such parameter.

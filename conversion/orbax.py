@@ -15,7 +15,7 @@ _ZARRAY = "/.zarray"
 
 
 def is_state(path: Path) -> bool:
-    """Whether `path` is what Orbax writes for one tree of arrays."""
+    """Returns whether `path` is what Orbax writes for one tree of arrays."""
     return (path / "manifest.ocdbt").is_file() or (path / "_METADATA").is_file()
 
 

@@ -47,7 +47,7 @@ class Stored:
 
 
 def read_header(path: Path) -> dict[str, Stored]:
-    """The tensors of a file by their names; reads none of them.
+    """Returns the tensors of a file by their names; reads none of them.
 
     Raises:
       IncompleteCheckpoint: the file is not there, or cut off.

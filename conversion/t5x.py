@@ -90,7 +90,7 @@ def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
 
 
 def _files_below(directory: Path) -> set[str]:
-    """The files, by their path from `directory` (chunks may lie in folders, as 0/1)."""
+    """Returns the files, by their path from `directory` (chunks may lie in folders, as 0/1)."""
     found: set[str] = set()
     for root, _, names in os.walk(directory):
         prefix = os.path.relpath(root, directory)

@@ -66,7 +66,7 @@ class Checkpoint:
     described: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def parameters(self) -> dict[str, Tensor]:
-        """The model's parameters, under their names without "target/"."""
+        """Returns the model's parameters, under their names without "target/"."""
         prefix = "target/"
         return {
             name.removeprefix(prefix): tensor
@@ -76,13 +76,13 @@ class Checkpoint:
 
 
 def dtype_from_name(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a zarr or numpy type name, bfloat16 included."""
+    """Returns the numpy dtype of a zarr or numpy type name, bfloat16 included."""
     # Older flax wrote bfloat16 under numpy's name for two bytes of anything.
     return np.dtype(ml_dtypes.bfloat16) if name in ("bfloat16", "V2") else np.dtype(name)
 
 
 def array_tensor(name: str, array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor that is in memory already."""
+    """Returns a tensor that is in memory already."""
     return Tensor(name, array.shape, array.dtype, lambda index: np.array(array[index]))
 
 
@@ -95,7 +95,7 @@ def zarr_tensor(
     *,
     all_chunks_stored: bool = True,
 ) -> Tensor:
-    """A tensor stored in zarr's version 2 format.
+    """Returns a tensor stored in zarr's version 2 format.
 
     Args:
       name: the tensor's name.

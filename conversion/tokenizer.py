@@ -99,7 +99,7 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = Tr
 
 
 def tokenizer_adds_eos(directory: Path) -> bool:
-    """Whether the tokenizer of a Hugging Face directory appends end of sequence to a text.
+    """Returns whether the tokenizer of a Hugging Face directory appends end of sequence to a text.
 
     As transformers 5 reads it: T5Tokenizer and ByT5Tokenizer always do, other classes where the
     post-processor of tokenizer.json does. True where there is no tokenizer.
@@ -118,7 +118,7 @@ def tokenizer_adds_eos(directory: Path) -> bool:
 
 
 def bytes_of(directory: Path) -> Bytes | None:
-    """The vocabulary of bytes that a Hugging Face directory has; None: it has another, or none.
+    """Returns the vocabulary of bytes of a Hugging Face directory; None: it has another, or none.
 
     ByT5's sentinels are its last ids, the 0th one last, where the directory's are so (ours are);
     else it has none, as in training, where they are 258 downward.
@@ -155,7 +155,7 @@ def _sentinels(extra_ids: int) -> list[str]:
 
 
 def _added(tokenizer: Tokenizer) -> dict[str, int]:
-    """The tokens that are matched as they stand, with their ids."""
+    """Returns the tokens that are matched as they stand, with their ids."""
     last = tokenizer.num_ids - 1
     special = {text: i for i, text in enumerate(_SPECIAL.values())}
     sentinels = {text: last - i for i, text in enumerate(_sentinels(tokenizer.extra_ids))}
@@ -179,7 +179,7 @@ def _config(class_name: str, extra_ids: int) -> dict[str, Any]:
 
 
 def _tokenizer_json(tokenizer: Tokenizer, add_eos: bool) -> dict[str, Any]:
-    """The tokenizer in the terms of Hugging Face's `tokenizers`."""
+    """Returns the tokenizer in the terms of Hugging Face's `tokenizers`."""
     added = _added(tokenizer)
     eos = [{"SpecialToken": {"id": "</s>", "type_id": 0}}] if add_eos else []
     first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
@@ -202,7 +202,7 @@ def _tokenizer_json(tokenizer: Tokenizer, add_eos: bool) -> dict[str, Any]:
 
 
 def _bytes(added: dict[str, int]) -> dict[str, Any]:
-    """What ByT5Tokenizer does: no character is a piece, so each falls back to its bytes."""
+    """Returns what ByT5Tokenizer does: no character is a piece, so each falls back to its bytes."""
     pieces = {_byte_piece(i): len(_SPECIAL) + i for i in range(_NUM_BYTES)}
     return {
         "normalizer": None,
@@ -224,7 +224,7 @@ def _byte_piece(value: int) -> str:
 
 
 def _sentence_pieces(tokenizer: SentencePieces) -> dict[str, Any]:
-    """What SentencePiece does."""
+    """Returns what SentencePiece does."""
     model = tokenizer.model
     # The special tokens go by T5's names, whatever the model calls them.
     pieces = [[text, 0.0] for text in _SPECIAL.values()]

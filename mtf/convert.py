@@ -208,7 +208,7 @@ def _known(checkpoint: Checkpoint, vocabulary: str | None, config: str | None) -
 
 
 def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) -> Tokenizer | None:
-    """The tokenizer to write: the one asked for, or the run's, or ByT5's for --model-type byt5."""
+    """Returns the tokenizer to write: the one asked for, else the run's, else ByT5's."""
     from conversion.sentencepiece_model import read_sentencepiece
     from conversion.tokenizer import Bytes, SentencePieces, default_extra_ids
     from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary

@@ -47,7 +47,7 @@ def install() -> None:
 
 
 def is_ours(file: str | Path | None) -> bool:
-    """Whether a file is a module of mtf's own `recipes` or `conversion`."""
+    """Returns whether a file is a module of mtf's own `recipes` or `conversion`."""
     return file is not None and Path(file).resolve().parent in map(_ours, PACKAGES)
 
 
@@ -97,7 +97,7 @@ def _ours(package: str) -> Path:
 
 
 def _roots(package: str) -> list[Path]:
-    """The folders in which yours may lie; none where mtf came without the package."""
+    """Returns the folders in which yours may lie; none where mtf came without the package."""
     if not _ours(package).is_dir():
         return []
     return [root for entry in sys.path if (root := Path(entry or ".").resolve()) != _ROOT]

@@ -220,7 +220,7 @@ def _leave(number: int) -> NoReturn:
 
 
 def farewell(number: int) -> str:
-    """What a command says when a signal ends it."""
+    """Returns what a command says when a signal ends it."""
     name = signal.Signals(number).name
     what = "Interrupted" if number == signal.SIGINT else f"Stopped by {name}"
     return f"{what}: {_hint}." if _hint else f"{what}."

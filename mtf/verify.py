@@ -129,7 +129,7 @@ def _text_batch(text_ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
-    """The checkpoint in our model, its numbers rounded as the export's are."""
+    """Returns the checkpoint in our model, its numbers rounded as the export's are."""
     config = network_config(
         export.architecture,
         relative_attention_max_distance=export.relative_attention_max_distance,
@@ -190,7 +190,7 @@ def _torch_logits(model: Any, encoder_tokens: np.ndarray, decoder_tokens: np.nda
 def _compare_tokenizers(
     export: huggingface.Export, directory: Path
 ) -> tuple[str | None, list[list[int]] | None]:
-    """The first difference, and the ids of the texts; None without a tokenizer."""
+    """Returns the first difference, and the ids of the texts; None without a tokenizer."""
     if export.tokenizer is None:
         return None, None
     from transformers import AutoTokenizer

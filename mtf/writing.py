@@ -30,7 +30,7 @@ _OTHERS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENAMETOOLON
 
 
 def write_failure(error: BaseException, directory: Path) -> str | None:
-    """The reason why something in a directory could not be written; None: that is not the error.
+    """Returns why something in a directory could not be written; None: the error is another.
 
     Args:
       error: with its causes; a library may have put the system's words into an error of its own.
@@ -65,7 +65,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def free_space(directory: Path) -> str:
-    """How much room there is, as in "3.2 of 1,024.0 GB free"."""
+    """Returns how much room there is, as in "3.2 of 1,024.0 GB free"."""
     usage = shutil.disk_usage(directory)
     unit, name = (1e9, "GB") if usage.total >= 1e9 else (1e6, "MB")
     return f"{usage.free / unit:,.1f} of {usage.total / unit:,.1f} {name} free"

@@ -156,7 +156,7 @@ def _has_field(config: fdl.Config, name: str) -> bool:
 
 
 def _start_step(config: fdl.Config) -> int:
-    """The step of the checkpoint that a run starts from, as the recipe or its name says; else 0."""
+    """Returns the step a run starts from, as the recipe or the checkpoint's name says; else 0."""
     restore: Any = config.checkpoint.restore
     if restore and restore.step is not None:
         return int(restore.step)

@@ -24,7 +24,7 @@ RELEASED_STEPS = {
 
 
 def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
-    """A checkpoint that Google released in T5X's layout, by name: `t5_1_1_lm100k_xxl`, `mt5_base`.
+    """Returns a released T5X checkpoint of Google's by name, such as `mt5_base`.
 
     Raises:
       UserError: there is none of that name.
@@ -40,7 +40,7 @@ def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
 
 
 def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
-    """What a recipe starts from: a released checkpoint, unless another's `path` is given.
+    """Returns what a recipe starts from: a released checkpoint, unless another's `path` is given.
 
     The run is refused if it turns out to be of another step than `start_step` says.
     """
@@ -51,7 +51,7 @@ def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointCon
 
 
 def start_step(name: str, path: str | None = None) -> int:
-    """The step of what `start(name, path)` starts from, from which a recipe counts its own.
+    """Returns the step of what `start(name, path)` starts from, from which a recipe counts its own.
 
     A Hugging Face directory has no step: 0. Otherwise the name `checkpoint_STEP` says it, or the
     latest such name in the directory. Where none does, it is taken to be a copy of the released

@@ -26,7 +26,7 @@ def mc4_subsets() -> dict[str, float]:
 
 
 def is_remote(data: fdl.Config) -> bool:
-    """Whether the data of a job come from the Hugging Face hub, and not from local files.
+    """Returns whether the data of a job come from the Hugging Face hub, and not from local files.
 
     A mixture is local where there is a cache of it, or a mirror of its datasets for SeqIO.
     """
@@ -41,6 +41,6 @@ def is_remote(data: fdl.Config) -> bool:
 
 
 def python_text(data: fdl.Config) -> fdl.Config[TextFilesConfig]:
-    """The text that Python carries in the place of `data`: same lengths, vocabulary, objective."""
+    """Returns the text that Python carries, with lengths, vocabulary and objective of `data`."""
     shared = {n: value for n, value in data.__arguments__.items() if n in _TEXT_FIELDS}
     return fdl.Config(TextFilesConfig, files=None, **shared)

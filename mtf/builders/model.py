@@ -113,7 +113,7 @@ def t5(
     dtype: Dtype = "bfloat16",
     scan_layers: bool = True,
 ) -> Model:
-    """A T5 1.1 of any size."""
+    """Returns a T5 1.1 of any size."""
     network = fdl.Config(
         T5Config,
         vocab_size=vocab_size,

@@ -8,7 +8,7 @@ from mtf.training.settings import ScheduleConfig
 
 
 def constant(learning_rate: float = 1e-3) -> fdl.Config[ScheduleConfig]:
-    """The same rate at every step; T5's choice for fine-tuning is 0.001."""
+    """Returns the same rate at every step; T5's choice for fine-tuning is 0.001."""
     return fdl.Config(ScheduleConfig, factors="constant", base_learning_rate=learning_rate)
 
 

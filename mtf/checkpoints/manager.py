@@ -38,7 +38,7 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def directory(model_dir: str | Path) -> Path:
-    """Where a run's checkpoints lie."""
+    """Returns where a run's checkpoints lie."""
     return Path(model_dir).resolve() / "checkpoints"
 
 
@@ -121,7 +121,7 @@ class NewestAndBest:
 
 
 def best(values: Mapping[int, float | None]) -> list[tuple[int, float]]:
-    """Steps with their values, the largest first; of equal ones the latest. Others are left out."""
+    """Returns the steps that have a value, the largest first; of equal ones the latest step."""
     known = [(step, value) for step, value in values.items() if value is not None]
     return sorted(known, key=lambda item: (item[1], item[0]), reverse=True)
 
@@ -154,16 +154,16 @@ class CheckpointManager:
         )
 
     def latest_step(self) -> int | None:
-        """The step of the last complete checkpoint."""
+        """Returns the step of the last complete checkpoint."""
         return self._manager.latest_step()
 
     def due(self, step: int) -> bool:
-        """Whether `step` is one at which to save."""
+        """Returns whether `step` is one at which to save."""
         period = self.config.period
         return (period is not None and step % period == 0) or step in self.config.checkpoint_steps
 
     def best(self) -> tuple[Path, float] | None:
-        """The best checkpoint and its monitored metric; None: none has it."""
+        """Returns the best checkpoint and its monitored metric; None: none has it."""
         values = {
             step: self._policy.value(self._manager.metrics(step))
             for step in self._manager.all_steps()
@@ -234,7 +234,7 @@ class CheckpointManager:
         self._manager.reload()
 
     def restore_data_state(self, step: int) -> dict[str, Any]:
-        """The states of all processes' data iterators, in one dict.
+        """Returns the states of all processes' data iterators, in one dict.
 
         Raises:
           UserError: the checkpoint has none.
@@ -269,7 +269,7 @@ class CheckpointManager:
 
 
 def _gather(data_state: dict[str, Any]) -> dict[str, Any]:
-    """The iterator states of all processes in one dict; keys are disjoint or equal."""
+    """Returns the iterator states of all processes in one dict; keys are disjoint or equal."""
     if jax.process_count() == 1:
         return data_state
     blob = np.frombuffer(json.dumps(data_state).encode(), np.uint8)

@@ -21,7 +21,7 @@ AssignmentMap = tuple[tuple[str, str | None], ...]
 
 
 def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
-    """The checkpoints that a restore configuration names: one, or all for mode "all".
+    """Returns the checkpoints that a restore configuration names: one, or all for mode "all".
 
     Raises:
       UserError: the path is not there, or holds no complete checkpoint.
@@ -59,7 +59,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _source(name: str, assignment_map: AssignmentMap) -> str | None:
-    """What a tensor of ours is called in the checkpoint; None: it is not read."""
+    """Returns what a tensor of ours is called in the checkpoint; None: it is not read."""
     for pattern, replacement in assignment_map:
         match = re.fullmatch(pattern, name)
         if match:
@@ -156,7 +156,7 @@ def restore_tree(
 
 
 def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
-    """The slices of a part of an array as numbers, which can be compared."""
+    """Returns the slices of a part of an array as numbers, which can be compared."""
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
 
 
@@ -168,7 +168,7 @@ def _plan(
     fallback_to_scratch: bool,
     problems: list[str],
 ) -> list[Any]:
-    """What a leaf is read from: a tensor for each layer of a stacked one, else one; None: not."""
+    """Returns what a leaf is read from: a tensor a layer if it is stacked; None: nothing."""
     own_shape = shape[1:] if is_stacked(name) else shape
     plan: list[Any] = []
     for own_name in unstacked_names(name, shape):

@@ -29,12 +29,12 @@ _OWED = "owed/"
 
 
 def owing(kinds: Iterable[str]) -> dict[str, float]:
-    """What a checkpoint is saved with in place of the metrics of these kinds of evaluation."""
+    """Returns what a checkpoint has in place of the metrics of evaluations that it owes."""
     return {f"{_OWED}{kind}": 1.0 for kind in kinds}
 
 
 def owed_evaluations(model_dir: str | Path, step: int) -> tuple[str, ...]:
-    """The kinds of evaluation that a run's checkpoint owes; none if there is no such one."""
+    """Returns the kinds of evaluation that a run's checkpoint owes."""
     measured = _measured(_metrics_file(model_dir, step))
     return tuple(name.removeprefix(_OWED) for name in measured if name.startswith(_OWED))
 

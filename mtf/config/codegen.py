@@ -165,7 +165,7 @@ def _same_import(a: Any, b: Any) -> bool:
 
 
 def _can_be_shared(value: Any) -> bool:
-    """Whether it matters that a value is used twice; of plain tuples Python itself decides."""
+    """Returns whether it matters that a value is used twice; for plain tuples Python decides."""
     return isinstance(value, fdl.Buildable | dict | list)
 
 

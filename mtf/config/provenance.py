@@ -65,7 +65,7 @@ def of_leaf(leaf: Leaf) -> str:
 
 
 def is_of_builder(node: fdl.Buildable, field: Any) -> bool:
-    """Whether a field was set where its component was made: in a builder's module, not later."""
+    """Returns whether a field was set where its component was made, in a builder's module."""
     made, was_set = _values_set(node, "__fn_or_cls__"), _values_set(node, field)
     if not made or not was_set:
         return True
@@ -77,7 +77,7 @@ def is_of_builder(node: fdl.Buildable, field: Any) -> bool:
 
 
 def is_default(leaf: Leaf) -> bool:
-    """Whether nobody set the value."""
+    """Returns whether nobody set the value."""
     return of_leaf(leaf) == "default"
 
 

@@ -120,7 +120,7 @@ def _os_errors_refused(run_dir: Path) -> Iterator[None]:
 
 
 def _holds_nothing(run_dir: Path) -> bool:
-    """Whether the directory is empty, but for what `write_run_dir` leaves if it is killed."""
+    """Returns whether the directory is empty but for what a killed `write_run_dir` leaves."""
     names = {file.name for file in run_dir.iterdir() if not file.match(".*.tmp")} - {LOCK_FILE}
     before_config = {"overrides.txt", ENVIRONMENT_FILE, "config.py", "config.txt"}
     return not names or ("overrides.txt" in names and names <= before_config)

@@ -20,7 +20,7 @@ def format_value(leaf: tree.Leaf) -> str:
 
 
 def _is_told(leaf: tree.Leaf) -> bool:
-    """Whether the leaf says something: a value, or a component where there is a choice."""
+    """Returns whether the leaf says something: a value, or a component where there is a choice."""
     return not leaf.is_component or (bool(leaf.path) and leaf.declared is not leaf.value)
 
 

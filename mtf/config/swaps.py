@@ -31,7 +31,7 @@ class Swap:
 
 
 def find(config: fdl.Config, text: str) -> Swap | None:
-    """The swap that `PATH=@builder(…)` is about to make, if it replaces a component."""
+    """Returns the swap that `PATH=@builder(…)` is about to make, if it replaces a component."""
     path_text, call = split_assignment(text)
     if not call.startswith("@"):
         return None
@@ -51,7 +51,7 @@ def follow(config: Any, path: Path) -> Any:
 
 
 def _set_later(swap: Swap, config: fdl.Config, leaf: tree.Leaf) -> bool:
-    """Whether an override after the swap has set the new component's field."""
+    """Returns whether an override after the swap has set the new component's field."""
     holder = follow(config, (*swap.path, *leaf.path[: leaf.field_depth - 1]))
     where = provenance.of_field(holder, leaf.field)
     return where not in ("default", provenance.of_field(holder, "__fn_or_cls__"))

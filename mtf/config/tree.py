@@ -50,7 +50,7 @@ def parameters(node: fdl.Buildable) -> dict[str, inspect.Parameter]:
 
 
 def takes_any_name(node: fdl.Buildable) -> bool:
-    """Whether the component takes `**kwargs`."""
+    """Returns whether the component takes `**kwargs`."""
     return bool(node.__signature_info__.has_var_keyword)
 
 

@@ -81,7 +81,7 @@ def _describe_one(declared: Any) -> str:
 
 
 def allows_word(declared: Any) -> bool:
-    """Whether a bare word can be meant: str, a Literal with strings, or anything."""
+    """Returns whether a bare word can be meant: str, a Literal with strings, or anything."""
     return any(
         member in (str, Any)
         or (
@@ -93,7 +93,7 @@ def allows_word(declared: Any) -> bool:
 
 
 def allows_sequence(declared: Any) -> bool:
-    """Whether a tuple or a list can be meant."""
+    """Returns whether a tuple or a list can be meant."""
     return any(_origin(member) in (tuple, list) for member in members(declared))
 
 
@@ -274,7 +274,7 @@ def _hint(value: Any, declared: Any) -> str:
 
 
 def is_component(declared: Any) -> bool:
-    """Whether values of this type are built from a config of their own."""
+    """Returns whether values of this type are built from a config of their own."""
     return isinstance(declared, type) and (
         dataclasses.is_dataclass(declared) or declared.__module__ not in ("builtins", "types")
     )

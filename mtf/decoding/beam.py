@@ -43,7 +43,7 @@ class BeamState(NamedTuple):
 def beam_search(
     config: T5Config, prepared: Prepared, decoding: DecodingConfig, eos_id: int, empty: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The best hypotheses of each example.
+    """Returns the best hypotheses of each example.
 
     Args:
       config: the network.

@@ -90,7 +90,7 @@ def _begin(
     seed: jax.Array | np.uint32,
     seeds: jax.Array | np.ndarray,
 ) -> tuple[Prepared, jax.Array, jax.Array]:
-    """What the steps need, a random key for each row, and which rows are padding."""
+    """Returns what the steps need, a random key for each row, and which rows are padding."""
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(seeds)
     empty = ~jnp.any(encoder_input_tokens > 0, axis=1)
     return prepare(network, params, encoder_input_tokens, max_length), keys, empty
@@ -105,7 +105,7 @@ def _decode(
     keys: jax.Array,
     empty: jax.Array,
 ) -> Generated:
-    """All steps, by the method's loop."""
+    """Returns all steps, by the method's loop."""
     if decoding.method != "beam":
         return Generated(*sample(network, prepared, decoding, eos_id, keys, empty))
     tokens, scores = beam_search(network, prepared, decoding, eos_id, empty)

@@ -92,7 +92,7 @@ def restrict(logits: jax.Array, decoding: DecodingConfig) -> jax.Array:
 
 
 def _nucleus(probs: jax.Array, top_p: float) -> jax.Array:
-    """The highest threshold at which the probabilities at or above it add up to `top_p`.
+    """Returns the highest threshold at which the probabilities at or above it add up to `top_p`.
 
     Found bit by bit, which is several times faster than sorting the vocabulary: floats that are
     not negative are ordered as their bits are.

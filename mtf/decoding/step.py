@@ -95,7 +95,7 @@ def prepare(
 
 
 def empty_caches(config: T5Config, rows: int, num_keys: int) -> list[KeyValueCache]:
-    """A cache for each layer, before the first step; see `Cache` for what rows and keys are."""
+    """Returns an empty cache for each layer; see `KeyValueCache` for what rows and keys are."""
     zeros = jnp.zeros((rows, num_keys, config.num_heads, config.head_dim), config.dtype)
     return [_laid_out(zeros, zeros) for _ in range(config.num_decoder_layers)]
 

@@ -84,7 +84,7 @@ class InferenceEvaluator:
     def evaluate(
         self, params: t5.Params, on_progress: Callable[[int], None] | None = None
     ) -> dict[str, dict[str, float]]:
-        """Task → score → value, with these parameters.
+        """Returns task → score → value, with these parameters.
 
         Args:
           params: of the network.
@@ -109,7 +109,7 @@ class InferenceEvaluator:
 def compare(
     held_out: HeldOut, targets: Sequence[str], predictions: Sequence[str]
 ) -> dict[str, float]:
-    """The scores of a task's predicted texts."""
+    """Returns the scores of a task's predicted texts."""
     classes = [[held_out.postprocess(text) for text in texts] for texts in (targets, predictions)]
     scores = {}
     for name, names in _score_names(held_out.metrics):
@@ -213,7 +213,7 @@ def _held_out(
     examples: Sequence[Example],
     own: tuple[str, ...],
 ) -> HeldOut:
-    """The examples of a task with the metrics that can be computed of them."""
+    """Returns the examples of a task with the metrics that can be computed of them."""
     names = settings.metrics or tuple(n for n in own if metrics.find(n).compares != "example")
     postprocess: Callable[[str], str | int] = str.strip
     if any(metrics.find(metric).compares == "class" for metric in names):
@@ -231,7 +231,7 @@ def _held_out(
 
 
 def _task_with_classes(data: TaskMixtureConfig, name: str) -> Task | None:
-    """The task if its templates say what its classes are, else None."""
+    """Returns the task if its templates say what its classes are, else None."""
     (task,) = _tasks(data, name)
     return task if isinstance(task, PromptedTask) and task.label_classes is not None else None
 

@@ -90,12 +90,12 @@ def find(name: str) -> Metric:
 
 
 def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
-    """How many predictions equal their targets."""
+    """Returns how many predictions equal their targets."""
     return {"accuracy": _percent_equal(targets, predictions)}
 
 
 def sequence_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> MetricValues:
-    """The same, under T5's name for whole sequences."""
+    """Returns the same, under T5's name for whole sequences."""
     return {"sequence_accuracy": _percent_equal(targets, predictions)}
 
 
@@ -189,7 +189,7 @@ def f1(targets: Sequence[int], predictions: Sequence[int]) -> MetricValues:
 
 
 def mean_3class_f1(targets: Sequence[int], predictions: Sequence[int]) -> MetricValues:
-    """The mean of the F1 of classes 0, 1 and 2."""
+    """Returns the mean of the F1 of classes 0, 1 and 2."""
     of_classes = [rank.f1(np.equal(targets, c), np.equal(predictions, c)) for c in range(3)]
     return {"mean_3class_f1": 100 * statistics.mean(of_classes)}
 
@@ -224,7 +224,7 @@ def multirc_f1_over_all_answers(targets: Sequence[Any], predictions: Sequence[in
 def multirc_exact_match(
     targets: Sequence[Mapping[str, Any]], predictions: Sequence[int]
 ) -> MetricValues:
-    """How many questions of MultiRC have all of their answers right.
+    """Returns how many questions of MultiRC have all of their answers right.
 
     Targets have `group`, the question, and `value`, a class.
     """
@@ -264,13 +264,13 @@ def edit_distance(targets: Sequence[str], predictions: Sequence[str]) -> MetricV
 
 
 def normalize_squad(text: str) -> str:
-    """What SQuAD's script compares: lower case, no punctuation, no articles, single spaces."""
+    """Returns what SQuAD's script compares: lower case without punctuation and articles."""
     kept = "".join(c for c in text.lower() if c not in string.punctuation)
     return " ".join(_ARTICLES.sub(" ", kept).split())
 
 
 def normalize_trivia_qa(text: str) -> str:
-    """What TriviaQA's script compares: as SQuAD's, but punctuation becomes a space."""
+    """Returns what TriviaQA's script compares: as SQuAD's, but punctuation becomes a space."""
     kept = "".join(" " if c in _TRIVIA_QA_PUNCTUATION else c for c in text.lower())
     return " ".join(_ARTICLES.sub(" ", kept).split())
 
@@ -342,7 +342,7 @@ def _best(
     normalize: Callable[[str], str],
     score: Callable[[str, str], float],
 ) -> list[float]:
-    """The best score of each prediction over its right answers."""
+    """Returns the best score of each prediction over its right answers."""
     found = []
     for target, prediction in zip(targets, predictions, strict=True):
         answers = [target] if isinstance(target, str) else target

@@ -56,7 +56,7 @@ class Ranked:
 
 
 def rank_metrics(examples: Sequence[Ranked]) -> dict[str, float]:
-    """The metrics of a task, in percent.
+    """Returns the metrics of a task, in percent.
 
     Returns:
       `accuracy`, `length_normalized_accuracy` and `majority` (how often the most frequent label is
@@ -103,7 +103,7 @@ def f1(targets: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def auc_roc(targets: np.ndarray, scores: np.ndarray) -> float:
-    """How often a positive's score is above a negative's, equal ones counted half.
+    """Returns how often a positive's score is above a negative's, equal ones counted half.
 
     NaN where there are no positives or no negatives.
     """

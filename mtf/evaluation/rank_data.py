@@ -94,7 +94,7 @@ class RankTask:
 def with_vocabulary(
     data: TaskMixtureConfig | RankFilesConfig, vocabulary: Vocabulary, inputs_add_eos: bool
 ) -> TaskMixtureConfig | RankFilesConfig:
-    """The data with the checkpoint's vocabulary, and with what files leave to the checkpoint."""
+    """Returns the data with what it leaves to the checkpoint: vocabulary, end of sequence."""
     if not isinstance(data, RankFilesConfig):
         return dataclasses.replace(data, vocabulary=vocabulary)
     if data.inputs_add_eos is not None:
@@ -103,7 +103,7 @@ def with_vocabulary(
 
 
 def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...]:
-    """The tasks of an evaluation, those without data among them.
+    """Returns the tasks of an evaluation, those without data among them.
 
     A mixture is read from the cache in `cache_dir` or, where that is None, its datasets are read
     from the mirror or the hub and go through the templates. Files need a vocabulary: see
@@ -148,13 +148,13 @@ def _check_ranked(data: TaskMixtureConfig, kinds: Iterable[tuple[str, str]]) -> 
 
 
 def _short(task: str, dataset: str) -> str:
-    """The prompt's part of a task's name."""
+    """Returns the prompt's part of a task's name."""
     name, _, subset = dataset.partition("/")
     return task.removesuffix(SCORE_EVAL).removeprefix(task_name(name, subset or None, ""))
 
 
 def _dataset(task: str, key: str) -> str:
-    """What results are summarised over: the dataset, or a round of ANLI, as T0 reports it."""
+    """Returns what results are summarised over: the dataset, or, as in T0, a round of ANLI."""
     last = task.removesuffix(SCORE_EVAL).rpartition("_")[2]
     return f"{key} {last}" if key == "anli" and last in ANLI_ROUNDS else key
 
@@ -264,7 +264,7 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
 
 
 def _absent_dataset(task: str) -> str:
-    """The dataset of a T0 task of which there is nothing but the name."""
+    """Returns the dataset of a T0 task of which there is nothing but the name."""
     rows = t0.select({"BASE", "GPT", "SGLUE", "MT0"}, {"BASE", "BIAS_FAIRNESS"})
     found = [r.key for r in rows if task.startswith(task_name(r.name, r.subset, ""))]
     return max(found, key=len, default=task)

@@ -102,7 +102,7 @@ class DatasetResult:
 
 
 def by_dataset(results: Sequence[TaskResult]) -> tuple[DatasetResult, ...]:
-    """The results grouped by dataset, in the order of their first tasks."""
+    """Returns the results grouped by dataset, in the order of their first tasks."""
     groups: dict[str, list[TaskResult]] = {}
     for result in results:
         groups.setdefault(result.dataset, []).append(result)
@@ -110,7 +110,7 @@ def by_dataset(results: Sequence[TaskResult]) -> tuple[DatasetResult, ...]:
 
 
 def overall(datasets: Sequence[DatasetResult]) -> dict[str, Any]:
-    """The mean over datasets of their mean accuracies, and over how many of all it is."""
+    """Returns the mean over datasets of their mean accuracies, and over how many of all it is."""
     means = [s["mean"] for d in datasets if (s := d.summary()) is not None]
     return {
         "mean_accuracy": float(np.mean(means)) if means else None,
@@ -171,7 +171,7 @@ def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
 
 
 def summary_table(results: Sequence[TaskResult]) -> list[list[str]]:
-    """A row for each dataset, with headings first."""
+    """Returns a row for each dataset, with headings first."""
     rows = [["dataset", "prompts", "mean", "median", "min–max", "IQR", "length-norm. mean"]]
     for d in by_dataset(results):
         summary, normalized = d.summary(), d.summary("length_normalized_accuracy")
@@ -194,7 +194,7 @@ def summary_table(results: Sequence[TaskResult]) -> list[list[str]]:
 
 
 def overall_line(results: Sequence[TaskResult]) -> str:
-    """The mean over datasets, and over how many of how many."""
+    """Returns the mean over datasets, and over how many of how many."""
     total = overall(by_dataset(results))
     if total["mean_accuracy"] is None:
         return "No prompt has a result that counts."
@@ -206,7 +206,7 @@ def overall_line(results: Sequence[TaskResult]) -> str:
 
 
 def notes(results: Sequence[TaskResult]) -> list[str]:
-    """What a reader of the numbers must know: what is missing, cut off, or on the edge."""
+    """Returns what a reader of the numbers must know: what is missing, cut off, or on the edge."""
     found: list[str] = []
     for d in by_dataset(results):
         absent: dict[str, int] = {}
@@ -236,7 +236,7 @@ def notes(results: Sequence[TaskResult]) -> list[str]:
 
 
 def as_markdown(results: Sequence[TaskResult], title: str) -> str:
-    """A page: summary, notes, and a table of the prompts of each dataset."""
+    """Returns a page: summary, notes, and a table of the prompts of each dataset."""
     parts = [f"# {title}\n", "Accuracies are percentages.\n", _markdown(summary_table(results))]
     parts.append(overall_line(results) + "\n")
     if found := notes(results):
@@ -266,7 +266,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_text(rows: Sequence[Sequence[str]]) -> str:
-    """A table for the terminal; all columns but the first are aligned to the right."""
+    """Returns a table for the terminal; all columns but the first are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

@@ -125,7 +125,7 @@ class LanguageModel:
         """Of several."""
 
     def generate(self, texts: str | Texts, **decoding: Any) -> str | list[str]:
-        """The best text for each input.
+        """Returns the best text for each input.
 
         Args:
           texts: one input, or several.
@@ -174,7 +174,7 @@ class LanguageModel:
         """Of several."""
 
     def score(self, inputs: str | Texts, targets: str | Texts) -> float | list[float]:
-        """The log-likelihood of each target given its input, summed over its tokens (nats).
+        """Returns the log-likelihood of each target given its input, summed over its tokens (nats).
 
         Raises:
           UserError: unlike numbers of them, or one that cannot be used; says which.
@@ -184,7 +184,7 @@ class LanguageModel:
         return scores[0] if isinstance(inputs, str) else scores
 
     def loss(self, inputs: str | Texts, targets: str | Texts) -> float:
-        """The mean negative log-likelihood of a target token, over all pairs (nats).
+        """Returns the mean negative log-likelihood of a target token, over all pairs (nats).
 
         Raises:
           UserError: as `score`, or there is no pair.
@@ -208,7 +208,7 @@ class LanguageModel:
     def rank(
         self, inputs: str | Texts, choices: Texts | Sequence[Texts]
     ) -> Ranking | list[Ranking]:
-        """Which of the choices is likeliest, as T0 is evaluated; an input is encoded once.
+        """Returns which of the choices is likeliest, as T0 is evaluated; an input is encoded once.
 
         Args:
           inputs: one input, or several.
@@ -307,7 +307,7 @@ class LanguageModel:
 def encode(
     vocabulary: Vocabulary, text: str, *, add_eos: bool, max_length: int
 ) -> tuple[list[int], bool]:
-    """The ids of a text as the network is fed them, and whether some were cut off.
+    """Returns the ids of a text as the network is fed them, and whether some were cut off.
 
     End of sequence stays at the end of what is cut off, as in training.
     """
@@ -317,7 +317,7 @@ def encode(
 
 
 def decoding_from(settings: dict[str, Any]) -> DecodingConfig:
-    """The decoding of these settings.
+    """Returns the decoding of these settings.
 
     Raises:
       UserError: a name that is not a setting, with the nearest; or a value that is refused.

@@ -160,7 +160,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def input_files(patterns: Sequence[str]) -> list[InputFile]:
-    """The files that paths or patterns name.
+    """Returns the files that paths or patterns name.
 
     Raises:
       UserError: nothing is there, or its suffix says nothing; or two have one name, and so would
@@ -342,7 +342,7 @@ class Results:
                 self._output_dir.rmdir()  # refused where there is anything in it
 
     def merged(self) -> Path:
-        """The file of all shards in order, written if they are all there; else this shard's own.
+        """Returns the file of all shards, written if they are all there; else this shard's own.
 
         Whoever finishes last writes it; two at once write the same.
 

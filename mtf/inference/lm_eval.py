@@ -130,7 +130,7 @@ class HarnessModel(LM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """The log-likelihood of whole texts, the decoder's alone.
+        """Returns the log-likelihood of whole texts, the decoder's alone.
 
         The encoder reads only end of sequence, or, where a text is longer than
         `max_targets_length`, some tokens before each further window. An encoder-decoder is not
@@ -158,7 +158,7 @@ class HarnessModel(LM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The text that follows each context, up to the first of its stop sequences."""
+        """Returns the text that follows each context, up to the first of its stop sequences."""
         texts: list[str] = [""] * len(requests)
         by_settings: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
@@ -213,7 +213,7 @@ class HarnessModel(LM):
         return results
 
     def _greedy(self, groups: Sequence[tuple[Ids, list[Ids]]]) -> list[Ids]:
-        """What greedy decoding makes of each context, as long as its longest target."""
+        """Returns what greedy decoding makes of each context, as long as its longest target."""
         longest = max((len(target) for _, targets in groups for target in targets), default=1)
         decoding = DecodingConfig(max_length=1 << (longest - 1).bit_length())
         eos = self._vocabulary.eos_id
@@ -221,7 +221,7 @@ class HarnessModel(LM):
         return [[*best.ids, eos] for best, *_ in found]
 
     def _decoding(self, settings: dict[str, Any]) -> tuple[DecodingConfig, list[str]]:
-        """The decoding and the stop sequences that a task asks for."""
+        """Returns the decoding and the stop sequences that a task asks for."""
         until = settings.pop("until", None) or []
         names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
         lengths = [settings.pop(name, None) for name in names]

@@ -168,7 +168,7 @@ def load_model(
 
 
 def network_config(architecture: conversion.Architecture, **settings: Any) -> T5Config:
-    """The network of a checkpoint's sizes; `settings` are further fields of `T5Config`."""
+    """Returns the network of a checkpoint's sizes; `settings` are further fields of `T5Config`."""
     return T5Config(**{**dataclasses.asdict(architecture), **settings})
 
 
@@ -191,7 +191,7 @@ def _existing(path: str | Path) -> Path:
 def _read(
     checkpoint: conversion.Checkpoint, network: T5Config, partitioner: PjitPartitioner
 ) -> t5.Params:
-    """The parameters on the devices; each process reads its own slices only."""
+    """Returns the parameters on the devices; each process reads its own slices only."""
     stacked = network.scan_layers
     shapes = t5.param_shapes(network, stacked=stacked)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(network.dtype)), shapes)

@@ -403,7 +403,7 @@ class Predictor:
         return tokens
 
     def _global(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """The batch split over the mesh; every process has all of it and places its part."""
+        """Returns the batch split over the mesh; every process places its part."""
         sharding = self.partitioner.batch
 
         def place(x: np.ndarray) -> jax.Array:
@@ -428,7 +428,7 @@ class Predictor:
 def token_log_likelihoods(
     network: T5Config, params: t5.Params, batch: t5.Batch, *, chunk: int
 ) -> jax.Array:
-    """The log-likelihood of every target token; rows hold several inputs, and targets of each.
+    """Returns the log-likelihood of every target token of packed rows.
 
     Args:
       network: the architecture.

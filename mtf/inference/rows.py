@@ -122,13 +122,13 @@ def pack(
 
 
 def rounded_length(length: int, least: int = 16) -> int:
-    """A length with padding: four steps from one power of two to the next, `least` at least."""
+    """Returns a length with padding: in four steps from one power of two to the next."""
     step = max(least, power_of_two(length) // 8)
     return -(-length // step) * step
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is not less than `n`."""
+    """Returns the smallest power of two that is not less than `n`."""
     return 1 << (n - 1).bit_length()
 
 
@@ -149,7 +149,7 @@ def _targets_lengths(inputs_length: int, inputs: np.ndarray, targets: np.ndarray
 
 
 def _half_step(length: int) -> int:
-    """The next power of two, or three quarters of it."""
+    """Returns the next power of two, or three quarters of it."""
     power = power_of_two(length)
     return 3 * power // 4 if length <= 3 * power // 4 else power
 
@@ -162,7 +162,7 @@ def _roughness(length: int) -> int:
 def _first_fit(
     inputs: np.ndarray, targets: np.ndarray, inputs_length: int, targets_length: int
 ) -> list[list[int]]:
-    """The places of the items of each row: large ones first, each in the first row with room."""
+    """Returns the places of each row's items: large ones first, each in the first row with room."""
     order = np.argsort(-(inputs / inputs_length + targets / targets_length), kind="stable")
     inputs_left = np.full(len(order), inputs_length)
     targets_left = np.full(len(order), targets_length)
@@ -180,7 +180,7 @@ def _first_fit(
 
 
 def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
-    """The number of batches, and of rows in each: at most `max_rows`, and few different ones."""
+    """Returns the numbers of batches and of rows in each: at most `max_rows`, of few sizes."""
     num_batches = -(-num_rows // max_rows)
     if num_batches > 3:
         return num_batches, max_rows

@@ -124,7 +124,7 @@ def assumed(network: Any, add_eos: bool) -> str:
 
 
 def inputs_add_eos(data: DataConfig) -> bool:
-    """Whether a model that is trained on this data sees inputs that end with end of sequence.
+    """Returns whether a model trained on this data sees inputs that end with end of sequence.
 
     T5's do, also where nothing is said. Prompted tasks' do not (T0 was trained so).
     """

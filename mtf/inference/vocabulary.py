@@ -32,7 +32,7 @@ def checkpoint_vocabulary(
     num_rows: int,
     default: Vocabulary | None = None,
 ) -> Vocabulary:
-    """The vocabulary asked for, or the checkpoint's own, or the one that its size tells.
+    """Returns the vocabulary asked for, or the checkpoint's own, or the one that its size tells.
 
     Args:
       checkpoint: opened.
@@ -76,7 +76,7 @@ def checkpoint_vocabulary(
 
 
 def named_vocabulary(name: str, num_rows: int) -> Vocabulary:
-    """The vocabulary of a released model by its name, or of a SentencePiece model file.
+    """Returns the vocabulary of a released model by its name, or of a SentencePiece model file.
 
     Args:
       name: "t5" or "mt5" (downloaded at first use), "byt5", or the path of a file.
@@ -103,7 +103,7 @@ def named_vocabulary(name: str, num_rows: int) -> Vocabulary:
 
 
 def huggingface_vocabulary(directory: Path, num_rows: int) -> Vocabulary:
-    """The vocabulary of a Hugging Face directory: its `spiece.model`, or ByT5's bytes.
+    """Returns the vocabulary of a Hugging Face directory: its `spiece.model`, or ByT5's bytes.
 
     Raises:
       UserError: it has neither; says what to do.

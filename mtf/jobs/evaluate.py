@@ -62,7 +62,7 @@ class Evaluate:
         return run(job)
 
     def describe(self) -> str:
-        """What would be evaluated: tasks with and without data, and the model's size.
+        """Returns what would be evaluated: tasks with and without data, and the model's size.
 
         Raises:
           UserError: the input cannot be used.

@@ -111,7 +111,7 @@ class Infer:
         return run(job)
 
     def describe(self) -> str:
-        """What would be run on what; reads all of the input, and no parameter.
+        """Returns what would be run on what; reads all of the input, and no parameter.
 
         Raises:
           UserError: as `run`.

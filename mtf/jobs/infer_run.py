@@ -171,7 +171,7 @@ def _task_sources(job: Infer) -> list[_Source]:
 
 
 def _to_read(task: Task, mode: str) -> Task:
-    """The task whose examples are run: of a ranked one all choices are scored, none is decoded."""
+    """Returns the task whose examples are run; of a ranked one, choices are scored, not decoded."""
     if isinstance(task, PromptedTask) and task.kind == "rank" and mode != "score":
         return task.to_generate()
     return task
@@ -194,7 +194,7 @@ def _output_dir(job: Infer, checkpoint: Path) -> Path:
 
 
 def _results(job: Infer, source: _Source, loaded: Loaded, output_dir: Path) -> Results:
-    """The results of a source, with what decides them."""
+    """Returns the results of a source, with what decides them."""
     described = {
         "examples": source.summary.num_examples,
         "fingerprint": source.summary.fingerprint,
@@ -282,7 +282,7 @@ def _run_part(
     predictor: Predictor,
     advance: Callable[[int], None],
 ) -> tuple[list[dict[str, Any]], int]:
-    """The lines of some examples, and how many of those were cut off.
+    """Returns the lines of some examples, and how many of those were cut off.
 
     Args:
       job: what is run.

@@ -145,7 +145,7 @@ class Train:
             return run(job)
 
     def is_finished(self) -> bool:
-        """Whether the run directory has a checkpoint of the last step, or of a later one.
+        """Returns whether the run directory has a checkpoint of the last step, or of a later one.
 
         One that owes an evaluation, as a signal came before it, is not the end.
         """
@@ -167,7 +167,7 @@ class Train:
         return train_result(Path(self.model_dir), step)
 
     def describe(self) -> str:
-        """What the run would be: parameters, mesh, tokens a step, bytes. Allocates none of it.
+        """Returns what the run would be: parameters, mesh, tokens a step, bytes. Allocates nothing.
 
         Raises:
           UserError: a value has the wrong type, or the devices at hand do not suit the mesh or

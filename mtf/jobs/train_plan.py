@@ -70,12 +70,12 @@ def describe(job: Train) -> str:
 
 
 def make_trainer(job: Train, partitioner: PjitPartitioner) -> Trainer:
-    """The job's trainer on a mesh."""
+    """Returns the job's trainer on a mesh."""
     return Trainer(job.model, job.optimizer, partitioner, job.trainer, job.random_seed)
 
 
 def least_bytes(job: Train, trainer: Trainer) -> dict[str, int]:
-    """Bytes that each device needs at least in a training step, whatever the compiler does.
+    """Returns bytes that each device needs at least in a training step, whatever the compiler does.
 
     Of the activations only the layers' inputs are counted, which the backward pass needs even
     where all else is computed again.

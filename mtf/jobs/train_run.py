@@ -195,7 +195,7 @@ def check_vocabulary(job: Train) -> None:
 
 
 def starting_state(job: Train, trainer: Trainer, run_dir: Path) -> TrainState:
-    """The state to begin with: the run's own latest checkpoint, else the configured one, else new.
+    """Returns the state to begin with: of the run's latest checkpoint, else as configured.
 
     Raises:
       UserError: the checkpoint does not fit the model, with the tensors and both shapes; or holds
@@ -236,7 +236,7 @@ def _check_finite(state: TrainState, path: Path, advice: str) -> None:
 
 
 def latest_checkpoint(run_dir: Path) -> Path | None:
-    """The last complete checkpoint of a run directory, if there is one."""
+    """Returns the last complete checkpoint of a run directory, if there is one."""
     import conversion
 
     directory = checkpoint_manager.directory(run_dir)
@@ -245,7 +245,7 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
 
 
 def make_evaluator(job: Train, partitioner: PjitPartitioner) -> InferenceEvaluator | None:
-    """What decodes held-out inputs during training, where that is asked for.
+    """Returns what decodes held-out inputs during training, where that is asked for.
 
     Raises:
       UserError: its settings do not suit the data.
@@ -263,12 +263,12 @@ def make_evaluator(job: Train, partitioner: PjitPartitioner) -> InferenceEvaluat
 
 
 def _max_length(job: Train) -> int:
-    """How far is decoded: as long as the targets of training."""
+    """Returns how far is decoded: as long as the targets of training."""
     return job.data.task_feature_lengths["targets"]
 
 
 def make_predictor(job: Train, partitioner: PjitPartitioner, params: t5.Params) -> Predictor:
-    """The job's network with some parameters, ready to decode."""
+    """Returns the job's network with some parameters, ready to decode."""
     return Predictor(
         job.model,
         params,

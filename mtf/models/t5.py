@@ -86,12 +86,12 @@ def mlp_parameters(config: T5Config) -> Params:
 
 
 def layer_norm_parameters(config: T5Config) -> Params:
-    """The scale of a root-mean-square norm; T5 has no bias anywhere."""
+    """Returns the scale of a root-mean-square norm; T5 has no bias anywhere."""
     return {"scale": Parameter((config.emb_dim,), ("embed",), jax.nn.initializers.ones)}
 
 
 def relpos_bias_parameters(config: T5Config) -> Params:
-    """The relative position bias that all layers of a stack share."""
+    """Returns the relative position bias that all layers of a stack share."""
     shape = (config.num_heads, config.relative_attention_num_buckets)
     init = _variance_scaling(1.0, "fan_avg", "uniform")
     return {"rel_embedding": Parameter(shape, ("heads", "relpos_buckets"), init)}
@@ -120,7 +120,7 @@ def decoder_layer_parameters(config: T5Config) -> Params:
 
 
 def parameters(config: T5Config) -> Params:
-    """All parameters of the network as `Parameter`s, unrolled, under T5X's names."""
+    """Returns all parameters of the network as `Parameter`s, unrolled, under T5X's names."""
     vocab, emb = config.vocab_size, config.emb_dim
     encoder = {
         f"layers_{i}": encoder_layer_parameters(config) for i in range(config.num_encoder_layers)
@@ -168,7 +168,7 @@ def param_shapes(config: T5Config, *, stacked: bool = False) -> Params:
 
 
 def param_axes(config: T5Config, *, stacked: bool = False) -> Params:
-    """The logical axes of the parameters: a tuple of names for each."""
+    """Returns the logical axes of the parameters: a tuple of names for each."""
     axes = jax.tree.map(lambda p: p.axes, parameters(config), is_leaf=_is_parameter)
     if not stacked:
         return axes
@@ -254,7 +254,7 @@ class Dropout(NamedTuple):
     rng: jax.Array | None
 
     def at(self, place: int | jax.Array) -> Dropout:
-        """The dropout of one layer, or of one place in it."""
+        """Returns the dropout of one layer, or of one place in it."""
         return self if self.rng is None else Dropout(self.rate, jax.random.fold_in(self.rng, place))
 
     def __call__(self, x: jax.Array, place: int, shared_axis: int | None = -2) -> jax.Array:
@@ -275,7 +275,7 @@ class Dropout(NamedTuple):
 def relative_position_bucket(
     relative_position: jax.Array, *, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> jax.Array:
-    """The bucket of each key position minus query position.
+    """Returns the bucket of each key position minus query position.
 
     Half of the buckets are exact distances, the other half grow logarithmically up to
     `max_distance`. Bidirectional attention splits them between keys before and after the query.
@@ -401,7 +401,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax.Array:
-    """The feed-forward block: the activated projections multiplied, then projected back."""
+    """Applies the feed-forward block: the activated projections multiplied, then projected back."""
     hidden: jax.Array | None = None
     for i, name in enumerate(config.mlp_activations):
         kernel = params["wi" if len(config.mlp_activations) == 1 else f"wi_{i}"]["kernel"]
@@ -502,7 +502,7 @@ def encode(
     segment_ids: jax.Array | None = None,
     dropout_rng: jax.Array | None = None,
 ) -> jax.Array:
-    """The encoder.
+    """Runs the encoder.
 
     Args:
       config: the network.
@@ -540,7 +540,7 @@ def decode(
     *,
     cross_segment_ids: jax.Array | None = None,
 ) -> jax.Array:
-    """The decoder over whole targets, up to what the output projection takes.
+    """Runs the decoder over whole targets, up to what the output projection takes.
 
     Args:
       config: the network.
@@ -584,7 +584,7 @@ def decode(
 
 
 def output_kernel(config: T5Config, params: Params) -> jax.Array:
-    """The (emb, vocab) float32 matrix that turns the decoder's output into logits."""
+    """Returns the (emb, vocab) float32 matrix that turns the decoder's output into logits."""
     if config.logits_via_embedding:
         return params["token_embedder"]["embedding"].T * config.emb_dim**-0.5
     return params["decoder"]["logits_dense"]["kernel"]
@@ -630,7 +630,7 @@ def decoder_output(
 def apply(
     config: T5Config, params: Params, batch: Batch, *, dropout_rng: jax.Array | None = None
 ) -> jax.Array:
-    """The network: float32 logits (b, target length, vocab) of a batch.
+    """Runs the network: float32 logits (b, target length, vocab) of a batch.
 
     Args:
       config: the network.

@@ -18,7 +18,7 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 
 def num_bytes(shapes: Any, shardings: Any = None) -> int:
-    """Bytes of a tree of arrays, or of one device's part of it."""
+    """Returns bytes of a tree of arrays, or of one device's part of it."""
     leaves = jax.tree.leaves(shapes)
     sizes = [leaf.shape for leaf in leaves]
     if shardings is not None:
@@ -31,7 +31,7 @@ def num_bytes(shapes: Any, shardings: Any = None) -> int:
 
 
 def gib(count: int) -> str:
-    """Bytes in GiB."""
+    """Returns bytes in GiB."""
     return f"{count / 2**30:,.2f} GiB"
 
 

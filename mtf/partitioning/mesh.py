@@ -26,7 +26,7 @@ from mtf.partitioning.settings import (
 
 
 def make_mesh(partitioner: PartitionerConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh (data, fsdp, model) of all devices, or of those given.
+    """Returns the mesh (data, fsdp, model) of all devices, or of those given.
 
     Raises:
       UserError: the number of devices is not divisible as asked.
@@ -61,7 +61,7 @@ def _blocks(devices: Sequence[Any], submesh: tuple[int, int, int, int]) -> np.nd
 def partition_spec(
     axes: Sequence[str | None], shape: Sequence[int], mesh_shape: Mapping[str, int], rules: Rules
 ) -> PartitionSpec:
-    """The sharding of an array whose dimensions have these logical axes.
+    """Returns the sharding of an array whose dimensions have these logical axes.
 
     Rules hold in their order, as in flax (`flax.linen.logical_to_mesh_axes`): a rule gives its
     mesh axes to its dimension, unless that has been decided already or one of them is taken. A
@@ -104,7 +104,7 @@ class PjitPartitioner:
     def create(
         cls, partitioner: PartitionerConfig, devices: Sequence[Any] | None = None
     ) -> PjitPartitioner:
-        """The partitioner of a run over all devices, or those given."""
+        """Returns the partitioner of a run over all devices, or those given."""
         rules = partitioner.logical_axis_rules
         rules = tuple((name, mesh_axes(wanted)) for name, wanted in rules)  # hashable
         return cls(make_mesh(partitioner, devices), rules)
@@ -116,7 +116,7 @@ class PjitPartitioner:
             yield
 
     def sharding(self, axes: Sequence[str | None], shape: Sequence[int]) -> NamedSharding:
-        """Where an array lies whose dimensions have these logical axes."""
+        """Returns where an array lies whose dimensions have these logical axes."""
         return NamedSharding(self.mesh, partition_spec(axes, shape, self.mesh.shape, self.rules))
 
     @functools.cached_property
@@ -140,7 +140,7 @@ class PjitPartitioner:
         return NamedSharding(self.mesh, PartitionSpec(self._batch_axes))
 
     def shardings(self, shapes: Any, axes: Any) -> Any:
-        """A tree of shardings for a tree of shapes and the tree of their logical axes."""
+        """Returns a tree of shardings for a tree of shapes and the tree of their logical axes."""
 
         return jax.tree.map(lambda shape, names: self.sharding(names, shape.shape), shapes, axes)
 

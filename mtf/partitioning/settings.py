@@ -28,7 +28,7 @@ LOGICAL_AXIS_RULES: Rules = (
 
 
 def mesh_axes(wanted: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The mesh axes that a rule asks for: none, one or several."""
+    """Returns the mesh axes that a rule asks for: none, one or several."""
     return (wanted,) if isinstance(wanted, str) else tuple(wanted or ())
 
 

@@ -20,7 +20,7 @@ _TIMEOUT_SECONDS = 20
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is the address of something that is not on this machine."""
+    """Returns whether a path is the address of something that is not on this machine."""
     return "://" in path
 
 

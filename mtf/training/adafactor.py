@@ -36,7 +36,7 @@ class _Dims(NamedTuple):
 
 
 def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
-    """How a parameter is factored.
+    """Returns how a parameter is factored.
 
     A matrix is factored along its two largest dimensions if both have `min_dim_size_to_factor`;
     a parameter of higher rank by `logical_factor_rules`.
@@ -66,7 +66,7 @@ def _without(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def init_slots(config: AdafactorConfig, param: Any, axes: Axes) -> Slots:
-    """The state of one parameter before the first step.
+    """Returns the state of one parameter before the first step.
 
     Args:
       config: Adafactor's settings.
@@ -143,7 +143,7 @@ def update_param(
 
 
 def _weight_decay(config: AdafactorConfig, learning_rate: jax.Array) -> jax.Array | float:
-    """The fraction taken off; independent of the learning rate unless an exponent says so."""
+    """Returns the fraction taken off; the learning rate matters only if an exponent is set."""
     exponent = config.weight_decay_rate_lr_exponent
     if exponent:
         return (config.weight_decay_rate or 1.0) * learning_rate**exponent

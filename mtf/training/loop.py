@@ -60,12 +60,12 @@ class Evaluator(Protocol):
 
 
 def evaluation_dir(run_dir: Path, name: str) -> Path:
-    """Where an evaluation during training writes its metrics."""
+    """Returns where an evaluation during training writes its metrics."""
     return run_dir / TRAINING_EVAL / name
 
 
 def inference_dir(run_dir: Path, name: str) -> Path:
-    """Where an evaluation by decoding writes its metrics."""
+    """Returns where an evaluation by decoding writes its metrics."""
     return run_dir / INFERENCE_EVAL / name
 
 
@@ -267,7 +267,7 @@ class _Evaluating:
         }
 
     def due(self, step: int, *, last: bool) -> tuple[str, ...]:
-        """The kinds of evaluation that step N has."""
+        """Returns the kinds of evaluation that step N has."""
         periods = {
             TRAINING_EVAL: self._trainer.config.eval_period,
             INFERENCE_EVAL: None if self._evaluator is None else self._evaluator.period,
@@ -279,7 +279,7 @@ class _Evaluating:
         )
 
     def run(self, kinds: Iterable[str], state: TrainState, step: int) -> Measured | None:
-        """What some kinds of evaluation measure; None: a signal came before they were done."""
+        """Returns what some kinds of evaluation measure; None: a signal came before the end."""
         measured: Measured = {}
         try:
             if TRAINING_EVAL in kinds:
@@ -291,7 +291,7 @@ class _Evaluating:
         return measured
 
     def _losses(self, state: TrainState, step: int) -> Measured:
-        """The loss on each evaluation's batches, without dropout (T5X: `train_eval`)."""
+        """Returns the loss on each evaluation's batches, without dropout (T5X: `train_eval`)."""
         measured: Measured = {}
         trainer = self._trainer
         for name, make_batches in self._evaluations.items():
@@ -319,7 +319,7 @@ class _Evaluating:
         return measured
 
     def _decoded(self, state: TrainState, step: int) -> Measured:
-        """What the evaluator's decoded texts are worth (T5X: `infer_eval`)."""
+        """Returns what the evaluator's decoded texts are worth (T5X: `infer_eval`)."""
         measured: Measured = {}
         if self._evaluator is None:
             return measured

@@ -181,7 +181,7 @@ _cross_entropy.defvjp(functools.partial(_all_chunks, with_gradients=True), _back
 def normalizing_factor_and_weights(
     factor: Factor, batch: Mapping[str, jax.Array]
 ) -> tuple[jax.Array | float, jax.Array]:
-    """What a batch's loss is divided by, and the weight of each of its tokens.
+    """Returns what a batch's loss is divided by, and the weight of each of its tokens.
 
     Taken over the whole batch, before it is cut into microbatches, so that neither loss nor
     gradients depend on their number (T5X normalises every microbatch by itself).

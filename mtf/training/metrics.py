@@ -204,7 +204,7 @@ class _EventFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`; a last line that was cut off by a kill is left out.
+    """Returns the lines of a `metrics.jsonl`; a last line that was cut off by a kill is left out.
 
     A value that was not finite is None.
     """

@@ -19,7 +19,7 @@ class Optimizer(Protocol):
     """What the trainer asks of an optimizer."""
 
     def init(self, params: Tree) -> Tree:
-        """The state before the first step."""
+        """Returns the state before the first step."""
         ...
 
     def update(
@@ -30,12 +30,12 @@ class Optimizer(Protocol):
 
 
 def is_axes(x: object) -> bool:
-    """Whether `x` is the tuple of one parameter's logical axes."""
+    """Returns whether `x` is the tuple of one parameter's logical axes."""
     return isinstance(x, tuple)
 
 
 def make_optimizer(config: AdafactorConfig | AdamWConfig, axes: Tree) -> Optimizer:
-    """The optimizer for parameters whose logical axes are `axes`."""
+    """Returns the optimizer for parameters whose logical axes are `axes`."""
     if isinstance(config, AdafactorConfig):
         return Adafactor(config, axes)
     return AdamW(config, axes)

@@ -16,7 +16,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """A number in three digits: 950, 1.23k, 45.6M."""
+    """Returns a number in three digits: 950, 1.23k, 45.6M."""
     for unit in ("", "k", "M", "G", "T"):
         if abs(number) < 999.5:
             return f"{number:.3g}{unit}"

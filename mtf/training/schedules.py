@@ -11,7 +11,7 @@ from mtf.training.settings import ScheduleConfig
 
 
 def learning_rate(schedule: ScheduleConfig, step: jax.Array | int) -> jax.Array:
-    """The learning rate of one step, a float32 scalar.
+    """Returns the learning rate of one step, a float32 scalar.
 
     Args:
       schedule: the factors and their settings.

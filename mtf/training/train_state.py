@@ -63,7 +63,7 @@ def state_shapes(
 def state_shardings(
     network: T5Config, shapes: TrainState, partitioner: PjitPartitioner, *, stacked: bool
 ) -> TrainState:
-    """Where each part of the state lies: slots of a parameter's shape as the parameter."""
+    """Returns where each part of the state lies: slots of a parameter's shape as the parameter."""
     axes = t5.param_axes(network, stacked=stacked)
     state_axes = jax.tree.map(
         lambda names, param, slots: {
@@ -84,7 +84,7 @@ def state_shardings(
 def init_state(
     network: T5Config, optimizer: AdafactorConfig | AdamWConfig, rng: jax.Array, *, stacked: bool
 ) -> TrainState:
-    """A fresh state at step 0; call it under jit with the shardings as outputs."""
+    """Returns a fresh state at step 0; call it under jit with the shardings as outputs."""
     params = t5.init_params(network, rng)
     if stacked:
         params = stack_layers(params)

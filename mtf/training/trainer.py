@@ -118,7 +118,7 @@ class Trainer:
         return state_shardings(network, shapes, self.partitioner, stacked=self.stacked)
 
     def init_state(self) -> TrainState:
-        """A fresh state at step 0, made on the devices where it stays."""
+        """Returns a fresh state at step 0, made on the devices where it stays."""
         with self._on_mesh():
             return self._jit_init(self._rngs[0])
 
@@ -156,7 +156,7 @@ class Trainer:
             return self._compiled_train_step(state, batch)
 
     def eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
-        """The sums of one batch, without dropout."""
+        """Returns the sums of one batch, without dropout."""
         with self._on_mesh():
             return self._jit_eval_step(params, batch)
 

@@ -97,7 +97,7 @@ class Watch:
             )
 
     def failure(self, what: str) -> RunError:
-        """The error that ends the run: what happened, what to try, where to go on from.
+        """Returns the error that ends the run: what happened, what to try, where to go on from.
 
         Waits until the checkpoint that is being written is complete.
         """
