@@ -91,7 +91,7 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields the fields of a serialized message: number, and value (numbers of fixed size: bytes)."""
+    """Yields the fields of a serialized message: number and value; fixed-size numbers as bytes."""
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
