@@ -472,7 +472,7 @@ def test_a_bad_line_stops_training_with_its_place(tmp_path: Path) -> None:
 
 def test_files_without_any_token_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "void.jsonl", '{"text": ""}\n' * 3)
-    with pytest.raises(UserError, match="not one token to train on"):
+    with pytest.raises(UserError, match="there are no tokens to train on"):
         next(
             make_train_iterator(
                 TextFilesConfig(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path),
