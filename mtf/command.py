@@ -28,7 +28,7 @@ def new_parser(command: str, description: str, epilog: str) -> argparse.Argument
     )
 
 
-def exit_status(run: Callable[[], int | None], *, only_shows: bool = True) -> int:
+def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
     """Runs a command and returns its exit status; what stops it is told in one line on stderr.
 
     0: done, or what `run` returns. 1: `RunError`. 2: `UserError`. 128 + N: signal N. Any other
@@ -36,7 +36,8 @@ def exit_status(run: Callable[[], int | None], *, only_shows: bool = True) -> in
 
     Args:
       run: the command.
-      only_shows: whether a reader that closes the pipe, such as `head`, has seen enough.
+      only_shows: whether the command is done when its reader, such as `head`, closes the pipe. A
+        command that writes something is not: the error passes through.
     """
     try:
         status = run() or 0

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ConversionError as error:
             raise UserError(str(error)) from error
 
-    return exit_status(run)
+    return exit_status(run, only_shows=False)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -34,7 +34,9 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Does what the command line says; returns the exit status: 0 done, 2 refused."""
     options = _parser().parse_args(argv)
-    return exit_status(lambda: _fetch() if options.command == "fetch" else _show(options))
+    if options.command == "fetch":
+        return exit_status(_fetch, only_shows=False)
+    return exit_status(lambda: _show(options), only_shows=True)
 
 
 def _fetch() -> None:

@@ -1,8 +1,10 @@
-"""Which vocabulary the command line means."""
+"""Which vocabulary the command line means, and what a closed pipe does."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +41,22 @@ def test_sentinels_are_added_where_the_model_has_none(
 def test_a_vocabulary_that_cannot_be_downloaded_must_be_named() -> None:
     with pytest.raises(UserError, match="--vocabulary is missing: the romanian model"):
         chosen(original="romanian")
+
+
+@pytest.mark.parametrize("command", ["mtf.convert", "mtf.cache.__main__"])
+def test_a_command_that_writes_is_not_done_when_its_reader_leaves(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit status 0 would say that all is written."""
+
+    def closed(*_: object) -> int:
+        raise BrokenPipeError
+
+    module = importlib.import_module(command)
+    monkeypatch.setattr(module, "_export" if command == "mtf.convert" else "_write", closed)
+    arguments = {
+        "mtf.convert": [str(tmp_path), str(tmp_path / "out"), "--to", "hf"],
+        "mtf.cache.__main__": ["mc4", "--output", str(tmp_path / "cache")],
+    }
+    with pytest.raises(BrokenPipeError):
+        module.main(arguments[command])

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options, runner_options = _parser().parse_known_args(arguments)
     signals.hint("run the same command again to go on" * (not options.check))
-    return exit_status(lambda: _main(options, runner_options))
+    return exit_status(lambda: _main(options, runner_options), only_shows=options.check)
 
 
 def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
@@ -65,7 +65,7 @@ def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
         with locked(options.output, "--output") if local else contextlib.nullcontext():
             return _write(options, runner_options)
     except UserError:
-        raise
+        raise  # It says what is wrong already, though its cause may be a failed write.
     except Exception as error:
         reason = write_failure(error, options.output)
         if reason is None:

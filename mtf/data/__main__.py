@@ -44,7 +44,7 @@ _NUM_PACKED = 20_000
 def main(argv: Sequence[str] | None = None) -> int:
     """Shows a mixture as the command line says; returns the exit status: 0, or 2 for bad input."""
     options = _parser().parse_args(argv)
-    return exit_status(lambda: _main(options))
+    return exit_status(lambda: _main(options), only_shows=True)
 
 
 def _main(options: argparse.Namespace) -> None:
