@@ -27,6 +27,7 @@ from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig, TextConfig
 from mtf.errors import UserError, did_you_mean_split
 from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
+from mtf.text.features import encode_feature
 from mtf.text.vocabularies import SentencePieceVocabulary
 
 MAX_EXAMPLES_PER_TASK = 500_000
@@ -71,20 +72,24 @@ class CachedTask:
         self._reader = reader
         self._data = data
         self._order = _Order(len(reader), f"{data.seed}/{info.name}/{split}", data.shuffle)
-        eos_id = data.vocabulary.eos_id
-        self._inputs_eos = eos_id if info.inputs_add_eos else None
-        self._targets_eos = eos_id if info.targets_add_eos else None
-        self._inputs_length = data.task_feature_lengths["inputs"]
-        self._targets_length = data.task_feature_lengths["targets"]
+        self._inputs, self._targets = (
+            functools.partial(
+                encode_feature,
+                data.vocabulary,
+                add_eos=add_eos,
+                max_length=data.task_feature_lengths[name],
+            )
+            for name, add_eos in (
+                ("inputs", info.inputs_add_eos),
+                ("targets", info.targets_add_eos),
+            )
+        )
 
     def read(self, units: np.ndarray) -> list[Example]:
         """Returns examples by their numbers in the sequence of all epochs of this task."""
         numbers = [self._order.number(unit) for unit in units.tolist()]
         return [
-            Example(
-                _feature(inputs, self._inputs_length, self._inputs_eos),
-                _feature(targets, self._targets_length, self._targets_eos),
-            )
+            Example(self._inputs(inputs), self._targets(targets))
             for inputs, targets in self._reader.pairs(numbers)
         ]
 
@@ -390,14 +395,3 @@ def _allow_open_files(number: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-def _feature(ids: np.ndarray, length: int, eos_id: int | None) -> np.ndarray:
-    """Returns at most `length` int32 tokens, the last of which is the end of sequence."""
-    if eos_id is None:
-        return ids[:length].astype(np.int32)
-    num_tokens = min(len(ids) + 1, length)
-    tokens = np.empty(num_tokens, np.int32)
-    tokens[:-1] = ids[: num_tokens - 1]
-    tokens[-1] = eos_id
-    return tokens

@@ -29,6 +29,7 @@ from mtf.cache.format import (
 from mtf.errors import UserError
 from mtf.sources.datasets import Rows, open_split
 from mtf.tasks.task import Task
+from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 from mtf.writing import write_failure
 
@@ -165,7 +166,9 @@ def _tokenized(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
     if work.read is not None:
         yield from ([example] for example in work.read(work))
         return
-    encode = functools.lru_cache(maxsize=4096)(encoder(work.vocabulary))
+    encode = functools.lru_cache(maxsize=4096)(
+        functools.partial(encode_feature, work.vocabulary, add_eos=False)
+    )
     for index, row in enumerate(_rows(work), start=work.start):
         texts = work.task.row_examples(row, index, work.split, work.seed)
         examples = [_tokenize(text, work.info, encode) for text in texts]
@@ -185,11 +188,6 @@ def _tokenize(
         example[name] = encode(value) if isinstance(value, str) else np.atleast_1d(value)
         example[name] = example[name].astype(dtype)
     return example
-
-
-def encoder(vocabulary: Vocabulary) -> Callable[[str], np.ndarray]:
-    """Returns what makes ids of text, (length,) int32."""
-    return lambda text: np.array(vocabulary.encode(text), np.int32)
 
 
 @functools.lru_cache(maxsize=256)

@@ -19,6 +19,7 @@ from mtf.data.settings import TextConfig, TextFilesConfig
 from mtf.errors import UserError
 from mtf.sources.files import Examples, Pair, open_examples
 from mtf.tasks.objectives import SegmentLengths
+from mtf.text.features import encode_feature
 from mtf.text.normalization import normalize
 
 Cursor = tuple[int, ...]
@@ -153,14 +154,20 @@ class _Pairs:
         (index,) = self._order.ids(epoch, position, position + 1)
         pair = self._examples[index]
         assert isinstance(pair, Pair)
-        inputs = self._feature("inputs", pair.inputs, self._data.inputs_add_eos)
-        return Example(inputs, self._feature("targets", pair.targets, True)), None
-
-    def _feature(self, name: str, text: str, add_eos: bool) -> np.ndarray:
-        vocabulary = self._data.vocabulary
-        text = normalize(text, self._data.normalization)
-        ids = vocabulary.encode(text)[: self._data.task_feature_lengths[name] - add_eos]
-        return np.array([*ids, vocabulary.eos_id] if add_eos else ids, dtype=np.int32)
+        data = self._data
+        inputs, targets = (
+            encode_feature(
+                data.vocabulary,
+                normalize(text, data.normalization),
+                add_eos=add_eos,
+                max_length=data.task_feature_lengths[name],
+            )
+            for name, text, add_eos in (
+                ("inputs", pair.inputs, data.inputs_add_eos),
+                ("targets", pair.targets, True),
+            )
+        )
+        return Example(inputs, targets), None
 
 
 class Documents(Protocol):
@@ -246,7 +253,7 @@ class DocumentSource:
             else:
                 assert isinstance(content, str)
                 text = normalize(content, self._data.normalization)
-                tokens = np.array(self._data.vocabulary.encode(text), dtype=np.int32)
+                tokens = encode_feature(self._data.vocabulary, text, add_eos=False)
             size = self._data.objective.max_document_tokens
             if len(tokens) > size:
                 epoch, group = divmod(unit, self.num_units)

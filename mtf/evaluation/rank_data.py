@@ -28,6 +28,7 @@ from mtf.tasks.prompted import task_name
 from mtf.tasks.prompts.templates import load_templates
 from mtf.tasks.t0 import ANLI_ROUNDS
 from mtf.tasks.task import Task
+from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 
 SCORE_EVAL = "_score_eval"
@@ -220,23 +221,24 @@ class _Encoder:
 
     def __init__(self, vocabulary: Vocabulary, inputs_add_eos: bool, targets_add_eos: bool):
         self._vocabulary = vocabulary
-        self._inputs_end = [vocabulary.eos_id] if inputs_add_eos else []
-        self._targets_end = [vocabulary.eos_id] if targets_add_eos else []
+        self._inputs_add_eos, self._targets_add_eos = inputs_add_eos, targets_add_eos
         self._choice = functools.lru_cache(maxsize=1024)(vocabulary.encode)
 
     def example(
         self, number: int, inputs: str, choices: Sequence[str], correct: Sequence[bool]
     ) -> RankExample:
-        ids = self._vocabulary.encode(inputs)
+        encode = functools.partial(encode_feature, self._vocabulary)
+        ids, targets = self._vocabulary.encode(inputs), [self._choice(text) for text in choices]
         if not ids:
             raise UserError("the inputs are empty")
-        targets = []
-        for place, choice in enumerate(choices):
-            target = self._choice(choice)
-            if not target:
-                raise UserError(f"choice {place} is empty")
-            targets.append([*target, *self._targets_end])
-        return RankExample(number, [*ids, *self._inputs_end], targets, list(correct))
+        if [] in targets:
+            raise UserError(f"choice {targets.index([])} is empty")
+        return RankExample(
+            number,
+            encode(ids, add_eos=self._inputs_add_eos).tolist(),
+            [encode(target, add_eos=self._targets_add_eos).tolist() for target in targets],
+            list(correct),
+        )
 
 
 # ------------------------------------------------------------------------------------------ cache

@@ -24,6 +24,7 @@ from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.inference.progress import progress_bar
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
+from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 
 _logger = logging.getLogger(__name__)
@@ -312,8 +313,8 @@ def encode(
     End of sequence stays at the end of what is cut off, as in training.
     """
     ids = vocabulary.encode(text)
-    kept = ids[: max_length - add_eos]
-    return [*kept, vocabulary.eos_id] if add_eos else kept, len(kept) < len(ids)
+    kept = encode_feature(vocabulary, ids, add_eos=add_eos, max_length=max_length)
+    return kept.tolist(), len(kept) < len(ids) + add_eos
 
 
 def decoding_from(settings: dict[str, Any]) -> DecodingConfig:

@@ -23,6 +23,7 @@ from mtf.errors import UserError
 from mtf.inference.loading import load_model
 from mtf.inference.predictor import Predictor
 from mtf.inference.progress import progress_bar
+from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 
 try:
@@ -118,10 +119,11 @@ class HarnessModel(LM):
             # White space between the two belongs to the continuation.
             stripped = context.rstrip()
             text = context[len(stripped) :] + continuation
-            target = self._vocabulary.encode(text)
-            if not target:
+            ids = self._vocabulary.encode(text)
+            if not ids:
                 raise UserError(f"the continuation {continuation!r} has no tokens to be scored")
-            pairs.append((self._encode(stripped), self._with_end(target)))
+            target = encode_feature(self._vocabulary, ids, add_eos=self._targets_add_eos)
+            pairs.append((self._encode(stripped), target.tolist()))
         results = self._scored(pairs, disable_tqdm)
         for request, result in zip(requests, results, strict=True):
             self.cache_hook.add_partial("loglikelihood", request.args, result)
@@ -182,14 +184,10 @@ class HarnessModel(LM):
 
     def _encode(self, context: str) -> Ids:
         """Ids of a context; too long a one loses its beginning. An empty one is end of sequence."""
-        ids = self._with_end(self._vocabulary.encode(context), add_eos=self._inputs_add_eos)
+        ids: Ids = encode_feature(self._vocabulary, context, add_eos=self._inputs_add_eos).tolist()
         limit = self._predictor.max_inputs_length
         self._num_truncated += len(ids) > limit
         return ids[-limit:] or [self._vocabulary.eos_id]
-
-    def _with_end(self, ids: Ids, *, add_eos: bool | None = None) -> Ids:
-        add_eos = self._targets_add_eos if add_eos is None else add_eos
-        return [*ids, self._vocabulary.eos_id] if add_eos else ids
 
     def _scored(
         self, pairs: Sequence[tuple[Ids, Ids]], disable_tqdm: bool, *, greedy: bool = True

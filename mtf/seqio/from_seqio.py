@@ -27,11 +27,12 @@ from mtf.cache.build import (
     task_info,
 )
 from mtf.cache.format import INCOMPLETE, TaskInfo
-from mtf.cache.writer import ShardWork, encoder
+from mtf.cache.writer import ShardWork
 from mtf.errors import UserError, did_you_mean
 from mtf.seqio.tfrecord import Feature, count_records, parse_example, read_records
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.task import Task
+from mtf.text.features import encode_feature
 
 # Examples whose ids are compared with those of their text.
 _NUM_COMPARED = 100
@@ -120,7 +121,7 @@ def read_examples(files: tuple[Path, ...], work: ShardWork) -> Iterator[dict[str
     examples = map(parse_example, itertools.islice(records, work.stop))
     first = list(itertools.islice(examples, _NUM_COMPARED))
     place = files[0]
-    encode = encoder(work.vocabulary)
+    encode = functools.partial(encode_feature, work.vocabulary, add_eos=False)
     names = [name for name in ("inputs", "targets") if name in work.info.features]
     same_ids = all(_has_ids_of(example, names, encode, work, place) for example in first)
     for example in itertools.chain(first, examples):
