@@ -7,12 +7,13 @@ import importlib.metadata
 import json
 import os
 import platform
-import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from mtf.writing import write_atomically
 
 ENVIRONMENT_FILE = "environment.json"
 
@@ -72,15 +73,3 @@ def _git_state() -> dict[str, Any] | None:
         return None
     status = git("status", "--porcelain", "--untracked-files=no")
     return {"revision": revision, "dirty": bool(status)}
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """Writes a file that appears whole or not at all."""
-    # Of several machines two processes may have one number.
-    temporary = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -1,4 +1,4 @@
-"""What a command says when it cannot write, and the lock of the directory that it writes to.
+"""Atomic writes, messages about failed writes, and locks of directories.
 
 Imports the standard library only.
 """
@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import shlex
 import shutil
 import socket
@@ -22,11 +23,34 @@ from mtf import signals
 from mtf.errors import UserError
 
 LOCK_FILE = ".lock"
+TEMPORARY = ".*.tmp"
 
 # What only writing fails with.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # What writing and reading may fail with.
 _OTHERS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENAMETOOLONG)
+
+
+@contextlib.contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `file`; what is written there takes its place at the end.
+
+    So a file appears whole or not at all. If the block fails, the temporary file is removed.
+    """
+    # The name is random because processes on two machines may have the same process id.
+    temporary = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(file: Path, content: str | bytes) -> None:
+    """Writes a file that appears whole or not at all; text is written as UTF-8."""
+    with replacing(file) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_failure(error: BaseException, directory: Path) -> str | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 
 from mtf.errors import UserError
 from mtf.tasks.task import TaskKind
+from mtf.writing import write_atomically
 
 FORMAT_VERSION = 1
 INCOMPLETE = ".incomplete"
@@ -274,9 +274,7 @@ Info = TypeVar("Info", TaskInfo, CacheInfo, MixtureInfo, SplitInfo)
 def write_json(path: Path, info: TaskInfo | CacheInfo | MixtureInfo | SplitInfo) -> None:
     """Writes a description; the file is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(dataclasses.asdict(info), indent=1), encoding="utf-8")
-    os.replace(partial, path)
+    write_atomically(path, json.dumps(dataclasses.asdict(info), indent=1))
 
 
 def read_json(path: Path, cls: type[Info]) -> Info:

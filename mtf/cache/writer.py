@@ -132,6 +132,7 @@ def write_shard(work: ShardWork, tick: Tick) -> SplitInfo:
       UserError: the task fails on a row, or the rows cannot be read.
     """
     split = SplitInfo()
+    # Not `writing.replacing`: a TFRecord file is shuffled by this name.
     partial = work.path.with_name(f"{work.path.name}.partial")
     writer = work.format.open(partial, work.info, work.vocabulary.eos_id)
     num_ticked = 0

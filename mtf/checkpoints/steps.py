@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mtf.environment import write_atomically
+from mtf.writing import write_atomically
 
 CHECKPOINTS = "checkpoints"
 

@@ -16,9 +16,9 @@ from fiddle import history
 from mtf.config import codegen, paths, serialize, show, tree
 from mtf.config.diff import Change, diff
 from mtf.config.paths import format_path, parse_path
-from mtf.environment import ENVIRONMENT_FILE, write_atomically, write_environment
+from mtf.environment import ENVIRONMENT_FILE, write_environment
 from mtf.errors import UserError
-from mtf.writing import LOCK_FILE
+from mtf.writing import LOCK_FILE, TEMPORARY, write_atomically
 
 CONFIG_FILE = "config.json"
 
@@ -121,7 +121,7 @@ def _os_errors_refused(run_dir: Path) -> Iterator[None]:
 
 def _holds_nothing(run_dir: Path) -> bool:
     """Returns whether the directory is empty but for what a killed `write_run_dir` leaves."""
-    names = {file.name for file in run_dir.iterdir() if not file.match(".*.tmp")} - {LOCK_FILE}
+    names = {file.name for file in run_dir.iterdir() if not file.match(TEMPORARY)} - {LOCK_FILE}
     before_config = {"overrides.txt", ENVIRONMENT_FILE, "config.py", "config.txt"}
     return not names or ("overrides.txt" in names and names <= before_config)
 

@@ -9,7 +9,6 @@ import contextlib
 import gzip
 import hashlib
 import json
-import os
 import re
 import shutil
 import zlib
@@ -19,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mtf import strict_json
-from mtf.environment import write_atomically
 from mtf.errors import UserError, did_you_mean
 from mtf.sources.files import find_files
 from mtf.sources.problems import Problems
 from mtf.sources.suffixes import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
+from mtf.writing import replacing, write_atomically
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
 
@@ -381,12 +380,10 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _join(parts: Sequence[Path], path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as whole:
+    with replacing(path) as temporary, temporary.open("wb") as whole:
         for part in parts:
             with part.open("rb") as file:
                 shutil.copyfileobj(file, whole)
-    os.replace(temporary, path)
 
 
 @contextlib.contextmanager

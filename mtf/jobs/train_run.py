@@ -21,7 +21,7 @@ from mtf.checkpoints.restore import checkpoint_paths
 from mtf.checkpoints.steps import owed_evaluations
 from mtf.data.row_streams import Evaluations
 from mtf.decoding.settings import DecodingConfig
-from mtf.environment import write_atomically, write_environment
+from mtf.environment import write_environment
 from mtf.errors import RunError, UserError, did_you_mean
 from mtf.evaluation.infer_eval import InferenceEvaluator, find_held_out
 from mtf.inference.predictor import Predictor
@@ -38,7 +38,7 @@ from mtf.training.metrics import SUMMARY_METRICS, plot_loss
 from mtf.training.progress import Progress, count
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
-from mtf.writing import free_space, write_failure
+from mtf.writing import free_space, write_atomically, write_failure
 
 if TYPE_CHECKING:
     from mtf.jobs.train import Train

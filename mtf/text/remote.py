@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 from mtf.errors import UserError
+from mtf.writing import write_atomically
 
 _SCHEME = "gs://"
 _TIMEOUT_SECONDS = 20
@@ -62,9 +63,7 @@ def local_copy(address: str) -> Path:
     if any(part.startswith("md5=") and part != f"md5={md5}" for part in sent):
         raise UserError(f"{address}: what {url} sent does not have the checksum that it names")
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, target)
+    write_atomically(target, content)
     return target
 
 

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from mtf import strict_json
-from mtf.environment import write_atomically
+from mtf.writing import write_atomically
 
 StepMetrics = Mapping[str, Any]
 
