@@ -241,7 +241,6 @@ def test_the_tasks_of_a_mixture_are_evaluated_one_by_one(tmp_path: Path) -> None
 def test_classes_are_the_answer_choices_of_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("sklearn", reason="mean_3class_f1 needs the extra `eval`")
     templates = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
     monkeypatch.setenv("MTF_PROMPTS", str(templates))
     task = mixture("super_glue_cb_can_we_infer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -48,8 +49,8 @@ class HeldOut:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The names of the scores: the metric's before it where two metrics have one of a name."""
-        return tuple(name for _, names in _score_names(self.metrics) for name in names.values())
+        """The names of the scores, with the metric's before it where two metrics have the score."""
+        return tuple(_score_names(self.metrics).values())
 
 
 class InferenceEvaluator:
@@ -92,11 +93,10 @@ class InferenceEvaluator:
         """
         if self._predictor is None:
             self._predictor = self._make_predictor(params)
-        predictor = self._predictor
-        predictor.params = params
+        self._predictor.params = params
         # One pass over all tasks, so that the batches of small ones are full.
         inputs = (example.inputs.tolist() for each in self.held_out for example in each.examples)
-        generated = predictor.generate(inputs, self._decoding, on_progress=on_progress)
+        generated = self._predictor.generate(inputs, self._decoding, on_progress=on_progress)
         found = {}
         for each in self.held_out:
             taken = itertools.islice(generated, len(each.examples))
@@ -111,11 +111,11 @@ def compare(
 ) -> dict[str, float]:
     """Returns the scores of a task's predicted texts."""
     classes = [[held_out.postprocess(text) for text in texts] for texts in (targets, predictions)]
-    scores = {}
-    for name, names in _score_names(held_out.metrics):
-        compared = classes if metrics.find(name).compares == "class" else (targets, predictions)
-        for score, value in metrics.compute(name, *compared).items():
-            scores[names[score]] = value
+    names, scores = _score_names(held_out.metrics), {}
+    for metric in held_out.metrics:
+        compared = classes if metrics.find(metric).compares == "class" else (targets, predictions)
+        for score, value in metrics.compute(metric, *compared).items():
+            scores[names[metric, score]] = value
     return scores
 
 
@@ -123,24 +123,23 @@ def find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     """Opens what is evaluated during training on `data`.
 
     Raises:
-      UserError: there is no held-out example, no task or metric of a name, a metric compares
-        classes and there are none, or not the templates that say which they are; or the library
+      UserError: there is no held-out example, no task or metric of a given name, a metric compares
+        classes and there are none, or the templates that name them are missing; or the library
         that computes a metric is not installed.
     """
-    found = _find_held_out(data, settings)
-    for name in dict.fromkeys(name for each in found for name in each.metrics):
-        metrics.require(name)
-    return found
-
-
-def _find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     for name in settings.metrics or ():
         if metrics.find(name).compares == "example":
             raise UserError(
                 f"evaluator.metrics: {name} needs more of an example than its targets' text."
             )
-    if isinstance(data, TaskMixtureConfig):
-        return _of_tasks(data, settings)
+    is_mixture = isinstance(data, TaskMixtureConfig)
+    found = _of_tasks(data, settings) if is_mixture else _of_texts(data, settings)
+    for name in dict.fromkeys(name for each in found for name in each.metrics):
+        metrics.require(name)
+    return found
+
+
+def _of_texts(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     if settings.tasks is not None:
         raise UserError(
             "evaluator.tasks is for data of a mixture (TaskMixtureConfig); this run's data are "
@@ -163,9 +162,28 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
     if data.eval_split is None:
         raise UserError("evaluator: data.eval_split is None; expected a split to evaluate on")
     lengths = {**data.task_feature_lengths, "targets": _WHOLE}
-    whole = dataclasses.replace(data, split=data.eval_split, task_feature_lengths=lengths)
-    read = _read_cached if data.loader == "cache" else _read_rendered
-    found = read(whole, settings)
+    data = dataclasses.replace(data, split=data.eval_split, task_feature_lengths=lengths)
+    cached = {}
+    if data.loader == "cache":
+        cached = {task.info.name: task for task in CachedMixture(data, data.split).tasks}
+    tasks = [task.info for task in cached.values()] or _tasks(data, data.mixture_or_task_name)
+    own_metrics = {task.name: tuple(task.metrics) for task in tasks if task.kind == "generate"}
+    for name in settings.tasks or ():
+        if name not in own_metrics:
+            raise UserError(
+                f"evaluator.tasks: {name} is not a task of the data whose targets are generated."
+                f"{did_you_mean(name, own_metrics)}"
+            )
+    found, limit = [], settings.num_examples or _WHOLE
+    for name in settings.tasks or own_metrics:
+        if name in cached:
+            examples = cached[name].read(np.arange(min(cached[name].num_examples, limit)))
+        else:
+            alone = dataclasses.replace(data, mixture_or_task_name=name)
+            examples = loaders.sample_examples(alone, limit)
+        if examples:
+            compared = _metrics_of_task(data, settings, name, own_metrics[name])
+            found.append(HeldOut(name, examples, *compared))
     if not found:
         raise UserError(
             f"evaluator: no task of {data.mixture_or_task_name} that is to be generated has "
@@ -174,66 +192,22 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
     return found
 
 
-def _read_cached(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOut]:
-    tasks = {task.info.name: task for task in CachedMixture(data, data.split).tasks}
-    found = []
-    for name in _chosen(settings, [n for n, task in tasks.items() if task.info.kind == "generate"]):
-        task = tasks[name]
-        num_examples = min(task.num_examples, settings.num_examples or task.num_examples)
-        examples = task.read(np.arange(num_examples))
-        found.append(_held_out(data, settings, name, examples, tuple(task.info.metrics)))
-    return found
-
-
-def _read_rendered(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOut]:
-    tasks = {task.name: task for task in _tasks(data, data.mixture_or_task_name)}
-    found = []
-    for name in _chosen(settings, [n for n, task in tasks.items() if task.kind == "generate"]):
-        alone = dataclasses.replace(data, mixture_or_task_name=name)
-        examples = loaders.sample_examples(alone, settings.num_examples or _WHOLE)
-        if examples:
-            found.append(_held_out(data, settings, name, examples, tasks[name].metrics))
-    return found
-
-
-def _chosen(settings: InferEvalConfig, names: Sequence[str]) -> Sequence[str]:
-    for name in settings.tasks or ():
-        if name not in names:
-            raise UserError(
-                f"evaluator.tasks: {name} is not a task of the data whose targets are generated."
-                f"{did_you_mean(name, names)}"
-            )
-    return settings.tasks or names
-
-
-def _held_out(
-    data: TaskMixtureConfig,
-    settings: InferEvalConfig,
-    name: str,
-    examples: Sequence[Example],
-    own: tuple[str, ...],
-) -> HeldOut:
-    """Returns the examples of a task with the metrics that can be computed of them."""
+def _metrics_of_task(
+    data: TaskMixtureConfig, settings: InferEvalConfig, name: str, own: tuple[str, ...]
+) -> tuple[tuple[str, ...], Callable[[str], str | int]]:
+    """Returns the metrics that can be computed of a task, and what makes a class of a text."""
     names = settings.metrics or tuple(n for n in own if metrics.find(n).compares != "example")
-    postprocess: Callable[[str], str | int] = str.strip
     if any(metrics.find(metric).compares == "class" for metric in names):
-        task = _task_with_classes(data, name)
-        if task is not None:
-            postprocess = task.postprocess
-        elif settings.metrics is None:
-            names = tuple(n for n in names if metrics.find(n).compares == "text")
-        else:
+        (task,) = _tasks(data, name)
+        if isinstance(task, PromptedTask) and task.label_classes is not None:
+            return names, task.postprocess
+        if settings.metrics is not None:
             raise UserError(
                 f"evaluator.metrics: {', '.join(names)} compare classes, but the targets of {name} "
                 "are no fixed answer choices; leave evaluator.metrics at None for the task's own."
             )
-    return HeldOut(name, examples, names or _DEFAULT_METRICS, postprocess)
-
-
-def _task_with_classes(data: TaskMixtureConfig, name: str) -> Task | None:
-    """Returns the task if its templates say what its classes are, else None."""
-    (task,) = _tasks(data, name)
-    return task if isinstance(task, PromptedTask) and task.label_classes is not None else None
+        names = tuple(n for n in names if metrics.find(n).compares == "text")
+    return names or _DEFAULT_METRICS, str.strip
 
 
 def _tasks(data: TaskMixtureConfig, name: str) -> list[Task]:
@@ -241,16 +215,10 @@ def _tasks(data: TaskMixtureConfig, name: str) -> list[Task]:
     return [task for task, _ in mixture(name, templates).tasks]
 
 
-def _score_names(names: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
-    """Metric → its scores → what they are called beside those of the other metrics."""
-    every = [score for name in names for score in metrics.find(name).scores]
-    return [
-        (
-            name,
-            {
-                score: score if every.count(score) == 1 else f"{name}/{score}"
-                for score in metrics.find(name).scores
-            },
-        )
-        for name in names
-    ]
+def _score_names(names: Sequence[str]) -> dict[tuple[str, str], str]:
+    """(metric, score) → what the score is called beside those of the other metrics."""
+    scores = [(name, score) for name in names for score in metrics.find(name).scores]
+    counts = Counter(score for _, score in scores)
+    return {
+        (name, score): score if counts[score] == 1 else f"{name}/{score}" for name, score in scores
+    }
