@@ -132,8 +132,10 @@ def find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
             raise UserError(
                 f"evaluator.metrics: {name} needs more of an example than its targets' text."
             )
-    is_mixture = isinstance(data, TaskMixtureConfig)
-    found = _of_tasks(data, settings) if is_mixture else _of_texts(data, settings)
+    if isinstance(data, TaskMixtureConfig):
+        found = _of_tasks(data, settings)
+    else:
+        found = _of_texts(data, settings)
     for name in dict.fromkeys(name for each in found for name in each.metrics):
         metrics.require(name)
     return found

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-_METRICS = ("accuracy", "length_normalized_accuracy", "f1", "mean_f1", "auc_roc", "auc_pr")
+# Metric → the heading of its column, in the order of the columns.
 _HEADINGS = {
     "accuracy": "accuracy",
     "length_normalized_accuracy": "length-norm.",
@@ -89,16 +90,13 @@ class DatasetResult:
         values = [task.metrics[metric] for task in self.complete if metric in task.metrics]
         if not values:
             return None
-        low, quarter, median, three_quarters, high = np.percentile(values, (0, 25, 50, 75, 100))
-        return {
-            "mean": float(np.mean(values)),
-            "median": float(median),
-            "min": float(low),
-            "max": float(high),
-            "quartile_1": float(quarter),
-            "quartile_3": float(three_quarters),
-            "iqr": float(three_quarters - quarter),
-        }
+        names, percentiles = (
+            ("median", "min", "max", "quartile_1", "quartile_3"),
+            (50, 0, 100, 25, 75),
+        )
+        found = dict(zip(names, np.percentile(values, percentiles).tolist(), strict=True))
+        iqr = found["quartile_3"] - found["quartile_1"]
+        return {"mean": float(np.mean(values)), **found, "iqr": iqr}
 
 
 def by_dataset(results: Sequence[TaskResult]) -> tuple[DatasetResult, ...]:
@@ -122,12 +120,11 @@ def overall(datasets: Sequence[DatasetResult]) -> dict[str, Any]:
 
 
 def as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything, as values for JSON; NaN becomes None."""
+    """Returns everything that `results.json` has, for `strict_json`."""
     datasets = by_dataset(results)
-
-    def clean(metrics: Mapping[str, float]) -> dict[str, float | None]:
-        return {name: None if math.isnan(v) else v for name, v in metrics.items()}
-
+    tasks = {result.task: asdict(result) for result in results}
+    for values in tasks.values():
+        del values["task"]
     return {
         **about,
         "overall": overall(datasets),
@@ -140,21 +137,7 @@ def as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[str
             }
             for d in datasets
         },
-        "tasks": {
-            r.task: {
-                "dataset": r.dataset,
-                "prompt": r.prompt,
-                "metrics": clean(r.metrics),
-                "num_examples": r.num_examples,
-                "num_left_out": r.num_left_out,
-                "num_truncated": r.num_truncated,
-                "num_close": r.num_close,
-                "num_unanswerable": r.num_unanswerable,
-                "failed": {str(row): reason for row, reason in r.failed.items()},
-                "absent": r.absent,
-            }
-            for r in results
-        },
+        "tasks": tasks,
     }
 
 
@@ -175,21 +158,11 @@ def summary_table(results: Sequence[TaskResult]) -> list[list[str]]:
     rows = [["dataset", "prompts", "mean", "median", "min–max", "IQR", "length-norm. mean"]]
     for d in by_dataset(results):
         summary, normalized = d.summary(), d.summary("length_normalized_accuracy")
-        prompts = f"{len(d.complete)} of {len(d.tasks)}"
-        if summary is None or normalized is None:
-            rows.append([d.dataset, prompts, "–", "–", "–", "–", "–"])
-            continue
-        rows.append(
-            [
-                d.dataset,
-                prompts,
-                f"{summary['mean']:.2f}",
-                f"{summary['median']:.2f}",
-                f"{summary['min']:.2f}–{summary['max']:.2f}",
-                f"{summary['iqr']:.2f}",
-                f"{normalized['mean']:.2f}",
-            ]
-        )
+        values = ["–"] * 5
+        if summary is not None and normalized is not None:
+            form = "{mean:.2f} {median:.2f} {min:.2f}–{max:.2f} {iqr:.2f}"
+            values = [*form.format(**summary).split(), f"{normalized['mean']:.2f}"]
+        rows.append([d.dataset, f"{len(d.complete)} of {len(d.tasks)}", *values])
     return rows
 
 
@@ -209,10 +182,7 @@ def notes(results: Sequence[TaskResult]) -> list[str]:
     """Returns what a reader of the numbers must know: what is missing, cut off, or on the edge."""
     found: list[str] = []
     for d in by_dataset(results):
-        absent: dict[str, int] = {}
-        for r in d.tasks:
-            if r.absent is not None:
-                absent[r.absent] = absent.get(r.absent, 0) + 1
+        absent = Counter(r.absent for r in d.tasks if r.absent is not None)
         found += [
             f"{d.dataset}: {n} of {len(d.tasks)} prompts without data: {reason}"
             for reason, n in absent.items()
@@ -248,7 +218,7 @@ def as_markdown(results: Sequence[TaskResult], title: str) -> str:
 
 
 def _prompt_table(d: DatasetResult) -> list[list[str]]:
-    names = [name for name in _METRICS if any(name in r.metrics for r in d.tasks)] + ["majority"]
+    names = [name for name in _HEADINGS if any(name in r.metrics for r in d.tasks)]
     rows = [["prompt", "examples", *(_HEADINGS[name] for name in names)]]
     for r in d.tasks:
         values = [f"{r.metrics[n]:.2f}" if n in r.metrics else "–" for n in names]
@@ -268,15 +238,11 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 def as_text(rows: Sequence[Sequence[str]]) -> str:
     """Returns a table for the terminal; all columns but the first are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for row in rows
-    )
+    lines = []
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)
 
 
 # ----------------------------------------------------------------------------------------- figure
@@ -288,20 +254,17 @@ def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
     Datasets without a result have a place, empty. Prompts that do not count in means are hollow
     and not in the box.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     datasets = by_dataset(results)
     num_columns = min(len(datasets), 4)
     num_rows = -(-len(datasets) // num_columns)
     figure = Figure(figsize=(2.6 * num_columns, 2.6 * num_rows + 0.4), layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(title)
     grid = figure.subplots(num_rows, num_columns, squeeze=False).ravel()
     for axes, d in zip(grid, datasets, strict=False):
         axes.set_title(f"{d.dataset}\n{len(d.complete)} of {len(d.tasks)} prompts", fontsize=9)
-        axes.set_ylim(0, 100)
-        axes.set_xlim(0.5, 1.5)
+        axes.set(xlim=(0.5, 1.5), ylim=(0, 100))
         axes.grid(axis="y", alpha=0.3)
         counted = [r.metrics["accuracy"] for r in d.complete]
         others = [r.metrics["accuracy"] for r in d.tasks if r.metrics and not r.is_complete]
@@ -309,17 +272,11 @@ def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
             axes.text(1, 50, "no data", ha="center", va="center", color="gray")
         if counted:
             axes.boxplot(counted, positions=[1], widths=0.4, showfliers=False)
+        style = {"s": 16, "edgecolors": "tab:blue", "zorder": 3, "clip_on": False}
         for values, face in ((counted, "tab:blue"), (others, "none")):
-            places = 1 + np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [1.0]
-            axes.scatter(
-                places[: len(values)],
-                values,
-                s=16,
-                facecolors=face,
-                edgecolors="tab:blue",
-                zorder=3,
-                clip_on=False,
-            )
+            spread = 0.12 * (len(values) > 1)
+            places = 1 + np.linspace(-spread, spread, len(values))
+            axes.scatter(places, values, facecolors=face, **style)
         axes.set_xticks([])
         if counted and "majority" in d.complete[0].metrics:
             axes.axhline(d.complete[0].metrics["majority"], color="gray", linestyle=":", lw=1)
