@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mtf.command import (
     add_source_options,
@@ -24,6 +24,7 @@ from mtf.command import (
     new_parser,
 )
 from mtf.errors import RunError, UserError
+from mtf.progress import rate_bar
 from mtf.writing import free_space, locked, write_failure
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ Killed or failed, it goes on where it was when it is run again: what is finished
 Exit status: 0 done, 1 failed or --check found damage, 2 refused; stopped: 130 by Ctrl-C, 143 by
 SIGTERM, 129 by SIGHUP.
 """
-_SECONDS_PER_LINE = 10.0
 _NUM_REASONS_SHOWN = 3
 
 
@@ -171,12 +171,13 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
     _say_what_is_left_out(plan)
     num_workers = options.num_workers or len(os.sched_getaffinity(0))
     start = time.perf_counter()
-    with signals.Interrupts() as interrupts, _Display(plan) as display:
+    with signals.Interrupts() as interrupts, rate_bar(plan.num_rows, "examples") as show:
         interrupts.hold()
 
         def report(done: CacheProgress) -> None:
             interrupts.raise_if_requested()
-            display.report(done)
+            tasks = f"{done.num_tasks}/{len(plan.infos)} tasks"
+            show(done.num_rows, done.num_examples, tasks)
 
         build.run_plan(plan, num_workers, report)
     if not plan.infos:
@@ -229,57 +230,6 @@ def _print_summary(plan: Plan, seconds: float) -> None:
         f"({sum(split.num_dropped for split in splits):,} rows dropped by their templates), "
         f"{num_tokens:,} tokens, {num_bytes / 1e6:,.1f} MB"
     )
-
-
-class _Display:
-    """A progress bar on a terminal, else a line every ten seconds."""
-
-    def __init__(self, plan: Plan):
-        self._num_tasks, self._num_rows = len(plan.infos), plan.num_rows
-        self._start = self._last = time.perf_counter()
-        self._first_rows: int | None = None
-        self._bar: Any = None
-
-    def __enter__(self) -> _Display:
-        if sys.stderr.isatty():
-            from rich import progress
-            from rich.console import Console
-
-            self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.TaskProgressColumn(),
-                progress.TextColumn("{task.fields[rate]} examples/s"),
-                progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._task = self._bar.add_task("", total=self._num_rows, rate="…")
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def report(self, done: CacheProgress) -> None:
-        """Shows how far it is."""
-        now = time.perf_counter()
-        seconds = now - self._start
-        if self._first_rows is None:
-            self._first_rows = done.num_rows
-        rate = f"{done.num_examples / max(seconds, 1e-3):,.0f}"
-        tasks = f"{done.num_tasks}/{self._num_tasks} tasks"
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done.num_rows, description=tasks, rate=rate)
-        elif now - self._last >= _SECONDS_PER_LINE:
-            self._last = now
-            left = (self._num_rows - done.num_rows) * seconds
-            eta = left / max(done.num_rows - self._first_rows, 1)
-            print(
-                f"{tasks}  {done.num_rows / max(self._num_rows, 1):.0%}  {rate} examples/s  "
-                f"ETA {eta:.0f} s",
-                file=sys.stderr,
-            )
 
 
 def _check(options: argparse.Namespace) -> int:

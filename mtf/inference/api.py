@@ -21,9 +21,9 @@ from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError, did_you_mean
 from mtf.inference.loading import Loaded, load_model
 from mtf.inference.predictor import NotFiniteError, Predictor
-from mtf.inference.progress import progress_bar
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
+from mtf.progress import progress_bar
 from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 

@@ -22,7 +22,7 @@ from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.inference.loading import load_model
 from mtf.inference.predictor import Predictor
-from mtf.inference.progress import progress_bar
+from mtf.progress import progress_bar
 from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 

@@ -22,14 +22,13 @@ from mtf.evaluation.rank_data import RankData, RankTask, rank_tasks, with_vocabu
 from mtf.evaluation.report import TaskResult
 from mtf.inference.loading import Loaded, Opened, load_model, network_config, open_model
 from mtf.inference.predictor import NotFiniteError, Predictor
-from mtf.inference.progress import progress_bar
 from mtf.jobs.results import EvaluateResult
 from mtf.models.t5 import num_parameters
 from mtf.partitioning.mesh import PjitPartitioner
+from mtf.progress import count, duration, progress_bar
 from mtf.text.remote import is_remote
 from mtf.text.vocabularies import SentencePieceVocabulary
 from mtf.training.metrics import MetricsWriter
-from mtf.training.progress import count, duration
 
 if TYPE_CHECKING:
     from mtf.jobs.evaluate import Evaluate

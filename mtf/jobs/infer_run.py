@@ -28,10 +28,10 @@ from mtf.inference.files import (
 )
 from mtf.inference.loading import Loaded, load_model, network_config, open_model
 from mtf.inference.predictor import NotFiniteError, Predictor
-from mtf.inference.progress import progress_bar
 from mtf.jobs.results import InferResult
 from mtf.models.t5 import num_parameters
 from mtf.partitioning.mesh import PjitPartitioner
+from mtf.progress import progress_bar
 from mtf.sources.datasets import open_split
 from mtf.sources.problems import Problems
 from mtf.tasks.mixtures import mixture, split_available

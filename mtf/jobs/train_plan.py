@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from mtf.models.t5 import num_parameters
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
+from mtf.progress import count
 from mtf.training.flops import train_step_flops
-from mtf.training.progress import count
 from mtf.training.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -30,12 +30,12 @@ from mtf.jobs.train_plan import least_bytes, make_trainer
 from mtf.models import t5
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
+from mtf.progress import Progress, count
 from mtf.signals import Interrupts
 from mtf.text.vocabularies import Vocabulary
 from mtf.training import loop
 from mtf.training.flops import peak_flops, train_step_flops
 from mtf.training.metrics import SUMMARY_METRICS, plot_loss
-from mtf.training.progress import Progress, count
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from mtf.writing import free_space, write_atomically, write_failure

@@ -23,9 +23,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
 from mtf.checkpoints.steps import owed_evaluations, owing
 from mtf.data.row_streams import BatchIterator, Evaluations
+from mtf.progress import Progress, duration
 from mtf.signals import Interrupts
 from mtf.training.metrics import MetricsWriter, summarize, timing
-from mtf.training.progress import Progress, duration
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from mtf.training.watch import Watch

@@ -10,8 +10,8 @@ import jax
 
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.errors import RunError
+from mtf.progress import Progress
 from mtf.training.metrics import MetricsWriter, StepMetrics, summarize
-from mtf.training.progress import Progress
 from mtf.training.settings import AdafactorConfig, AdamWConfig
 from mtf.training.trainer import Trainer
 

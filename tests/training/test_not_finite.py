@@ -27,10 +27,10 @@ from mtf.jobs.train_run import starting_state
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
+from mtf.progress import Progress
 from mtf.signals import Interrupts
 from mtf.training import loop, settings
 from mtf.training.metrics import MetricsWriter, read_metrics, summarize
-from mtf.training.progress import Progress
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer, loss_fn
 from mtf.training.watch import Watch

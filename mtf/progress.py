@@ -1,0 +1,183 @@
+"""How far a run has come: the lines of a training run, a bar for everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+_SECONDS_PER_LINE = 10.0
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as 1:02:03 or 2:03."""
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def count(number: float) -> str:
+    """Returns a number in three digits: 950, 1.23k, 45.6M."""
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g}P"
+
+
+class Progress:
+    """Prints a line every `stats_period` steps, and on a terminal keeps one current in between.
+
+    Args:
+      first_step: of this run.
+      train_steps: the last step.
+      tokens_per_step: input and target positions of a global batch.
+      flops_per_step: of all devices together.
+      peak_flops: of all devices together; None: no MFU is shown.
+      stream: where the lines go; None: to stdout.
+      quiet: print nothing (all processes but one).
+    """
+
+    def __init__(
+        self,
+        first_step: int,
+        train_steps: int,
+        tokens_per_step: int,
+        flops_per_step: float,
+        peak_flops: float | None,
+        *,
+        stream: TextIO | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self._train_steps = train_steps
+        self._tokens_per_step = tokens_per_step
+        self._flops_per_step = flops_per_step
+        self._peak_flops = peak_flops
+        self._stream = stream or sys.stdout
+        self._live = self._stream.isatty() and not quiet
+        self._quiet = quiet
+        self._loss = ""
+        self._seconds_per_step = 0.0
+        self._shown = time.perf_counter()
+
+    def stats(self, step: int, loss_per_token: float, accuracy: float, seconds: float) -> None:
+        """Prints a line that stays, with speed and time left.
+
+        Args:
+          step: the last step of the period.
+          loss_per_token: mean over the target tokens of the period.
+          accuracy: likewise.
+          seconds: of one step.
+        """
+        self._loss = f"loss {loss_per_token:.4f}  accuracy {accuracy:.3f}"
+        self._seconds_per_step = seconds
+        self._print(self._line(step), "\n")
+
+    def tick(self, step: int) -> None:
+        """Updates the current line of a terminal, at most ten times a second."""
+        now = time.perf_counter()
+        if self._live and self._loss and now - self._shown > 0.1:
+            self._shown = now
+            self._print(self._line(step), "")
+
+    def note(self, text: str) -> None:
+        """Prints a line of its own, for instance about a checkpoint."""
+        self._print(text, "\n")
+
+    def _line(self, step: int) -> str:
+        seconds = self._seconds_per_step
+        speed = f"{count(self._tokens_per_step / seconds)} tokens/s"
+        parts = [f"step {step}/{self._train_steps}", self._loss, speed]
+        if self._peak_flops:
+            parts.append(f"MFU {self._flops_per_step / seconds / self._peak_flops:.1%}")
+        parts.append(f"ETA {duration((self._train_steps - step) * seconds)}")
+        return "  ".join(parts)
+
+    def _print(self, text: str, end: str) -> None:
+        if self._quiet:
+            return
+        clear = "\r\x1b[K" if self._live else ""
+        try:
+            self._stream.write(clear + text + end)
+            self._stream.flush()
+        except OSError:
+            # A run goes on, and saves, when its terminal or what reads its output is gone.
+            self._quiet = True
+            if self._stream is sys.stdout:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def progress_bar(
+    description: str, total: int, *, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Shows a bar, on a terminal and in a notebook only, until the block ends.
+
+    Args:
+      description: what is being done.
+      total: how many there are.
+      shown: False shows nothing.
+
+    Yields:
+      A function that moves the bar on by a number.
+    """
+    with _rich_bar("", shown) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda number: bar.advance(task, number)
+
+
+@contextlib.contextmanager
+def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Shows a bar with a rate on a terminal, elsewhere a line every ten seconds.
+
+    Args:
+      total: how many there are.
+      unit: what the rate counts, such as "examples".
+
+    Yields:
+      A function of how many are completed, how many units that has given, and a description.
+    """
+    bar = _rich_bar(unit, shown=True)
+    task = bar.add_task("", total=total, rate="…")
+    start = last = time.perf_counter()
+    first: int | None = None
+
+    def report(completed: int, num_units: int, description: str) -> None:
+        nonlocal first, last
+        now = time.perf_counter()
+        first = completed if first is None else first
+        rate = f"{num_units / max(now - start, 1e-3):,.0f}"
+        bar.update(task, completed=completed, description=description, rate=rate)
+        if bar.disable and now - last >= _SECONDS_PER_LINE:
+            last = now
+            left = (total - completed) * (now - start) / max(completed - first, 1)
+            done = f"{completed / max(total, 1):.0%}"
+            line = f"{description}  {done}  {rate} {unit}/s  ETA {left:.0f} s"
+            print(line, file=sys.stderr)
+
+    with bar:
+        yield report
+
+
+def _rich_bar(unit: str, shown: bool) -> RichProgress:
+    # Not at the top: it takes longer to import than most calls take to run.
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    live = (console.is_terminal and sys.stderr.isatty()) or console.is_jupyter
+    columns: list[progress.ProgressColumn | str] = ["{task.description}", progress.BarColumn()]
+    if unit:
+        columns += [progress.TaskProgressColumn(), f"{{task.fields[rate]}} {unit}/s"]
+    else:
+        columns.append(progress.MofNCompleteColumn())
+    columns.append(progress.TimeRemainingColumn())
+    return progress.Progress(
+        *columns, console=console, transient=not unit, disable=not (shown and live)
+    )
