@@ -1,26 +1,23 @@
 """Batches of a mixture from its token cache (`TaskMixtureConfig` with loader="cache").
 
-`mtf.cache.mixture` has the sequence of examples; neither TensorFlow nor templates are needed.
+`mtf.cache.mixture` makes the sequence of examples; neither TensorFlow nor templates are needed.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mtf.cache.mixture import CachedMixture, NoExamplesError, RowSource, row_sources
-from mtf.data.examples import Cursor, Example
-from mtf.data.packing import HostBatch, Row
+from mtf.data.examples import Cursor
+from mtf.data.packing import Row
 from mtf.data.row_streams import (
     BatchIterator,
-    Evaluations,
+    EvaluationParts,
     MixedRowStream,
     Shard,
     SourceRowStream,
     StreamsIterator,
-    eval_batches,
 )
 from mtf.data.settings import TaskMixtureConfig
 
@@ -37,7 +34,7 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
 def open_streams(
     dataset: CachedMixture, rows: range, batch_size: int, pack: bool
 ) -> dict[int, CachedRowStream] | dict[int, MixedRowStream]:
-    """Returns a stream for each of some rows of the global batch."""
+    """Returns a stream for each of the given rows of the global batch."""
     data, lengths = dataset.data, dataset.data.task_feature_lengths
     if not dataset.has_documents:
         sources = row_sources(dataset, len(rows), batch_size)
@@ -66,38 +63,17 @@ class CachedRowStream(SourceRowStream):
         return source.read_again([unit for (unit,) in cursors])
 
 
-def make_evaluations(data: TaskMixtureConfig, shard: Shard) -> Evaluations:
-    """See `mtf.loaders.make_evaluations`: `eval_split` of the tasks that have it in the cache.
-
-    Its examples are in a random order, always the same one.
-    """
+def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
+    """See `mtf.loaders`: `eval_split` of the tasks that have it, always in the same order."""
     if data.eval_split is None:
         return {}
     try:
         dataset = CachedMixture(data, data.eval_split)
     except NoExamplesError:
         return {}
-    batches = functools.partial(_eval_batches, dataset, shard)
-    return {data.mixture_or_task_name: batches}
-
-
-def sample_examples(data: TaskMixtureConfig, n: int) -> list[Example]:
-    """See `mtf.loaders.sample_examples`: of `eval_split`, else of `split`."""
-    for split in (data.eval_split, data.split):
-        if split is not None:
-            try:
-                return list(itertools.islice(CachedMixture(data, split).all_examples(), n))
-            except NoExamplesError:
-                continue
-    return []
+    return {data.mixture_or_task_name: [dataset.all_examples]}
 
 
 def provenance(data: TaskMixtureConfig) -> dict[str, Any]:
     """See `mtf.loaders.provenance`."""
     return CachedMixture(data, data.split).provenance()
-
-
-def _eval_batches(dataset: CachedMixture, shard: Shard) -> Iterator[HostBatch]:
-    lengths, pack = dataset.data.task_feature_lengths, dataset.data.pack
-    examples = dataset.all_examples()
-    return eval_batches(examples, lengths, pack, shard)

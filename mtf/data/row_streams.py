@@ -27,7 +27,9 @@ from mtf.data.packing import HostBatch, OpenRow, Packer, Row, to_batch
 from mtf.errors import UserError
 
 IteratorState = dict[str, Any]
-# By name, what gives the batches of an evaluation: the same ones at every call.
+# An evaluation's name → one function or several that read its examples, the same at every call.
+EvaluationParts = dict[str, list[Callable[[], Iterator[Example]]]]
+# An evaluation's name → what returns its batches, the same at every call.
 Evaluations = dict[str, Callable[[], Iterator[HostBatch]]]
 
 

@@ -22,16 +22,15 @@ import numpy as np
 
 from mtf.data.examples import Cursor, DocumentSource, Example, Order, fingerprint
 from mtf.data.mixing import Mixing, scattered
-from mtf.data.packing import HostBatch, OpenRow, Packer, Row
+from mtf.data.packing import OpenRow, Packer, Row
 from mtf.data.randomness import Purpose, derived_seed, permutation
 from mtf.data.row_streams import (
     BatchIterator,
-    Evaluations,
+    EvaluationParts,
     IteratorState,
     Shard,
     StreamsIterator,
     all_examples,
-    eval_batches,
 )
 from mtf.data.settings import HubStreamConfig
 from mtf.errors import UserError
@@ -87,35 +86,32 @@ def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) 
     )
 
 
-def make_evaluations(data: HubStreamConfig, shard: Shard) -> Evaluations:
-    """See `mtf.loaders.make_evaluations`: the first documents of `eval_split`.
+def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
+    """See `mtf.loaders`: the first documents of `eval_split`.
 
     Named by the split; of several subsets, an evaluation for each, `SPLIT_SUBSET`, if there are
     not too many. Where the dataset has no such split, nothing is evaluated.
     """
-    texts = _evaluation_texts(data)
-    if data.eval_split is None or not texts:
+    if data.eval_split is None:
         return {}
-    parts = {f"{data.eval_split}_{name}" if name else data.eval_split: [name] for name in texts}
-    if len(parts) > MAX_EVALUATIONS:
-        parts = {data.eval_split: list(texts)}
+    splits = _open_splits(data, data.eval_split, required=False)
+    num_documents = max(data.eval_documents // max(len(splits), 1), 1)
 
-    def batches(names: list[str]) -> Iterator[HostBatch]:
-        examples = itertools.chain.from_iterable(
-            _evaluation_examples(data, texts[name]()) for name in names
-        )
-        lengths, pack = data.task_feature_lengths, data.pack
-        return eval_batches(examples, lengths, pack, shard)
+    def part(split: Split) -> Callable[[], Iterator[Example]]:
+        @functools.cache
+        def texts() -> list[str]:
+            rows = (row for file in range(split.num_files) for row in split.file(file))
+            return list(itertools.islice(filter(None, map(split.text, rows)), num_documents))
 
-    return {name: functools.partial(batches, names) for name, names in parts.items()}
+        return lambda: _evaluation_examples(data, texts())
 
-
-def sample_examples(data: HubStreamConfig, n: int) -> list[Example]:
-    """See `mtf.loaders.sample_examples`: of `eval_split`, of each subset in turn."""
-    texts = _evaluation_texts(data).values()
-    rounds = itertools.zip_longest(*(_evaluation_examples(data, read()) for read in texts))
-    found = (example for examples in rounds for example in examples if example is not None)
-    return list(itertools.islice(found, n))
+    parts = {
+        f"{data.eval_split}_{name}" if name else data.eval_split: [part(split)]
+        for name, split in splits.items()
+    }
+    if len(parts) <= MAX_EVALUATIONS:
+        return parts
+    return {data.eval_split: list(itertools.chain.from_iterable(parts.values()))}
 
 
 def provenance(data: HubStreamConfig) -> dict[str, Any]:
@@ -375,21 +371,6 @@ class _Stream:
         for row, examples in zip(self._packer.open_rows, state["open"], strict=True):
             for inputs, targets in examples:
                 row.add(Example(np.array(inputs, np.int32), np.array(targets, np.int32)), ())
-
-
-def _evaluation_texts(data: HubStreamConfig) -> dict[str, Callable[[], list[str]]]:
-    """Returns, by subset, how to read the documents that are evaluated on."""
-    if data.eval_split is None:
-        return {}
-    splits = _open_splits(data, data.eval_split, required=False)
-    num_documents = max(data.eval_documents // max(len(splits), 1), 1)
-
-    def read(split: Split) -> list[str]:
-        rows = (row for file in range(split.num_files) for row in split.file(file))
-        texts = filter(None, map(split.text, rows))
-        return list(itertools.islice(texts, num_documents))
-
-    return {name: functools.cache(functools.partial(read, split)) for name, split in splits.items()}
 
 
 def _evaluation_examples(data: HubStreamConfig, texts: list[str]) -> Iterator[Example]:

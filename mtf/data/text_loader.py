@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mtf.data.examples import Example, TextDataset, fingerprint
 from mtf.data.mixing import Mixing
-from mtf.data.packing import HostBatch
 from mtf.data.randomness import Purpose, derived_seed
 from mtf.data.row_streams import (
     BatchIterator,
-    Evaluations,
+    EvaluationParts,
     MixedRowStream,
     Shard,
     SourceRowStream,
     StreamsIterator,
     all_examples,
-    eval_batches,
 )
 from mtf.data.settings import TextCorporaConfig, TextFilesConfig
 
@@ -59,29 +56,21 @@ def make_train_iterator(
     return StreamsIterator(streams, lengths, pack, _fingerprint(data, corpora), prefetch)
 
 
-def make_evaluations(data: TextFilesConfig | TextCorporaConfig, shard: Shard) -> Evaluations:
-    """See `mtf.loaders.make_evaluations`: the held-out examples.
+def evaluation_parts(data: TextFilesConfig | TextCorporaConfig) -> EvaluationParts:
+    """See `mtf.loaders`: the held-out examples.
 
     Those of a corpus are an evaluation of their own, `held_out_NAME`, if there are not too many.
     """
+
+    def part(corpus: TextFilesConfig) -> Callable[[], Iterator[Example]]:
+        return lambda: all_examples(TextDataset(corpus).evaluation())
+
     if isinstance(data, TextFilesConfig):
-        parts = {EVALUATION: [data]}
-    else:
-        corpora = _corpora(data)
-        parts = {f"{EVALUATION}_{name}": [corpus] for name, corpus in corpora.items()}
-        if len(parts) > MAX_EVALUATIONS:
-            parts = {EVALUATION: list(corpora.values())}
-    return {name: functools.partial(_eval_batches, part, shard) for name, part in parts.items()}
-
-
-def sample_examples(data: TextFilesConfig | TextCorporaConfig, n: int) -> list[Example]:
-    """See `mtf.loaders.sample_examples`: held-out examples, of each corpus in turn."""
-    parts = [data] if isinstance(data, TextFilesConfig) else list(_corpora(data).values())
-    rounds = itertools.zip_longest(
-        *(all_examples(TextDataset(part).evaluation()) for part in parts)
-    )
-    found = (example for examples in rounds for example in examples if example is not None)
-    return list(itertools.islice(found, n))
+        return {EVALUATION: [part(data)]}
+    parts = {f"{EVALUATION}_{name}": [part(corpus)] for name, corpus in _corpora(data).items()}
+    if len(parts) <= MAX_EVALUATIONS:
+        return parts
+    return {EVALUATION: list(itertools.chain.from_iterable(parts.values()))}
 
 
 def provenance(data: TextFilesConfig | TextCorporaConfig) -> dict[str, Any]:
@@ -135,11 +124,3 @@ def _fingerprint(data: TextCorporaConfig, corpora: dict[str, TextDataset]) -> st
         for name, corpus in corpora.items()
     }
     return fingerprint(data, **contents)
-
-
-def _eval_batches(parts: Sequence[TextFilesConfig], shard: Shard) -> Iterator[HostBatch]:
-    lengths, pack = parts[0].task_feature_lengths, parts[0].pack
-    examples = itertools.chain.from_iterable(
-        all_examples(TextDataset(part).evaluation()) for part in parts
-    )
-    return eval_batches(examples, lengths, pack, shard)

@@ -9,15 +9,14 @@ neither that cost nor TensorFlow's.
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mtf.data.examples import Example
 from mtf.data.packing import HostBatch
-from mtf.data.row_streams import BatchIterator, Evaluations, IteratorState, Shard, eval_batches
+from mtf.data.row_streams import BatchIterator, EvaluationParts, IteratorState, Shard
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError, did_you_mean_split
 
@@ -80,24 +79,15 @@ def make_dataset(
     )
 
 
-def make_evaluations(data: TaskMixtureConfig, shard: Shard) -> Evaluations:
-    """See `mtf.loaders.make_evaluations`: `eval_split` of the tasks that have it."""
+def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
+    """See `mtf.loaders`: `eval_split` of the tasks that have it, one after the other."""
     if data.eval_split is None:
         return {}
     provider, _ = _open(data)
-    if not _tasks_with(provider, data.eval_split):
-        return {}
-    batches = functools.partial(_eval_batches, provider, data, shard)
-    return {data.mixture_or_task_name: batches}
-
-
-def sample_examples(data: TaskMixtureConfig, n: int) -> list[Example]:
-    """See `mtf.loaders.sample_examples`: of `eval_split`, else of `split`."""
-    provider, _ = _open(data)
-    for split in (data.eval_split, data.split):
-        if split is not None and _tasks_with(provider, split):
-            return list(itertools.islice(_all_examples(provider, data, split), n))
-    return []
+    tasks = _tasks_with(provider, data.eval_split)
+    # A mixture of SeqIO's would end with the first of its tasks that does.
+    read = functools.partial(_all_examples, tasks, data, data.eval_split)
+    return {data.mixture_or_task_name: [read]} if tasks else {}
 
 
 def provenance(data: TaskMixtureConfig) -> dict[str, Any]:
@@ -204,10 +194,10 @@ def _tasks_with(provider: seqio.Task | seqio.Mixture, split: str) -> list[seqio.
 
 
 def _all_examples(
-    provider: seqio.Task | seqio.Mixture, data: TaskMixtureConfig, split: str
+    tasks: Sequence[seqio.Task], data: TaskMixtureConfig, split: str
 ) -> Iterator[Example]:
     """Yields every example once, task by task."""
-    for task in _tasks_with(provider, split):
+    for task in tasks:
         examples = task.get_dataset(
             data.task_feature_lengths,
             split=split,
@@ -217,16 +207,6 @@ def _all_examples(
         )
         for example in examples.as_numpy_iterator():
             yield Example(example["inputs"], example["targets"])
-
-
-def _eval_batches(
-    provider: seqio.Task | seqio.Mixture, data: TaskMixtureConfig, shard: Shard
-) -> Iterator[HostBatch]:
-    # A mixture of SeqIO's would end with the first of its tasks that does.
-    assert data.eval_split is not None
-    examples = _all_examples(provider, data, data.eval_split)
-    lengths = data.task_feature_lengths
-    return eval_batches(examples, lengths, data.pack, shard)
 
 
 def _to_batch(batch: Mapping[str, np.ndarray]) -> HostBatch:
