@@ -161,10 +161,10 @@ FILES: list[tuple[str, bytes | None, list[str]]] = [
     ("gs://bucket/text.txt", None, ["is a remote address; expected a local file"]),
     ("a.txt", b"", ["data.files: a.txt is empty; expected a line of text"]),
     ("a.txt", b"\n\n", ["data.files: a.txt is empty; expected a line of text"]),
-    ("a.txt", "good\ncafé\n".encode("latin-1"), ["a.txt:2 is not UTF-8", "byte 4", "0xe9"]),
+    ("a.txt", "good\ncafé\n".encode("latin-1"), ["a.txt:2: it is not UTF-8", "byte 4", "0xe9"]),
     ("a.csv", b"a,b\n", ["a.csv has a suffix that says nothing; expected one of .txt"]),
-    ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', ["a.jsonl:2 has no 'text', only 'txt'"]),
-    ("a.tsv", b"one\ttwo\nthree\n", ["a.tsv:2 has 1 columns; expected 2"]),
+    ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', ["a.jsonl:2: it has no 'text', only 'txt'"]),
+    ("a.tsv", b"one\ttwo\nthree\n", ["a.tsv:2: it has 1 columns; expected 2"]),
     ("a.txt.gz", b"text", ["data.files: a.txt.gz cannot be read"]),
 ]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
 from mtf.errors import UserError, did_you_mean
-from mtf.sources.suffixes import TEXT_SUFFIXES
+from mtf.sources.lines import TEXT_SUFFIXES
 from mtf.tasks.objectives import Objective, SegmentLengths, SpanCorruption
 from mtf.text.normalization import Normalization
 from mtf.text.vocabularies import ByteVocabulary, Vocabulary

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import functools
-import gzip
-import json
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,10 +13,18 @@ from typing import Any
 from mtf.cache.format import TaskInfo
 from mtf.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
-from mtf.errors import UserError, did_you_mean, did_you_mean_split
+from mtf.errors import UserError, did_you_mean_split
 from mtf.evaluation.settings import RankFilesConfig
 from mtf.sources.datasets import MissingDatasetError, Rows, open_split
 from mtf.sources.files import find_files
+from mtf.sources.lines import (
+    check_unicode,
+    get_field,
+    get_text,
+    parse_line,
+    read_lines,
+    split_suffix,
+)
 from mtf.sources.problems import Problems
 from mtf.tasks import t0
 from mtf.tasks.mixtures import mixture
@@ -307,10 +311,9 @@ def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Voca
 def _file_tasks(data: RankFilesConfig) -> tuple[RankTask, ...]:
     files: dict[str, Path] = {}
     for file in find_files(data.patterns):
-        name = file.name.removesuffix(".gz")
-        if not name.endswith(".jsonl"):
+        stem, suffix = split_suffix(file)
+        if suffix != ".jsonl":
             raise UserError(f"data.files: {file} has another suffix; expected .jsonl or .jsonl.gz")
-        stem = name.removesuffix(".jsonl")
         if files.setdefault(stem, file) != file:
             raise UserError(
                 f"data.files: {files[stem]} and {file} have the same name, which is the name of "
@@ -321,19 +324,16 @@ def _file_tasks(data: RankFilesConfig) -> tuple[RankTask, ...]:
     loaded = {stem: _load_file(file, data, problems) for stem, file in files.items()}
     problems.check()
     return tuple(
-        RankTask(stem, stem, stem, functools.partial(_same, read)) for stem, read in loaded.items()
+        RankTask(stem, stem, stem, functools.partial(lambda read: read, read))
+        for stem, read in loaded.items()
     )
-
-
-def _same(loaded: RankData) -> RankData:
-    return loaded
 
 
 def _load_file(file: Path, data: RankFilesConfig, problems: Problems) -> RankData:
     assert data.vocabulary is not None
     encode = _Encoder(data.vocabulary, bool(data.inputs_add_eos), targets_add_eos=True)
     loaded = RankData()
-    for number, line in enumerate(_read(file).split(b"\n"), start=1):
+    for number, line in read_lines(file, "data.files"):
         if not line.strip():
             continue
         loaded.num_rows += 1
@@ -349,44 +349,24 @@ def _load_file(file: Path, data: RankFilesConfig, problems: Problems) -> RankDat
     return loaded
 
 
-def _read(file: Path) -> bytes:
-    try:
-        with (gzip.open if file.name.endswith(".gz") else open)(file, "rb") as opened:
-            content: bytes = opened.read()
-            return content.removeprefix(codecs.BOM_UTF8)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"data.files: {file} cannot be read: {error}") from error
-
-
 def _parse(line: bytes) -> tuple[str, list[str], int]:
-    """Inputs, choices and label of a line; raises UserError with what is wrong."""
-    try:
-        value = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        raise UserError(f"it is not UTF-8: {error.reason}") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"it is not JSON: {error.msg}, column {error.colno}") from error
-    if any("\ud800" <= c <= "\udfff" for c in json.dumps(value, ensure_ascii=False)):
-        raise UserError("it has half of a surrogate pair, which is not a character")
-    expected = 'expected {"inputs": text, "choices": [text, …], "label": number}'
-    if not isinstance(value, dict):
-        raise UserError(f"it is not a JSON object; {expected}")
-    missing = [name for name in ("inputs", "choices", "label") if name not in value]
-    if missing:
-        hint = did_you_mean(missing[0], value)
-        raise UserError(f"{', '.join(missing)} is missing; {expected}.{hint}")
-    inputs, choices, label = value["inputs"], value["choices"], value["label"]
-    if not isinstance(inputs, str):
-        raise UserError(f"inputs is {type(inputs).__name__}, not text; {expected}")
+    """Returns inputs, choices and label of a line; raises UserError if it cannot be used."""
+    expected = '{"inputs": text, "choices": [text, …], "label": number}'
+    values = parse_line(".jsonl", line, expected)
+    assert isinstance(values, dict)
+    inputs = get_text(values, "inputs", expected)
+    check_unicode("'inputs'", inputs)
+    choices, label = (get_field(values, name, expected) for name in ("choices", "label"))
     if not isinstance(choices, list) or not all(isinstance(c, str) for c in choices):
-        raise UserError(f"choices is not a list of texts; {expected}")
+        raise UserError(f"choices is not a list of texts; expected {expected}")
     if not choices:
         raise UserError("choices is empty; expected one or more")
     for place, choice in enumerate(choices):
+        check_unicode(f"choice {place}", choice)
         if not choice.strip():
             raise UserError(f"choice {place} is empty")
     if isinstance(label, bool) or not isinstance(label, int):
-        raise UserError(f"label is {label!r}, not a whole number; {expected}")
+        raise UserError(f"label is {label!r}, not a whole number; expected {expected}")
     if not 0 <= label < len(choices):
         raise UserError(
             f"label is {label}, but there are {len(choices)} choices; expected 0 to "

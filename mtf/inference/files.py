@@ -6,29 +6,22 @@ A file is read line by line, from its first line whenever it is read again; noth
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import json
 import re
 import shutil
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mtf import strict_json
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError
 from mtf.sources.files import find_files
+from mtf.sources.lines import check_unicode, get_text, parse_line, read_lines, split_suffix
 from mtf.sources.problems import Problems
-from mtf.sources.suffixes import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
 from mtf.writing import replacing, write_atomically
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
-
-
-class _LineError(ValueError):
-    """What is wrong with a line, its place included."""
 
 
 class Request(NamedTuple):
@@ -45,134 +38,71 @@ class Request(NamedTuple):
     place: str
 
 
-# ----------------------------------------------------------------------------------- reading
+def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Request]:
+    """Yields the examples of a file, one a line; what a line holds depends on the suffix:
 
+    * `.txt`: an input;
+    * `.tsv`: inputs, or inputs, a tab, targets. No header, no quotation marks;
+    * `.jsonl`: `{"inputs": …}`, with `"targets"` where they are known; other keys are ignored.
 
-@dataclass(frozen=True)
-class InputFile:
-    """A file of inputs, an example a line; by its suffix (each also with `.gz`):
-
-    * `.txt`: a line is an input;
-    * `.tsv`: a line is inputs, or inputs, a tab, targets. No header, no quotation marks;
-    * `.jsonl`: a line is `{"inputs": …}`, `"targets"` too where they are known; other keys are
-      left alone.
-
-    Attributes:
-      path: the file.
+    Lines that cannot be used are added to `problems`; without it, the first raises UserError.
     """
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """The file's name without its suffixes."""
-        suffix = next(s for s in sorted(SUFFIXES, key=len)[::-1] if self.path.name.endswith(s))
-        return self.path.name.removesuffix(suffix)
-
-    def __iter__(self) -> Iterator[Request]:
-        """Yields the examples in order.
-
-        Raises:
-          UserError: a line cannot be used; says which and why.
-        """
-        for request in self._read():
-            if isinstance(request, _LineError):
-                raise UserError(f"files: {request}")
+    for number, line in read_lines(path, "files"):
+        place = f"{path}:{number}"
+        try:
+            request = Request(*_parse(path, line), place)
+        except UserError as error:
+            if problems is None:
+                raise UserError(f"files: {place}: {error}") from error
+            problems.add(f"{place}: {error}")
+        else:
             yield request
 
-    def checked(self, problems: Problems) -> Iterator[Request]:
-        """Yields the examples in order; lines that cannot be used are added to `problems`."""
-        for request in self._read():
-            if isinstance(request, _LineError):
-                problems.add(str(request))
-            else:
-                yield request
 
-    def _read(self) -> Iterator[Request | _LineError]:
-        opener = gzip.open if self.path.name.endswith(".gz") else open
-        try:
-            with opener(self.path, "rb") as file:
-                for number, line in enumerate(file, start=1):
-                    try:
-                        yield self._parse(line, f"{self.path}:{number}")
-                    except _LineError as error:
-                        yield error
-        except (OSError, EOFError, zlib.error) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise UserError(f"files: {self.path} cannot be read: {reason}") from error
-
-    def _parse(self, line: bytes, place: str) -> Request:
-        try:
-            text = line.decode("utf-8-sig" if place.endswith(":1") else "utf-8")
-        except UnicodeDecodeError as error:
-            raise _LineError(f"{place} is not UTF-8: {error.reason}") from error
-        text = text.removesuffix("\n").removesuffix("\r")
-        if not text.strip():
-            raise _LineError(
-                f"{place} is blank. Every line is an input, so that the lines of the result are "
-                "those of the file: take it out"
+def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
+    if not line.decode(errors="replace").strip():
+        raise UserError(
+            "it is blank. Every line is an input, so that the lines of the result are those of "
+            "the file: take it out"
+        )
+    expected = '{"inputs": …}'
+    values = parse_line(split_suffix(path)[1], line, expected)
+    match values:
+        case str():
+            return values, None
+        case [inputs]:
+            targets = None
+        case [inputs, targets]:
+            pass
+        case list():
+            raise UserError(
+                f"it has {len(values)} columns; expected inputs, or inputs, a tab, targets"
             )
-        if self.path.name.endswith(TEXT_SUFFIXES):
-            return Request(text, None, place)
-        if self.path.name.endswith(PAIR_SUFFIXES):
-            columns = text.split("\t")
-            if len(columns) > 2:
-                raise _LineError(
-                    f"{place} has {len(columns)} columns; expected inputs, or inputs, a tab, "
-                    "targets"
-                )
-            return _request(columns[0], columns[1] if len(columns) == 2 else None, place)
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise _LineError(f"{place} is not JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise _LineError(f'{place} is not a JSON object; expected {{"inputs": …}}')
-        if "inputs" not in values:
-            raise _LineError(
-                f"{place} has no 'inputs', only {', '.join(values) or 'nothing'}."
-                f"{did_you_mean('inputs', values)}"
-            )
-        return _request(values["inputs"], values.get("targets"), place)
+        case _:
+            inputs = get_text(values, "inputs", expected)
+            has_targets = values.get("targets") is not None
+            targets = get_text(values, "targets", expected) if has_targets else None
+    for name, text in (("inputs", inputs), ("targets", targets)):
+        if text is not None and not text.strip():
+            raise UserError(f"{name!r} is empty; expected text")
+        check_unicode(repr(name), text or "")
+    return inputs, targets
 
 
-def _request(inputs: Any, targets: Any, place: str) -> Request:
-    for name, value in (("inputs", inputs), ("targets", targets)):
-        if not isinstance(value, str) and not (name == "targets" and value is None):
-            raise _LineError(f"{place}: {name!r} is {type(value).__name__}; expected a string")
-        if value is not None and not value.strip():
-            raise _LineError(f"{place}: {name!r} is empty; expected text")
-        if value is not None and not _is_unicode(value):
-            raise _LineError(
-                f"{place}: {name!r} has half of a surrogate pair, which is not a character; "
-                "expected text"
-            )
-    return Request(inputs, targets, place)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def input_files(patterns: Sequence[str]) -> list[InputFile]:
-    """Returns the files that paths or patterns name.
+def input_files(patterns: Sequence[str]) -> dict[str, Path]:
+    """Returns the files that paths or patterns name, by their names without suffixes.
 
     Raises:
       UserError: nothing is there, or its suffix says nothing; or two have one name, and so would
         write the same result.
     """
-    files = [InputFile(path) for path in find_files(patterns)]
-    first: dict[str, InputFile] = {}
-    for file in files:
-        other = first.setdefault(file.name, file)
-        if other is not file:
+    files: dict[str, Path] = {}
+    for path in find_files(patterns):
+        name, _ = split_suffix(path)
+        if files.setdefault(name, path) != path:
             raise UserError(
-                f"files: the results of {other.path} and {file.path} would have the same name, "
-                f"{file.name}; rename one of them, or run them into different output_dir"
+                f"files: the results of {files[name]} and {path} would have the same name, "
+                f"{name}; rename one of them, or run them into different output_dir"
             )
     return files
 

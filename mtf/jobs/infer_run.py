@@ -24,6 +24,7 @@ from mtf.inference.files import (
     Summary,
     input_files,
     os_errors_refused,
+    read_requests,
     summarize,
 )
 from mtf.inference.loading import Loaded, load_model, network_config, open_model
@@ -136,11 +137,10 @@ def _file_sources(job: Infer) -> list[_Source]:
     patterns = (job.files,) if isinstance(job.files, str) else job.files or ()
     problems = Problems("files")
     sources = []
-    for file in input_files(patterns):
-        requests = functools.partial(iter, file)
-        checked = file.checked(problems)
-        summary = summarize(checked, file.name, problems, need_targets=job.mode == "score")
-        sources.append(_Source(file.name, requests, job.inputs_add_eos, True, summary))
+    for name, path in input_files(patterns).items():
+        requests = functools.partial(read_requests, path)
+        summary = summarize(requests(problems), name, problems, need_targets=job.mode == "score")
+        sources.append(_Source(name, requests, job.inputs_add_eos, True, summary))
     problems.check()
     return sources
 

@@ -1,18 +1,17 @@
 """Text files as a sequence of documents or pairs, read on demand.
 
-A file is indexed once: where each line that holds something starts (8 bytes a line). All lines are
-checked then, so that all that is wrong with a file is reported at once, before anything is
-trained. Lines are later read from a memory map.
+A file is indexed once: where each line that is not blank starts (8 bytes a line). All lines are
+checked then, so that everything wrong with a file is reported before training starts. Lines are
+later read from a memory map.
 """
 
 from __future__ import annotations
 
 import bisect
+import codecs
 import functools
 import glob
-import gzip
 import itertools
-import json
 import mmap
 import zlib
 from collections.abc import Sequence
@@ -22,12 +21,12 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from mtf.errors import UserError, did_you_mean
+from mtf.sources.lines import SUFFIXES, get_text, open_file, parse_line, split_suffix
 from mtf.sources.problems import Problems
 from mtf.sources.python_text import python_documents
-from mtf.sources.suffixes import PAIR_SUFFIXES, SUFFIXES, TEXT_SUFFIXES
 
 _BLOCK_BYTES = 1 << 20
-_UTF8_MARK = b"\xef\xbb\xbf"
+_EXPECTED = '{"text": …} or {"inputs": …, "targets": …}'
 
 
 class Pair(NamedTuple):
@@ -38,10 +37,6 @@ class Pair(NamedTuple):
 
 
 LineKind = Literal["documents", "pairs"]
-
-
-class _LineError(ValueError):
-    """What is wrong with a line, to follow the line's place in a message."""
 
 
 class _Part(Protocol):
@@ -62,7 +57,7 @@ class Examples:
         self.kind: LineKind = kind
         self.fingerprint = fingerprint
         self._parts = parts
-        self._ends = list(itertools.accumulate(len(part) for part in parts))
+        self._ends = list(itertools.accumulate(map(len, parts)))
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -80,9 +75,8 @@ def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) 
       allow_empty_targets: whether the targets of a pair may be empty.
 
     Raises:
-      UserError: a file is missing, empty or of an unknown suffix; lines are not UTF-8, not what
-        the suffix says, or have empty targets that are not allowed (all are counted, the first
-        few are named); or documents and pairs are mixed.
+      UserError: a file is missing, empty or of an unknown suffix; lines cannot be used (all are
+        counted, the first few are named); or documents and pairs are mixed.
     """
     if patterns is None:
         documents = python_documents()
@@ -128,13 +122,10 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for pattern in patterns:
         path = Path(pattern).expanduser()
-        if path.exists():
-            matches = [path]
-        else:
-            matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        if not matches:
+        names = [str(path)] if path.exists() else sorted(glob.glob(str(path), recursive=True))
+        if not names:
             raise UserError(f"data.files: {_what_is_missing(pattern, path)}")
-        for match in matches:
+        for match in map(Path, names):
             if match.is_dir():
                 raise UserError(
                     f"data.files: {match} is a directory; expected files, such as {match}/*.txt"
@@ -144,28 +135,20 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
                     f"data.files: {match} has a suffix that says nothing; "
                     f"expected one of {' '.join(SUFFIXES)}"
                 )
-        found.update(dict.fromkeys(matches))
+            found[match] = None
     return list(found)
 
 
 def _what_is_missing(pattern: str, path: Path) -> str:
+    where = "" if path.is_absolute() else f" in {Path.cwd()}"
     if "://" in pattern:
         return f"{pattern} is a remote address; expected a local file"
     if glob.has_magic(pattern):
-        return f"no file matches {pattern}{_in_working_directory(pattern)}"
-    folder = path.parent
-    if not folder.is_dir():
-        return (
-            f"{pattern} does not exist{_in_working_directory(pattern)}, and neither does the "
-            f"folder {folder}"
-        )
-    names = [entry.name for entry in folder.iterdir()]
-    where = _in_working_directory(pattern)
+        return f"no file matches {pattern}{where}"
+    if not path.parent.is_dir():
+        return f"{pattern} does not exist{where}, and neither does the folder {path.parent}"
+    names = [entry.name for entry in path.parent.iterdir()]
     return f"{pattern} does not exist{where}.{did_you_mean(path.name, names)}"
-
-
-def _in_working_directory(pattern: str) -> str:
-    return "" if Path(pattern).expanduser().is_absolute() else f" in {Path.cwd()}"
 
 
 class TextFile:
@@ -173,26 +156,22 @@ class TextFile:
 
     Attributes:
       path: the file.
+      kind: what its lines are.
       checksum: CRC-32 of the content.
       problems: lines that cannot be used.
-      empty_targets: pairs that have inputs alone.
+      empty_targets: pairs without targets.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.problems, self.empty_targets = Problems("data.files"), Problems("data.files")
-        self._kind: LineKind | None = None
-        self._is_text = path.name.endswith(TEXT_SUFFIXES)
-        self._is_tsv = path.name.endswith(PAIR_SUFFIXES)
+        self._suffix = split_suffix(path)[1]
+        self._first_kind: LineKind | None = None
         self._content = _content(path)
         self._starts, self.checksum = self._index()
+        self.kind: LineKind = self._first_kind or "documents"
         if not len(self._starts):
             raise UserError(f"data.files: {path} is empty; expected a line of text or more")
-
-    @property
-    def kind(self) -> LineKind:
-        """What its lines are."""
-        return self._kind or "documents"
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -202,26 +181,25 @@ class TextFile:
         end = self._content.find(b"\n", start)
         try:
             return self._parse(self._content[start : end if end >= 0 else len(self._content)])
-        except _LineError as error:  # The file has changed since it was checked.
+        except UserError as error:  # The file has changed since it was checked.
             number = self._content[:start].count(b"\n") + 1
-            raise UserError(f"data.files: {self.path}:{number}{error}") from error
+            raise UserError(f"data.files: {self.path}:{number}: {error}") from error
 
     def _index(self) -> tuple[np.ndarray, int]:
         """Returns the offsets of the lines that are not blank, (lines,) int64, and a checksum."""
         starts, checksum, number = [np.empty(0, np.int64)], 0, 1
-        position = len(_UTF8_MARK) if self._content[:3] == _UTF8_MARK else 0
-        size = len(self._content)
+        mark, size = codecs.BOM_UTF8, len(self._content)
+        position = len(mark) if self._content[: len(mark)] == mark else 0
         while position < size:
             # Whole lines: up to the last end within the block, or the first one beyond it.
-            limit = position + _BLOCK_BYTES
-            end = self._content.rfind(b"\n", position, limit) + 1
+            end = self._content.rfind(b"\n", position, position + _BLOCK_BYTES) + 1
             end = end or self._content.find(b"\n", position) + 1 or size
             block = self._content[position:end]
             checksum = zlib.crc32(block, checksum)
             characters = np.frombuffer(block, np.uint8)
             lines = np.flatnonzero(np.concatenate(([True], characters[:-1] == ord("\n"))))
             is_text = characters > ord(" ")
-            if self._is_tsv:  # A tab between nothing and nothing makes no blank line.
+            if self._suffix == ".tsv":  # A line with empty inputs and targets is not blank.
                 is_text |= characters == ord("\t")
             holds_text = np.logical_or.reduceat(is_text, lines)
             starts.append(position + lines[holds_text])
@@ -232,44 +210,40 @@ class TextFile:
 
     def _check(self, block: bytes, holds_text: np.ndarray, first: int) -> None:
         """Notes which lines of a block cannot be used; `first` is the number of its first one."""
-        if self._is_text and _is_utf8(block):
-            self._kind = "documents"
+        if self._suffix == ".txt" and _is_utf8(block):
             return
-        for number, line in enumerate(block.split(b"\n")[: len(holds_text)], first):
-            if holds_text[number - first]:
+        lines = block.split(b"\n")[: len(holds_text)]
+        for number, (line, used) in enumerate(zip(lines, holds_text, strict=True), first):
+            if used:
                 try:
-                    self._check_kind(self._parse(line), number)
-                except _LineError as error:
-                    self.problems.add(f"{self.path}:{number}{error}")
+                    self._check_example(self._parse(line), number)
+                except UserError as error:
+                    self.problems.add(f"{self.path}:{number}: {error}")
 
-    def _check_kind(self, example: str | Pair, number: int) -> None:
+    def _check_example(self, example: str | Pair, number: int) -> None:
         kind: LineKind = "pairs" if isinstance(example, Pair) else "documents"
-        self._kind = self._kind or kind
-        if kind != self._kind:
-            raise _LineError(
-                f" is not one of {self.kind}, as the file's first line is; expected one kind in "
-                "all files"
+        self._first_kind = self._first_kind or kind
+        if kind != self._first_kind:
+            raise UserError(
+                f"it is not one of {self._first_kind}, as the file's first line is; expected one "
+                "kind in all files"
             )
         if isinstance(example, Pair) and not example.targets.strip():
             if not example.inputs.strip():
-                raise _LineError(": 'inputs' and 'targets' are both empty; expected text")
+                raise UserError("'inputs' and 'targets' are both empty; expected text")
             self.empty_targets.add(f"{self.path}:{number}: 'targets' is empty; expected text")
 
     def _parse(self, line: bytes) -> str | Pair:
-        try:
-            text = line.decode().rstrip("\r")
-        except UnicodeDecodeError as error:
-            raise _LineError(
-                f" is not UTF-8: byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
-            ) from error
-        if self._is_text:
-            return text
-        if self._is_tsv:
-            columns = text.split("\t")
-            if len(columns) != 2:
-                raise _LineError(f" has {len(columns)} columns; expected 2: inputs, a tab, targets")
-            return Pair(*columns)
-        return _parse_json(text)
+        values = parse_line(self._suffix, line, _EXPECTED)
+        if isinstance(values, str):
+            return values
+        if isinstance(values, list):
+            if len(values) != 2:
+                raise UserError(f"it has {len(values)} columns; expected 2: inputs, a tab, targets")
+            return Pair(*values)
+        if "inputs" in values or "targets" in values:
+            return Pair(*(get_text(values, name, _EXPECTED) for name in Pair._fields))
+        return get_text(values, "text", _EXPECTED)
 
 
 def _is_utf8(block: bytes) -> bool:
@@ -280,24 +254,6 @@ def _is_utf8(block: bytes) -> bool:
     return True
 
 
-def _parse_json(line: str) -> str | Pair:
-    try:
-        values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise _LineError(f" is not JSON: {error.msg} at column {error.colno}") from error
-    expected = 'expected {"text": …} or {"inputs": …, "targets": …}'
-    if not isinstance(values, dict):
-        raise _LineError(f" is not a JSON object; {expected}")
-    keys = ("inputs", "targets") if {"inputs", "targets"} & values.keys() else ("text",)
-    for key in keys:
-        if key not in values:
-            found = ", ".join(map(repr, values)) or "nothing"
-            raise _LineError(f" has no {key!r}, only {found}; {expected}")
-        if not isinstance(values[key], str):
-            raise _LineError(f": {key!r} is {type(values[key]).__name__}; expected a string")
-    return Pair(values["inputs"], values["targets"]) if len(keys) == 2 else values["text"]
-
-
 @functools.lru_cache(maxsize=256)
 def _open_file(path: Path, size: int, mtime_ns: int) -> TextFile:
     """Opens a file once for training and evaluation; size and time make a changed file another."""
@@ -306,12 +262,8 @@ def _open_file(path: Path, size: int, mtime_ns: int) -> TextFile:
 
 def _content(path: Path) -> bytes | mmap.mmap:
     """Returns the bytes of a file: a memory map, or what a .gz file holds."""
-    try:
-        with path.open("rb") as file:
-            if path.name.endswith(".gz"):
-                return gzip.decompress(file.read())
-            # An empty file cannot be mapped.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.read(1) else b""
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"data.files: {path} cannot be read: {reason}") from error
+    with open_file(path, "data.files") as file:
+        if path.name.endswith(".gz"):
+            return file.read()
+        # An empty file cannot be mapped.
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.read(1) else b""

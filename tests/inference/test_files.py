@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from mtf.errors import UserError
-from mtf.inference.files import Request, Results, input_files, summarize
+from mtf.inference.files import Request, Results, input_files, read_requests, summarize
 from mtf.sources.problems import Problems
 
 
 def read(path: Path, content: str | bytes) -> list[Request]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    (file,) = input_files([str(path)])
-    return list(file)
+    (file,) = input_files([str(path)]).values()
+    return list(read_requests(file))
 
 
 def test_every_kind_of_file(tmp_path: Path) -> None:
@@ -35,21 +35,25 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
     assert [tuple(r[:2]) for r in read(tmp_path / "c.jsonl", lines)] == [("a\nb", None), ("x", "y")]
     packed = read(tmp_path / "d.txt.gz", gzip.compress(b"one\ntwo\n"))
     assert [request.inputs for request in packed] == ["one", "two"]
-    assert [file.name for file in input_files([str(tmp_path / "*")])] == ["a", "b", "c", "d"]
+    assert list(input_files([str(tmp_path / "*")])) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "one\n\nthree\n", r"a\.txt:2 is blank"),
-        ("a.txt", b"one\n\xff\xfe\n", r"a\.txt:2 is not UTF-8"),
+        ("a.txt", "one\n\nthree\n", r"a\.txt:2: it is blank"),
+        ("a.txt", b"one\n\xff\xfe\n", r"a\.txt:2: it is not UTF-8"),
         ("a.txt.gz", b"no gzip", r"a\.txt\.gz cannot be read"),
-        ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2 has 3 columns"),
+        ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2: it has 3 columns"),
         ("a.tsv", "a\t\n", r"a\.tsv:1: 'targets' is empty"),
         ("a.jsonl", '{"inputs": "a"}\n{"inputs": 3}\n', r"a\.jsonl:2: 'inputs' is int"),
-        ("a.jsonl", '{"input": "a"}\n', r"has no 'inputs', only input. Did you mean input"),
-        ("a.jsonl", '{"inputs": "a"\n', r"a\.jsonl:1 is not JSON"),
-        ("a.jsonl", "[1]\n", r"a\.jsonl:1 is not a JSON object"),
+        (
+            "a.jsonl",
+            '{"input": "a"}\n',
+            r"no 'inputs', only 'input'; expected .*\. Did you mean input",
+        ),
+        ("a.jsonl", '{"inputs": "a"\n', r"a\.jsonl:1: it is not JSON"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl:1: it is not a JSON object"),
         ("a.jsonl", '{"inputs": "a", "targets": " "}\n', r"a\.jsonl:1: 'targets' is empty"),
         ("a.jsonl", '{"inputs": "x \\ud83d"}\n', r"a\.jsonl:1: 'inputs' has half of a surrogate"),
         ("a.csv", "a\n", r"a suffix that says nothing"),

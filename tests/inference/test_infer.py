@@ -152,7 +152,7 @@ def test_wrong_input_is_refused_before_anything_is_written(checkpoint: str, tmp_
     unlabelled = tmp_path / "in.txt"
     unlabelled.write_text("a\n")
     for settings, message in [
-        ({"files": (str(good), str(bad))}, r"bad\.tsv:2 has 3 columns"),
+        ({"files": (str(good), str(bad))}, r"bad\.tsv:2: it has 3 columns"),
         ({"files": str(unlabelled), "mode": "score"}, r"in\.txt:1 has no targets"),
         ({"files": str(tmp_path / "god.tsv")}, "Did you mean good.tsv"),
         ({"files": str(good), "vocabulary": "byt6"}, "vocabulary: 'byt6' is neither"),
@@ -186,8 +186,8 @@ def test_all_bad_lines_of_all_files_are_named_at_once(checkpoint: str, tmp_path:
         lines,
         [
             f"{bad}:2: 'targets' is empty",
-            f"{bad}:3 is blank",
-            f"{bad}:4 has 3 columns",
+            f"{bad}:3: it is blank",
+            f"{bad}:4: it has 3 columns",
             f"{unlabelled}:1 has no targets",
             f"{unlabelled}:2: 'inputs' is int",
             f"{unlabelled}:3: 'targets' is empty",

@@ -127,19 +127,19 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
             gzip.compress(b"some text " * 99, mtime=0)[:-20],
             r"a\.txt\.gz cannot be read: ",
         ),
-        ("a.txt", b"one\nt\xe9l\n", r"a\.txt:2 is not UTF-8: byte 2 of the line is 0xe9"),
+        ("a.txt", b"one\nt\xe9l\n", r"a\.txt:2: it is not UTF-8: byte 2 of the line is 0xe9"),
         ("a.csv", b"one,two\n", r"a\.csv has a suffix that says nothing; expected one of \.txt "),
-        ("a.tsv", b"one\ttwo\n\nthree\n", r"a\.tsv:3 has 1 columns; expected 2"),
-        ("a.tsv", b"a\tb\tc\n", r"a\.tsv:1 has 3 columns"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2 is not JSON: .* at column 10"),
-        ("a.jsonl", b'["a"]\n', r"a\.jsonl:1 is not a JSON object; expected .*text"),
-        ("a.jsonl", b'{"txt": "a"}\n', r"a\.jsonl:1 has no 'text', only 'txt'; expected"),
-        ("a.jsonl", b'{"inputs": "a"}\n', r"a\.jsonl:1 has no 'targets', only 'inputs'"),
+        ("a.tsv", b"one\ttwo\n\nthree\n", r"a\.tsv:3: it has 1 columns; expected 2"),
+        ("a.tsv", b"a\tb\tc\n", r"a\.tsv:1: it has 3 columns"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: it is not JSON: .* at column 10"),
+        ("a.jsonl", b'["a"]\n', r"a\.jsonl:1: it is not a JSON object; expected .*text"),
+        ("a.jsonl", b'{"txt": "a"}\n', r"a\.jsonl:1: it has no 'text', only 'txt'; expected"),
+        ("a.jsonl", b'{"inputs": "a"}\n', r"a\.jsonl:1: it has no 'targets', only 'inputs'"),
         ("a.jsonl", b'{"text": 7}\n', r"a\.jsonl:1: 'text' is int; expected a string"),
         (
             "a.jsonl",
             b'{"text": "a"}\n{"inputs": "a", "targets": "b"}\n',
-            r"a\.jsonl:2 is not one of documents, as the file's first line is",
+            r"a\.jsonl:2: it is not one of documents, as the file's first line is",
         ),
     ],
 )
@@ -220,10 +220,10 @@ def test_one_row_with_empty_targets_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "good", "bad", "reason"),
     [
-        ("a.tsv", b"a\tb", b"c", " has 1 columns; expected 2"),
+        ("a.tsv", b"a\tb", b"c", ": it has 1 columns; expected 2"),
         ("a.jsonl", b'{"text": "a"}', b'{"text": 3}', ": 'text' is int; expected a string"),
-        ("a.txt", b"a", b"\xff", " is not UTF-8: byte 1 of the line is 0xff"),
-        ("a.tsv.gz", b"a\tb", b"c\t\xe9", " is not UTF-8: byte 3 of the line is 0xe9"),
+        ("a.txt", b"a", b"\xff", ": it is not UTF-8: byte 1 of the line is 0xff"),
+        ("a.tsv.gz", b"a\tb", b"c\t\xe9", ": it is not UTF-8: byte 3 of the line is 0xe9"),
     ],
 )
 @pytest.mark.parametrize("block", [1, 1 << 20])
@@ -252,7 +252,7 @@ def test_all_bad_lines_are_named_at_once_wherever_they_are(
 
 def test_bad_lines_of_all_files_are_named_at_once(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.tsv", "a\tb\nc\n"), write(tmp_path / "b.tsv", "a\n")
-    reason = " has 1 columns; expected 2: inputs, a tab, targets"
+    reason = ": it has 1 columns; expected 2: inputs, a tab, targets"
     assert refused(a, b)[1:] == [f"  {a}:2{reason}", f"  {b}:1{reason}"]
 
 
