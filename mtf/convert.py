@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mtf.command import exit_status, new_parser
-from mtf.errors import UserError
+from mtf.errors import UserError, conversion_as_user_errors
 
 if TYPE_CHECKING:
     from conversion import Checkpoint
@@ -45,18 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts a checkpoint as the command line says; returns the exit status."""
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s")
-    # Only now: these take what --help must not wait for.
-    from conversion import ConversionError
 
     def run() -> int:
+        if arguments.verify:
+            _require_torch()
         try:
-            if arguments.verify:
-                _require_torch()
-            return _export(arguments)
+            with conversion_as_user_errors():
+                return _export(arguments)
         except _VerificationFailed:
             return 1
-        except ConversionError as error:
-            raise UserError(str(error)) from error
 
     return exit_status(run, only_shows=False)
 

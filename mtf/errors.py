@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class UserError(ValueError):
@@ -12,6 +13,17 @@ class UserError(ValueError):
 
 class RunError(RuntimeError):
     """A run failed in a way that one message explains: what, at which step, what to do."""
+
+
+@contextlib.contextmanager
+def conversion_as_user_errors() -> Iterator[None]:
+    """Raises a `ConversionError` as a `UserError`: a context manager, or a decorator."""
+    from conversion import ConversionError
+
+    try:
+        yield
+    except ConversionError as error:
+        raise UserError(str(error)) from error
 
 
 def nearest(name: str, options: Iterable[str], n: int = 3) -> list[str]:

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from conversion import huggingface
-from conversion.errors import ConversionError
 from conversion.tokenizer import Bytes
+from mtf.errors import UserError
 from mtf.inference.loading import network_config
 from mtf.models import t5
 from mtf.models.settings import T5Config
@@ -80,7 +80,7 @@ def compare(export: huggingface.Export, directory: Path) -> Comparison:
     """Loads `directory` with `transformers` and the checkpoint here, and compares logits.
 
     Raises:
-      ConversionError: `transformers` misses tensors or finds others than it expects.
+      UserError: `transformers` misses tensors or finds others than it expects.
     """
     with _quiet():
         model = _load_torch(export, directory)
@@ -169,7 +169,7 @@ def _load_torch(export: huggingface.Export, directory: Path) -> Any:
     model, info = model_class.from_pretrained(directory, output_loading_info=True)
     problems = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     if any(problems.values()):
-        raise ConversionError(
+        raise UserError(
             f"transformers {transformers.__version__} does not accept all tensors: {problems}"
         )
     return model.float().eval()

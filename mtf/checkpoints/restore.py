@@ -14,7 +14,7 @@ import numpy as np
 import conversion
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.models.stacking import Tree, is_stacked, unstacked_names
 
 AssignmentMap = tuple[tuple[str, str | None], ...]
@@ -67,6 +67,7 @@ def _source(name: str, assignment_map: AssignmentMap) -> str | None:
     return name
 
 
+@conversion_as_user_errors()
 def restore_tree(
     path: str | Path,
     shapes: Tree,
@@ -93,10 +94,7 @@ def restore_tree(
         says that it is of T5X's scanned network. Or a pattern of `assignment_map` matches no
         tensor of this model.
     """
-    try:
-        checkpoint = conversion.open_checkpoint(path)
-    except conversion.ConversionError as error:
-        raise UserError(str(error)) from error
+    checkpoint = conversion.open_checkpoint(path)
     patterns = assignment_map
     if checkpoint.layout == "huggingface":
         assignment_map = (*assignment_map, ("state/.*", None))  # It holds parameters only.
@@ -110,10 +108,7 @@ def restore_tree(
         for name, shape in leaf_shapes.items()
     }
     if problems:
-        try:
-            conversion.check_unrolled(checkpoint)
-        except conversion.ConversionError as error:
-            raise UserError(str(error)) from error
+        conversion.check_unrolled(checkpoint)
         problems.sort(key=lambda line: not line.startswith("target/"))  # parameters first
         shown = problems[:8] + ([f"… and {len(problems) - 8} more"] if len(problems) > 8 else [])
         raise UserError(

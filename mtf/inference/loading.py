@@ -14,7 +14,7 @@ import conversion
 from conversion import mapping
 from conversion.tokenizer import tokenizer_adds_eos
 from mtf.checkpoints.restore import restore_tree
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.inference.run_config import RunConfig, assumed, read_run_config
 from mtf.inference.vocabulary import checkpoint_vocabulary
 from mtf.models import t5
@@ -71,6 +71,7 @@ class Opened:
     inputs_add_eos: bool
 
 
+@conversion_as_user_errors()
 def open_model(
     path: str | Path,
     *,
@@ -83,34 +84,26 @@ def open_model(
 
     `default_vocabulary` is for checkpoints that have none of their own, unlike those of a run.
     """
-    try:
-        checkpoint = conversion.open_checkpoint(_existing(path), step)
-        architecture = conversion.infer_architecture(checkpoint)
-        mapping.check_parameters(checkpoint, mapping.entries(architecture))
-    except conversion.ConversionError as error:
-        raise UserError(str(error)) from error
+    checkpoint = conversion.open_checkpoint(_existing(path), step)
+    architecture = conversion.infer_architecture(checkpoint)
+    mapping.check_parameters(checkpoint, mapping.entries(architecture))
     run = read_run_config(checkpoint, config)
     of_run = None if run is None else run.vocabulary
     found = checkpoint_vocabulary(
         checkpoint, vocabulary, of_run, architecture.vocab_size, default_vocabulary
     )
-    add_eos = _inputs_add_eos(checkpoint) if run is None else run.inputs_add_eos
-    if run is None and checkpoint.layout != "huggingface":
+    is_huggingface = checkpoint.layout == "huggingface"
+    if run is not None:
+        add_eos = run.inputs_add_eos
+    else:
+        add_eos = tokenizer_adds_eos(checkpoint.path) if is_huggingface else True
+    if run is None and not is_huggingface:
         _logger.warning(
             "%s: %s. Name the config of its run with config=PATH if that is wrong.",
             checkpoint.path,
             assumed(network_config(architecture), add_eos),
         )
     return Opened(checkpoint, architecture, run, found, add_eos)
-
-
-def _inputs_add_eos(checkpoint: conversion.Checkpoint) -> bool:
-    if checkpoint.layout != "huggingface":
-        return True
-    try:
-        return tokenizer_adds_eos(checkpoint.path)
-    except conversion.ConversionError as error:
-        raise UserError(str(error)) from error
 
 
 def load_model(
@@ -198,9 +191,7 @@ def _read(
     shardings = partitioner.shardings(shapes, t5.param_axes(network, stacked=stacked))
     memory.check(partitioner.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
 
-    try:
-        restored = restore_tree(checkpoint.path, {"target": shapes}, {"target": shardings})
-    except conversion.ConversionError as error:
-        raise UserError(str(error)) from error
-    params: t5.Params = restored["target"]
+    params: t5.Params = restore_tree(checkpoint.path, {"target": shapes}, {"target": shardings})[
+        "target"
+    ]
     return params

@@ -8,7 +8,7 @@ from pathlib import Path
 import conversion
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tokenizer import bytes_of, default_extra_ids
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.text.remote import is_remote, local_copy
 from mtf.text.vocabularies import (
     RELEASED_MODELS,
@@ -75,6 +75,7 @@ def checkpoint_vocabulary(
     return found
 
 
+@conversion_as_user_errors()
 def named_vocabulary(name: str, num_rows: int) -> Vocabulary:
     """Returns the vocabulary of a released model by its name, or of a SentencePiece model file.
 
@@ -96,22 +97,17 @@ def named_vocabulary(name: str, num_rows: int) -> Vocabulary:
             f"vocabulary: {name!r} is neither a SentencePiece model file nor one of "
             f"{', '.join(known)}.{did_you_mean(name, known)}"
         )
-    try:
-        return SentencePieceVocabulary(path, default_extra_ids(read_sentencepiece(file), num_rows))
-    except conversion.ConversionError as error:
-        raise UserError(str(error)) from error
+    return SentencePieceVocabulary(path, default_extra_ids(read_sentencepiece(file), num_rows))
 
 
+@conversion_as_user_errors()
 def huggingface_vocabulary(directory: Path, num_rows: int) -> Vocabulary:
     """Returns the vocabulary of a Hugging Face directory: its `spiece.model`, or ByT5's bytes.
 
     Raises:
       UserError: it has neither; says what to do.
     """
-    try:
-        found = bytes_of(directory)
-    except conversion.ConversionError as error:
-        raise UserError(str(error)) from error
+    found = bytes_of(directory)
     if found is not None:
         return ByteVocabulary(found.extra_ids)
     if (directory / "spiece.model").is_file():
