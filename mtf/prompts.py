@@ -99,7 +99,7 @@ def _tasks(name: str, templates: Templates) -> Iterator[PromptedTask]:
 
 
 def _title(template: Template) -> str:
-    notes = ["original task"] if template.metadata.original_task else []
+    notes = ["original task"] if template.original_task else []
     if template.answer_choices is not None:
         notes.append("answer choices: " + " ".join(template.answer_choices.split()))
     return template.name + (f"  ({'; '.join(notes)})" if notes else "")

@@ -271,7 +271,7 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
 
 def _absent_dataset(task: str) -> str:
     """Returns the dataset of a T0 task of which there is nothing but the name."""
-    rows = t0.select({"BASE", "GPT", "SGLUE", "MT0"}, {"BASE", "BIAS_FAIRNESS"})
+    rows = t0.select(*t0.ALL_GROUPS)
     found = [r.key for r in rows if task.startswith(task_name(r.name, r.subset, ""))]
     return max(found, key=len, default=task)
 

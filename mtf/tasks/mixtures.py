@@ -1,23 +1,29 @@
 """All mixtures and tasks by name: T0's, mT0's, mT5's, T5's and the Romanian T5's.
 
-Nothing is built until asked for.
+`mixtures.csv` defines the mixtures; nothing is built until asked for.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from mtf.errors import UserError, did_you_mean
 from mtf.sources.datasets import MissingDatasetError, open_split
-from mtf.tasks import mt0, t0, text, translation
+from mtf.tasks import t0, text, translation
 from mtf.tasks.prompted import SCORE_EVAL, PromptedTask
 from mtf.tasks.prompts.templates import Templates, load_templates
-from mtf.tasks.t0 import DatasetRow, Rated, RatedPrompt
-from mtf.tasks.task import Task, VocabularyName
+from mtf.tasks.task import Task, VocabularyName, table
+
+# A task with its rate; None: the number of its examples, at most t0.MAX_EXAMPLES_PER_DATASET.
+Rated = tuple[Task, int | None]
+
+# T0 could not cache it. Its list has 23 more tasks, of datasets that no mixture here has.
+_BROKEN = "gigaword_summarize_"
 
 
 @dataclass(frozen=True)
@@ -26,9 +32,9 @@ class Mixture:
 
     Attributes:
       name: as it was asked for.
-      tasks: each with its rate, to which the number of its examples is proportional. None: as many
-        as the task has examples, at most 500,000.
-      vocabulary: of which model: T5's, mT5's or the Romanian T5's.
+      tasks: each with its rate; examples are drawn in proportion to the rates. None: the number of
+        the task's examples, at most 500,000.
+      vocabulary: T5's, mT5's or the Romanian T5's.
     """
 
     name: str
@@ -37,114 +43,39 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what decides the text of the tasks' examples; a run stores it."""
+        """Hash of everything that decides the text of the tasks' examples; a run stores it."""
         fingerprints = sorted({task.fingerprint for task, _ in self.tasks})
         return hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class _Definition:
-    rows: Callable[[], tuple[DatasetRow, ...]]
-    tasks: Callable[[tuple[DatasetRow, ...], Templates], tuple[RatedPrompt, ...]]
-    vocabulary: VocabularyName = "t5"
-    unprompted: Callable[[], tuple[Rated, ...]] = tuple
+@functools.cache
+def _definitions() -> dict[str, dict[str, str]]:
+    """Returns the rows of `mixtures.csv` by name, then by their older names.
 
-
-def _each(
-    make: Callable[[DatasetRow, Templates], tuple[PromptedTask, ...]], rank: bool = False
-) -> Callable[[tuple[DatasetRow, ...], Templates], tuple[RatedPrompt, ...]]:
-    """Returns what makes all tasks of some datasets, without rates, to be generated or ranked."""
-
-    def tasks(rows: tuple[DatasetRow, ...], templates: Templates) -> tuple[RatedPrompt, ...]:
-        made = [task for row in rows for task in make(row, templates)]
-        return t0.ranked(made) if rank else tuple((task, None) for task in made)
-
-    return tasks
-
-
-_DEFINITIONS = {
-    "t0_train": _Definition(lambda: t0.select(train={"BASE"}), t0.train),
-    "t0+_train": _Definition(lambda: t0.select(train={"BASE", "GPT"}), t0.train),
-    "t0++_train": _Definition(lambda: t0.select(train={"BASE", "GPT", "SGLUE"}), t0.train),
-    "t0_train_one_og_prompt": _Definition(
-        lambda: t0.select(train={"BASE"}),
-        lambda rows, templates: t0.train_original_task(rows, templates, num_prompts=1),
-    ),
-    "t0_train_all_og_prompts": _Definition(
-        lambda: t0.select(train={"BASE"}), t0.train_original_task
-    ),
-    "t0_eval_score_eval": _Definition(lambda: t0.select(evaluation={"BASE"}), t0.score_eval),
-    "t0_train_score_eval": _Definition(lambda: t0.select(train={"BASE"}), t0.train_score_eval),
-    "bias_fairness_eval_score_eval": _Definition(
-        lambda: t0.select(evaluation={"BIAS_FAIRNESS"}),
-        lambda rows, templates: t0.score_eval(rows, templates, original_task_only=False),
-    ),
-    # mT0's t0_train: its other names are not T0's.
-    "mt5_d4_train": _Definition(lambda: t0.select(train={"BASE"}), t0.train, "mt5"),
-    "mt5_d4_gpt_sglue_train": _Definition(
-        lambda: t0.select(train={"BASE", "GPT", "SGLUE"}), t0.train, "mt5"
-    ),
-    "gpt_train": _Definition(mt0.gpt_rows, t0.train, "mt5"),
-    "sglue_train": _Definition(lambda: t0.select(train={"SGLUE"}), t0.train, "mt5"),
-    "t0_plus_train": _Definition(
-        lambda: t0.select(train={"BASE"}) + mt0.gpt_rows(), t0.train, "mt5"
-    ),
-    "t0_plus_plus_train": _Definition(
-        lambda: t0.select(train={"BASE"}) + mt0.gpt_rows() + t0.select(train={"SGLUE"}),
-        t0.train,
-        "mt5",
-    ),
-    "mt0_train_mixture": _Definition(mt0.train_rows, mt0.train, "mt5"),
-    "mt0p_train_mixture": _Definition(
-        lambda: mt0.train_rows() + mt0.xtreme_rows(), mt0.train, "mt5"
-    ),
-    "xnli_eval": _Definition(mt0.xnli_rows, _each(mt0.xnli_tasks), "mt5"),
-    "xcopa_eval": _Definition(mt0.xcopa_rows, _each(mt0.xcopa_tasks), "mt5"),
-    "xnli_score_eval": _Definition(mt0.xnli_rows, _each(mt0.xnli_tasks, rank=True), "mt5"),
-    "xcopa_score_eval": _Definition(mt0.xcopa_rows, _each(mt0.xcopa_tasks, rank=True), "mt5"),
-    "t0_train_plus_opus": _Definition(
-        lambda: t0.select(train={"BASE"}), t0.train, "mt5", translation.opus100_train
-    ),
-    "t0pp_train_plus_opus": _Definition(
-        lambda: t0.select(train={"BASE"}) + mt0.gpt_rows() + t0.select(train={"SGLUE"}),
-        t0.train,
-        "mt5",
-        translation.opus100_train,
-    ),
-}
-# Mixtures that need no templates.
-_UNPROMPTED: dict[str, Callable[[], tuple[Rated, ...]]] = {
-    "opus100_train_mixture": translation.opus100_train,
-    "mc4": lambda: text.mc4("mc4"),
-    "mc4_prefix_lm": lambda: text.mc4("mc4_prefix_lm"),
-}
-ALIASES = {
-    "d4_train": "t0_train",
-    "d4_gpt_train": "t0+_train",
-    "d4_gpt_eval_train": "t0+_train",
-    "d4_gpt_sglue_train": "t0++_train",
-    "d4_train_one_og_prompt": "t0_train_one_og_prompt",
-    "d4_train_all_og_prompts": "t0_train_all_og_prompts",
-    "d4_score_eval": "t0_eval_score_eval",
-    "d4_eval_score_eval": "t0_eval_score_eval",
-    "d4_train_score_eval": "t0_train_score_eval",
-}
+    The columns are: groups: of datasets, see `t0.DatasetRow`. use: train (at T0's rates), rank or
+    generate. prompts: all of a dataset's, those for its original task, or the first of those.
+    without: parts of the names of tasks that are left out. unprompted: tasks of translation or
+    text besides.
+    """
+    rows = table("mixtures.csv")
+    older = {name: row for row in rows for name in row["other_names"].split()}
+    return {row["name"]: row for row in rows} | older
 
 
 def list_mixtures() -> tuple[str, ...]:
     """Returns the names of all mixtures, their older names last."""
-    return (*_DEFINITIONS, *_UNPROMPTED, *ALIASES)
+    return tuple(_definitions())
 
 
 def list_tasks(templates: Templates | None = None) -> tuple[str, ...]:
-    """Returns the names of all tasks: text, translation, prompted, and ranked twins of those.
+    """Returns the names of all tasks: text, translation, prompted, and the prompted ones' twins.
 
     Raises:
       UserError: there are no templates.
     """
     prompted = _prompted(templates or load_templates())
     twins = (n + SCORE_EVAL for n, (_, task) in prompted.items() if task.template.answer_choices)
-    return (*_unprompted_tasks(), *prompted, *twins)
+    return (*_unprompted(), *prompted, *twins)
 
 
 def mixture(
@@ -154,27 +85,47 @@ def mixture(
 
     Args:
       name: one of `list_mixtures()` or `list_tasks()`.
-      templates: of promptsource; None: where `load_templates` finds them. Text and translation
-        need none.
-      check_version: refuse templates of a version with which the mixture would be another.
+      templates: promptsource's; None: those that `load_templates` finds. Text and translation need
+        none.
+      check_version: refuse templates of a version that would change the mixture.
 
     Raises:
       UserError: there is no such mixture, or no templates for it, or those of another version.
     """
-    if name in _UNPROMPTED:
-        return Mixture(name, _UNPROMPTED[name](), "mt5")
-    task: Task | None = _unprompted_tasks().get(name)
-    if task is not None:
+    if name in _unprompted():
+        task = _unprompted()[name]
         return Mixture(name, ((task, None),), task.vocabulary)
-    definition = _DEFINITIONS.get(ALIASES.get(name, name))
-    if definition is None:
+    if name not in _definitions():
         return _mixture_of_one(name, templates, check_version)
-    templates = templates or load_templates()
-    rows = definition.rows()
-    if check_version:
-        t0.check_templates(templates, rows)
-    tasks: tuple[Rated, ...] = definition.tasks(rows, templates)
-    return Mixture(name, tasks + definition.unprompted(), definition.vocabulary)
+    definition = _definitions()[name]
+    tasks: list[Rated] = []
+    if definition["groups"]:
+        templates = templates or load_templates()
+        if check_version:
+            t0.check_templates(templates, t0.select(*definition["groups"].split()))
+        tasks += _defined_prompts(definition, templates)
+    if definition["unprompted"] == "opus100":
+        tasks += translation.opus100_train()
+    elif definition["unprompted"]:
+        tasks += text.mc4(definition["unprompted"])
+    return Mixture(name, tuple(tasks), cast(VocabularyName, definition["vocabulary"]))
+
+
+def _defined_prompts(definition: Mapping[str, str], templates: Templates) -> Iterator[Rated]:
+    """Yields the prompted tasks of a mixture with their rates."""
+    left_out = definition["without"].split()
+    for group in definition["groups"].split():
+        for row in t0.select(group):
+            tasks = t0.prompt_tasks(row, templates, group)
+            if "original" in definition["prompts"]:
+                tasks = tuple(task for task in tasks if task.template.original_task)
+            for task in tasks[:1] if "first" in definition["prompts"] else tasks:
+                if task.name == _BROKEN or any(part in task.name for part in left_out):
+                    continue
+                if definition["use"] != "rank":
+                    yield task, t0.rate(row, templates) if definition["use"] == "train" else None
+                elif task.template.answer_choices is not None:
+                    yield task.score_eval(), None
 
 
 def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask:
@@ -185,19 +136,19 @@ def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask
     """
     templates = templates or load_templates()
     ranked = name.endswith(SCORE_EVAL)
-    found = _prompted(templates).get(name.removesuffix(SCORE_EVAL))
-    if found is None or (ranked and found.task.template.answer_choices is None):
-        known = [task for task in list_tasks(templates) if task.endswith(SCORE_EVAL) == ranked]
+    _, task = _prompted(templates).get(name.removesuffix(SCORE_EVAL), (None, None))
+    if task is None or (ranked and task.template.answer_choices is None):
+        known = [known for known in list_tasks(templates) if known.endswith(SCORE_EVAL) == ranked]
         raise UserError(f"there is no task {name!r}.{did_you_mean(name, known)}")
-    return found.task.score_eval() if ranked else found.task
+    return task.score_eval() if ranked else task
 
 
 class Available(NamedTuple):
-    """Which tasks of a mixture there is data for.
+    """Which tasks of a mixture there is data for, in the mixture's order.
 
     Attributes:
-      tasks: those that can be evaluated, in the mixture's order.
-      absent: those that cannot, each with what to tell the user.
+      tasks: those that can be evaluated.
+      absent: those that cannot, each with a message for the user.
     """
 
     tasks: tuple[Task, ...]
@@ -207,15 +158,15 @@ class Available(NamedTuple):
 def split_available(
     of: Mixture, split: str, data_dir: str | os.PathLike[str] | None = None
 ) -> Available:
-    """Returns the tasks of a mixture that can be evaluated on a split.
+    """Returns which tasks of a mixture can be evaluated on a split.
 
-    What is left out is only what is given out through a form, Story Cloze; anything else that is
-    missing is an error, as it would change the mixture's scores unseen. Training takes no such
+    Only datasets that one gets by filling in a form (Story Cloze) may be absent. Other missing
+    data are an error, since they would change the mixture's scores unnoticed. Training has no such
     list: there `open_split` fails.
 
     Args:
       of: the mixture.
-      split: the tasks' name of it.
+      split: its name in the tasks.
       data_dir: the mirror, as in `open_split`.
 
     Raises:
@@ -227,7 +178,13 @@ def split_available(
     for task, _ in of.tasks:
         source = (task.dataset, task.subset, task.source_split(split))
         if source not in reasons:
-            reasons[source] = _why_absent(*source, data_dir)
+            reasons[source] = None
+            try:
+                open_split(*source, data_dir=data_dir)
+            except MissingDatasetError as error:
+                if not error.skippable_in_evaluation:
+                    raise
+                reasons[source] = str(error)
         reason = reasons[source]
         if reason is None:
             present.append(task)
@@ -236,24 +193,12 @@ def split_available(
     return Available(tuple(present), tuple(absent))
 
 
-def _why_absent(
-    dataset: str, subset: str | None, split: str, data_dir: str | os.PathLike[str] | None
-) -> str | None:
-    try:
-        open_split(dataset, subset, split, data_dir=data_dir)
-    except MissingDatasetError as error:
-        if not error.skippable_in_evaluation:
-            raise
-        return str(error)
-    return None
-
-
 def _mixture_of_one(name: str, templates: Templates | None, check_version: bool) -> Mixture:
-    """Returns a prompted task as a mixture; it is the last thing that `name` can be."""
+    """Returns a prompted task as a mixture; `name` is no other task and no mixture."""
     try:
         templates = templates or load_templates()
     except UserError as error:
-        known = [*list_mixtures(), *_unprompted_tasks()]
+        known = [*list_mixtures(), *_unprompted()]
         raise UserError(
             f"there is no mixture {name!r}.{did_you_mean(name, known)} If it is a prompted task: "
             f"{error}"
@@ -263,34 +208,24 @@ def _mixture_of_one(name: str, templates: Templates | None, check_version: bool)
         hint = did_you_mean(name, [*list_mixtures(), *tasks])
         hint = hint or " `python -m mtf.data --list` has all."
         raise UserError(f"there is no mixture or task {name!r}.{hint}")
-    row, _ = _prompted(templates)[name.removesuffix(SCORE_EVAL)]
     if check_version:
+        row, _ = _prompted(templates)[name.removesuffix(SCORE_EVAL)]
         t0.check_templates(templates, [row])
     task = prompted_task(name, templates)
     return Mixture(name, ((task, None),), task.vocabulary)
 
 
-def _unprompted_tasks() -> dict[str, Task]:
+@functools.cache
+def _unprompted() -> dict[str, Task]:
     return {**text.text_tasks(), **translation.translation_tasks()}
 
 
-class _Prompted(NamedTuple):
-    row: DatasetRow
-    task: PromptedTask
-
-
-def _prompted(templates: Templates) -> dict[str, _Prompted]:
-    """Returns the tasks to be generated by name, each with the row that its templates are of."""
-    rows = t0.select({"BASE", "GPT", "SGLUE", "MT0"}, {"BASE", "BIAS_FAIRNESS"})
-    makers = [
-        (rows, t0.prompt_tasks),
-        (mt0.xnli_rows(), mt0.xnli_tasks),
-        (mt0.xcopa_rows(), mt0.xcopa_tasks),
-    ]
+def _prompted(templates: Templates) -> dict[str, tuple[t0.DatasetRow, PromptedTask]]:
+    """Returns the tasks to be generated by name, each with the dataset that has its templates."""
     return {
-        task.name: _Prompted(row, task)
-        for rows, make in makers
-        for row in rows
+        task.name: (row, task)
+        for group in (*t0.ALL_GROUPS, *t0.LANGUAGES)
+        for row in t0.select(group)
         if row.key in templates.datasets
-        for task in make(row, templates)
+        for task in t0.prompt_tasks(row, templates, group)
     }

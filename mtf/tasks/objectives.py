@@ -1,6 +1,6 @@
-"""Self-supervised objectives, as plain values: how a segment of tokens becomes inputs and targets.
+"""Self-supervised objectives, as settings: how a segment of tokens becomes inputs and targets.
 
-Nothing is computed on tokens here; `mtf.data.denoising` does that.
+Nothing here computes on tokens; `mtf.data.denoising` does.
 """
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ from typing import NamedTuple, TypeAlias
 
 from mtf.errors import UserError
 
-# How far above their mean the lengths of i.i.d. noise may be, in standard deviations: a segment
-# in ten thousand or less is beyond.
-_NUM_DEVIATIONS = 4
-
 
 class SegmentLengths(NamedTuple):
     """What an objective makes of the segments of documents.
 
     Attributes:
       num_tokens: tokens of a segment; the last one of a document, or of a group, may have fewer.
-      targets_length: the most targets that come of them, with end of sequence.
+      targets_length: the most targets that a segment gives, including end of sequence.
       num_sentinels: the most sentinels, counted from the vocabulary's last id down.
     """
 
@@ -34,7 +30,7 @@ class SegmentLengths(NamedTuple):
 def num_noise_tokens_and_spans(
     length: int, noise_density: float, mean_noise_span_length: float
 ) -> tuple[int, int]:
-    """Returns how many of `length` tokens are noise, and in how many spans they lie.
+    """Returns how many of `length` tokens are noise, and in how many spans.
 
     Both are rounded half to even. There is at least one of each, at least one token stays, and
     spans do not outnumber the tokens that stay. A length below 2 counts as 2.
@@ -51,10 +47,10 @@ def span_corruption_lengths(
     """Returns (tokens_length, targets_length) for span corruption to `inputs_length`.
 
     `tokens_length` tokens become exactly `targets_length` targets and at most `inputs_length`
-    inputs, each with its end of sequence; more tokens would not fit the inputs.
+    inputs, each including end of sequence; more tokens would not fit the inputs.
 
     Raises:
-      UserError: the length is too small to hold a noise span of the wanted kind.
+      UserError: the length is too small for a noise span of the requested kind.
     """
     noise_density, mean_noise_span_length = float(noise_density), float(mean_noise_span_length)
 
@@ -84,7 +80,7 @@ def span_corruption_lengths(
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """How documents are cut into segments, whatever the objective (T5X: t5's preprocessors).
+    """How documents are cut into segments, for any objective (T5X: t5's preprocessors).
 
     Attributes:
       merge_documents: documents that are concatenated before they are cut into segments.
@@ -102,10 +98,9 @@ class Segments:
     def segment_lengths(
         self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
     ) -> SegmentLengths:
-        """Returns the lengths for rows of these `inputs` and `targets`.
+        """Returns the lengths for rows with these lengths of `inputs` and `targets`.
 
-        Nothing that is made of a segment of that length, or of a shorter one, is longer than they
-        are, so nothing is ever truncated.
+        Nothing that is made of a segment, or of a shorter one, exceeds them or is truncated.
 
         Raises:
           UserError: the inputs are too short for the objective, or the targets for the inputs.
@@ -114,20 +109,35 @@ class Segments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanCorruption(Segments):
-    """T5's denoising objective (https://arxiv.org/abs/1910.10683, section 3.1.4).
+class _Denoising(Segments):
+    """An objective that takes part of the tokens as noise.
 
     Attributes:
-      noise_density: the part of the tokens that is noise.
-      mean_noise_span_length: tokens in a noise span, on average.
+      noise_density: the fraction of tokens that are noise.
     """
 
     noise_density: float = 0.15
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.noise_density < 1:
+            raise UserError(
+                f"data.objective.noise_density: {self.noise_density} is not between 0 and 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanCorruption(_Denoising):
+    """T5's denoising objective (https://arxiv.org/abs/1910.10683, section 3.1.4).
+
+    Attributes:
+      mean_noise_span_length: tokens in a noise span, on average.
+    """
+
     mean_noise_span_length: float = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_density(self.noise_density)
         if self.mean_noise_span_length < 1:
             raise UserError(
                 f"data.objective.mean_noise_span_length: {self.mean_noise_span_length} "
@@ -152,22 +162,13 @@ class SpanCorruption(Segments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IidDenoising(Segments):
+class IidDenoising(_Denoising):
     """T5's i.i.d. denoising: every token is noise with the same chance; spans become sentinels.
 
-    Unlike T5's, targets are not truncated: where a segment has so much noise that its targets or
-    its sentinels would be too many (less than one in ten thousand has), the last noise tokens stay
-    in the inputs instead.
-
-    Attributes:
-      noise_density: the part of the tokens that is noise.
+    Unlike T5's, targets are not truncated: if a segment has so much noise that it would give too
+    many targets or sentinels (fewer than one in ten thousand does), the last noise tokens stay in
+    the inputs.
     """
-
-    noise_density: float = 0.15
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_density(self.noise_density)
 
     def segment_lengths(
         self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
@@ -177,11 +178,12 @@ class IidDenoising(Segments):
         density = self.noise_density
         # A span starts where one token of a pair is noise and the other is not.
         start = density * (1 - density)
-        mean_spans = num_tokens * start + 1
-        mean_targets = num_tokens * density + mean_spans
         spread = num_tokens * start
-        spans = mean_spans + _NUM_DEVIATIONS * math.sqrt(spread * (1 - 3 * start))
-        targets = mean_targets + _NUM_DEVIATIONS * math.sqrt(spread * (4 - 3 * start - 4 * density))
+        mean_spans = spread + 1
+        mean_targets = num_tokens * density + mean_spans
+        # Four standard deviations: a segment in ten thousand or less is beyond.
+        spans = mean_spans + 4 * math.sqrt(spread * (1 - 3 * start))
+        targets = mean_targets + 4 * math.sqrt(spread * (4 - 3 * start - 4 * density))
         num_spans = min(math.ceil(spans), num_tokens // 2 + 1)
         targets_length = min(math.ceil(targets), num_tokens) + 1
         _check_targets(
@@ -193,22 +195,19 @@ class IidDenoising(Segments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertStyle(Segments):
-    """BERT's objective as T5 has it: noise tokens are masked or replaced, targets are everything.
+class BertStyle(_Denoising):
+    """BERT's objective in T5's form: noise tokens are masked or replaced, targets are all tokens.
 
     Every token is noise with the same chance. The mask is the first sentinel.
 
     Attributes:
-      noise_density: the part of the tokens that is noise.
-      random_token_rate: the part of the noise that becomes a random token instead of a sentinel.
+      random_token_rate: the fraction of the noise that becomes a random token, not a sentinel.
     """
 
-    noise_density: float = 0.15
     random_token_rate: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_density(self.noise_density)
         if not 0 <= self.random_token_rate <= 1:
             raise UserError(
                 f"data.objective.random_token_rate: {self.random_token_rate} is not between 0 and 1"
@@ -230,10 +229,10 @@ class BertStyle(Segments):
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixLM(Segments):
-    """Prefix language modelling: a random split point; inputs before it, targets after it.
+    """Prefix language modeling: a random split point; inputs before it, targets after it.
 
     As in T5, documents are not concatenated, and a segment has as many tokens as inputs, of which
-    one to all but one are inputs. Unlike T5's, targets are not truncated where they are configured
+    one to all but one are inputs. Unlike T5's, targets are not truncated if they are configured
     shorter than inputs: the split point is then drawn from those that leave them room.
     """
 
@@ -251,13 +250,8 @@ class PrefixLM(Segments):
 Objective: TypeAlias = SpanCorruption | IidDenoising | BertStyle | PrefixLM
 
 
-def _check_density(noise_density: float) -> None:
-    if not 0 < noise_density < 1:
-        raise UserError(f"data.objective.noise_density: {noise_density} is not between 0 and 1")
-
-
 def _num_inputs(task_feature_lengths: Mapping[str, int], inputs_add_eos: bool, name: str) -> int:
-    """Returns how many tokens inputs have beside end of sequence; two or more."""
+    """Returns the number of inputs without end of sequence; two or more."""
     num_tokens = task_feature_lengths["inputs"] - inputs_add_eos
     if num_tokens < 2:
         raise UserError(

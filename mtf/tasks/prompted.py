@@ -1,4 +1,4 @@
-"""A prompted task: one template over one dataset, to be generated or to be ranked."""
+"""A prompted task: one template applied to one dataset, to be generated or ranked."""
 
 from __future__ import annotations
 
@@ -43,39 +43,40 @@ _METRICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedTask(Task):
-    """A template applied to a dataset; the names are T0's.
-
-    Attributes:
-      template: the prompt.
-    """
+    """A template applied to a dataset; the names are T0's."""
 
     template: Template
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the template, of what its random choices depend on, and of how it is applied."""
-        return self.hash_of(
-            self.prompt_name, self.kind, fingerprint([self.template]), RENDERING_VERSION
-        )
+        """Hash of the template, how it is applied, and what its random choices depend on."""
+        template = fingerprint([self.template])
+        return self.hash_of(self.prompt_name, self.kind, template, RENDERING_VERSION)
 
     @property
     def prompt_name(self) -> str:
-        """Name of the task or, of a ranked one, of the task that it is the twin of."""
+        """Name of the task to be generated: its own, or that of the task it is the twin of."""
         return self.name.removesuffix(SCORE_EVAL) if self.kind == "rank" else self.name
 
     @property
     def label_classes(self) -> tuple[str, ...] | None:
-        """The answer choices where they are the same for every row, else None."""
+        """The answer choices if they are the same for every row, else None."""
         return fixed_answer_choices(self.template)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics, T5's; those of a ranked task are `rank_classification`."""
+        """T5's names of the metrics; a ranked task has `rank_classification`."""
         if self.kind == "rank":
             return ("rank_classification",)
         if self.dataset in ("glue", "super_glue"):
             return _BENCHMARK_METRICS.get((self.dataset, self.subset or ""), ("accuracy",))
-        return tuple(dict.fromkeys(_metric(name, self) for name in self.template.metadata.metrics))
+        for name in self.template.metrics:
+            if name not in _METRICS:
+                raise UserError(
+                    f"task {self.name}: its template has an unknown metric {name!r}; "
+                    f"expected one of {', '.join(_METRICS)}.{did_you_mean(name, _METRICS)}"
+                )
+        return tuple(dict.fromkeys(_METRICS[name] for name in self.template.metrics))
 
     def score_eval(self) -> PromptedTask:
         """Returns the ranked twin of this task.
@@ -88,19 +89,18 @@ class PromptedTask(Task):
         return replace(self, name=self.name + SCORE_EVAL, kind="rank")
 
     def to_generate(self) -> PromptedTask:
-        """Returns the task that this ranked one is the twin of: an example a row."""
+        """Returns the task that this ranked one is the twin of: one example per row."""
         return replace(self, name=self.prompt_name, kind="generate")
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the examples of row `index` of a split: none where the template leaves it out.
+        """Returns the examples of row `index` of a split; none if the template leaves it out.
 
-        Random choices of the template depend on `seed`, the task (its twin has the same text),
-        the split and the index. An example has inputs and targets, and
-
-        * to be generated: answer_choices, where the template has them;
-        * to be ranked: idx [row, choice], is_correct (whether targets are the row's) and weight 1.
+        Random choices of the template depend on `seed`, the task (its twin has the same text), the
+        split and the index. An example to be generated has inputs, targets and the template's
+        answer_choices, if any; one to be ranked has inputs, targets, idx [row, choice], is_correct
+        (whether targets are the row's) and weight 1.
 
         Raises:
           UserError: the template fails on this row.
@@ -110,8 +110,8 @@ class PromptedTask(Task):
             return []
         inputs, targets, choices = rendered
         if self.kind == "generate":
-            example: dict[str, Any] = {"inputs": inputs, "targets": targets}
-            return [example if choices is None else {**example, "answer_choices": list(choices)}]
+            chosen = {} if choices is None else {"answer_choices": list(choices)}
+            return [{"inputs": inputs, "targets": targets, **chosen}]
         return [
             {
                 "inputs": inputs,
@@ -124,9 +124,8 @@ class PromptedTask(Task):
         ]
 
     def postprocess(self, text: str) -> str | int:
-        """Returns what metrics compare: a class index (-1 if it is none), or the stripped text."""
-        text = text.strip()
-        classes = self.label_classes
+        """Returns what metrics compare: a class index (-1: no class), or the stripped text."""
+        text, classes = text.strip(), self.label_classes
         if classes is None:
             return text
         return classes.index(text) if text in classes else -1
@@ -136,12 +135,3 @@ def task_name(dataset: str, subset: str | None, template: str) -> str:
     """Returns T0's name of a task: everything but word characters, `.` and `_` becomes `_`."""
     middle = f"_{subset}_" if subset else "_"
     return re.sub(r"[^\w\d\._]+", "_", dataset + middle + template)
-
-
-def _metric(name: str, task: PromptedTask) -> str:
-    if name not in _METRICS:
-        raise UserError(
-            f"task {task.name}: its template has an unknown metric {name!r}; "
-            f"expected one of {', '.join(_METRICS)}.{did_you_mean(name, _METRICS)}"
-        )
-    return _METRICS[name]

@@ -1,72 +1,33 @@
-"""T0's datasets, tasks and mixtures (https://arxiv.org/abs/2110.08207).
+"""T0's and mT0's datasets, prompted tasks and their rates.
 
-The datasets are rows of `t0_datasets.csv`: groups, sizes, and hashes of the templates that
-promptsource has for them, by which another version of the templates is told.
+T0: https://arxiv.org/abs/2110.08207; mT0: https://github.com/lintangsutawika/multilingual-t0. The
+datasets are in `t0_datasets.csv`: their groups, sizes, and hashes of promptsource's templates for
+them, which tell one version of the templates from another.
+
+mT0 is evaluated on XNLI and XCOPA, whose rows are in many languages: promptsource's English
+templates for XNLI and COPA are applied to them. mT0's repository has one prompt of its own for
+each instead, which is only generated; here every template is used, and ranked too.
 """
 
 from __future__ import annotations
 
-import csv
 import functools
-import importlib.resources
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mtf.errors import UserError
 from mtf.tasks.prompted import PromptedTask, task_name
-from mtf.tasks.prompts.templates import Template, Templates, fingerprint
-from mtf.tasks.task import SAME_SPLITS, Task
+from mtf.tasks.prompts.templates import Templates, fingerprint
+from mtf.tasks.task import SAME_SPLITS, table
 
 MAX_EXAMPLES_PER_DATASET = 500_000
 TEMPLATE_VERSIONS = ("0.2.3", "0.1.0")
 ANLI_ROUNDS = ("r1", "r2", "r3")
-
-# A task with its rate; None: as many as it has examples, at most MAX_EXAMPLES_PER_DATASET.
-Rated = tuple[Task, int | None]
-RatedPrompt = tuple[PromptedTask, int | None]
-
-# Inputs that are too long, and broken caches.
-BLACKLIST = frozenset(
-    [
-        f"hotpot_qa_{subset}_Generate_{what}"
-        for subset in ("distractor", "fullwiki")
-        for what in (
-            "Answer",
-            "Answer_and_Explanations",
-            "Explanations",
-            "Question",
-            "Title_1",
-            "Title_2",
-        )
-    ]
-    + [f"tab_fact_tab_fact_tab_fact_{number}" for number in range(1, 8)]
-    + [
-        "wiki_hop_masked_Choose_Best_Object_Candidate",
-        "wiki_hop_masked_Indirect_Question_about_Birthplace_Citizenship_Place_of_Death",
-        "narrativeqa_Template_05",
-        "ecthr_cases_alleged_violation_prediction_silver_rationales",
-        "gigaword_summarize_",
-    ]
-)
-# Training tasks on which checkpoints are not compared: names that contain one of these…
-SKIPPED_IN_TRAIN_SCORE_EVAL = (
-    "paws_labeled_final",
-    "adversarial_qa_dbidaf",
-    "adversarial_qa_dbert",
-    "duorc_ParaphraseRC",
-    "dream",
-    "amazon_polarity",
-    "app_reviews",
-    "imdb",
-    "wiki_bio",
-    "gigaword",
-    "multi_news",
-    "samsum",
-    "dbpedia_14",
-    "trec",
-    # … and five tasks that could not be cached.
-    "wiki_hop_original_choose_best_object",
-)
+ALL_GROUPS = ("BASE", "GPT", "SGLUE", "EVAL", "BIAS_FAIRNESS", "XTREME")
+LANGUAGES = {
+    "XNLI": "ar bg de el en es fr hi ru sw th tr ur vi zh",
+    "XCOPA": "et ht id it qu sw ta th tr vi zh",
+}
 
 
 @dataclass(frozen=True)
@@ -75,17 +36,18 @@ class DatasetRow:
 
     Attributes:
       name, subset: the dataset and its configuration, as they were in 2021.
-      train_group: BASE (T0), GPT (added by T0+), SGLUE (added by T0++), MT0 (not T0's), or empty.
-      eval_group: BASE, BIAS_FAIRNESS, MT0 (not T0's), or empty.
-      train_size: rows of its training split; None where it has none or no task depends on it.
-      fingerprints: of its templates in each of TEMPLATE_VERSIONS; empty where it has none there,
-        or others than its mixtures are defined with.
+      groups: what mixtures are made of; empty if the dataset has no templates.
+        BASE: T0's training. GPT, SGLUE: added by T0+, T0++. EVAL, BIAS_FAIRNESS: T0's evaluation.
+        MT0, MT0_GPT, XTREME: mT0's training; XTREME has the tasks whose translations are evaluated.
+        XNLI, XCOPA: its templates are applied to these datasets.
+      train_size: rows of its training split; None if there is none or no task depends on it.
+      fingerprints: of its templates in each of TEMPLATE_VERSIONS; empty if there are none, or not
+        those that its mixtures are defined with.
     """
 
     name: str
     subset: str | None
-    train_group: str
-    eval_group: str
+    groups: tuple[str, ...]
     train_size: int | None
     fingerprints: tuple[str, ...]
 
@@ -98,30 +60,21 @@ class DatasetRow:
 @functools.cache
 def datasets() -> tuple[DatasetRow, ...]:
     """Returns the table of datasets."""
-    text = importlib.resources.files("mtf.tasks").joinpath("t0_datasets.csv").read_text()
     return tuple(
         DatasetRow(
             name=row["dataset"],
             subset=row["subset"] or None,
-            train_group=row["train_group"],
-            eval_group=row["eval_group"],
+            groups=tuple(row["groups"].split()),
             train_size=int(row["train_size"]) if row["train_size"] else None,
             fingerprints=tuple(row[f"templates_{version}"] for version in TEMPLATE_VERSIONS),
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in table("t0_datasets.csv")
     )
 
 
-def select(
-    train: Collection[str] = (), evaluation: Collection[str] = (), keys: Collection[str] = ()
-) -> tuple[DatasetRow, ...]:
-    """Returns the datasets of these groups or keys that have templates, in the table's order."""
-    return tuple(
-        row
-        for row in datasets()
-        if any(row.fingerprints)
-        and (row.train_group in train or row.eval_group in evaluation or row.key in keys)
-    )
+def select(*groups: str) -> tuple[DatasetRow, ...]:
+    """Returns the datasets of one group after the other, each in the table's order."""
+    return tuple(row for group in groups for row in datasets() if group in row.groups)
 
 
 def check_templates(templates: Templates, rows: Iterable[DatasetRow]) -> None:
@@ -150,91 +103,49 @@ def check_templates(templates: Templates, rows: Iterable[DatasetRow]) -> None:
 
 
 def prompt_tasks(
-    row: DatasetRow, templates: Templates, keep: Callable[[Template], bool] = lambda _: True
+    row: DatasetRow, templates: Templates, group: str = ""
 ) -> tuple[PromptedTask, ...]:
-    """Returns a task for each template of a dataset that is kept, in the order of their names.
+    """Returns a task for each template of a dataset, in the order of the templates' names.
 
-    ANLI has one for each of its rounds, which are parts of its splits.
+    ANLI has one for each of its rounds, which are parts of its splits; the groups XNLI and XCOPA
+    have one for each of their languages.
     """
-    chosen = sorted(filter(keep, templates.get(row.name, row.subset)), key=lambda t: t.name)
-    rounds = ANLI_ROUNDS if row.key == "anli" else (None,)
+    chosen = sorted(templates.get(row.name, row.subset), key=lambda template: template.name)
+    if group in LANGUAGES:
+        return tuple(
+            PromptedTask(
+                name=task_name(group.lower(), language, template.name),
+                dataset=group.lower(),
+                subset=language,
+                template=template,
+                splits={"validation": "validation", "test": "test"},
+                vocabulary="mt5",
+            )
+            for language in LANGUAGES[group].split()
+            for template in chosen
+        )
     return tuple(
         PromptedTask(
-            name=task_name(row.name, row.subset, template.name) + (f"_{part}" if part else ""),
+            name=task_name(row.name, row.subset, template.name) + part,
             dataset=row.name,
             subset=row.subset,
             template=template,
-            splits=_anli_splits(part) if part else dict(SAME_SPLITS),
+            splits={
+                split: ("dev" if part and split == "validation" else split) + part
+                for split in SAME_SPLITS
+            },
             train_size=row.train_size,
         )
-        for part in rounds
+        for part in ([f"_{name}" for name in ANLI_ROUNDS] if row.key == "anli" else [""])
         for template in chosen
     )
 
 
 def rate(row: DatasetRow, templates: Templates) -> int:
-    """Returns the rate of each task of a dataset: its size, or its share of the cap if larger."""
-    size = row.train_size or 0
-    if size <= MAX_EXAMPLES_PER_DATASET:
-        return size
+    """Returns the rate of each task of a dataset: its size, or its share of the cap if larger.
+
+    It is the cap where the size is not known, as mT0 has it for ANLI, which has no split "train".
+    """
+    if row.train_size is None or row.train_size <= MAX_EXAMPLES_PER_DATASET:
+        return row.train_size or MAX_EXAMPLES_PER_DATASET
     return MAX_EXAMPLES_PER_DATASET // len(templates.get(row.name, row.subset))
-
-
-def train(rows: Iterable[DatasetRow], templates: Templates) -> tuple[RatedPrompt, ...]:
-    """Returns all prompts of the datasets, at their rates."""
-    return tuple(
-        (task, rate(row, templates))
-        for row in rows
-        for task in prompt_tasks(row, templates)
-        if task.name not in BLACKLIST
-    )
-
-
-def train_original_task(
-    rows: Iterable[DatasetRow], templates: Templates, num_prompts: int | None = None
-) -> tuple[RatedPrompt, ...]:
-    """Returns the prompts that ask for the dataset's own task, the first `num_prompts` of each."""
-    return tuple(
-        (task, rate(row, templates))
-        for row in rows
-        for task in prompt_tasks(row, templates, _is_original_task)[:num_prompts]
-        if task.name not in BLACKLIST
-    )
-
-
-def score_eval(
-    rows: Iterable[DatasetRow], templates: Templates, original_task_only: bool = True
-) -> tuple[RatedPrompt, ...]:
-    """Returns the ranked twins of the prompts that have answer choices, without rates."""
-    return ranked(
-        task
-        for row in rows
-        for task in prompt_tasks(row, templates)
-        if task.template.metadata.original_task or not original_task_only
-    )
-
-
-def ranked(tasks: Iterable[PromptedTask]) -> tuple[RatedPrompt, ...]:
-    """Returns the ranked twins of the tasks that have answer choices, without rates."""
-    return tuple(
-        (task.score_eval(), None)
-        for task in tasks
-        if task.template.answer_choices is not None and task.name not in BLACKLIST
-    )
-
-
-def train_score_eval(rows: Iterable[DatasetRow], templates: Templates) -> tuple[RatedPrompt, ...]:
-    """Returns the ranked twins of training tasks on which T0's checkpoints were compared."""
-    return tuple(
-        (task, task_rate)
-        for task, task_rate in score_eval(rows, templates)
-        if not any(part in task.name for part in SKIPPED_IN_TRAIN_SCORE_EVAL)
-    )
-
-
-def _is_original_task(template: Template) -> bool:
-    return template.metadata.original_task
-
-
-def _anli_splits(part: str) -> dict[str, str]:
-    return {"train": f"train_{part}", "validation": f"dev_{part}", "test": f"test_{part}"}

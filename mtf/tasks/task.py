@@ -1,13 +1,15 @@
-"""What every task has: a name, a dataset, its splits, and how a row becomes examples.
+"""What all tasks share: a name, a dataset, its splits, and how a row becomes examples.
 
-Prompted tasks are in `prompted.py`, documents for self-supervised objectives in `text.py`,
-translation in `translation.py`; `mixtures.py` finds all of them by name.
+`prompted.py` has prompted tasks, `text.py` documents for self-supervised objectives,
+`translation.py` translation; `mixtures.py` finds all of them by name.
 """
 
 from __future__ import annotations
 
 import abc
+import csv
 import hashlib
+import importlib.resources
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,16 +29,15 @@ class Task(abc.ABC):
 
     Attributes:
       name: unique.
-      dataset: name of the dataset, as it was when the task was defined.
-      subset: its configuration, None where it has none.
-      kind: "generate": an example a row. "rank": an example a row and answer choice, whose
-        likelihoods are compared. "documents": a text a row, which an objective makes examples of.
-      splits: the task's splits, each with the name that it has in the dataset, which need not have
-        all of them.
-      train_size: rows of the training split; None where it has none or it is not known.
-      inputs_add_eos, targets_add_eos: whether tokens end with end of sequence; T0's do not and do.
-      vocabulary: whose the task is made for, where it is used by itself; that of a mixture counts
-        where it is another.
+      dataset: name of the dataset when the task was defined.
+      subset: configuration of the dataset; None if it has none.
+      kind: "generate": one example per row. "rank": one example per row and answer choice; the
+        choices' likelihoods are compared. "documents": one text per row, which an objective turns
+        into examples.
+      splits: split of the task → its name in the dataset, which may lack some of them.
+      train_size: rows of the training split; None if there is none or the number is not known.
+      inputs_add_eos, targets_add_eos: whether tokens end with end of sequence (T0: no and yes).
+      vocabulary: used when the task is used by itself; in a mixture, the mixture's is used.
     """
 
     name: str
@@ -52,27 +53,27 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Hash of what decides the text of the examples, and whether its tokens end with EOS."""
+        """Hash of everything that decides the text of the examples and their end of sequence."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics, T5's."""
+        """T5's names of the metrics."""
         return ()
 
     @abc.abstractmethod
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the examples of row `index` of a split: none where the row is left out.
+        """Returns the examples of row `index` of a split; none if the row is left out.
 
         Raises:
-          UserError: the row is not one of the task's dataset.
+          UserError: the row does not fit the task's dataset.
         """
 
     def examples(
         self, rows: Iterable[Mapping[str, Any]], split: str, seed: int = 0
     ) -> Iterator[dict[str, Any]]:
-        """Yields the examples of the rows of a split, which must be given from its first."""
+        """Yields the examples of a split's rows, which must start with its first row."""
         for index, row in enumerate(rows):
             yield from self.row_examples(row, index, split, seed)
 
@@ -81,7 +82,7 @@ class Task(abc.ABC):
         return text.strip()
 
     def source_split(self, split: str) -> str:
-        """Returns the name that a split of this task has in the dataset."""
+        """Returns the dataset's name for a split of this task."""
         if split not in self.splits:
             raise UserError(
                 f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}."
@@ -91,26 +92,23 @@ class Task(abc.ABC):
 
     def hash_of(self, *fields: object) -> str:
         """Returns a hash of the dataset, its splits, EOS and `fields`, which must be JSON."""
-        common = [
-            type(self).__name__,
-            self.dataset,
-            self.subset,
-            sorted(self.splits.items()),
-            self.inputs_add_eos,
-            self.targets_add_eos,
-        ]
+        eos = (self.inputs_add_eos, self.targets_add_eos)
+        splits = sorted(self.splits.items())
+        common = [type(self).__name__, self.dataset, self.subset, splits, *eos]
         return hashlib.sha256(json.dumps([common, *fields]).encode()).hexdigest()[:16]
 
 
 def column(row: Mapping[str, Any], name: str, task: Task) -> Any:
-    """Returns a column of a row.
-
-    Raises:
-      UserError: the row has no such column; names those that it has.
-    """
+    """Returns a column of a row, or raises a UserError that names the columns it has."""
     if name not in row:
         raise UserError(
             f"task {task.name}: a row of {task.dataset} has no column {name!r}; it has "
             f"{', '.join(row)}.{did_you_mean(name, row)}"
         )
     return row[name]
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file of this folder."""
+    text = importlib.resources.files("mtf.tasks").joinpath(name).read_text("utf-8")
+    return list(csv.DictReader(text.splitlines()))

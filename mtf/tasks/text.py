@@ -1,4 +1,4 @@
-"""Tasks of plain text, of which an objective makes examples: T5's, mT5's and the Romanian T5's.
+"""Tasks of plain text, which an objective turns into examples: T5's, mT5's and the Romanian T5's.
 
 Their examples are whole documents, `{"targets": text}`; tokens are cut and corrupted when they are
 loaded. Sampling of mC4's languages is that of the mT5 paper (https://arxiv.org/abs/2010.11934,
@@ -7,32 +7,28 @@ Table 6): `mc4_languages.csv` has its pages and percentages.
 
 from __future__ import annotations
 
-import csv
 import functools
-import importlib.resources
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mtf.errors import UserError
 from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
-from mtf.tasks.task import Task, TaskKind, column
+from mtf.tasks.task import Task, TaskKind, column, table
 from mtf.text.normalization import Normalization, normalize
-
-_TRAIN_AND_VALIDATION = {"train": "train", "validation": "validation"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """Documents, and the objective that makes examples of them.
+    """Documents, and the objective that turns them into examples.
 
     Attributes:
       objective: how a segment of tokens becomes inputs and targets.
-      text_key: the column that holds the text.
-      normalization: what is done to the text first; "romanian_diacritics" writes ş and ţ (cedilla)
-        as ș and ț (comma below).
-      streaming: whether the dataset is meant to be read from the hub as training goes on, as it is
-        too large to be downloaded first.
+      text_key: the column of the text.
+      normalization: applied to the text first; "romanian_diacritics" writes ş and ţ (cedilla) as
+        ș and ț (comma below).
+      streaming: whether the dataset is too large to download, so is read from the hub during
+        training.
     """
 
     objective: Objective
@@ -41,22 +37,22 @@ class TextTask(Task):
     streaming: bool = False
     kind: TaskKind = "documents"
     splits: Mapping[str, str] = field(
-        default_factory=lambda: dict(_TRAIN_AND_VALIDATION), hash=False
+        default_factory=lambda: {"train": "train", "validation": "validation"}, hash=False
     )
     inputs_add_eos: bool = True
 
     @property
     def fingerprint(self) -> str:
-        """Hash of where the documents come from and how they are normalised.
+        """Hash of the documents' source and normalization.
 
-        The objective is left out: it is applied to tokens, whose cache stays good when it changes.
+        It leaves out the objective, which is applied to tokens: their cache stays valid.
         """
         return self.hash_of(self.text_key, self.normalization)
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the text of a row as `[{"targets": text}]`, or nothing where it is empty.
+        """Returns the text of a row as `[{"targets": text}]`, or nothing if it is empty.
 
         Raises:
           UserError: the row has no such column, or no text in it.
@@ -67,24 +63,18 @@ class TextTask(Task):
                 f"task {self.name}: row {index} of {split} has no text in column "
                 f"{self.text_key!r} but {type(text).__name__}"
             )
-        if not text:
-            return []
-        return [{"targets": normalize(text, self.normalization)}]
+        return [{"targets": normalize(text, self.normalization)}] if text else []
 
 
 class Language(NamedTuple):
     """A row of the mT5 paper's Table 6.
 
     Attributes:
-      code: mC4's; Hebrew is `iw`, and romanised text of six languages ends in `-Latn`.
-      name: in English.
-      million_pages: size of the language's part of mC4.
-      percent: of the training examples that are of this language.
+      code: mC4's; Hebrew is `iw`, and romanized text of six languages ends in `-Latn`.
+      percent: share of the training examples.
     """
 
     code: str
-    name: str
-    million_pages: float
     percent: float
 
     @property
@@ -97,23 +87,17 @@ class Language(NamedTuple):
 def mc4_languages() -> tuple[Language, ...]:
     """Returns the languages of mC4 with mT5's sampling, the most sampled first.
 
-    They are 101 languages and six of them once more in Latin letters. The percentages are the
+    These are 101 languages, and six of them again in Latin letters. The percentages are the
     paper's own, proportional to the number of pages to the power of 0.3.
     """
-    text = importlib.resources.files("mtf.tasks").joinpath("mc4_languages.csv").read_text("utf-8")
-    return tuple(
-        Language(row["code"], row["language"], float(row["million_pages"]), float(row["percent"]))
-        for row in csv.DictReader(text.splitlines())
-    )
+    return tuple(Language(row["code"], float(row["percent"])) for row in table("mc4_languages.csv"))
 
 
-def mc4(prefix: str) -> tuple[tuple[Task, int], ...]:
+def mc4(prefix: str) -> list[tuple[Task, int]]:
     """Returns the tasks of mC4 with a prefix, each at its percentage in hundredths."""
-    tasks = text_tasks()
-    return tuple(
-        (tasks[_mc4_name(prefix, language)], round(100 * language.percent))
-        for language in mc4_languages()
-    )
+    tasks = [task for name, task in text_tasks().items() if name.startswith(f"{prefix}.")]
+    rates = [round(100 * language.percent) for language in mc4_languages()]
+    return list(zip(tasks, rates, strict=True))
 
 
 @functools.cache
@@ -123,11 +107,11 @@ def text_tasks() -> Mapping[str, TextTask]:
     * `c4_v220_span_corruption`, `c4_v220_iid_denoising`, `c4_v220_prefix_lm`: T5's names and
       settings (t5/data/tasks.py); `c4_v220_bert_style` is its third objective, under a name of
       ours. T5 and T5X read TFDS's c4/en, 2.2.0 and later 3.0.1; the hub's allenai/c4 is the latter.
+    * `rlm_span_corruption_stream`: the Romanian T5's. Its output features were targets only, so
+      inputs have no EOS. Text was not normalized.
     * `mc4.LANGUAGE`: mT5's pretraining (multilingual_t5/tasks.py).
     * `mc4_prefix_lm.LANGUAGE`: LM adaptation of mT5 as mT0's page describes it; targets end with
       EOS and inputs do not, as in its repository.
-    * `rlm_span_corruption_stream`: the Romanian T5's. Its output features were targets only, so
-      inputs have no EOS. Text was not normalised.
     """
     objectives: dict[str, Objective] = {
         "span_corruption": SpanCorruption(),
@@ -150,25 +134,17 @@ def text_tasks() -> Mapping[str, TextTask]:
             vocabulary="romanian",
         )
     )
-    for language in mc4_languages():
-        tasks.append(_mc4_task("mc4", language, SpanCorruption(), inputs_add_eos=True))
-        tasks.append(_mc4_task("mc4_prefix_lm", language, PrefixLM(), inputs_add_eos=False))
+    tasks += [
+        TextTask(
+            name=f"{prefix}.{language.code.replace('-', '_')}",
+            dataset="mc4",
+            subset=language.subset,
+            objective=objective,
+            streaming=True,
+            inputs_add_eos=prefix == "mc4",
+            vocabulary="mt5",
+        )
+        for language in mc4_languages()
+        for prefix, objective in (("mc4", SpanCorruption()), ("mc4_prefix_lm", PrefixLM()))
+    ]
     return {task.name: task for task in tasks}
-
-
-def _mc4_name(prefix: str, language: Language) -> str:
-    return f"{prefix}.{language.code.replace('-', '_')}"
-
-
-def _mc4_task(
-    prefix: str, language: Language, objective: Objective, *, inputs_add_eos: bool
-) -> TextTask:
-    return TextTask(
-        name=_mc4_name(prefix, language),
-        dataset="mc4",
-        subset=language.subset,
-        objective=objective,
-        streaming=True,
-        inputs_add_eos=inputs_add_eos,
-        vocabulary="mt5",
-    )

@@ -21,14 +21,7 @@ import pytest
 
 from mtf.errors import UserError
 from mtf.sources.datasets import MissingDatasetError
-from mtf.tasks.mixtures import (
-    ALIASES,
-    list_mixtures,
-    list_tasks,
-    mixture,
-    prompted_task,
-    split_available,
-)
+from mtf.tasks.mixtures import list_mixtures, list_tasks, mixture, prompted_task, split_available
 from mtf.tasks.prompts.templates import Templates, load_templates
 from mtf.tasks.t0 import datasets
 from tests.conftest import SHARED, needs_shared
@@ -163,7 +156,7 @@ def test_one_prompt_of_the_original_task(templates: Templates) -> None:
         siblings = [t for t in every if (t.dataset, t.subset) == (task.dataset, task.subset)]
         assert task.template.name == min(t.template.name for t in siblings)
     left_out = {"kilt_tasks/hotpotqa", "app_reviews", "quarel"}
-    base = {row.key for row in datasets() if row.train_group == "BASE"}
+    base = {row.key for row in datasets() if "BASE" in row.groups}
     assert {f"{t.dataset}/{t.subset}".removesuffix("/None") for t in one} == base - left_out
     assert {task.name for task in every} <= set(everything)
 
@@ -217,13 +210,19 @@ def test_definitions_need_no_library_before_they_are_asked_for() -> None:
 
 def test_older_names() -> None:
     made = made_up()
-    assert {name for name in list_mixtures() if name.startswith("d4_")} == set(ALIASES)
-    for older, name in {
+    older_names = {
         "d4_train": "t0_train",
         "d4_gpt_train": "t0+_train",
+        "d4_gpt_eval_train": "t0+_train",
         "d4_gpt_sglue_train": "t0++_train",
+        "d4_train_one_og_prompt": "t0_train_one_og_prompt",
+        "d4_train_all_og_prompts": "t0_train_all_og_prompts",
         "d4_score_eval": "t0_eval_score_eval",
-    }.items():
+        "d4_eval_score_eval": "t0_eval_score_eval",
+        "d4_train_score_eval": "t0_train_score_eval",
+    }
+    assert list_mixtures()[-len(older_names) :] == tuple(older_names)
+    for older, name in older_names.items():
         assert rates(older, made) == rates(name, made)
         assert mixture(older, made, check_version=False).name == older
 

@@ -8,7 +8,7 @@ import pytest
 
 from mtf.errors import UserError
 from mtf.tasks.mixtures import mixture
-from mtf.tasks.translation import opus100_probabilities, opus100_sizes, translation_tasks
+from mtf.tasks.translation import opus100_sizes, translation_tasks
 
 # As they stand in multilingual-t0's t5x/tasks.py.
 PROBABILITIES = {
@@ -32,14 +32,7 @@ def test_sizes_are_those_of_the_corpus() -> None:
     assert (sizes["af-en"], sizes["am-en"]) == (275_512, 89_027)
 
 
-def test_probabilities_are_mt0s() -> None:
-    probabilities = opus100_probabilities()
-    assert sum(probabilities.values()) == pytest.approx(1)
-    for pair, probability in PROBABILITIES.items():
-        assert probabilities[pair] == pytest.approx(probability, rel=1e-12), pair
-
-
-def test_rates_keep_the_probabilities() -> None:
+def test_rates_keep_mt0s_probabilities() -> None:
     tasks = mixture("opus100_train_mixture").tasks
     assert len(tasks) == 99
     rates = {task.subset: rate or 0 for task, rate in tasks}

@@ -1,7 +1,7 @@
-"""promptsource's sdist, got through pip into the user's cache; nothing of it is installed or run.
+"""Downloads promptsource's sdist through pip into the user's cache; never installs or runs it.
 
-pip refuses promptsource on today's Pythons, and would run its `setup.py` only to learn what it
-depends on. It is told to ignore the first, and a stand-in for setuptools answers the second.
+pip refuses promptsource on today's Pythons, and would run its `setup.py` to learn its
+dependencies. An option makes it ignore the first, and a stand-in for setuptools answers the second.
 """
 
 from __future__ import annotations
@@ -40,33 +40,29 @@ __legacy__ = sys.modules[__name__]
 
 
 def fetch() -> Path:
-    """Gets promptsource's sdist into `cached_archive()`, unless it is there; returns that path.
+    """Downloads promptsource's sdist to `cached_archive()` unless it is there; returns that path.
 
-    pip is asked, so that its own settings hold: indexes, proxies, certificates.
+    pip downloads it, so that its own settings apply: indexes, proxies, certificates.
 
     Raises:
-      UserError: pip is not installed or does not get it, or it is not the file that is known by its
-        SHA-256. The cache is then left as it was.
+      UserError: pip is not installed or fails, or the file has another SHA-256. The cache is then
+        left as it was.
     """
     target = cached_archive()
-    if target.is_file() and _sha256(target) == SDIST_SHA256:
+    if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == SDIST_SHA256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, so that the file appears there as a whole.
+    # In the same folder, so that the file appears there complete.
     with (
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder,
         signals.removed_on_stop(folder),
     ):
-        downloaded = _download(Path(folder))
-        found = _sha256(downloaded)
-        if found != SDIST_SHA256:
-            raise UserError(_wrong_checksum(found))
-        os.replace(downloaded, target)
+        os.replace(_download(Path(folder)), target)
     return target
 
 
 def _download(folder: Path) -> Path:
-    """Returns the sdist as pip has put it in `folder`."""
+    """Returns the path of the sdist, which pip has checked, in `folder`."""
     package = folder / "stand_in" / "setuptools"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -88,23 +84,15 @@ def _download(folder: Path) -> Path:
         return downloaded
     got = re.search(r"Got\s+([0-9a-f]{64})", done.stderr)
     if got:
-        raise UserError(_wrong_checksum(got[1]))
+        raise UserError(
+            f"the index's {_REQUIREMENT} is not the file that is expected: its SHA-256 is "
+            f"{got[1]}, not {SDIST_SHA256}; nothing was kept"
+        )
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    # pip's errors say ERROR; what runs before it, such as Python without pip, does not.
+    # pip's errors start with ERROR; those before it runs, such as Python without pip, do not.
     problem = " ".join([line for line in lines if line.startswith("ERROR:")] or lines[-1:])
     raise UserError(
         f"pip does not get {_REQUIREMENT}: {problem or f'exit status {done.returncode}'}. "
-        f"Where there is no network, get {downloaded.name} by another way and name it in "
+        f"Without a network, get {downloaded.name} another way and name it in "
         f"{ENVIRONMENT_VARIABLE}"
     )
-
-
-def _wrong_checksum(found: str) -> str:
-    return (
-        f"the index's {_REQUIREMENT} is not the file that is expected: its SHA-256 is {found}, "
-        f"not {SDIST_SHA256}; nothing was kept"
-    )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

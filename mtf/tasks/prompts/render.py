@@ -1,22 +1,23 @@
-"""Applying a prompt template to a row of its dataset, as promptsource and T0 did.
+"""Applies a prompt template to a row of its dataset, as promptsource and T0 did.
 
-The one difference: a template's random choices are a function of a key that the caller gives, so
-that the same row always gives the same text.
+The one difference: a template's random choices are a function of a key from the caller, so that
+the same row always gives the same text.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mtf.errors import UserError
 from mtf.extras import import_extra
 from mtf.tasks.prompts.templates import Template
 
-# To be raised when a row would be given other text than before: caches of it are then refused.
+# Increase it when the same row gives other text than before: older caches are then refused.
 RENDERING_VERSION = 1
 SEPARATOR = "|||"
 NO_LABEL = "<NO LABEL>"
@@ -34,8 +35,8 @@ class Rendered(NamedTuple):
 
     Attributes:
       inputs: what the model reads.
-      targets: what it should write; `<NO LABEL>` where the row has no label.
-      answer_choices: what is ranked; None where the template has no choices.
+      targets: what it should write; `<NO LABEL>` if the row has no label.
+      answer_choices: what is ranked; None if the template has no choices.
     """
 
     inputs: str
@@ -44,29 +45,34 @@ class Rendered(NamedTuple):
 
 
 def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | None:
-    """Returns `row` as inputs and targets, or None where the template does not apply to it.
+    """Returns `row` as inputs and targets, or None if the template does not apply to it.
 
     Args:
       template: a template for the row's dataset.
       row: the columns of a row; `-` in a column's name is read as `_`.
-      key: names the row: random choices are the same wherever the key is.
+      key: identifies the row: the same key gives the same random choices.
 
     Raises:
       UserError: the template is not valid Jinja, or fails on this row.
     """
-    variables = {_variable(name): _protect(value) for name, value in row.items()}
+    variables = {
+        name.replace("-", "_"): value.replace(SEPARATOR, _PROTECTED_SEPARATOR)
+        if isinstance(value, str)
+        else value
+        for name, value in row.items()
+    }
     if "answer_choices" in variables:
         raise UserError(
             f"prompt {template.name!r}: a column is called answer_choices, "
             "which is the name of the template's choices"
         )
     body, choices = _compiled(template)
-    variables[_RANDOM] = _RandomChoices(key)
+    variables[_RANDOM] = _draws(key)
     try:
         answer_choices = None if choices is None else _parts(choices.render(variables))
         variables["answer_choices"] = answer_choices
         parts = _parts(body.render(variables))
-    except (_template_error(), *_ROW_ERRORS) as error:
+    except (import_extra("jinja2", "prompts").TemplateError, *_ROW_ERRORS) as error:
         raise UserError(
             f"prompt {template.name!r} cannot be applied to row {key}: "
             f"{type(error).__name__}: {error}; the row's columns are {', '.join(row)}"
@@ -80,33 +86,17 @@ def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | N
 
 @functools.lru_cache(maxsize=1024)
 def fixed_answer_choices(template: Template) -> tuple[str, ...] | None:
-    """Returns the answer choices where they are the same for every row, else None."""
+    """Returns the answer choices if they are the same for every row, else None."""
     if template.answer_choices is None:
         return None
     _, choices = _compiled(template)
-    meta = import_extra("jinja2.meta", "prompts")
     syntax_tree = _environment().parse(template.answer_choices)
-    if meta.find_undeclared_variables(syntax_tree):
+    if import_extra("jinja2.meta", "prompts").find_undeclared_variables(syntax_tree):
         return None
     try:
-        return tuple(_parts(choices.render({_RANDOM: _RandomChoices("")})))
-    except _template_error() as error:
+        return tuple(_parts(choices.render({_RANDOM: _draws("")})))
+    except import_extra("jinja2", "prompts").TemplateError as error:
         raise UserError(f"prompt {template.name!r}: answer choices: {error}") from error
-
-
-def _template_error() -> type[Exception]:
-    error: type[Exception] = import_extra("jinja2", "prompts").TemplateError
-    return error
-
-
-def _variable(column: str) -> str:
-    return column.replace("-", "_")
-
-
-def _protect(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace(SEPARATOR, _PROTECTED_SEPARATOR)
-    return value
 
 
 def _parts(text: str) -> list[str]:
@@ -133,36 +123,33 @@ def _compiled(template: Template) -> tuple[Any, Any]:
 def _environment() -> Any:
     jinja2 = import_extra("jinja2", "prompts")
     sandbox = import_extra("jinja2.sandbox", "prompts")
-    # Templates are somebody's data: the sandbox keeps them from running code.
+    # Templates come from others: the sandbox keeps them from running code.
     environment = sandbox.SandboxedEnvironment(loader=jinja2.BaseLoader())
     environment.globals["zip"] = zip
-    environment.filters["highlight"] = _highlight
-    environment.filters["most_frequent"] = _most_frequent
     # A filter that reads the context is not evaluated once and for all when Jinja compiles.
     choice = jinja2.pass_context(_choice)
-    environment.filters["choice"] = choice
-    environment.filters["random"] = choice
+    environment.filters.update(
+        highlight=_highlight, most_frequent=_most_frequent, choice=choice, random=choice
+    )
     return environment
 
 
-class _RandomChoices:
-    """Draws from sequences; each draw is a function of the key and of how many came before."""
+def _draws(key: str) -> Callable[[Sequence[Any]], Any]:
+    """Returns a function that draws an item by the key and the number of draws before."""
+    numbers = itertools.count()
 
-    def __init__(self, key: str):
-        self._key = key
-        self._num_drawn = 0
-
-    def draw(self, items: Sequence[Any]) -> Any:
-        place = f"{self._key}\0{self._num_drawn}".encode("utf-8", errors="surrogatepass")
-        self._num_drawn += 1
+    def draw(items: Sequence[Any]) -> Any:
+        place = f"{key}\0{next(numbers)}".encode("utf-8", errors="surrogatepass")
         if not items:
             raise LookupError("a random choice among no items")
         bits = int.from_bytes(hashlib.blake2b(place, digest_size=8).digest())
         return items[bits % len(items)]
 
+    return draw
+
 
 def _choice(context: Mapping[str, Any], items: Any) -> Any:
-    return context[_RANDOM].draw(items if isinstance(items, Sequence) else list(items))
+    return context[_RANDOM](items if isinstance(items, Sequence) else list(items))
 
 
 def _most_frequent(items: Sequence[Any]) -> list[Any] | None:

@@ -1,8 +1,8 @@
-"""promptsource's prompt templates, read as data from wherever they lie; never imported.
+"""promptsource's prompt templates, read as data; promptsource itself is never imported.
 
-promptsource keeps `templates/DATASET[/SUBSET]/templates.yaml`, a file per dataset. That tree is
-read from an archive (its sdist, or only the folder), from a directory, or from where promptsource
-is installed. Files are parsed when a dataset is asked for.
+promptsource has a file per dataset, `templates/DATASET[/SUBSET]/templates.yaml`. The files are read
+from an archive (its sdist, or only the folder), a directory, or an installed promptsource, and
+parsed when a dataset is asked for.
 """
 
 from __future__ import annotations
@@ -31,49 +31,26 @@ _FILE_IN_ARCHIVE = re.compile(rf"(?:^|/)templates/(.+)/{re.escape(_FILE_NAME)}$"
 
 
 @dataclass(frozen=True)
-class Metadata:
-    """What its author says of a template.
-
-    Attributes:
-      original_task: whether it asks for what the dataset was made for.
-      choices_in_prompt: whether the model sees the answer choices; None where it is not said.
-      metrics: promptsource's names, such as "Accuracy" or "BLEU".
-      languages: of the prompt, not of the dataset; ISO 639-1.
-    """
-
-    original_task: bool = False
-    choices_in_prompt: bool | None = None
-    metrics: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Template:
     """A prompt of a dataset.
 
     Attributes:
-      id: promptsource's identifier.
       name: unique within the dataset.
       jinja: text of inputs, `|||`, text of targets.
-      answer_choices: Jinja text of the choices, separated by `|||`; None where answers are free.
-      reference: who wrote it, or where it comes from.
-      metadata: what its author says of it.
+      answer_choices: Jinja text of the choices, separated by `|||`; None if answers are free.
+      original_task: whether it asks for what the dataset was made for.
+      metrics: promptsource's names, such as "Accuracy" or "BLEU".
     """
 
-    id: str
     name: str
     jinja: str
     answer_choices: str | None = None
-    reference: str = ""
-    metadata: Metadata = Metadata()
+    original_task: bool = False
+    metrics: tuple[str, ...] = ()
 
 
 class Templates:
-    """All templates of a source, by dataset and subset.
-
-    Attributes:
-      source: where they come from, for messages.
-    """
+    """All templates of a source (a name for messages), by dataset and subset."""
 
     def __init__(self, source: str, files: Mapping[str, bytes | Path]):
         """`files` are contents or paths of YAML files, by `DATASET` or `DATASET/SUBSET`."""
@@ -83,14 +60,14 @@ class Templates:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Names of the datasets that have templates, each with its subset: `DATASET[/SUBSET]`."""
+        """Sorted names of the datasets that have templates: `DATASET` or `DATASET/SUBSET`."""
         return tuple(sorted(self._files))
 
     def get(self, dataset: str, subset: str | None = None) -> tuple[Template, ...]:
         """Returns the templates of a dataset, in the order of its file.
 
         Raises:
-          UserError: there are none for it, or its file is not one of templates.
+          UserError: it has none, or its file is not a file of templates.
         """
         name = f"{dataset}/{subset}" if subset else dataset
         if name not in self._files:
@@ -103,23 +80,11 @@ class Templates:
             self._parsed[name] = parse_templates(content, f"{self.source}: {name}/{_FILE_NAME}")
         return self._parsed[name]
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of all templates, as `fingerprint` has it; parses every file."""
-        return fingerprint(
-            template for name in self.datasets for template in self.get(*name.rsplit("/", 1))
-        )
-
 
 def fingerprint(templates: Iterable[Template]) -> str:
-    """Returns a hash of what decides the text of examples and the composition of mixtures.
-
-    That is name, Jinja, answer choices, original_task and metrics, in the order of the names; not
-    identifiers, references, languages and notes.
-    """
+    """Returns a hash of the templates, in any order."""
     fields = sorted(
-        [t.name, t.jinja, t.answer_choices or "", t.metadata.original_task, t.metadata.metrics]
-        for t in templates
+        [t.name, t.jinja, t.answer_choices or "", t.original_task, t.metrics] for t in templates
     )
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
 
@@ -127,20 +92,20 @@ def fingerprint(templates: Iterable[Template]) -> str:
 def load_templates(path: str | os.PathLike[str] | None = None) -> Templates:
     """Returns the templates in an archive or a directory.
 
-    Without `path` they are looked for in the file or directory that the environment variable
-    MTF_PROMPTS names, where promptsource is installed, and in `cached_archive()`.
+    Without `path`, they are looked for in the file or directory that the environment variable
+    MTF_PROMPTS names, in an installed promptsource, and in `cached_archive()`.
 
     Raises:
       UserError: nothing is there, or it has no templates.
     """
     if path is not None:
         return _open(Path(path), f"prompt templates {path}")
-    if os.environ.get(ENVIRONMENT_VARIABLE):
-        named = os.environ[ENVIRONMENT_VARIABLE]
+    if named := os.environ.get(ENVIRONMENT_VARIABLE):
         return _open(Path(named), f"prompt templates {named} ({ENVIRONMENT_VARIABLE})")
-    installed = _installed_folder()
-    if installed is not None:
-        return _open(installed, f"prompt templates of the installed promptsource, {installed}")
+    spec = importlib.util.find_spec("promptsource")  # does not import it
+    for package in (spec.submodule_search_locations or []) if spec else []:
+        if (installed := Path(package, "templates")).is_dir():
+            return _open(installed, f"prompt templates of the installed promptsource, {installed}")
     if cached_archive().is_file():
         return _open(cached_archive(), f"prompt templates {cached_archive()}")
     raise UserError(
@@ -152,30 +117,21 @@ def load_templates(path: str | os.PathLike[str] | None = None) -> Templates:
 
 
 def cached_archive() -> Path:
-    """Returns where promptsource's sdist lies after it was fetched into the user's cache."""
+    """Returns the path of promptsource's sdist in the user's cache, where `fetch` puts it."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "mtf" / f"promptsource-{PROMPTSOURCE_VERSION}.tar.gz"
 
 
-def _installed_folder() -> Path | None:
-    """Returns the templates of an installed promptsource, which is found but not imported."""
-    spec = importlib.util.find_spec("promptsource")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (Path(folder) / "templates").is_dir():
-            return Path(folder) / "templates"
-    return None
-
-
 def _open(path: Path, source: str) -> Templates:
     path = path.expanduser()
-    files: dict[str, bytes | Path] = {}
+    files: Mapping[str, bytes | Path]
     if path.is_dir():
         below = (path / "promptsource" / "templates", path / "templates")
         root = next((folder for folder in below if folder.is_dir()), path)
-        for file in sorted(root.rglob(_FILE_NAME)):
-            files[file.parent.relative_to(root).as_posix()] = file
+        found = sorted(root.rglob(_FILE_NAME))
+        files = {file.parent.relative_to(root).as_posix(): file for file in found}
     elif path.is_file():
-        files.update(_read_archive(path, source))
+        files = _read_archive(path, source)
     else:
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"{source}: does not exist.{did_you_mean(path.name, names)}")
@@ -188,7 +144,7 @@ def _open(path: Path, source: str) -> Templates:
 
 
 def _read_archive(path: Path, source: str) -> dict[str, bytes]:
-    """Returns the contents of the YAML files in an archive; nothing is unpacked to disk."""
+    """Returns the contents of the YAML files in an archive, without unpacking it to disk."""
     files = {}
     try:
         with tarfile.open(path) as archive:
@@ -206,11 +162,11 @@ def _read_archive(path: Path, source: str) -> dict[str, bytes]:
 
 
 def parse_templates(content: bytes, where: str) -> tuple[Template, ...]:
-    """Returns the templates in a YAML file of promptsource's form, in its order.
+    """Returns the templates in a YAML file in promptsource's format, in its order.
 
     Raises:
-      UserError: it is not of that form. Tags other than `!Template` and `!TemplateMetadata` are
-        refused, so reading a file never runs or makes anything.
+      UserError: it has another format. Tags other than `!Template` and `!TemplateMetadata` are
+        refused, so reading a file never runs or creates anything.
     """
     yaml = import_extra("yaml", "reading prompt templates")
     try:
@@ -261,15 +217,9 @@ def _template(entry: object, where: str) -> Template:
     if not isinstance(metadata, dict):
         raise UserError(f"{where}: its 'metadata' are no mapping")
     return Template(
-        id=str(entry.get("id") or ""),
         name=entry["name"],
         jinja=entry["jinja"],
         answer_choices=choices or None,
-        reference=str(entry.get("reference") or ""),
-        metadata=Metadata(
-            original_task=bool(metadata.get("original_task")),
-            choices_in_prompt=metadata.get("choices_in_prompt"),
-            metrics=tuple(metadata.get("metrics") or ()),
-            languages=tuple(metadata.get("languages") or ()),
-        ),
+        original_task=bool(metadata.get("original_task")),
+        metrics=tuple(metadata.get("metrics") or ()),
     )

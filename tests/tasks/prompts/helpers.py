@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
-from mtf.tasks.prompts.templates import Metadata, Template
+from mtf.tasks.prompts.templates import Template
 
 YAML = """\
 dataset: fruit
@@ -38,9 +39,9 @@ templates:
 """
 
 
-def template(jinja: str, answer_choices: str | None = None, **metadata: object) -> Template:
+def template(jinja: str, answer_choices: str | None = None, **fields: Any) -> Template:
     """Returns a template called `made up`."""
-    return Template("id", "made up", jinja, answer_choices, metadata=Metadata(**metadata))  # type: ignore[arg-type]
+    return Template("made up", jinja, answer_choices, **fields)
 
 
 def write_tree(root: Path, files: dict[str, str]) -> Path:
