@@ -1,8 +1,14 @@
-"""Packing: several examples in a row, none lost and none split; and rows to batches."""
+"""Packing: several examples in a row, none lost and none split; and rows as arrays.
+
+Training packs a stream, by best fit into a few open rows (`Packer`); scoring has all its examples
+at hand and packs them by first fit (`first_fit`). Both lay rows out by `lay_out`. Grain's packing
+(`grain.experimental.BestFitPackIterDataset`) does not replace this one: it closes all rows of a
+batch at once, and resumes by reading and packing the open batch again, not from rows' cursors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +20,7 @@ HostBatch = dict[str, np.ndarray]
 
 # On T0's prompts at 1024/256 (social_i_qa, piqa, trec, rotten_tomatoes and xsum), 4 open rows fill
 # 96.4% of the inputs, 8 98.3% and 16 99.2%; but all of them are filled before the first row closes.
-# One, which is packing in sequence as SeqIO has it, fills 81.7%; first fit into 8 97.4%.
+# One, which is packing in sequence as SeqIO does it, fills 81.7%; first fit into 8 97.4%.
 NUM_OPEN_ROWS = 8
 
 
@@ -22,8 +28,8 @@ NUM_OPEN_ROWS = 8
 class OpenRow:
     """A row that may take further examples, and the cursors that they were read from.
 
-    Of a row that is returned to, `earlier` reads the examples that it had then. That is done when
-    it is closed: to place further examples their lengths are enough.
+    After a resume, `earlier` reads the examples that the row had before. It is called when the row
+    is closed: to place further examples their lengths are enough.
     """
 
     examples: Row = field(default_factory=list)
@@ -33,92 +39,125 @@ class OpenRow:
     earlier: Callable[[], Row] = list
 
     def add(self, example: Example, cursor: Cursor) -> None:
-        """Appends an example; whether it fits is the packer's business."""
+        """Appends an example, which must fit."""
         self.examples.append(example)
         self.cursors.append(cursor)
         self.num_inputs += len(example.inputs)
         self.num_targets += len(example.targets)
 
-    def all_examples(self) -> Row:
-        """Returns the examples, the earlier ones first."""
-        return [*self.earlier(), *self.examples]
-
 
 class Packer:
     """Puts each example into the fullest open row that has room for it (best fit).
 
-    Where none has, and `NUM_OPEN_ROWS` are open, the fullest one is closed. So rows close soon
-    after their examples were read, and what waits is small. Without packing every example is a row.
+    If none has room and `num_open_rows` are open, the fullest one is closed. So rows close soon
+    after their examples were read, and few examples wait. Without `pack` every example is a row.
 
     Attributes:
       open_rows: rows that wait, oldest first.
     """
 
-    def __init__(self, task_feature_lengths: Mapping[str, int], pack: bool):
+    def __init__(
+        self,
+        task_feature_lengths: Mapping[str, int],
+        pack: bool,
+        num_open_rows: int = NUM_OPEN_ROWS,
+    ):
         self.open_rows: list[OpenRow] = []
         self._inputs_length = task_feature_lengths["inputs"]
         self._targets_length = task_feature_lengths["targets"]
         self._pack = pack
+        self._num_open_rows = num_open_rows
 
     def add(self, example: Example, cursor: Cursor = ()) -> Row | None:
-        """Takes an example that fits an empty row; returns the row that is closed by it, if any."""
+        """Takes an example that fits an empty row; returns the row that this closes, if any."""
         inputs_room = self._inputs_length - len(example.inputs)
         targets_room = self._targets_length - len(example.targets)
-        best, best_fill = None, -1
-        for row in self.open_rows:
-            if row.num_inputs <= inputs_room and row.num_targets <= targets_room:
-                fill = self._fill(row)
-                if fill > best_fill:
-                    best, best_fill = row, fill
-        if best is not None:
-            best.add(example, cursor)
-            return self._close(best) if self._fill(best) >= self._full else None
-        row = OpenRow()
+        fitting = [
+            row
+            for row in self.open_rows
+            if row.num_inputs <= inputs_room and row.num_targets <= targets_room
+        ]
+        if fitting:
+            row = max(fitting, key=self._fill)
+        else:
+            row = OpenRow()
+            self.open_rows.append(row)
         row.add(example, cursor)
-        if not self._pack or self._fill(row) >= self._full:
-            return row.examples
-        self.open_rows.append(row)
-        if len(self.open_rows) <= NUM_OPEN_ROWS:
-            return None
-        return self._close(max(self.open_rows[:-1], key=self._fill))
+        if not self._pack or self._fill(row) >= self._inputs_length * self._targets_length:
+            return self._close(row)
+        if len(self.open_rows) > self._num_open_rows:
+            return self._close(max(self.open_rows[:-1], key=self._fill))
+        return None
 
     def flush(self) -> list[Row]:
         """Closes and returns all open rows."""
-        rows = [row.all_examples() for row in self.open_rows]
-        self.open_rows = []
-        return rows
-
-    @property
-    def _full(self) -> int:
-        return self._inputs_length * self._targets_length
+        return [self._close(row) for row in self.open_rows.copy()]
 
     def _fill(self, row: OpenRow) -> int:
-        """Returns how much is taken of the feature with the least room, in parts of `_full`."""
+        """Returns the fill of the fuller feature; a full row has inputs times targets length."""
         return max(row.num_inputs * self._targets_length, row.num_targets * self._inputs_length)
 
     def _close(self, row: OpenRow) -> Row:
         self.open_rows = [other for other in self.open_rows if other is not row]
-        return row.all_examples()
+        return [*row.earlier(), *row.examples]
 
 
-def pack_in_sequence(
-    examples: Iterable[Example], task_feature_lengths: Mapping[str, int]
-) -> list[Row]:
-    """Returns rows of which each takes examples until one does not fit, as SeqIO packs.
+def first_fit(
+    inputs: np.ndarray, targets: np.ndarray, inputs_length: int, targets_length: int
+) -> list[list[int]]:
+    """Returns the numbers of each row's examples: large ones first, in the first row with room.
 
-    For comparison only.
+    Args:
+      inputs: (examples,) tokens of each example, at most `inputs_length`.
+      targets: likewise.
+      inputs_length, targets_length: of a row.
     """
-    rows: list[Row] = []
-    row = OpenRow()
-    for example in examples:
-        if row.examples and (
-            row.num_inputs + len(example.inputs) > task_feature_lengths["inputs"]
-            or row.num_targets + len(example.targets) > task_feature_lengths["targets"]
-        ):
-            rows.append(row.examples)
-            row = OpenRow()
-        row.add(example, ())
-    return [*rows, row.examples] if row.examples else rows
+    order = np.argsort(-(inputs / inputs_length + targets / targets_length), kind="stable")
+    inputs_left = np.full(len(order), inputs_length)
+    targets_left = np.full(len(order), targets_length)
+    rows: list[list[int]] = []
+    for i in order.tolist():
+        # The first row without examples always has room.
+        row = int(((inputs_left >= inputs[i]) & (targets_left >= targets[i])).argmax())
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(i)
+        inputs_left[row] -= inputs[i]
+        targets_left[row] -= targets[i]
+    return rows
+
+
+def lay_out(
+    rows: Sequence[Sequence[Sequence[int] | np.ndarray]], num_rows: int, length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Writes sequences of ids behind one another into rows.
+
+    Args:
+      rows: the sequences of each row; those beyond `rows` are padding.
+      num_rows, length: the shape of the arrays.
+
+    Returns:
+      ids, segment ids (from 1; 0 is padding) and positions (from 0 in each sequence), each
+      (num_rows, length) int32.
+    """
+    ids, segments, positions = np.zeros((3, num_rows, length), np.int32)
+    counting = np.arange(length)
+    for i, row in enumerate(rows):
+        start = 0
+        for segment, sequence in enumerate(row, start=1):
+            place = slice(start, start + len(sequence))
+            ids[i, place] = sequence
+            segments[i, place] = segment
+            positions[i, place] = counting[: len(sequence)]
+            start = place.stop
+    return ids, segments, positions
+
+
+def shifted_right(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Returns ids that `lay_out` has written, each sequence shifted right behind a zero."""
+    shifted = np.zeros_like(ids)
+    np.multiply(ids[:, :-1], positions[:, 1:] > 0, out=shifted[:, 1:])
+    return shifted
 
 
 def to_batch(
@@ -127,32 +166,19 @@ def to_batch(
     """Returns T5X's features of `rows`, each (num_rows, length) int32.
 
     `decoder_input_tokens` are the targets shifted right within each example. With `pack` there are
-    segment ids (from 1; 0 is padding) and positions (from 0 in each example) too. Rows beyond
-    `rows` are padding, with zero weights.
+    segment ids and positions too (`lay_out`). Rows beyond `rows` are padding, with zero weights.
     """
-    inputs_shape = (num_rows, task_feature_lengths["inputs"])
-    targets_shape = (num_rows, task_feature_lengths["targets"])
-    batch = {"encoder_input_tokens": np.zeros(inputs_shape, np.int32)}
-    names = ["decoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"]
+    (inputs, *encoder), (targets, *decoder) = (
+        lay_out([[e[i] for e in row] for row in rows], num_rows, task_feature_lengths[name])
+        for i, name in enumerate(("inputs", "targets"))
+    )
+    batch = {
+        "encoder_input_tokens": inputs,
+        "decoder_input_tokens": shifted_right(targets, decoder[1]),
+        "decoder_target_tokens": targets,
+        "decoder_loss_weights": (decoder[0] > 0).astype(np.int32),
+    }
     if pack:
-        names += ["decoder_segment_ids", "decoder_positions"]
-        for name in ("encoder_segment_ids", "encoder_positions"):
-            batch[name] = np.zeros(inputs_shape, np.int32)
-    for name in names:
-        batch[name] = np.zeros(targets_shape, np.int32)
-    for index, row in enumerate(rows):
-        inputs_start = targets_start = 0
-        for segment, (inputs, targets) in enumerate(row, start=1):
-            source = slice(inputs_start, inputs_start + len(inputs))
-            target = slice(targets_start, targets_start + len(targets))
-            batch["encoder_input_tokens"][index, source] = inputs
-            batch["decoder_input_tokens"][index, targets_start + 1 : target.stop] = targets[:-1]
-            batch["decoder_target_tokens"][index, target] = targets
-            batch["decoder_loss_weights"][index, target] = 1
-            if pack:
-                batch["encoder_segment_ids"][index, source] = segment
-                batch["encoder_positions"][index, source] = np.arange(len(inputs))
-                batch["decoder_segment_ids"][index, target] = segment
-                batch["decoder_positions"][index, target] = np.arange(len(targets))
-            inputs_start, targets_start = source.stop, target.stop
+        for name, (segments, positions) in (("encoder", encoder), ("decoder", decoder)):
+            batch |= {f"{name}_segment_ids": segments, f"{name}_positions": positions}
     return batch

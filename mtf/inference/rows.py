@@ -1,4 +1,4 @@
-"""Which examples share a row of a batch, and how long its rows are.
+"""Which examples share a row of a batch to be scored, and how long its rows are.
 
 As in training, short examples lie behind one another in a row, each a segment that attends to
 itself alone. So all batches of a window have one shape, which is compiled once, and little of it
@@ -12,18 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mtf.data.packing import first_fit
 from mtf.models.settings import T5Config
 
-# Targets of one example lie behind one another up to so many tokens; more need another row, and
-# so a second pass of the encoder. Self-attention grows with the square of it.
+# A row has room for at most this many tokens of one example's targets. More of them take another
+# row, and so a second pass of the encoder. Self-attention grows with the square of it.
 MAX_TARGET_TOKENS = 1024
-# Rows of inputs are not made longer than this for the sake of packing.
+# Rows of inputs are not made longer than this to pack more into them.
 _MAX_PACKED_LENGTH = 1024
-# Examples by which a shape is judged.
+# Shapes are compared on a sample of at most this many examples.
 _SAMPLE = 128
-# A rounder shape may cost so much more.
+# A rounder shape is taken if it costs at most this many times the cheapest.
 _ENOUGH = 1.08
-# A product of attention costs more time than its arithmetic, as its logits pass through memory.
+# A product in attention takes more time than its arithmetic, as its logits pass through memory.
 _ATTENTION_COST = 2
 
 
@@ -34,7 +35,7 @@ class Item(NamedTuple):
       example: its number.
       inputs: ids.
       targets: ids of each, behind one another in the row.
-      slots: where each target's score belongs.
+      slots: the index of each target among those of the example.
     """
 
     example: int
@@ -44,7 +45,7 @@ class Item(NamedTuple):
 
     @property
     def num_target_tokens(self) -> int:
-        """Of all targets together."""
+        """The length of all targets together."""
         return sum(map(len, self.targets))
 
 
@@ -53,9 +54,8 @@ class Packed(NamedTuple):
 
     Attributes:
       rows: the items of each row.
-      inputs_length: tokens of inputs that a row has place for.
-      targets_length: likewise of targets.
-      batch_rows: rows of every batch; the last one may have fewer that are used.
+      inputs_length, targets_length: of a row, in tokens.
+      batch_rows: rows of every batch; the last batch may use fewer.
     """
 
     rows: list[list[Item]]
@@ -67,7 +67,7 @@ class Packed(NamedTuple):
 def make_items(
     example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]], slots: Sequence[int]
 ) -> list[Item]:
-    """One item, unless the example's targets (those in `slots`) are more than a row takes."""
+    """Returns one item, or several if the targets in `slots` are more than a row takes."""
     items: list[Item] = []
     for slot in slots:
         target = targets[slot]
@@ -87,37 +87,35 @@ def pack(
 
     Args:
       items: at least one.
-      network: what computing a row costs.
-      batch_size: a batch has place for as many tokens of inputs as so many examples, each as long
-        as the longest.
-      max_inputs_length: of an item; rows hold no more for a single one.
-      parts: the number of rows in a batch is divisible by it.
+      network: determines what computing a row costs.
+      batch_size: examples in a batch if each were as long as the longest; packed batches have
+        about as many tokens.
+      max_inputs_length: of an item.
+      parts: a divisor of the number of rows in a batch.
     """
     inputs = np.array([len(item.inputs) for item in items])
     targets = np.array([item.num_target_tokens for item in items])
     longest = min(rounded_length(int(inputs.max())), max_inputs_length)
-    shapes = []
     step = -(-len(items) // _SAMPLE)
     scale = len(items) / len(inputs[::step])
+    shapes = []
     for inputs_length in _inputs_lengths(longest):
         max_rows = max(1, batch_size * _half_step(longest) // inputs_length // parts) * parts
         for targets_length in _targets_lengths(inputs_length, inputs, targets):
-            sample = _first_fit(inputs[::step], targets[::step], inputs_length, targets_length)
+            sample = first_fit(inputs[::step], targets[::step], inputs_length, targets_length)
             num_batches, batch_rows = _batches(round(len(sample) * scale), max_rows, parts)
             cost = num_batches * batch_rows * _row_cost(network, inputs_length, targets_length)
             shapes.append((cost, inputs_length, targets_length, max_rows))
-    # Of about equal ones the roundest, so that windows and tasks that are alike have the same.
+    # Among shapes of about the same cost the roundest, so that similar windows share a shape.
     enough = min(shapes)[0] * _ENOUGH
     _, inputs_length, targets_length, max_rows = min(
         (shape for shape in shapes if shape[0] <= enough),
         key=lambda shape: (_roughness(shape[1]) + _roughness(shape[2]), shape[1:]),
     )
-    rows = _first_fit(inputs, targets, inputs_length, targets_length)
+    rows = first_fit(inputs, targets, inputs_length, targets_length)
+    batch_rows = _batches(len(rows), max_rows, parts)[1]
     return Packed(
-        [[items[i] for i in row] for row in rows],
-        inputs_length,
-        targets_length,
-        _batches(len(rows), max_rows, parts)[1],
+        [[items[i] for i in row] for row in rows], inputs_length, targets_length, batch_rows
     )
 
 
@@ -133,7 +131,7 @@ def power_of_two(n: int) -> int:
 
 
 def _inputs_lengths(longest: int) -> list[int]:
-    """Lengths of rows to try: that of the longest inputs, and longer ones."""
+    """Returns the lengths to try: that of the longest inputs, and longer ones."""
     lengths = [longest]
     while (more := _half_step(lengths[-1] + 1)) <= _MAX_PACKED_LENGTH:
         lengths.append(more)
@@ -141,7 +139,7 @@ def _inputs_lengths(longest: int) -> list[int]:
 
 
 def _targets_lengths(inputs_length: int, inputs: np.ndarray, targets: np.ndarray) -> list[int]:
-    """Lengths to try with it: about as many targets as belong to the inputs of a row."""
+    """Returns the lengths to try: about as many targets as belong to the inputs of a row."""
     longest, balanced = int(targets.max()), inputs_length * targets.sum() / inputs.sum()
     most = max(longest, min(MAX_TARGET_TOKENS, int(targets.sum())))
     tried = (min(most, max(longest, int(balanced * share))) for share in (0.8, 1.1, 1.5))
@@ -155,28 +153,8 @@ def _half_step(length: int) -> int:
 
 
 def _roughness(length: int) -> int:
-    """0 for a power of two, 1 for one and a half of it, 2 for others."""
+    """Returns 0 for a power of two, 1 for one and a half times one, 2 for others."""
     return min(2, length.bit_count() - 1)
-
-
-def _first_fit(
-    inputs: np.ndarray, targets: np.ndarray, inputs_length: int, targets_length: int
-) -> list[list[int]]:
-    """Returns the places of each row's items: large ones first, each in the first row with room."""
-    order = np.argsort(-(inputs / inputs_length + targets / targets_length), kind="stable")
-    inputs_left = np.full(len(order), inputs_length)
-    targets_left = np.full(len(order), targets_length)
-    rows: list[list[int]] = []
-    for i in order.tolist():
-        # Of the rows without items the first always has room.
-        fits = (inputs_left >= inputs[i]) & (targets_left >= targets[i])
-        row = int(fits.argmax())
-        if row == len(rows):
-            rows.append([])
-        rows[row].append(i)
-        inputs_left[row] -= inputs[i]
-        targets_left[row] -= targets[i]
-    return rows
 
 
 def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
@@ -189,16 +167,17 @@ def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
 
 
 def _row_cost(network: T5Config, inputs_length: int, targets_length: int) -> float:
-    """Multiplications of a row's forward pass, about."""
+    """Returns about how many multiplications the forward pass of a row takes."""
     emb, joined = network.emb_dim, network.num_heads * network.head_dim
     mlp = (len(network.mlp_activations) + 1) * emb * network.mlp_dim
     pair = 2 * joined * _ATTENTION_COST
-    encoder = network.num_encoder_layers * (
-        inputs_length * (4 * emb * joined + mlp) + inputs_length**2 * pair
+    layer = 4 * emb * joined + mlp
+    encoder = inputs_length * (layer + inputs_length * pair)
+    decoder = targets_length * (
+        layer + 2 * emb * joined + (targets_length + inputs_length) * pair
+    ) + inputs_length * (2 * emb * joined)
+    return (
+        network.num_encoder_layers * encoder
+        + network.num_decoder_layers * decoder
+        + targets_length * emb * network.vocab_size
     )
-    decoder = network.num_decoder_layers * (
-        inputs_length * 2 * emb * joined
-        + targets_length * (6 * emb * joined + mlp)
-        + targets_length * (targets_length + inputs_length) * pair
-    )
-    return encoder + decoder + targets_length * emb * network.vocab_size
