@@ -20,7 +20,7 @@ from tests.recipes.rows import (
 MT0_PAGE = ("mt0_small", "mt0_base", "mt0_large", "mt0_xl", "mt0_xxl")
 _LM = ("mt5_lm_adapt",)
 _XMTF = ("mt0_xxl_xmtf",)
-_WIDE = "the page's one partition could not hold it; the repository has (4, 1, 1, 1)"
+_WIDE = "does not fit on the page's one partition; the repository has (4, 1, 1, 1)"
 
 ROWS = [
     Row(MT0_PAGE, "MIXTURE_OR_TASK_NAME", "mt5_d4_gpt_sglue_train", "data.mixture_or_task_name"),
@@ -32,7 +32,7 @@ ROWS = [
         False,
         "data.loader",
         "seqio",
-        derived="rendered and tokenised as training goes on",
+        derived="rendered and tokenized during training",
     ),
     *(
         Row(
@@ -148,7 +148,7 @@ ROWS = [
         500,
         "checkpoint.save.period",
         1000,
-        deviation="half as many checkpoints of 13B parameters, all kept",
+        deviation="half as many checkpoints of 13B parameters; all are kept",
     ),
     Row(_LM, "steps", 100_000, "train_steps", 1_100_000, derived="after the start's 1,000,000"),
     Row(_LM, "batch size", 2048, "batch_size"),
@@ -184,13 +184,13 @@ ROWS = [
         "mt5/xxl at 1000000",
         "checkpoint.restore.path",
         f"{T5X}/mt5_xxl/checkpoint_1000000",
-        derived="T5X's conversion; the argument `size` chooses another",
+        derived="T5X's conversion; `size` selects another size",
     ),
     *(
         dataclasses.replace(
             row,
             setting=f"{row.setting} (the page has none)",
-            deviation="mT5's pretraining goes on",
+            deviation="continues mT5's pretraining",
         )
         for row in schedule(_LM, "constant * rsqrt_decay", 1.0, 10_000)
     ),
@@ -200,6 +200,6 @@ ROWS = [
         None,
         "partitioner.num_partitions",
         4,
-        deviation="XXL needs more than one; small, base and large have 1",
+        deviation="XXL does not fit on one partition; small, base and large use 1",
     ),
 ]

@@ -91,7 +91,7 @@ ROWS = [
         "wmt_t2t_ende_v003",
         "data.files",
         "train.tsv",
-        deviation="the data are the user's; that task is not among those here",
+        deviation="the user provides the data; mtf does not have this task",
     ),
     *lengths(_FINETUNE, "TASK_FEATURE_LENGTHS", 256, 256),
     Row(_FINETUNE, "TRAIN_STEPS", 1_020_000, "train_steps"),
@@ -103,7 +103,7 @@ ROWS = [
         0.0,
         "model.network.dropout_rate",
         0.1,
-        deviation="finetune.gin's; T5 1.1's release asks for dropout in fine-tuning",
+        deviation="the value in finetune.gin; T5 1.1 recommends dropout for fine-tuning",
     ),
     Row(_FINETUNE, "LOSS_NORMALIZING_FACTOR", 233_472.0, "model.loss_normalizing_factor"),
     Row(

@@ -38,7 +38,7 @@ def as_markdown() -> str:
         lines = [
             f"### {family}",
             "",
-            f"Read in: {SOURCES[family]}.",
+            f"Sources: {SOURCES[family]}.",
             "",
             "| recipes | original setting | its value | here | value | remark |",
             "|---|---|---|---|---|---|",

@@ -10,7 +10,7 @@ _SAME = object()
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 MT5_VOCABULARY = "gs://t5-data/vocabs/mc4.250000.100extra/sentencepiece.model"
 T5X = "gs://t5-data/pretrained_models/t5x"
-REMAT = "less memory, the same values"
+REMAT = "saves memory; the results are the same"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,9 @@ def vocabulary(recipes: tuple[str, ...], path: str, extra_ids: int) -> list[Row]
 
 
 def seeds(recipes: tuple[str, ...]) -> list[Row]:
-    why = "fixed, and the place in the data is saved: a restart replays nothing"
+    why = (
+        "the seed is fixed and the position in the data is saved, so a restart does not repeat data"
+    )
     return [
         Row(recipes, "train/DatasetConfig.seed", None, "data.seed", 0, deviation=why),
         Row(recipes, "RANDOM_SEED", None, "random_seed", 0, deviation=why),

@@ -4,7 +4,7 @@
     python -m tests.stress.same_as ../before
 
 Both are used through the command line alone, which outlives names inside the package: training on
-documents, pairs, corpora and a token cache; a resume; an export to Hugging Face; rank evaluation;
+documents, pairs, corpora, a stream, caches and prompts; a resume; an export; rank evaluation;
 scored, greedily decoded, sampled and beam-searched texts. Compared are losses, every tensor of
 every checkpoint, the places in the data, and the bytes of caches, exports and results.
 """
@@ -12,6 +12,7 @@ every checkpoint, the places in the data, and the bytes of caches, exports and r
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -27,6 +28,7 @@ import pyarrow
 import pyarrow.parquet
 
 from tests import small
+from tests.conftest import SHARED
 from tests.small import ROOT
 
 NETWORK = (
@@ -65,6 +67,46 @@ COMMANDS = (
         + SHORT
         + LENGTHS,
     ),
+    (
+        "run",
+        "recipes.quickstart(files='pairs.tsv')",
+        "evaluator=@mtf.evaluation.settings.InferEvalConfig(period=4,num_examples=8) "
+        "model_dir=packed data.pack=True " + NETWORK + SHORT,
+    ),
+    (
+        "run",
+        "recipes.quickstart(files='a.txt')",
+        "data.objective=@mtf.tasks.objectives.BertStyle model_dir=bert "
+        + NETWORK
+        + SHORT
+        + LENGTHS.replace("32", "64"),
+    ),
+    (
+        "run",
+        "recipes.quickstart(files='a.txt')",
+        "data.objective=@mtf.tasks.objectives.IidDenoising model_dir=iid "
+        + NETWORK
+        + SHORT
+        + LENGTHS.replace("32", "64"),
+    ),
+    (
+        "run",
+        "recipes.quickstart",
+        "data=@mtf.data.settings.HubStreamConfig(dataset=text,num_streams=2,"
+        "vocabulary=@mtf.text.vocabularies.ByteVocabulary,eval_documents=8,window_documents=16,"
+        "task_feature_lengths={'inputs':64,'targets':32}) model_dir=stream "
+        "data.data_files={'train':'*.txt','validation':'b.txt'} " + NETWORK + SHORT,
+    ),
+    (
+        "cache",
+        "c4_v220_span_corruption --output seqio --data-dir mirror --vocabulary byt5 --format seqio",
+        "",
+    ),
+    (
+        "cache",
+        "c4_v220_span_corruption --output from_seqio --vocabulary byt5 --from-seqio seqio",
+        "",
+    ),
     ("convert", "run exported --to hf --vocabulary byt5", ""),
     ("run", "recipes.t0_eval(checkpoint='run', files='ranked.jsonl')", "output_dir=ranked"),
     ("run", INFER, "mode=score files=pairs.tsv output_dir=scored"),
@@ -73,10 +115,62 @@ COMMANDS = (
     ("run", INFER, "decoding.method=beam decoding.num_beams=4 output_dir=beams"),
     ("run", INFER, "decoding.method=sample decoding.top_k=8 output_dir=sampled"),
 )
+# With real prompts and datasets, where they are beside the checkout.
+DATA = SHARED / "data"
+T5 = str(DATA / "vocabularies" / "t5.spiece.model")
+PROMPTED = (
+    (
+        "cache",
+        f"t0_eval_score_eval --output t0 --skip-missing --only super_glue_cb_* --vocabulary {T5}",
+        "",
+    ),
+    (
+        "cache",
+        f"t0++_train --output t0 --skip-missing --max-rows 40 --only piqa_* --vocabulary {T5}",
+        "",
+    ),
+    (
+        "run",
+        "recipes.t0pp_xxl(cache_dir='t0')",
+        f"checkpoint.restore=None model_dir=prompted data.vocabulary.path={T5} "
+        "data.mixture_or_task_name=piqa_what_is_the_correct_ending " + NETWORK + SHORT,
+    ),
+    (
+        "run",
+        "recipes.t0_eval(checkpoint='prompted/checkpoints/checkpoint_8')",
+        "data.mixture_or_task_name=super_glue_cb_GPT_3_style_score_eval output_dir=ranked_cb "
+        f"partitioner.num_partitions=1 batch_size=8 data.vocabulary.path={T5}",
+    ),
+    (
+        "run",
+        "recipes.infer(checkpoint='prompted',mixture_or_task_name='super_glue_cb_GPT_3_style')",
+        "output_dir=task decoding.max_length=16",
+    ),
+)
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "blue", "tree", "walks", "and", "sings", "one")
-RUNS = ("run", "pairs", "corpora", "cached")
+# Names in the version before the rooms.
+OLD_NAMES = {
+    "mtf.text.vocabularies": "mtf.data.vocabularies",
+    "mtf.tasks.objectives": "mtf.data.objectives",
+    "mtf.data.settings.HubStreamConfig": "mtf.data.config.HubStream",
+    "mtf.evaluation.settings.InferEvalConfig": "mtf.evaluation.config.InferEval",
+}
+RUNS = ("run", "pairs", "corpora", "cached", "packed", "bert", "iid", "stream")
+PROMPTED_RUNS = ("prompted",)
+PROMPTED_FOLDERS = ("t0", "ranked_cb", "task")
 # Folders whose files are compared byte by byte; of JSON, all that is not about time and place.
-FOLDERS = ("cache", "exported", "ranked", "scored", "searched", "greedy", "beams", "sampled")
+FOLDERS = (
+    "cache",
+    "seqio",
+    "from_seqio",
+    "exported",
+    "ranked",
+    "scored",
+    "searched",
+    "greedy",
+    "beams",
+    "sampled",
+)
 NOT_COMPARED = {"environment.json", "config.py", "config.json", "config.txt", "overrides.txt"}
 OF_THE_MOMENT = ("second", "time", "date", "path", "command", "version", "per_s")
 TIMED = (
@@ -116,10 +210,17 @@ def command(module: str, first: str, settings: str) -> list[str]:
 def use(checkout: Path, folder: Path, old_names: bool) -> None:
     """Runs every command with the code of a checkout."""
     write_data(folder)
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
-    for module, first, settings in COMMANDS:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(checkout),
+        "JAX_PLATFORMS": "cpu",
+        "MTF_PROMPTS": str(DATA / "promptsource" / "templates-0.2.3.tar.gz"),
+        "MTF_DATA_DIR": str(DATA / "datasets"),
+    }
+    for module, first, settings in (*COMMANDS, *(PROMPTED if DATA.is_dir() else ())):
         if old_names:
-            settings = settings.replace("mtf.text.vocabularies", "mtf.data.vocabularies")
+            for new, old in OLD_NAMES.items():
+                settings = settings.replace(new, old)
         arguments = command(module, first, settings)
         done = subprocess.run(
             arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -128,10 +229,18 @@ def use(checkout: Path, folder: Path, old_names: bool) -> None:
             raise SystemExit(f"{checkout}: {' '.join(arguments)}\n{done.stdout}{done.stderr}")
 
 
+def compared() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the run directories and the other folders that are compared."""
+    if not DATA.is_dir():
+        return RUNS, FOLDERS
+    return RUNS + PROMPTED_RUNS, FOLDERS + PROMPTED_FOLDERS
+
+
 def differences(old: Path, new: Path) -> list[str]:
     """What the two have computed otherwise."""
     found = []
-    for name in RUNS:
+    runs, folders = compared()
+    for name in runs:
         steps = small.steps(old / name)
         if not steps or steps != small.steps(new / name):
             found.append(f"{name}: the saved steps are {steps} and {small.steps(new / name)}")
@@ -143,7 +252,7 @@ def differences(old: Path, new: Path) -> list[str]:
                 found.append(f"{name}, step {step}: the place in the data")
         if small.read_metrics(old / name) != small.read_metrics(new / name):
             found.append(f"{name}: losses")
-    for name in FOLDERS:
+    for name in folders:
         files = _files(old, name)
         if files != _files(new, name):
             found.append(f"{name}: other files")
@@ -199,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in found:
             print(f"differs: {line}")
         if not found:
-            print(f"the same: {', '.join((*RUNS, *FOLDERS))}")
+            print(f"the same: {', '.join(itertools.chain(*compared()))}")
         for what, arguments in TIMED:
             times = [
                 (seconds(other, old, arguments), seconds(ROOT, new, arguments))
