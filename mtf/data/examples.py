@@ -17,7 +17,7 @@ from mtf.data.denoising import BITS_PER_TOKEN, apply_objective
 from mtf.data.randomness import Purpose, permutation, random_bits
 from mtf.data.settings import TextConfig, TextFilesConfig
 from mtf.errors import UserError
-from mtf.sources.files import Examples, Pair, open_examples
+from mtf.sources.text_files import Examples, Pair, open_examples
 from mtf.tasks.objectives import SegmentLengths
 from mtf.text.features import encode_feature
 from mtf.text.normalization import normalize

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mtf.decoding.beam import beam_search
+from mtf.decoding.beam_search import beam_search
 from mtf.decoding.sample import sample
 from mtf.decoding.settings import DecodingConfig
 from mtf.decoding.step import Prepared, prepare

@@ -16,7 +16,6 @@ from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError, did_you_mean_split
 from mtf.evaluation.settings import RankFilesConfig
 from mtf.sources.datasets import MissingDatasetError, Rows, open_split
-from mtf.sources.files import find_files
 from mtf.sources.lines import (
     check_unicode,
     get_field,
@@ -26,6 +25,7 @@ from mtf.sources.lines import (
     split_suffix,
 )
 from mtf.sources.problems import Problems
+from mtf.sources.text_files import find_files
 from mtf.tasks import t0
 from mtf.tasks.mixtures import mixture
 from mtf.tasks.prompted import task_name

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from mtf import strict_json
 from mtf.errors import UserError
-from mtf.sources.files import find_files
 from mtf.sources.lines import check_unicode, get_text, parse_line, read_lines, split_suffix
 from mtf.sources.problems import Problems
+from mtf.sources.text_files import find_files
 from mtf.writing import replacing, write_atomically
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from mtf.decoding import beam, sample, step
+from mtf.decoding import beam_search as beam
+from mtf.decoding import sample, step
 from mtf.decoding.generate import Generated, generate
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError

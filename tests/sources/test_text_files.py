@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from mtf.data.settings import TextFilesConfig
 from mtf.errors import UserError
-from mtf.sources import files
-from mtf.sources.files import Examples, Pair, TextFile, open_examples
+from mtf.sources import text_files as files
 from mtf.sources.python_text import python_documents
+from mtf.sources.text_files import Examples, Pair, TextFile, open_examples
 from tests.conftest import SHARED, needs_shared
 from tests.data.helpers import BYTES, write
 
