@@ -1,58 +1,59 @@
-"""TFRecord files of `tf.train.Example`, read without TensorFlow.
+"""TFRecord files of `tf.train.Example`, read and written without TensorFlow.
 
-A record is its length (uint64), a checksum of that, its bytes, and a checksum of them (uint32,
-little-endian: CRC-32C, masked). An Example is a protocol buffer of named lists of integers, floats
-or byte strings.
+A record is its length (uint64), a checksum of the length, its bytes, and a checksum of those
+(uint32, little-endian: CRC-32C, masked). An Example is a protocol buffer of named lists of
+integers, floats or byte strings.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import google_crc32c
 import numpy as np
 
+from conversion.protobuf import message_class
 from mtf.errors import UserError
 
-_HEADER = struct.Struct("<QI")
-_RECORDS_AT_ONCE = 512
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_INT64_LIST, _FLOAT_LIST = 3, 2
+_LENGTH, _CHECKSUM, _HEADER = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<QI")
+
+# TensorFlow's example.proto, whose map of features is a repeated entry on the wire.
+_Example = message_class(
+    "mtf.example",
+    {
+        "BytesList": {1: "repeated bytes value"},
+        "FloatList": {1: "repeated float value"},
+        "Int64List": {1: "repeated int64 value"},
+        "Feature": {
+            1: "BytesList bytes_list",
+            2: "FloatList float_list",
+            3: "Int64List int64_list",
+        },
+        "Entry": {1: "string key", 2: "Feature value"},
+        "Features": {1: "repeated Entry feature"},
+        "Example": {1: "Features features"},
+    },
+)
 
 Feature = np.ndarray | list[bytes]
 
 
-def _crc_table() -> np.ndarray:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1)
-    return table
+def masked_crc32c(content: bytes) -> int:
+    """Returns TFRecord's checksum of a byte string."""
+    crc = google_crc32c.value(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-_TABLE = _crc_table()
-
-
-def masked_crc32c(records: Sequence[bytes]) -> np.ndarray:
-    """Returns TFRecord's checksums of some byte strings, (records,) uint32.
-
-    All of them go side by side, a byte of each at a time: that is what makes it bearable in numpy.
-    """
-    lengths = np.array([len(record) for record in records])
-    order = np.argsort(-lengths, kind="stable")  # The longest first: those that end drop out.
-    content = np.zeros((lengths.max(initial=0), len(records)), np.uint8)
-    for column, index in enumerate(order):
-        content[: lengths[index], column] = np.frombuffer(records[index], np.uint8)
-    crc = np.full(len(records), 0xFFFFFFFF, np.uint32)
-    num_active = np.searchsorted(-lengths[order], -np.arange(len(content)), side="left")
-    for values, active in zip(content, num_active, strict=True):
-        part = crc[:active]
-        part[:] = _TABLE[(part ^ values[:active]) & 0xFF] ^ (part >> 8)
-    crc = ~crc
-    masked = ((crc >> 15) | (crc << 17)) + np.uint32(0xA282EAD8)
-    found = np.empty_like(masked)
-    found[order] = masked
-    return found
+def write_records(path: Path, records: Iterable[bytes]) -> None:
+    """Writes a file."""
+    with path.open("wb") as file:
+        for record in records:
+            for content in (_LENGTH.pack(len(record)), record):
+                file.write(content + _CHECKSUM.pack(masked_crc32c(content)))
 
 
 def read_records(path: Path) -> Iterator[bytes]:
@@ -62,28 +63,20 @@ def read_records(path: Path) -> Iterator[bytes]:
       UserError: a checksum differs, or the file is cut off.
     """
     with path.open("rb") as file:
-        number = 0
-        while True:
-            records: list[bytes] = []
-            checksums: list[int] = []
-            while len(records) < _RECORDS_AT_ONCE and (header := file.read(_HEADER.size)):
-                if len(header) < _HEADER.size:
-                    raise _damaged(path, number + len(records), "is cut off")
-                length, length_checksum = _HEADER.unpack(header)
-                if masked_crc32c([header[:8]])[0] != length_checksum:
-                    raise _damaged(path, number + len(records), "has a wrong length checksum")
-                content = file.read(length + 4)
-                if len(content) < length + 4:
-                    raise _damaged(path, number + len(records), "is cut off")
-                records.append(content[:length])
-                checksums.append(struct.unpack_from("<I", content, length)[0])
-            if not records:
+        for number in itertools.count():
+            header = file.read(_HEADER.size)
+            if not header:
                 return
-            wrong = np.flatnonzero(masked_crc32c(records) != np.array(checksums, np.uint32))
-            if len(wrong):
-                raise _damaged(path, number + int(wrong[0]), "has a wrong checksum")
-            yield from records
-            number += len(records)
+            length, checksum = _parse_header(header, path, number)
+            if masked_crc32c(header[: _LENGTH.size]) != checksum:
+                raise _damaged(path, number, "has a wrong length checksum")
+            content = file.read(length + _CHECKSUM.size)
+            if len(content) < length + _CHECKSUM.size:
+                raise _damaged(path, number, "is cut off")
+            record = content[:length]
+            if masked_crc32c(record) != _CHECKSUM.unpack_from(content, length)[0]:
+                raise _damaged(path, number, "has a wrong checksum")
+            yield record
 
 
 def count_records(path: Path) -> int:
@@ -92,82 +85,53 @@ def count_records(path: Path) -> int:
     with path.open("rb") as file:
         while position < size:
             file.seek(position)
-            header = file.read(_HEADER.size)
-            if len(header) < _HEADER.size:
-                raise _damaged(path, number, "is cut off")
-            position += _HEADER.size + _HEADER.unpack(header)[0] + 4
+            length, _ = _parse_header(file.read(_HEADER.size), path, number)
+            position += _HEADER.size + length + _CHECKSUM.size
             number += 1
     return number
 
 
+def _parse_header(header: bytes, path: Path, number: int) -> tuple[int, int]:
+    if len(header) < _HEADER.size:
+        raise _damaged(path, number, "is cut off")
+    length, checksum = _HEADER.unpack(header)
+    return length, checksum
+
+
+def _damaged(path: Path, number: int, problem: str) -> UserError:
+    return UserError(
+        f"{path}: record {number} {problem}; the file is damaged or not a TFRecord file"
+    )
+
+
+def encode_example(example: Mapping[str, Any]) -> bytes:
+    """Returns a serialized tf.train.Example of text, float32 arrays and lists of integers."""
+    message = _Example()
+    for name, value in example.items():
+        feature = message.features.feature.add(key=name).value
+        if isinstance(value, str):
+            feature.bytes_list.value.append(value.encode("utf-8", errors="replace"))
+        elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            feature.float_list.value.extend(value.tolist())
+        else:
+            feature.int64_list.SetInParent()  # An empty list is one of integers too.
+            feature.int64_list.value.extend(np.asarray(value, np.int64).tolist())
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
 def parse_example(record: bytes) -> dict[str, Feature]:
-    """Returns the features of a serialised tf.train.Example.
+    """Returns the features of a serialized tf.train.Example.
 
     Integers are int64 and floats float32, (values,); byte strings are a list.
     """
     features: dict[str, Feature] = {}
-    for _, example in _fields(memoryview(record)):  # Example.features
-        for _, entry in _fields(example):  # Features.feature: a map of key and value
-            parts = dict(_fields(entry))
-            features[bytes(parts[1]).decode()] = _feature(parts.get(2, memoryview(b"")))
-    return features
-
-
-def _feature(message: memoryview) -> Feature:
-    """Returns the values of a Feature: bytes_list (1), float_list (2) or int64_list (3)."""
-    for kind, values in _fields(message):
-        if kind == _INT64_LIST:
-            parts = [
-                np.array([value], np.int64) if isinstance(value, int) else _varints(value)
-                for _, value in _fields(values)
-            ]
-            return np.concatenate(parts) if parts else np.empty(0, np.int64)
-        if kind == _FLOAT_LIST:
-            return np.frombuffer(b"".join(value for _, value in _fields(values)), "<f4")
-        return [bytes(value) for _, value in _fields(values)]
-    return []
-
-
-def _varints(content: memoryview) -> np.ndarray:
-    """Returns packed integers of 7 bits a byte, (values,) int64."""
-    values = np.frombuffer(content, np.uint8)
-    if not len(values):
-        return np.empty(0, np.int64)
-    starts = np.concatenate(([0], np.flatnonzero(values < 0x80)[:-1] + 1))
-    lengths = np.diff(np.append(starts, len(values)))
-    shifts = 7 * (np.arange(len(values)) - np.repeat(starts, lengths)).astype(np.uint64)
-    bits = (values & 0x7F).astype(np.uint64) << shifts
-    return np.bitwise_or.reduceat(bits, starts).view(np.int64)
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yields (field number, value) of a protocol buffer message; a varint is an int."""
-    position = 0
-    while position < len(message):
-        key, position = _varint(message, position)
-        number, wire_type = key >> 3, key & 7
-        if wire_type == _VARINT:
-            value, position = _varint(message, position)
-            yield number, value  # type: ignore[misc]
-            continue
-        if wire_type == _BYTES:
-            length, position = _varint(message, position)
+    for entry in _Example.FromString(record).features.feature:
+        feature = entry.value
+        if feature.HasField("int64_list"):
+            features[entry.key] = np.array(feature.int64_list.value, np.int64)
+        elif feature.HasField("float_list"):
+            features[entry.key] = np.array(feature.float_list.value, np.float32)
         else:
-            length = {_FIXED64: 8, _FIXED32: 4}[wire_type]
-        yield number, message[position : position + length]
-        position += length
-
-
-def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value - (1 << 64) if value >> 63 else value), position
-        shift += 7
-
-
-def _damaged(path: Path, number: int, problem: str) -> UserError:
-    return UserError(f"{path}: record {number} {problem}; the file is damaged or no TFRecord file")
+            features[entry.key] = list(feature.bytes_list.value)
+    return features

@@ -16,7 +16,8 @@ from mtf.cache.format import ShardInfo, SplitInfo
 from mtf.cache.reader import TokenCache
 from mtf.errors import UserError
 from mtf.seqio import from_seqio
-from mtf.seqio.cache_format import SeqioFormat, encode_example
+from mtf.seqio.cache_format import SeqioFormat
+from mtf.seqio.tfrecord import encode_example
 from mtf.tasks.objectives import SpanCorruption
 from mtf.tasks.task import Task
 from mtf.tasks.translation import TranslationTask

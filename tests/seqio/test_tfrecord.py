@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from mtf.errors import UserError
-from mtf.seqio.tfrecord import count_records, masked_crc32c, parse_example, read_records
+from mtf.seqio.tfrecord import (
+    count_records,
+    encode_example,
+    masked_crc32c,
+    parse_example,
+    read_records,
+    write_records,
+)
 
 # CRC-32C's check value (RFC 3720 names the polynomial), masked as TFRecord's description has it.
 CHECK = 0xE3069283
@@ -32,20 +39,19 @@ EXAMPLE = bytes([0x0A, len(FEATURES)]) + FEATURES
 
 
 def write(path: Path, records: list[bytes]) -> Path:
-    content = b""
-    for record in records:
-        length = struct.pack("<Q", len(record))
-        for part in (length, record):
-            content += part + masked_crc32c([part])[0].tobytes()
-    path.write_bytes(content)
+    write_records(path, records)
     return path
 
 
 def test_checksums() -> None:
-    found = masked_crc32c([b"123456789", b"", b"1", b"123456789"])
-    assert found.dtype == np.uint32
-    assert found[0] == found[3] == MASKED_CHECK
-    assert len(set(found.tolist())) == 3
+    assert masked_crc32c(b"123456789") == MASKED_CHECK
+
+
+def test_the_frame_of_a_record(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 9)
+    expected = length + struct.pack("<I", masked_crc32c(length))
+    expected += b"123456789" + struct.pack("<I", MASKED_CHECK)
+    assert write(tmp_path / "a", [b"123456789"]).read_bytes() == expected
 
 
 def test_an_example_is_parsed() -> None:
@@ -54,6 +60,16 @@ def test_an_example_is_parsed() -> None:
     assert np.asarray(example["a"]).tolist() == [1, 300, -1]
     assert np.asarray(example["b"]).tolist() == [0.5]
     assert example["c"] == [b"hi", b""]
+
+
+def test_an_example_is_encoded() -> None:
+    values = {"a": [1, 300, -1], "b": np.array([0.5], np.float32), "c": "hi"}
+    text = bytes([0x0A, 4, 0x0A, 2, *b"hi"])
+    features = entry("a", INT64) + entry("b", FLOAT) + entry("c", text)
+    assert encode_example(values) == bytes([0x0A, len(features)]) + features
+    empty = parse_example(encode_example({"a": [], "c": ""}))
+    assert np.asarray(empty["a"]).tolist() == [] and np.asarray(empty["a"]).dtype == np.int64
+    assert empty["c"] == [b""]
 
 
 def test_records_are_read_and_damage_is_found(tmp_path: Path) -> None:
