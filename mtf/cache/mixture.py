@@ -14,7 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -72,26 +72,22 @@ class CachedTask:
         self._reader = reader
         self._data = data
         self._order = _Order(len(reader), f"{data.seed}/{info.name}/{split}", data.shuffle)
-        self._inputs, self._targets = (
-            functools.partial(
-                encode_feature,
-                data.vocabulary,
-                add_eos=add_eos,
-                max_length=data.task_feature_lengths[name],
-            )
-            for name, add_eos in (
-                ("inputs", info.inputs_add_eos),
-                ("targets", info.targets_add_eos),
-            )
+        lengths, encode = (
+            data.task_feature_lengths,
+            functools.partial(encode_feature, data.vocabulary),
+        )
+        self._inputs = functools.partial(
+            encode, add_eos=info.inputs_add_eos, max_length=lengths["inputs"]
+        )
+        self._targets = functools.partial(
+            encode, add_eos=info.targets_add_eos, max_length=lengths["targets"]
         )
 
     def read(self, units: np.ndarray) -> list[Example]:
         """Returns examples by their numbers in the sequence of all epochs of this task."""
         numbers = [self._order.number(unit) for unit in units.tolist()]
-        return [
-            Example(self._inputs(inputs), self._targets(targets))
-            for inputs, targets in self._reader.pairs(numbers)
-        ]
+        pairs = self._reader.pairs(numbers)
+        return [Example(self._inputs(inputs), self._targets(targets)) for inputs, targets in pairs]
 
     def document_source(self, training: bool) -> ExampleSource:
         """Returns what the task's objective makes of its documents.
@@ -102,22 +98,22 @@ class CachedTask:
         Raises:
           UserError: the lengths or the vocabulary are too small for the objective.
         """
-        data, vocabulary = self._data, self._data.vocabulary
         text = TextConfig(
-            vocabulary=vocabulary,
-            task_feature_lengths=data.task_feature_lengths,
+            vocabulary=self._data.vocabulary,
+            task_feature_lengths=self._data.task_feature_lengths,
             objective=objective_of(self.info),
             inputs_add_eos=self.info.inputs_add_eos,
         )
-        lengths = text.check_objective(vocabulary.vocab_size)
-        order = Order(self.num_examples, lambda places: places, self._order.seed, training)
-        if training:
-            order = _DocumentOrder(
-                self.num_examples, lambda places: places, self._order.seed, data.shuffle
-            )
+
+        def document(index: int) -> np.ndarray:
+            (example,) = self._reader.examples([int(index)])
+            tokens: np.ndarray = example["targets"]
+            return tokens
+
+        shuffle = training and self._data.shuffle
+        order = _DocumentOrder(self.num_examples, self._order.seed, shuffle)
         noise = Purpose.NOISE if training else Purpose.EVALUATION
-        documents = _Documents(self._reader)
-        return DocumentSource(text, documents, order, noise, lengths, vocabulary.vocab_size)
+        return DocumentSource(text, document, order, noise)
 
 
 class _Order:
@@ -127,7 +123,8 @@ class _Order:
         self.seed = zlib.crc32(name.encode())
         self._num_examples = num_examples
         self._shuffle = shuffle
-        self._tables: dict[int, np.ndarray] = {}
+        # Rows of a batch are not all in the same epoch.
+        self._table = functools.lru_cache(maxsize=_NUM_TABLES)(self._make_table)
 
     def number(self, place: int) -> int:
         epoch, position = divmod(place, self._num_examples)
@@ -137,16 +134,9 @@ class _Order:
             return int(self._table(epoch)[position])
         return shuffled(position, self._num_examples, self.seed + epoch)
 
-    def _table(self, epoch: int) -> np.ndarray:
-        table = self._tables.get(epoch)
-        if table is None:
-            bits = random_bits(self._num_examples, self.seed, epoch, Purpose.ORDER)
-            table = np.argsort(bits, kind="stable").astype(np.uint16)
-            # Rows of a batch are not all in the same epoch.
-            for old in list(self._tables)[: 1 - _NUM_TABLES]:
-                del self._tables[old]
-            self._tables[epoch] = table
-        return table
+    def _make_table(self, epoch: int) -> np.ndarray:
+        bits = random_bits(self._num_examples, self.seed, epoch, Purpose.ORDER)
+        return np.argsort(bits, kind="stable").astype(np.uint16)
 
 
 class _DocumentOrder(Order):
@@ -158,18 +148,6 @@ class _DocumentOrder(Order):
         if not self.shuffle:
             return np.array(places)
         return np.array([shuffled(place, self.num_items, self.seed + epoch) for place in places])
-
-
-class _Documents:
-    """The documents of a split, by number."""
-
-    def __init__(self, reader: SplitReader):
-        self._reader = reader
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        (example,) = self._reader.examples([int(index)])
-        tokens: np.ndarray = example["targets"]
-        return tokens
 
 
 def shuffled(place: int, num_places: int, seed: int) -> int:
@@ -316,32 +294,24 @@ class CachedMixture:
         return [self.cache.info.vocabulary, self.data.seed, self.data.shuffle, tasks]
 
 
-class Units(Protocol):
-    """Examples by the numbers of their units, all epochs one after the other."""
+def row_sources(
+    sequence: CachedMixture | CachedTask, num_rows: int, stride: int
+) -> list[RowSource]:
+    """Returns readers for `num_rows` rows of a batch, which read ahead together.
 
-    num_units: int
-
-    def read(self, units: np.ndarray) -> list[Example]:
-        """Returns the examples of some units."""
-
-
-def row_sources(sequence: Units, num_rows: int, stride: int) -> list[RowSource]:
-    """Returns readers for rows of a batch, which read ahead together.
-
-    Args:
-      sequence: of examples.
-      num_rows: how many readers.
-      stride: from a unit of a row to its next.
+    Units of a row are `stride` apart.
     """
     sources: list[RowSource] = []
     sources += [RowSource(sequence, stride, sources) for _ in range(num_rows)]
     return sources
 
 
-class RowSource:
-    """The examples of one row of every batch (`mtf.data.examples.ExampleSource`)."""
+class RowSource(ExampleSource):
+    """The examples of one row of every batch; a cursor is (unit,)."""
 
-    def __init__(self, sequence: Units, stride: int, together: Sequence[RowSource]):
+    def __init__(
+        self, sequence: CachedMixture | CachedTask, stride: int, together: Sequence[RowSource]
+    ):
         """`together` are the sources of the process, this one included, that read ahead as one."""
         self.num_units = sequence.num_units
         self._sequence = sequence
@@ -350,16 +320,16 @@ class RowSource:
         self._next = -1  # The unit after those that are read ahead.
         self._ahead: deque[Example] = deque()
 
-    def read_again(self, units: Sequence[int]) -> list[Example]:
-        """Returns the examples of units that were read before."""
-        return self._sequence.read(np.array(units))
-
     def start(self, unit: int) -> Cursor:
         """Returns the cursor of a unit, from which this row goes on."""
         if unit != self._next - self._stride * len(self._ahead):
             self._next = unit
             self._ahead.clear()
         return (unit,)
+
+    def read_again(self, cursors: Sequence[Cursor]) -> list[Example]:
+        """See `ExampleSource`."""
+        return self._sequence.read(np.array([unit for (unit,) in cursors]))
 
     def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
         """Returns the example of a unit."""

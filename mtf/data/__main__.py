@@ -8,6 +8,7 @@ if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -213,7 +214,8 @@ def _print_packing(dataset: CachedMixture) -> None:
     from mtf.cache.loader import open_streams
     from mtf.data.packing import NUM_OPEN_ROWS, Packer
 
-    stream = open_streams(dataset, range(1), 1, pack=False)[0]
+    alone = dataclasses.replace(dataset.data, pack=False)
+    stream = open_streams(dataset, range(1), 1, alone)[0]
     examples = [stream.next_row()[0] for _ in range(_NUM_PACKED)]
     lengths = dataset.data.task_feature_lengths
     print(f"\npacking {len(examples):,} examples of the mixture into rows of the same lengths:")

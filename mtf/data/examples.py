@@ -7,9 +7,9 @@ needs no replay.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from mtf.data.denoising import BITS_PER_TOKEN, apply_objective
 from mtf.data.randomness import Purpose, permutation, random_bits
 from mtf.data.settings import TextConfig, TextFilesConfig
 from mtf.errors import UserError
-from mtf.sources.text_files import Examples, Pair, open_examples
-from mtf.tasks.objectives import SegmentLengths
+from mtf.sources.text_files import open_examples
 from mtf.text.features import encode_feature
 from mtf.text.normalization import normalize
 
@@ -43,9 +42,15 @@ class ExampleSource(Protocol):
 
     def start(self, unit: int) -> Cursor:
         """Returns the cursor of the first example of a unit."""
+        return (unit,)
 
     def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
         """Returns the example at a cursor, None at a unit's end; and the next one's cursor."""
+
+    def read_again(self, cursors: Sequence[Cursor]) -> list[Example]:
+        """Returns the examples at cursors that have one."""
+        found = (self.read(cursor)[0] for cursor in cursors)
+        return [example for example in found if example is not None]
 
 
 @dataclass(frozen=True)
@@ -54,15 +59,15 @@ class Order:
 
     Attributes:
       num_items: how many.
-      to_id: from places 0 … num_items-1 to numbers in all examples of the run.
       seed: of the shuffle.
       shuffle: a new random order in every epoch; else always 0 … num_items-1.
+      to_id: from places 0 … num_items-1 to numbers in all examples of the run.
     """
 
     num_items: int
-    to_id: Callable[[np.ndarray], np.ndarray]
     seed: int
     shuffle: bool
+    to_id: Callable[[np.ndarray], np.ndarray] = np.asarray
 
     def ids(self, epoch: int, start: int, stop: int) -> np.ndarray:
         """Returns which examples come at positions start … stop-1 of an epoch."""
@@ -75,7 +80,6 @@ class TextDataset:
     """A run's data, opened and divided into training and held-out examples.
 
     Attributes:
-      data: what was asked for.
       content: hash of the text.
       fingerprint: the same, and what is made of it.
       num_training: how many examples are trained on.
@@ -84,20 +88,20 @@ class TextDataset:
 
     def __init__(self, data: TextFilesConfig):
         """Opens the files and the vocabulary; raises UserError where anything is wrong."""
-        self.data = data
-        self._vocab_size = data.vocabulary.vocab_size
+        self._data = data
         if data.vocabulary.eos_id < 0:
             raise UserError("data.vocabulary: the SentencePiece model has no end of sequence")
-        self._examples: Examples = open_examples(
-            None if data.files is None else data.patterns,
-            allow_empty_targets=data.allow_empty_targets,
+        self._examples = open_examples(
+            data.patterns or None, allow_empty_targets=data.allow_empty_targets
         )
         if self._examples.kind == "documents":
-            self._lengths = data.check_objective(self._vocab_size)
-        num_held_out = num_held_out_of(len(self._examples), data.num_held_out)
-        chosen = permutation(len(self._examples), data.seed, 0, Purpose.HELD_OUT)[:num_held_out]
+            data.check_objective(data.vocabulary.vocab_size)
+        num_examples = len(self._examples)
+        # At most a tenth, but one of two or more.
+        num_held_out = min(data.num_held_out, max(num_examples // 10, min(1, num_examples - 1)))
+        chosen = permutation(num_examples, data.seed, 0, Purpose.HELD_OUT)[:num_held_out]
         self.held_out = np.sort(chosen)
-        self.num_training = len(self._examples) - num_held_out
+        self.num_training = num_examples - num_held_out
         self.content = self._examples.fingerprint
         self.fingerprint = fingerprint(data, text=self.content, num_training=self.num_training)
 
@@ -109,20 +113,19 @@ class TextDataset:
         def to_id(places: np.ndarray) -> np.ndarray:
             return places + np.searchsorted(shifts, places, side="right")
 
-        order = Order(self.num_training, to_id, self.data.seed, self.data.shuffle)
+        order = Order(self.num_training, self._data.seed, self._data.shuffle, to_id)
         return self._source(order, Purpose.NOISE)
 
     def evaluation(self) -> ExampleSource:
         """Returns the held-out examples, in the files' order."""
-        order = Order(len(self.held_out), self.held_out.__getitem__, self.data.seed, shuffle=False)
+        order = Order(len(self.held_out), self._data.seed, False, self.held_out.__getitem__)
         return self._source(order, Purpose.EVALUATION)
 
     def _source(self, order: Order, noise: Purpose) -> ExampleSource:
+        read = self._examples.__getitem__
         if self._examples.kind == "pairs":
-            return _Pairs(self.data, self._examples, order)
-        return DocumentSource(
-            self.data, self._examples, order, noise, self._lengths, self._vocab_size
-        )
+            return _Pairs(self._data, read, order)
+        return DocumentSource(self._data, read, order, noise)
 
 
 def fingerprint(data: TextConfig, **content: object) -> str:
@@ -132,75 +135,49 @@ def fingerprint(data: TextConfig, **content: object) -> str:
     )
 
 
-def num_held_out_of(num_examples: int, wanted: int) -> int:
-    """Returns how many of `num_examples` are held out: at most a tenth, but one of two or more."""
-    return min(wanted, max(num_examples // 10, min(1, num_examples - 1)))
-
-
-class _Pairs:
+class _Pairs(ExampleSource):
     """Pairs as examples: a unit is one pair, a cursor (unit,)."""
 
-    def __init__(self, data: TextFilesConfig, examples: Examples, order: Order):
+    def __init__(self, data: TextFilesConfig, read: Callable[[int], Any], order: Order):
         self.num_units = order.num_items
         self._data = data
-        self._examples = examples
+        self._read = read
         self._order = order
-
-    def start(self, unit: int) -> Cursor:
-        return (unit,)
 
     def read(self, cursor: Cursor) -> tuple[Example, None]:
         epoch, position = divmod(cursor[0], self.num_units)
         (index,) = self._order.ids(epoch, position, position + 1)
-        pair = self._examples[index]
-        assert isinstance(pair, Pair)
-        data = self._data
-        inputs, targets = (
-            encode_feature(
+        data, pair = self._data, self._read(index)
+        ends = {"inputs": data.inputs_add_eos, "targets": True}
+        features = {
+            name: encode_feature(
                 data.vocabulary,
-                normalize(text, data.normalization),
+                normalize(getattr(pair, name), data.normalization),
                 add_eos=add_eos,
                 max_length=data.task_feature_lengths[name],
             )
-            for name, text, add_eos in (
-                ("inputs", pair.inputs, data.inputs_add_eos),
-                ("targets", pair.targets, True),
-            )
-        )
-        return Example(inputs, targets), None
+            for name, add_eos in ends.items()
+        }
+        return Example(**features), None
 
 
-class Documents(Protocol):
-    """Documents by number: text, or the ids of what has been tokenised already."""
-
-    def __getitem__(self, index: int, /) -> str | Pair | np.ndarray: ...
-
-
-class DocumentSource:
+class DocumentSource(ExampleSource):
     """Segments of concatenated documents as examples.
 
     A unit is a group of `merge_documents` documents. A cursor is (unit, document in the group,
     token in the document, segment in the group): where a segment starts, and its number.
     """
 
-    def __init__(
-        self,
-        data: TextConfig,
-        documents: Documents,
-        order: Order,
-        noise: Purpose,
-        lengths: SegmentLengths,
-        vocab_size: int,
-    ):
-        """`order` goes through `documents`; `lengths` are those of the objective of `data`."""
+    def __init__(self, data: TextConfig, read: Callable[[int], Any], order: Order, noise: Purpose):
+        """`read` returns a document by its number: its text, or token ids."""
         self._group_size = data.objective.merge_documents
         self.num_units = -(-order.num_items // self._group_size)
         self._data = data
-        self._documents = documents
+        self._read = read
         self._order = order
         self._noise = noise
-        self._lengths = lengths
-        self._vocab_size = vocab_size
+        self._vocab_size = data.vocabulary.vocab_size
+        self._lengths = data.check_objective(self._vocab_size)
         self._group: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
         self._document: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int32))
 
@@ -227,15 +204,17 @@ class DocumentSource:
         return self._example(np.concatenate(parts), unit, segment), following
 
     def _example(self, tokens: np.ndarray, unit: int, segment: int) -> Example:
+        data = self._data
         epoch, group = divmod(unit, self.num_units)
         num_bits = BITS_PER_TOKEN * len(tokens)
         bits = random_bits(num_bits, self._order.seed, epoch, self._noise, group, segment)
         inputs, targets = apply_objective(
-            tokens, self._data.objective, self._lengths, self._vocab_size, bits
+            tokens, data.objective, self._lengths, self._vocab_size, bits
         )
-        eos = [self._data.vocabulary.eos_id]
-        inputs = np.concatenate((inputs, eos)) if self._data.inputs_add_eos else inputs
-        return Example(inputs.astype(np.int32), np.concatenate((targets, eos)).astype(np.int32))
+        return Example(
+            encode_feature(data.vocabulary, inputs, add_eos=data.inputs_add_eos),
+            encode_feature(data.vocabulary, targets, add_eos=True),
+        )
 
     def _ids(self, unit: int) -> np.ndarray:
         if self._group[0] != unit:
@@ -247,19 +226,16 @@ class DocumentSource:
     def _tokens(self, unit: int, document: int) -> np.ndarray:
         """Returns the ids of a document, or of one chunk of a long one, without padding ids."""
         if self._document[:2] != (unit, document):
-            content = self._documents[self._ids(unit)[document]]
-            if isinstance(content, np.ndarray):
-                tokens = content
-            else:
-                assert isinstance(content, str)
-                text = normalize(content, self._data.normalization)
-                tokens = encode_feature(self._data.vocabulary, text, add_eos=False)
-            size = self._data.objective.max_document_tokens
+            data, content = self._data, self._read(self._ids(unit)[document])
+            if isinstance(content, str):
+                content = normalize(content, data.normalization)
+            tokens = encode_feature(data.vocabulary, content, add_eos=False)
+            size = data.objective.max_document_tokens
             if len(tokens) > size:
                 epoch, group = divmod(unit, self.num_units)
                 position = group * self._group_size + document
                 bits = random_bits(1, self._order.seed, epoch, Purpose.CHUNK, position)
                 chunk = int(bits[0]) % -(-len(tokens) // size)
                 tokens = tokens[chunk * size : (chunk + 1) * size]
-            self._document = (unit, document, tokens[tokens != self._data.vocabulary.pad_id])
+            self._document = (unit, document, tokens[tokens != data.vocabulary.pad_id])
         return self._document[2]

@@ -19,16 +19,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from mtf.data.examples import Cursor, Example, ExampleSource
 from mtf.data.mixing import Mixing, scattered
 from mtf.data.packing import HostBatch, OpenRow, Packer, Row, to_batch
+from mtf.data.settings import DataConfig
 from mtf.errors import UserError
 
 IteratorState = dict[str, Any]
 # An evaluation's name → one function or several that read its examples, the same at every call.
 EvaluationParts = dict[str, list[Callable[[], Iterator[Example]]]]
+# With more parts of the data than this, all are one evaluation instead of one each.
+MAX_EVALUATIONS = 20
 # An evaluation's name → what returns its batches, the same at every call.
 Evaluations = dict[str, Callable[[], Iterator[HostBatch]]]
 
@@ -48,22 +51,9 @@ class BatchIterator(Protocol):
         """Returns to a place; `state` may join those of several processes."""
 
 
-class RowStream(Protocol):
-    """Makes one row after the other."""
-
-    def next_row(self) -> Row:
-        """Returns the examples of the next row."""
-
-    def get_state(self) -> IteratorState:
-        """Returns the place after the last row."""
-
-    def set_state(self, state: IteratorState) -> None:
-        """Returns to a place."""
-
-
 @dataclass(frozen=True)
 class Shard:
-    """The part of each global batch that a process makes: `rows`, of the batch's.
+    """The part of each global batch that a process makes.
 
     Attributes:
       batch_size: rows of the global batch.
@@ -106,186 +96,140 @@ def all_examples(source: ExampleSource) -> Iterator[Example]:
                 yield example
 
 
+def at_most_some(parts: EvaluationParts, name: str) -> EvaluationParts:
+    """Returns the evaluations, or one called `name` of all their parts if they are too many."""
+    if len(parts) <= MAX_EVALUATIONS:
+        return parts
+    return {name: list(itertools.chain.from_iterable(parts.values()))}
+
+
 def eval_batches(
-    examples: Iterator[Example],
-    task_feature_lengths: Mapping[str, int],
-    pack: bool,
-    shard: Shard,
+    examples: Iterator[Example], task_feature_lengths: Mapping[str, int], pack: bool, shard: Shard
 ) -> Iterator[HostBatch]:
     """Yields a shard of the batches of some examples; the last one is filled up with padding."""
-    packed, rows = _packed_rows(examples, Packer(task_feature_lengths, pack)), shard.rows
-    while global_rows := list(itertools.islice(packed, shard.batch_size)):
-        mine = global_rows[rows.start : rows.stop]
-        yield to_batch(mine, task_feature_lengths, len(rows), pack)
+
+    def packed() -> Iterator[Row]:
+        packer = Packer(task_feature_lengths, pack)
+        yield from filter(None, map(packer.add, examples))
+        yield from packer.flush()
+
+    global_rows = packed()
+    while batch := list(itertools.islice(global_rows, shard.batch_size)):
+        mine = batch[shard.rows.start : shard.rows.stop]
+        yield to_batch(mine, task_feature_lengths, len(shard.rows), pack)
 
 
-def _packed_rows(examples: Iterator[Example], packer: Packer) -> Iterator[Row]:
-    for example in examples:
-        row = packer.add(example)
-        if row is not None:
-            yield row
-    yield from packer.flush()
+class Reader(Protocol):
+    """Examples one after the other."""
+
+    def next_example(self) -> tuple[Example, Cursor]:
+        """Returns the next example, and its cursor."""
 
 
 class SourceReader:
     """The examples of a source's units first_unit, first_unit + stride, … one after the other.
 
     Attributes:
+      source: this reader's own.
       cursor: of the next example, or of a place before it where there is none.
     """
 
     def __init__(self, source: ExampleSource, first_unit: int, stride: int):
-        """`source` is this reader's own."""
         self.source = source
         self.cursor = source.start(first_unit)
         self._stride = stride
 
     def next_example(self) -> tuple[Example, Cursor]:
-        """Returns the next example, and its cursor.
-
-        Raises:
-          UserError: a whole epoch of units has none.
-        """
-        num_empty_units = 0
-        while True:
+        """See `Reader`; raises UserError if a whole epoch of units has no example."""
+        for _ in range(self.source.num_units + 2):
             cursor = self.cursor
             example, following = self.source.read(cursor)
             self.cursor = following or self.source.start(cursor[0] + self._stride)
             if example is not None:
                 return example, cursor
-            num_empty_units += 1
-            if num_empty_units > self.source.num_units + 1:
-                raise UserError("data: there are no tokens to train on")
+        raise UserError("data: there are no tokens to train on")
 
 
-class SourceRowStream:
-    """A row of every batch, from a source whose examples are read by cursor."""
-
-    def __init__(
-        self,
-        source: ExampleSource,
-        task_feature_lengths: Mapping[str, int],
-        pack: bool,
-        first_unit: int,
-        stride: int,
-    ):
-        """`source` is this stream's own; it takes the units first_unit, first_unit + stride, …"""
-        self._reader = SourceReader(source, first_unit, stride)
-        self._packer = Packer(task_feature_lengths, pack)
-
-    def next_row(self) -> Row:
-        """Returns the examples of the next row."""
-        while True:
-            row = self._packer.add(*self._reader.next_example())
-            if row is not None:
-                return row
-
-    def get_state(self) -> IteratorState:
-        """Returns the place after the last row."""
-        return {
-            "next": list(self._reader.cursor),
-            "open": _open_rows_state(self._packer),
-        }
-
-    def set_state(self, state: IteratorState) -> None:
-        """Returns to a place."""
-        self._reader.cursor = tuple(state["next"])
-        self._packer.open_rows = _opened_again(state["open"], self._read_again)
-
-    def _read_again(self, cursors: Sequence[Cursor]) -> Row:
-        return [_present(self._reader.source.read(cursor)) for cursor in cursors]
+R = TypeVar("R", bound=Reader)
 
 
-class MixedRowStream:
-    """A row of every batch, from several sources at rates.
+class RowStream(Generic[R]):
+    """A row of every batch, packed from the examples of one reader, or of several at rates.
 
-    The examples of all rows together are one mixed sequence (`mtf.data.mixing`), of which row r
-    has the examples r, r + stride, …; the sequence says which source each is from. Within a
-    source, the row has the units r, r + stride, … as `SourceRowStream` has them.
+    With several, the examples of all rows together are one mixed sequence (`mtf.data.mixing`), of
+    which row r has the examples r, r + stride, …; the sequence says which reader each is from.
     """
 
     def __init__(
-        self,
-        sources: Sequence[ExampleSource],
-        mixing: Mixing,
-        seed: int,
-        task_feature_lengths: Mapping[str, int],
-        pack: bool,
-        row: int,
-        stride: int,
+        self, readers: Sequence[R], data: DataConfig, row: int, stride: int, mixing: Mixing | None
     ):
-        """`sources` are this stream's own; `mixing` has as many components."""
-        self._readers = [SourceReader(source, row, stride) for source in sources]
+        """`mixing` has as many components as there are readers; None: there is one reader."""
+        self._readers = readers
+        self._packer = Packer(data.task_feature_lengths, data.pack)
+        self._seed, self._row, self._stride = data.seed, row, stride
         self._mixing = mixing
-        self._seed = seed
-        self._packer = Packer(task_feature_lengths, pack)
-        self._row = row
-        self._stride = stride
         self._num_taken = 0
 
     def next_row(self) -> Row:
         """Returns the examples of the next row."""
         while True:
-            place = scattered(self._row + self._stride * self._num_taken, self._seed)
-            component, _ = self._mixing.locate(place)
-            example, cursor = self._readers[component].next_example()
+            if self._mixing is None:
+                example, cursor = self._readers[0].next_example()
+            else:
+                place = scattered(self._row + self._stride * self._num_taken, self._seed)
+                component, _ = self._mixing.locate(place)
+                example, cursor = self._readers[component].next_example()
+                cursor = (component, *cursor)
             self._num_taken += 1
-            row = self._packer.add(example, (component, *cursor))
+            row = self._packer.add(example, cursor)
             if row is not None:
                 return row
 
     def get_state(self) -> IteratorState:
         """Returns the place after the last row."""
-        return {
-            "taken": self._num_taken,
-            "next": [list(reader.cursor) for reader in self._readers],
-            "open": _open_rows_state(self._packer),
-        }
+        raise NotImplementedError
 
     def set_state(self, state: IteratorState) -> None:
         """Returns to a place."""
-        self._num_taken = state["taken"]
-        for reader, cursor in zip(self._readers, state["next"], strict=True):
+        raise NotImplementedError
+
+
+class SourceRowStream(RowStream[SourceReader]):
+    """A row of every batch from sources; a place holds the cursors of the examples in open rows."""
+
+    def get_state(self) -> IteratorState:
+        """See `RowStream`."""
+        cursors = [list(reader.cursor) for reader in self._readers]
+        open_rows = [
+            {"cursors": row.cursors.copy(), "lengths": [row.num_inputs, row.num_targets]}
+            for row in self._packer.open_rows
+        ]
+        if self._mixing is None:
+            return {"next": cursors[0], "open": open_rows}
+        return {"taken": self._num_taken, "next": cursors, "open": open_rows}
+
+    def set_state(self, state: IteratorState) -> None:
+        """See `RowStream`; the examples of open rows are read when the rows are closed."""
+        self._num_taken = state.get("taken", 0)
+        following = [state["next"]] if self._mixing is None else state["next"]
+        for reader, cursor in zip(self._readers, following, strict=True):
             reader.cursor = tuple(cursor)
-        self._packer.open_rows = _opened_again(state["open"], self._read_again)
+        self._packer.open_rows = []
+        for row in state["open"]:
+            cursors = [tuple(cursor) for cursor in row["cursors"]]
+            earlier = functools.partial(self._read_again, cursors)
+            num_inputs, num_targets = row["lengths"]
+            opened = OpenRow([], cursors.copy(), num_inputs, num_targets, earlier)
+            self._packer.open_rows.append(opened)
 
     def _read_again(self, cursors: Sequence[Cursor]) -> Row:
+        if self._mixing is None:
+            return self._readers[0].source.read_again(cursors)
         return [
-            _present(self._readers[component].source.read(tuple(cursor)))
+            example
             for component, *cursor in cursors
+            for example in self._readers[component].source.read_again([tuple(cursor)])
         ]
-
-
-def _open_rows_state(packer: Packer) -> list[IteratorState]:
-    return [
-        {"cursors": row.cursors.copy(), "lengths": [row.num_inputs, row.num_targets]}
-        for row in packer.open_rows
-    ]
-
-
-def _opened_again(
-    states: Sequence[IteratorState], read: Callable[[Sequence[Cursor]], Row]
-) -> list[OpenRow]:
-    """Returns open rows of a stored place; `read` gives the examples that they had."""
-    rows = []
-    for state in states:
-        cursors = [tuple(cursor) for cursor in state["cursors"]]
-        num_inputs, num_targets = state["lengths"]
-        rows.append(
-            OpenRow(
-                cursors=cursors.copy(),
-                num_inputs=num_inputs,
-                num_targets=num_targets,
-                earlier=functools.partial(read, cursors),
-            )
-        )
-    return rows
-
-
-def _present(read: tuple[Example | None, Cursor | None]) -> Example:
-    example, _ = read
-    assert example is not None
-    return example
 
 
 class StreamsIterator:
@@ -293,9 +237,8 @@ class StreamsIterator:
 
     def __init__(
         self,
-        streams: Mapping[int, RowStream],
-        task_feature_lengths: Mapping[str, int],
-        pack: bool,
+        streams: Mapping[int, RowStream[Any]],
+        data: DataConfig,
         fingerprint: str,
         prefetch: int,
         rows_per_stream: int = 1,
@@ -304,16 +247,14 @@ class StreamsIterator:
 
         Args:
           streams: by their numbers in the global batch, each `rows_per_stream` rows of it.
-          task_feature_lengths: of a row.
-          pack: whether rows hold several examples.
+          data: the lengths of a row, and whether it holds several examples.
           fingerprint: of what is trained on, and how: `name=value; …`.
           prefetch: batches made ahead of time.
           rows_per_stream: rows that each stream makes for a batch, one after the other.
         """
         self._streams = streams
         self._rows_per_stream = rows_per_stream
-        self._lengths = task_feature_lengths
-        self._pack = pack
+        self._data = data
         self._fingerprint = fingerprint
         self._prefetch = prefetch
         # One worker makes the batches in their order. Each comes with the place after it, so that
@@ -332,14 +273,14 @@ class StreamsIterator:
         return batch
 
     def get_state(self) -> IteratorState:
-        """Returns the place after the last batch that was returned."""
+        """See `BatchIterator`."""
         return self._state
 
     def set_state(self, state: IteratorState) -> None:
-        """Returns to a place.
+        """See `BatchIterator`.
 
         Raises:
-          UserError: it belongs to another batch size, or to other data.
+          UserError: the place belongs to another batch size, or to other data.
         """
         missing = [str(number) for number in self._streams if str(number) not in state]
         if missing:
@@ -348,16 +289,16 @@ class StreamsIterator:
                 "expected that of a run with the same batch_size"
             )
         if state["data"] != self._fingerprint:
-            now, then = _differences(self._fingerprint, state["data"])
+            now, then = self._fingerprint.split("; "), state["data"].split("; ")
             raise UserError(
                 "the training text or vocabulary is not what the stored place belongs to, or not "
-                f"what is made of it: {now} now, {then} then"
+                f"what is made of it: {'; '.join(part for part in now if part not in then)} now, "
+                f"{'; '.join(part for part in then if part not in now)} then"
             )
         for future in self._ahead:
             future.cancel()
-        if self._ahead:
-            wait(self._ahead)
-            self._ahead.clear()
+        wait(self._ahead)
+        self._ahead.clear()
         for row, stream in self._streams.items():
             stream.set_state(state[str(row)])
         self._state = self._streams_state()
@@ -368,19 +309,10 @@ class StreamsIterator:
             for stream in self._streams.values()
             for _ in range(self._rows_per_stream)
         ]
-        return to_batch(rows, self._lengths, len(rows), self._pack), self._streams_state()
+        data = self._data
+        batch = to_batch(rows, data.task_feature_lengths, len(rows), data.pack)
+        return batch, self._streams_state()
 
     def _streams_state(self) -> IteratorState:
-        states: IteratorState = {
-            str(row): stream.get_state() for row, stream in self._streams.items()
-        }
+        states = {str(row): stream.get_state() for row, stream in self._streams.items()}
         return {"data": self._fingerprint, **states}
-
-
-def _differences(now: str, then: str) -> tuple[str, str]:
-    """Returns those parts of two fingerprints that the other does not have."""
-    parts = now.split("; "), then.split("; ")
-    return (
-        "; ".join(part for part in parts[0] if part not in parts[1]),
-        "; ".join(part for part in parts[1] if part not in parts[0]),
-    )

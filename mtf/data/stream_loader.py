@@ -13,7 +13,7 @@ import functools
 import itertools
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -21,24 +21,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mtf.data.examples import Cursor, DocumentSource, Example, Order, fingerprint
-from mtf.data.mixing import Mixing, scattered
-from mtf.data.packing import OpenRow, Packer, Row
+from mtf.data.mixing import Mixing
+from mtf.data.packing import OpenRow
 from mtf.data.randomness import Purpose, derived_seed, permutation
 from mtf.data.row_streams import (
     BatchIterator,
     EvaluationParts,
     IteratorState,
+    RowStream,
     Shard,
     StreamsIterator,
     all_examples,
+    at_most_some,
 )
 from mtf.data.settings import HubStreamConfig
 from mtf.errors import UserError
 from mtf.sources.hub_stream import Split, open_splits
-from mtf.tasks.objectives import SegmentLengths
 
-# With more subsets than this, `eval_split` is one evaluation instead of one for each of them.
-MAX_EVALUATIONS = 20
 # Seconds between attempts to read. `datasets` makes some of its own before each of these fails.
 RETRY_DELAYS = (1.0, 4.0, 16.0, 64.0)
 _MAX_READERS = 16
@@ -59,30 +58,18 @@ def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) 
             "processes; expected a multiple of their number"
         )
     num_streams = data.num_streams // num_shards
-    vocab_size = data.vocabulary.vocab_size
-    lengths = data.check_objective(vocab_size)
+    data.check_objective(data.vocabulary.vocab_size)
     splits = _open_splits(data, data.split)
     executor = ThreadPoolExecutor(
         max_workers=min(num_streams * len(splits), _MAX_READERS), thread_name_prefix="data-stream"
     )
-
-    def subset(name: str, stream: int) -> _Subset:
-        seed = derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode()), stream)
-        reader = _Reader(data, splits[name], seed, stream)
-        return _Subset(data, reader, seed, lengths, vocab_size, executor)
-
-    numbers = range(shard.shard_id * num_streams, (shard.shard_id + 1) * num_streams)
-    streams = {
-        number: _Stream(data, {name: subset(name, number) for name in splits}, number)
-        for number in numbers
-    }
+    mixing = Mixing(list((data.subsets or {"": 1.0}).values()))
+    streams = {}
+    for number in range(shard.shard_id * num_streams, (shard.shard_id + 1) * num_streams):
+        subsets = [_Subset(data, name, splits[name], number, executor) for name in splits]
+        streams[number] = _Stream(subsets, data, number, data.num_streams, mixing)
     return StreamsIterator(
-        streams,
-        data.task_feature_lengths,
-        data.pack,
-        _fingerprint(data),
-        prefetch,
-        rows_per_stream=batch_size // data.num_streams,
+        streams, data, _fingerprint(data), prefetch, batch_size // data.num_streams
     )
 
 
@@ -103,15 +90,19 @@ def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
             rows = (row for file in range(split.num_files) for row in split.file(file))
             return list(itertools.islice(filter(None, map(split.text, rows)), num_documents))
 
-        return lambda: _evaluation_examples(data, texts())
+        def examples() -> Iterator[Example]:
+            order = Order(len(texts()), data.seed, shuffle=False)
+            return all_examples(
+                DocumentSource(data, texts().__getitem__, order, Purpose.EVALUATION)
+            )
+
+        return examples
 
     parts = {
         f"{data.eval_split}_{name}" if name else data.eval_split: [part(split)]
         for name, split in splits.items()
     }
-    if len(parts) <= MAX_EVALUATIONS:
-        return parts
-    return {data.eval_split: list(itertools.chain.from_iterable(parts.values()))}
+    return at_most_some(parts, data.eval_split)
 
 
 def provenance(data: HubStreamConfig) -> dict[str, Any]:
@@ -149,15 +140,6 @@ class _Place:
     state: dict[str, Any] | None = None
 
 
-class _Document(NamedTuple):
-    """A text, its file's position in the order, its number in the file, and the open file."""
-
-    text: str
-    file: int
-    number: int
-    rows: Any
-
-
 class _Window(NamedTuple):
     """Documents that are shuffled together, where they begin, and where the next ones do."""
 
@@ -177,12 +159,10 @@ class _Reader:
         self._stream = stream
         # With fewer files than streams, all read all files, and each keeps documents of its own.
         self._shares_files = split.num_files < data.num_streams
-        if self._shares_files:
-            self._files = np.arange(split.num_files)
-        else:
-            self._files = np.arange(stream, split.num_files, data.num_streams)
+        first, step = (0, 1) if self._shares_files else (stream, data.num_streams)
+        self._files = np.arange(first, split.num_files, step)
         self._at: _Place | None = None
-        self._documents: Iterator[_Document] = iter(())
+        self._documents: Iterator[tuple[str, int, int, Any]] = iter(())
 
     def read(self, place: _Place) -> _Window:
         """Returns the window that begins at `place`; tries again where the network fails.
@@ -190,21 +170,20 @@ class _Reader:
         Raises:
           UserError: the files cannot be read for minutes, or what they hold is not text.
         """
-        for delay in RETRY_DELAYS:
+        for delay in (*RETRY_DELAYS, None):
             try:
                 return self._read(place)
             except FileNotFoundError as error:
                 raise UserError(f"{self._split.name}: {error}") from error
-            except OSError:
+            except OSError as error:
+                if delay is None:
+                    raise UserError(
+                        f"{self._split.name} cannot be read: {error} (tried "
+                        f"{len(RETRY_DELAYS) + 1} times in {sum(RETRY_DELAYS):.0f} s)"
+                    ) from error
                 self._at = None
                 time.sleep(delay)
-        try:
-            return self._read(place)
-        except OSError as error:
-            raise UserError(
-                f"{self._split.name} cannot be read: {error} (tried {len(RETRY_DELAYS) + 1} times "
-                f"in {sum(RETRY_DELAYS):.0f} s)"
-            ) from error
+        raise AssertionError("unreachable")
 
     def _read(self, place: _Place) -> _Window:
         if self._at != place:
@@ -213,10 +192,8 @@ class _Reader:
         self._at = None
         read = list(itertools.islice(self._documents, self._data.window_documents))
         if len(read) == self._data.window_documents:
-            last = read[-1]
-            following = _Place(
-                place.epoch, place.window + 1, last.file, last.number + 1, last.rows.state_dict()
-            )
+            _, file, number, rows = read[-1]
+            following = _Place(place.epoch, place.window + 1, file, number + 1, rows.state_dict())
         elif not read and not place.window:
             raise UserError(
                 f"{self._split.name}: stream {self._stream} of {self._data.num_streams} has not "
@@ -226,10 +203,13 @@ class _Reader:
             following = _Place(place.epoch + 1)
             self._documents = self._read_documents(following)
         self._at = following
-        return _Window(place, [document.text for document in read], following)
+        return _Window(place, [text for text, *_ in read], following)
 
-    def _read_documents(self, place: _Place) -> Iterator[_Document]:
-        """Yields the documents from a place to the end of its epoch."""
+    def _read_documents(self, place: _Place) -> Iterator[tuple[str, int, int, Any]]:
+        """Yields the documents from a place to the end of its epoch.
+
+        Each is a text, its file's position in the order, its number in the file, and the open file.
+        """
         order = self._files
         if self._data.shuffle:
             order = order[permutation(len(order), self._seed, place.epoch, Purpose.FILES)]
@@ -246,7 +226,7 @@ class _Reader:
                     continue
                 text = self._split.text(row)
                 if text:
-                    yield _Document(text, file, number, rows)
+                    yield text, file, number, rows
 
 
 class _Subset:
@@ -255,27 +235,25 @@ class _Subset:
     def __init__(
         self,
         data: HubStreamConfig,
-        reader: _Reader,
-        seed: int,
-        lengths: SegmentLengths,
-        vocab_size: int,
+        name: str,
+        split: Split,
+        stream: int,
         executor: ThreadPoolExecutor,
     ):
-        """`seed` is of everything that is drawn within windows; `executor` reads ahead."""
+        """`executor` reads ahead."""
+        self.name = name
         self._data = data
-        self._reader = reader
-        self._seed = seed
-        self._lengths = lengths
-        self._vocab_size = vocab_size
+        # What is drawn within windows, and the order of files.
+        self._seed = derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode()), stream)
+        self._reader = _Reader(data, split, self._seed, stream)
         self._executor = executor
         self._source: DocumentSource | None = None
         self._ahead: Future[_Window] | None = None
-        self._place = _Place()
-        self._window_state = asdict(self._place)
         self._cursor = _BEGINNING
+        self._go_to(_Place())
 
-    def next_example(self) -> Example:
-        """Returns the next example, reading the next window where this one has no more."""
+    def next_example(self) -> tuple[Example, Cursor]:
+        """See `Reader`; reads the next window where this one has no more examples."""
         first_epoch = self._place.epoch
         while True:
             source = self._source or self._open()
@@ -284,7 +262,7 @@ class _Subset:
             if self._cursor[0] == source.num_units:
                 self._go_to(self._following)
             if example is not None:
-                return example
+                return example, ()
             if self._place.epoch > first_epoch + 1:
                 raise UserError(f"data.dataset: {self._data.dataset} has no tokens")
 
@@ -320,42 +298,20 @@ class _Subset:
         self._following = window.following
         self._ahead = self._executor.submit(self._reader.read, window.following)
         seed = derived_seed(self._seed, Purpose.WINDOW, window.place.epoch, window.place.window)
-        order = Order(len(window.texts), np.asarray, seed, self._data.shuffle)
-        self._source = DocumentSource(
-            self._data, window.texts, order, Purpose.NOISE, self._lengths, self._vocab_size
-        )
+        order = Order(len(window.texts), seed, self._data.shuffle)
+        read = window.texts.__getitem__
+        self._source = DocumentSource(self._data, read, order, Purpose.NOISE)
         return self._source
 
 
-class _Stream:
-    """The rows of a stream: its subsets' examples, mixed at their rates and packed."""
-
-    def __init__(self, data: HubStreamConfig, subsets: Mapping[str, _Subset], number: int):
-        self._data = data
-        self._names = list(subsets)
-        self._subsets = subsets
-        self._mixing = Mixing(list((data.subsets or {"": 1.0}).values()))
-        self._number = number
-        self._packer = Packer(data.task_feature_lengths, data.pack)
-        self._num_taken = 0
-
-    def next_row(self) -> Row:
-        """Returns the examples of the next row."""
-        while True:
-            # All streams together are one mixed sequence.
-            index = self._number + self._data.num_streams * self._num_taken
-            component, _ = self._mixing.locate(scattered(index, self._data.seed))
-            example = self._subsets[self._names[component]].next_example()
-            self._num_taken += 1
-            row = self._packer.add(example)
-            if row is not None:
-                return row
+class _Stream(RowStream[_Subset]):
+    """The rows of a stream; a place holds the examples of rows that are open."""
 
     def get_state(self) -> IteratorState:
-        """Returns the place after the last row, with the examples of rows that are open."""
+        """See `RowStream`."""
         return {
             "taken": self._num_taken,
-            "subsets": {name: subset.get_state() for name, subset in self._subsets.items()},
+            "subsets": {subset.name: subset.get_state() for subset in self._readers},
             "open": [
                 [[inputs.tolist(), targets.tolist()] for inputs, targets in row.examples]
                 for row in self._packer.open_rows
@@ -363,34 +319,17 @@ class _Stream:
         }
 
     def set_state(self, state: IteratorState) -> None:
-        """Returns to a place."""
+        """See `RowStream`."""
         self._num_taken = state["taken"]
-        for name, subset in self._subsets.items():
-            subset.set_state(state["subsets"][name])
+        for subset in self._readers:
+            subset.set_state(state["subsets"][subset.name])
         self._packer.open_rows = [OpenRow() for _ in state["open"]]
         for row, examples in zip(self._packer.open_rows, state["open"], strict=True):
             for inputs, targets in examples:
                 row.add(Example(np.array(inputs, np.int32), np.array(targets, np.int32)), ())
 
 
-def _evaluation_examples(data: HubStreamConfig, texts: list[str]) -> Iterator[Example]:
-    vocab_size = data.vocabulary.vocab_size
-    lengths = data.check_objective(vocab_size)
-    order = Order(len(texts), np.asarray, data.seed, shuffle=False)
-    source = DocumentSource(data, texts, order, Purpose.EVALUATION, lengths, vocab_size)
-    return all_examples(source)
-
-
 def _fingerprint(data: HubStreamConfig) -> str:
-    return fingerprint(
-        data,
-        dataset=data.dataset,
-        subsets=data.subsets,
-        data_files=data.data_files,
-        split=data.split,
-        text_key=data.text_key,
-        num_streams=data.num_streams,
-        window_documents=data.window_documents,
-        shuffle=data.shuffle,
-        seed=data.seed,
-    )
+    names = ["dataset", "subsets", "data_files", "split", "text_key"]
+    names += ["num_streams", "window_documents", "shuffle", "seed"]
+    return fingerprint(data, **{name: getattr(data, name) for name in names})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,47 +12,35 @@ from mtf.data.randomness import Purpose, derived_seed
 from mtf.data.row_streams import (
     BatchIterator,
     EvaluationParts,
-    MixedRowStream,
     Shard,
+    SourceReader,
     SourceRowStream,
     StreamsIterator,
     all_examples,
+    at_most_some,
 )
 from mtf.data.settings import TextCorporaConfig, TextFilesConfig
 
 EVALUATION = "held_out"
-# With more corpora than this, what is held out of them is one evaluation instead of one each.
-MAX_EVALUATIONS = 20
 
 
 def make_train_iterator(
     data: TextFilesConfig | TextCorporaConfig, shard: Shard, prefetch: int = 2
 ) -> BatchIterator:
     """See `mtf.loaders.make_train_iterator`."""
-    rows, batch_size = shard.rows, shard.batch_size
-    lengths, pack = data.task_feature_lengths, data.pack
-    streams: dict[int, SourceRowStream] | dict[int, MixedRowStream]
     if isinstance(data, TextFilesConfig):
         dataset = TextDataset(data)
-        streams = {
-            row: SourceRowStream(dataset.training(), lengths, pack, row, batch_size) for row in rows
-        }
-        return StreamsIterator(streams, lengths, pack, dataset.fingerprint, prefetch)
-    corpora = open_corpora(data)
-    mixing = Mixing(list(corpus_rates(data, corpora).values()))
-    streams = {
-        row: MixedRowStream(
-            [corpus.training() for corpus in corpora.values()],
-            mixing,
-            data.seed,
-            lengths,
-            pack,
-            row,
-            batch_size,
-        )
-        for row in rows
-    }
-    return StreamsIterator(streams, lengths, pack, _fingerprint(data, corpora), prefetch)
+        datasets, mixing, content = [dataset], None, dataset.fingerprint
+    else:
+        corpora = open_corpora(data)
+        datasets, content = list(corpora.values()), _fingerprint(data, corpora)
+        mixing = Mixing(list(corpus_rates(data, corpora).values()))
+    streams = {}
+    for row in shard.rows:
+        sources = (dataset.training() for dataset in datasets)
+        readers = [SourceReader(source, row, shard.batch_size) for source in sources]
+        streams[row] = SourceRowStream(readers, data, row, shard.batch_size, mixing)
+    return StreamsIterator(streams, data, content, prefetch)
 
 
 def evaluation_parts(data: TextFilesConfig | TextCorporaConfig) -> EvaluationParts:
@@ -68,9 +55,7 @@ def evaluation_parts(data: TextFilesConfig | TextCorporaConfig) -> EvaluationPar
     if isinstance(data, TextFilesConfig):
         return {EVALUATION: [part(data)]}
     parts = {f"{EVALUATION}_{name}": [part(corpus)] for name, corpus in _corpora(data).items()}
-    if len(parts) <= MAX_EVALUATIONS:
-        return parts
-    return {EVALUATION: list(itertools.chain.from_iterable(parts.values()))}
+    return at_most_some(parts, EVALUATION)
 
 
 def provenance(data: TextFilesConfig | TextCorporaConfig) -> dict[str, Any]:

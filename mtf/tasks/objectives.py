@@ -5,6 +5,7 @@ Nothing here computes on tokens; `mtf.data.denoising` does.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ def num_noise_tokens_and_spans(
     return num_noise, min(num_spans, length - num_noise)
 
 
+@functools.lru_cache
 def span_corruption_lengths(
     inputs_length: int, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
 ) -> tuple[int, int]:
