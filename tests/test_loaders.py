@@ -466,7 +466,7 @@ def test_a_bad_line_stops_training_with_its_place(tmp_path: Path) -> None:
     data = TextFilesConfig(
         vocabulary=BYTES, task_feature_lengths=PAIR_LENGTHS, files=path, num_held_out=0
     )
-    with pytest.raises(UserError, match=r"bad\.tsv:1501 has 1 columns"):
+    with pytest.raises(UserError, match=r"bad\.tsv:1501: it has 1 columns"):
         take(make_train_iterator(data, batch_size=2), 1000)
 
 

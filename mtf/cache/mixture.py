@@ -72,10 +72,8 @@ class CachedTask:
         self._reader = reader
         self._data = data
         self._order = _Order(len(reader), f"{data.seed}/{info.name}/{split}", data.shuffle)
-        lengths, encode = (
-            data.task_feature_lengths,
-            functools.partial(encode_feature, data.vocabulary),
-        )
+        lengths = data.task_feature_lengths
+        encode = functools.partial(encode_feature, data.vocabulary)
         self._inputs = functools.partial(
             encode, add_eos=info.inputs_add_eos, max_length=lengths["inputs"]
         )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf.data import text_loader
+from mtf.data import row_streams
 from mtf.data.settings import TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
 from mtf.loaders import make_evaluations, make_train_iterator, provenance, sample_examples
@@ -196,7 +196,7 @@ def test_each_corpus_is_evaluated_by_itself(
     ]
     assert corpora_of == ["en", "ro", "sw"]
     assert (BYTES.decode(fourth.inputs) + BYTES.decode(fourth.targets))[1:3] == "en"
-    monkeypatch.setattr(text_loader, "MAX_EVALUATIONS", 2)
+    monkeypatch.setattr(row_streams, "MAX_EVALUATIONS", 2)
     (joined,) = make_evaluations(corpora, batch_size=4).values()
     assert len(documents_in(list(joined()))) == 21
 

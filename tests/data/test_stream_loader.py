@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from mtf.data import stream_loader
+from mtf.data import row_streams, stream_loader
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator
 from mtf.data.settings import HubStreamConfig
@@ -314,7 +314,7 @@ def test_subsets_are_sampled_at_their_rates(
         assert abs(counts[f"{number:02d}"] - total * rate / 10) < 20
     evaluations = make_evaluations(data, batch_size=8)
     assert list(evaluations) == ["validation_ro", "validation_en", "validation_sw"]
-    monkeypatch.setattr(stream_loader, "MAX_EVALUATIONS", 2)
+    monkeypatch.setattr(row_streams, "MAX_EVALUATIONS", 2)
     assert list(make_evaluations(data, batch_size=8)) == ["validation"]
 
 
