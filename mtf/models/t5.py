@@ -1,18 +1,16 @@
-"""The T5 network, from top to bottom like the paper (Raffel et al. 2020, §2.1; Shazeer 2020).
+"""The T5 network, top to bottom as in the paper (Raffel et al. 2020, §2.1; Shazeer 2020).
 
-Plain functions over a nested dict of float32 parameters under T5X's names. What a layer's
-parameters are called, how large they are, how they start and along which logical axes they may be
-sharded stands in one place: the `*_parameters` functions. `b` is the batch, `q` and `k` are query
-and key positions, `h` heads, `d` the size of a head.
-
-Unrolled, the layers of a stack are `layers_0`, `layers_1`, …; with `config.scan_layers` they are
-one entry `layers` with a leading axis (`mtf.models.stacking`).
+Plain functions over a nested dict of float32 parameters under T5X's names; `parameters` has the
+name, shape, logical axes and initialization of each. In shapes `b` is the batch, `q` and `k` are
+query and key positions, `h` heads, `d` the size of a head. The layers of a stack are `layers_0`,
+`layers_1`, …; with `config.scan_layers` one entry `layers` (`mtf.models.stacking`).
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -26,26 +24,21 @@ from mtf.partitioning.mesh import constrain
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
-Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 LayerState = TypeVar("LayerState")
 
 LAYER_NORM_EPSILON = 1e-6
-MASKED = -1e10  # the logit of what must not be attended to
+MASKED = -1e10  # the logit of a key that must not be attended to
 
 
 # --------------------------------------------------------------------------------- parameters
 
 
 class Parameter(NamedTuple):
-    """One parameter: its shape, a logical axis name for each dimension, and how it starts."""
+    """The shape, logical axes (one name a dimension) and initializer of one parameter."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-    init: Initializer
-
-
-def _is_parameter(x: object) -> bool:
-    return isinstance(x, Parameter)
+    init: Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 
 
 _variance_scaling = jax.nn.initializers.variance_scaling
@@ -53,112 +46,83 @@ _fan_in_normal = _variance_scaling(1.0, "fan_in", "normal")
 _fan_in_truncated = _variance_scaling(1.0, "fan_in", "truncated_normal")
 
 
-def attention_parameters(config: T5Config) -> Params:
-    """Query, key, value and output kernels, 2-D with the heads joined, as T5X has them."""
-    emb, joined = config.emb_dim, config.num_heads * config.head_dim
-
-    def query_init(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        # T5 does not scale attention logits; the scale is in the query's start instead.
-        return _fan_in_normal(rng, shape, dtype) / math.sqrt(config.head_dim)
-
-    def project(init: Initializer) -> Params:
-        return {"kernel": Parameter((emb, joined), ("embed", "joined_kv"), init)}
-
-    return {
-        "query": project(query_init),
-        "key": project(_fan_in_normal),
-        "value": project(_fan_in_normal),
-        "out": {"kernel": Parameter((joined, emb), ("joined_kv", "embed"), _fan_in_normal)},
-    }
-
-
-def mlp_parameters(config: T5Config) -> Params:
-    """`wi` (one activation) or `wi_0`, `wi_1`, … (gated), and `wo`."""
-    emb, mlp = config.emb_dim, config.mlp_dim
-    num_projections = len(config.mlp_activations)
-    names = ["wi"] if num_projections == 1 else [f"wi_{i}" for i in range(num_projections)]
-    return {
-        **{
-            n: {"kernel": Parameter((emb, mlp), ("embed", "mlp"), _fan_in_truncated)} for n in names
-        },
-        "wo": {"kernel": Parameter((mlp, emb), ("mlp", "embed"), _fan_in_truncated)},
-    }
-
-
-def layer_norm_parameters(config: T5Config) -> Params:
-    """Returns the scale of a root-mean-square norm; T5 has no bias anywhere."""
-    return {"scale": Parameter((config.emb_dim,), ("embed",), jax.nn.initializers.ones)}
-
-
-def relpos_bias_parameters(config: T5Config) -> Params:
-    """Returns the relative position bias that all layers of a stack share."""
-    shape = (config.num_heads, config.relative_attention_num_buckets)
-    init = _variance_scaling(1.0, "fan_avg", "uniform")
-    return {"rel_embedding": Parameter(shape, ("heads", "relpos_buckets"), init)}
-
-
-def encoder_layer_parameters(config: T5Config) -> Params:
-    """Self-attention and MLP, each behind a norm."""
-    return {
-        "pre_attention_layer_norm": layer_norm_parameters(config),
-        "attention": attention_parameters(config),
-        "pre_mlp_layer_norm": layer_norm_parameters(config),
-        "mlp": mlp_parameters(config),
-    }
-
-
-def decoder_layer_parameters(config: T5Config) -> Params:
-    """Self-attention, attention to the encoder, and MLP, each behind a norm."""
-    return {
-        "pre_self_attention_layer_norm": layer_norm_parameters(config),
-        "self_attention": attention_parameters(config),
-        "pre_cross_attention_layer_norm": layer_norm_parameters(config),
-        "encoder_decoder_attention": attention_parameters(config),
-        "pre_mlp_layer_norm": layer_norm_parameters(config),
-        "mlp": mlp_parameters(config),
-    }
-
-
 def parameters(config: T5Config) -> Params:
     """Returns all parameters of the network as `Parameter`s, unrolled, under T5X's names."""
-    vocab, emb = config.vocab_size, config.emb_dim
-    encoder = {
-        f"layers_{i}": encoder_layer_parameters(config) for i in range(config.num_encoder_layers)
+    sizes = {
+        "vocab": config.vocab_size,
+        "embed": config.emb_dim,
+        "mlp": config.mlp_dim,
+        "heads": config.num_heads,
+        "joined_kv": config.num_heads * config.head_dim,
+        "relpos_buckets": config.relative_attention_num_buckets,
     }
-    decoder = {
-        f"layers_{i}": decoder_layer_parameters(config) for i in range(config.num_decoder_layers)
+
+    def parameter(name: str, init: Any, *axes: str) -> Params:
+        return {name: Parameter(tuple(sizes[axis] for axis in axes), axes, init)}
+
+    def query_init(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        # T5 does not scale attention logits; the initial query kernel is scaled instead.
+        return _fan_in_normal(rng, shape, dtype) / math.sqrt(config.head_dim)
+
+    norm = parameter("scale", jax.nn.initializers.ones, "embed")
+    attention = {
+        "query": parameter("kernel", query_init, "embed", "joined_kv"),
+        "key": parameter("kernel", _fan_in_normal, "embed", "joined_kv"),
+        "value": parameter("kernel", _fan_in_normal, "embed", "joined_kv"),
+        "out": parameter("kernel", _fan_in_normal, "joined_kv", "embed"),
     }
+    projection = parameter("kernel", _fan_in_truncated, "embed", "mlp")
+    mlp = {
+        **dict.fromkeys(_mlp_projections(config), projection),
+        "wo": parameter("kernel", _fan_in_truncated, "mlp", "embed"),
+    }
+    encoder_layer = {
+        "pre_attention_layer_norm": norm,
+        "attention": attention,
+        "pre_mlp_layer_norm": norm,
+        "mlp": mlp,
+    }
+    decoder_layer = {
+        "pre_self_attention_layer_norm": norm,
+        "self_attention": attention,
+        "pre_cross_attention_layer_norm": norm,
+        "encoder_decoder_attention": attention,
+        "pre_mlp_layer_norm": norm,
+        "mlp": mlp,
+    }
+    uniform = _variance_scaling(1.0, "fan_avg", "uniform")
+    relpos_bias = parameter("rel_embedding", uniform, "heads", "relpos_buckets")
+    normal = jax.nn.initializers.normal(1.0)
     tree: Params = {
-        "token_embedder": {
-            "embedding": Parameter(
-                (vocab, emb), ("vocab", "embed"), jax.nn.initializers.normal(1.0)
-            )
-        },
+        "token_embedder": parameter("embedding", normal, "vocab", "embed"),
         "encoder": {
-            "relpos_bias": relpos_bias_parameters(config),
-            **encoder,
-            "encoder_norm": layer_norm_parameters(config),
+            "relpos_bias": relpos_bias,
+            **{f"layers_{i}": encoder_layer for i in range(config.num_encoder_layers)},
+            "encoder_norm": norm,
         },
         "decoder": {
-            "relpos_bias": relpos_bias_parameters(config),
-            **decoder,
-            "decoder_norm": layer_norm_parameters(config),
+            "relpos_bias": relpos_bias,
+            **{f"layers_{i}": decoder_layer for i in range(config.num_decoder_layers)},
+            "decoder_norm": norm,
         },
     }
     if not config.logits_via_embedding:
-        tree["decoder"]["logits_dense"] = {
-            "kernel": Parameter((emb, vocab), ("embed", "vocab"), _fan_in_truncated)
-        }
+        logits = parameter("kernel", _fan_in_truncated, "embed", "vocab")
+        tree["decoder"]["logits_dense"] = logits
     return tree
 
 
-def param_shapes(config: T5Config, *, stacked: bool = False) -> Params:
-    """Shapes and dtypes of the parameters; allocates nothing.
+def _mlp_projections(config: T5Config) -> list[str]:
+    num_projections = len(config.mlp_activations)
+    return ["wi"] if num_projections == 1 else [f"wi_{i}" for i in range(num_projections)]
 
-    Args:
-      config: the network.
-      stacked: as `stack_layers` gives them instead of unrolled.
-    """
+
+def _is_parameter(x: object) -> bool:
+    return isinstance(x, Parameter)
+
+
+def param_shapes(config: T5Config, *, stacked: bool = False) -> Params:
+    """Returns shapes and dtypes of the parameters, unrolled or `stacked`; allocates nothing."""
     shapes = jax.tree.map(
         lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32),
         parameters(config),
@@ -170,9 +134,7 @@ def param_shapes(config: T5Config, *, stacked: bool = False) -> Params:
 def param_axes(config: T5Config, *, stacked: bool = False) -> Params:
     """Returns the logical axes of the parameters: a tuple of names for each."""
     axes = jax.tree.map(lambda p: p.axes, parameters(config), is_leaf=_is_parameter)
-    if not stacked:
-        return axes
-    for side in ("encoder", "decoder"):
+    for side in ("encoder", "decoder") if stacked else ():
         layer = axes[side]["layers_0"]
         axes[side] = {k: v for k, v in axes[side].items() if not k.startswith("layers_")}
         axes[side]["layers"] = jax.tree.map(
@@ -193,8 +155,7 @@ def init_params(config: T5Config, rng: jax.Array) -> Params:
 
 def num_parameters(config: T5Config) -> int:
     """Returns the number of parameters."""
-    leaves = jax.tree.leaves(parameters(config), is_leaf=_is_parameter)
-    return sum(math.prod(p.shape) for p in leaves)
+    return sum(math.prod(shape.shape) for shape in jax.tree.leaves(param_shapes(config)))
 
 
 # --------------------------------------------------------------------------------- small parts
@@ -212,14 +173,8 @@ def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> ja
 
 @jax.custom_vjp
 def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """(rows, in) @ (in, out), with a kernel's gradient that is fast on CPUs."""
+    """(rows, in) @ (in, out), with a gradient of the kernel that is fast on CPUs."""
     return x @ kernel
-
-
-def _product_forward(
-    x: jax.Array, kernel: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return x @ kernel, (x, kernel)
 
 
 def _product_backward(
@@ -236,7 +191,7 @@ def _product_backward(
     return d_y @ kernel.T, d_kernel
 
 
-_product.defvjp(_product_forward, _product_backward)
+_product.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _product_backward)
 
 
 def layer_norm(x: jax.Array, params: Params) -> jax.Array:
@@ -248,13 +203,13 @@ def layer_norm(x: jax.Array, params: Params) -> jax.Array:
 
 
 class Dropout(NamedTuple):
-    """Dropout with one key, from which each place derives its own. `rng` None turns it off."""
+    """Dropout with one key, from which each place derives its own; off where `rng` is None."""
 
     rate: float
     rng: jax.Array | None
 
     def at(self, place: int | jax.Array) -> Dropout:
-        """Returns the dropout of one layer, or of one place in it."""
+        """Returns the dropout for one layer, or for one place in a layer."""
         return self if self.rng is None else Dropout(self.rate, jax.random.fold_in(self.rng, place))
 
     def __call__(self, x: jax.Array, place: int, shared_axis: int | None = -2) -> jax.Array:
@@ -275,10 +230,10 @@ class Dropout(NamedTuple):
 def relative_position_bucket(
     relative_position: jax.Array, *, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> jax.Array:
-    """Returns the bucket of each key position minus query position.
+    """Returns the bucket of each `relative_position`, key position minus query position.
 
-    Half of the buckets are exact distances, the other half grow logarithmically up to
-    `max_distance`. Bidirectional attention splits them between keys before and after the query.
+    Half of the buckets are exact distances; the others grow logarithmically up to `max_distance`.
+    Bidirectional attention splits them between keys before and after the query.
     """
     offset = jnp.zeros_like(relative_position)
     if bidirectional:
@@ -304,7 +259,7 @@ def relpos_bias(
     *,
     bidirectional: bool,
 ) -> jax.Array:
-    """Attention logits' bias by relative position.
+    """Returns the bias of attention logits, (1, h, q, k) float32.
 
     Args:
       config: the network.
@@ -312,9 +267,6 @@ def relpos_bias(
       query_positions: (q,).
       key_positions: (k,).
       bidirectional: True in the encoder.
-
-    Returns:
-      (1, h, q, k) float32.
     """
     buckets = relative_position_bucket(
         key_positions[None, :] - query_positions[:, None],
@@ -337,9 +289,9 @@ def split_heads(config: T5Config, x: jax.Array) -> jax.Array:
 
 
 def keys_and_values(config: T5Config, params: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Keys and values of `x`, each (b, k, h, d)."""
-    key = split_heads(config, dense(x, params["key"]["kernel"]))
-    value = split_heads(config, dense(x, params["value"]["kernel"]))
+    """Returns keys and values of `x` (b, k, emb), each (b, k, h, d)."""
+    kernels = (params[name]["kernel"] for name in ("key", "value"))
+    key, value = (split_heads(config, dense(x, kernel)) for kernel in kernels)
     return key, value
 
 
@@ -353,20 +305,17 @@ def attention(
     bias: jax.Array | None,
     dropout: Dropout,
 ) -> jax.Array:
-    """Multi-head attention of `x` to keys and values.
+    """Multi-head attention of `x` to keys and values, (b, q, emb).
 
     Args:
       config: the network.
-      params: an attention's kernels.
-      x: (b, q, emb) what asks.
+      params: kernels of the attention.
+      x: (b, q, emb), from which queries are computed.
       key: (b, k, h, d).
       value: (b, k, h, d).
       mask: (b or 1, 1, q or 1, k) bool, True where a query may see a key.
       bias: (1, h, q, k) float32, or None.
-      dropout: of the attention weights, one decision for all queries.
-
-    Returns:
-      (b, q, emb).
+      dropout: applied to the attention weights, one decision for all queries.
     """
     query = split_heads(config, dense(x, params["query"]["kernel"]))
     # Heads before positions: CPUs multiply these matrices faster as they then lie in memory.
@@ -375,7 +324,7 @@ def attention(
     if bias is not None:
         logits = logits + bias
     logits = jnp.where(mask, logits, MASKED)
-    # A softmax whose denominator is divided by after the product, which has fewer elements.
+    # A softmax that divides by its denominator after the product, which has fewer elements.
     weights = jnp.exp(logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     weights = dropout(weights.astype(x.dtype), 0)
@@ -401,13 +350,13 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax.Array:
-    """Applies the feed-forward block: the activated projections multiplied, then projected back."""
-    hidden: jax.Array | None = None
-    for i, name in enumerate(config.mlp_activations):
-        kernel = params["wi" if len(config.mlp_activations) == 1 else f"wi_{i}"]["kernel"]
-        y = _ACTIVATIONS[name](dense(x, kernel))
-        hidden = y if hidden is None else hidden * y
-    assert hidden is not None
+    """The feed-forward block: the product of the activated projections, projected back."""
+    kernels = [params[name]["kernel"] for name in _mlp_projections(config)]
+    parts = [
+        _ACTIVATIONS[name](dense(x, kernel))
+        for name, kernel in zip(config.mlp_activations, kernels, strict=True)
+    ]
+    hidden = functools.reduce(operator.mul, parts)
     hidden = constrain(dropout(hidden, 0), "batch", "length", "mlp")
     return dense(hidden, params["wo"]["kernel"])
 
@@ -434,15 +383,9 @@ def decoder_layer(
     cross_attention: Callable[[Params, jax.Array], jax.Array],
     drop: Dropout,
 ) -> tuple[jax.Array, LayerState]:
-    """(b, q, emb) → the same, and what `self_attention` keeps besides.
+    """(b, q, emb) → the same, and the cache (or None) that `self_attention` returns.
 
-    Args:
-      config: the network.
-      params: of this layer.
-      x: (b, q, emb).
-      self_attention: kernels, (b, q, emb) → (b, q, emb) and a cache (`mtf.decoding`), or None.
-      cross_attention: attention to the encoder's output, likewise without a cache.
-      drop: dropout of this layer.
+    Both attentions take the kernels and (b, q, emb); they differ between training and decoding.
     """
     y = layer_norm(x, params["pre_self_attention_layer_norm"])
     y, state = self_attention(params["self_attention"], y)
@@ -477,14 +420,12 @@ def _run_layers(
         for i, params in enumerate(layers_of(layers)):
             x = layer_fn(params, x, i)
         return x
-    stacked = layers["layers"]
-    num_layers = jax.tree.leaves(stacked)[0].shape[0]
 
     def body(x: jax.Array, xs: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
-        params, i = xs
-        return layer_fn(params, x, i), None
+        return layer_fn(xs[0], x, xs[1]), None
 
-    return jax.lax.scan(body, x, (stacked, jnp.arange(num_layers)))[0]
+    num_layers = jax.tree.leaves(layers["layers"])[0].shape[0]
+    return jax.lax.scan(body, x, (layers["layers"], jnp.arange(num_layers)))[0]
 
 
 def embed(config: T5Config, params: Params, tokens: jax.Array) -> jax.Array:
@@ -502,7 +443,7 @@ def encode(
     segment_ids: jax.Array | None = None,
     dropout_rng: jax.Array | None = None,
 ) -> jax.Array:
-    """Runs the encoder.
+    """Runs the encoder; returns (b, length, emb) of `config.dtype`.
 
     Args:
       config: the network.
@@ -510,9 +451,6 @@ def encode(
       tokens: (b, length) ids, 0 is padding.
       segment_ids: (b, length) of packed rows; None where a row is one sequence.
       dropout_rng: None turns dropout off.
-
-    Returns:
-      (b, length, emb) of `config.dtype`.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     segments = (tokens > 0).astype(jnp.int32) if segment_ids is None else segment_ids
@@ -540,7 +478,7 @@ def decode(
     *,
     cross_segment_ids: jax.Array | None = None,
 ) -> jax.Array:
-    """Runs the decoder over whole targets, up to what the output projection takes.
+    """Runs the decoder over whole targets; returns (b, q, emb) of `config.dtype`.
 
     Args:
       config: the network.
@@ -550,11 +488,8 @@ def decode(
       input_tokens: (b, q) targets shifted right.
       segment_ids: (b, q), likewise.
       dropout_rng: None turns dropout off.
-      cross_segment_ids: (b, q) which segment of the encoder each token attends to, where several
-        targets of a row share one (the answer choices of an example); None: `segment_ids`.
-
-    Returns:
-      (b, q, emb) of `config.dtype`.
+      cross_segment_ids: (b, q) encoder segment that each token attends to, where several targets
+        of a row share one (the answer choices of an example); None: `segment_ids`.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     positions = jnp.arange(input_tokens.shape[1])
@@ -600,37 +535,31 @@ def logits(config: T5Config, params: Params, decoded: jax.Array) -> jax.Array:
 
 
 def segments(batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Encoder and decoder segment ids of a batch, packed or not."""
+    """Returns encoder and decoder segment ids of a batch, packed or not."""
     if "encoder_segment_ids" in batch:
         return batch["encoder_segment_ids"], batch["decoder_segment_ids"]
-    return (
-        (batch["encoder_input_tokens"] > 0).astype(jnp.int32),
-        (batch["decoder_target_tokens"] > 0).astype(jnp.int32),
+    encoder, decoder = (
+        (batch[name] > 0).astype(jnp.int32)
+        for name in ("encoder_input_tokens", "decoder_target_tokens")
     )
+    return encoder, decoder
 
 
 def decoder_output(
     config: T5Config, params: Params, batch: Batch, dropout_rng: jax.Array | None = None
 ) -> jax.Array:
-    """Encoder and decoder on a batch with T5X's feature names, without the output projection.
-
-    Returns:
-      (b, target length, emb) of `config.dtype`.
-    """
-    encoder_rng = decoder_rng = None
-    if dropout_rng is not None:
-        encoder_rng, decoder_rng = jax.random.split(dropout_rng)
+    """Runs encoder and decoder on a batch as for `apply`; returns (b, target length, emb)."""
+    rng, decoder_rng = (None, None) if dropout_rng is None else jax.random.split(dropout_rng)
     encoder_segments, decoder_segments = segments(batch)
-    tokens = batch["encoder_input_tokens"]
-    encoded = encode(config, params, tokens, encoder_segments, encoder_rng)
-    inputs = batch["decoder_input_tokens"]
+    tokens, inputs = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+    encoded = encode(config, params, tokens, encoder_segments, rng)
     return decode(config, params, encoded, encoder_segments, inputs, decoder_segments, decoder_rng)
 
 
 def apply(
     config: T5Config, params: Params, batch: Batch, *, dropout_rng: jax.Array | None = None
 ) -> jax.Array:
-    """Runs the network: float32 logits (b, target length, vocab) of a batch.
+    """Runs the network; returns float32 logits (b, target length, vocab).
 
     Args:
       config: the network.
