@@ -1,11 +1,12 @@
 """Adafactor with T5X's semantics (Shazeer & Stern 2018; T5X: `adafactor.py`).
 
-The state of a parameter has T5X's four slots, so that it is the same on disk: `v_row` and `v_col`
-(row and column means of the second moment, where it is factored), `v` (the whole second moment,
-where it is not), `m` (the first moment, if any). A slot that is not used is zeros of shape (1,).
+The state of a parameter has T5X's four slots: `v_row` and `v_col` (row and column means of the
+second moment, where it is factored), `v` (the whole second moment, where it is not), `m` (the
+first moment, if any). An unused slot is zeros of shape (1,).
 
-A stacked parameter (leading logical axis "layers") is treated layer by layer: it is factored,
-clipped and scaled as its layers would be alone, so scanned and unrolled training agree.
+A stacked parameter (leading logical axis "layers") is treated layer by layer, so that scanned and
+unrolled training agree. `optax.scale_by_factored_rms` gives the same bits for one matrix, but it
+would factor a deep enough stack of norm scales as a matrix and has no logical factor rules.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ Slots = dict[str, jax.Array]
 
 
 class _Dims(NamedTuple):
-    """Dimensions of one parameter by their part.
+    """Dimensions of one parameter.
 
     Attributes:
-      averaged: over which root mean squares are taken; all but the BATCH ones.
-      rows: what `v_row` keeps (and `v_col` averages away); None if not factored.
-      columns: what `v_col` keeps (and `v_row` averages away); None if not factored.
+      averaged: those over which root mean squares are taken: all but the BATCH ones.
+      rows: those that `v_row` keeps and `v_col` averages; None if not factored.
+      columns: those that `v_col` keeps and `v_row` averages; None if not factored.
     """
 
     averaged: tuple[int, ...]
-    rows: tuple[int, ...] | None
-    columns: tuple[int, ...] | None
+    rows: tuple[int, ...] | None = None
+    columns: tuple[int, ...] | None = None
 
 
 def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
@@ -41,7 +42,7 @@ def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
     A matrix is factored along its two largest dimensions if both have `min_dim_size_to_factor`;
     a parameter of higher rank by `logical_factor_rules`.
     """
-    num_stacked = int(bool(axes) and axes[0] == "layers")
+    num_stacked = int(axes[:1] == ("layers",))
     rules = dict(config.logical_factor_rules)
     parts = ["BATCH"] * num_stacked + [rules.get(name, "NONE") for name in axes[num_stacked:]]
     if len(shape) - num_stacked <= 2 and "BATCH" not in parts[num_stacked:]:
@@ -50,12 +51,12 @@ def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
             small, large = sorted(averaged, key=lambda dim: shape[dim])
             if shape[small] >= config.min_dim_size_to_factor:
                 return _Dims(averaged, (small,), (large,))
-        return _Dims(averaged, None, None)
+        return _Dims(averaged)
     averaged = tuple(dim for dim, part in enumerate(parts) if part != "BATCH")
     rows = tuple(dim for dim, part in enumerate(parts) if part == "ROW")
     columns = tuple(dim for dim, part in enumerate(parts) if part == "COLUMN")
     if not (config.factored and rows and columns):
-        return _Dims(averaged, None, None)
+        return _Dims(averaged)
     if "NONE" in parts:
         raise ValueError(f"logical_factor_rules give {parts} for axes {axes}: NONE beside ROW.")
     return _Dims(averaged, rows, columns)
@@ -66,15 +67,9 @@ def _without(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def init_slots(config: AdafactorConfig, param: Any, axes: Axes) -> Slots:
-    """Returns the state of one parameter before the first step.
-
-    Args:
-      config: Adafactor's settings.
-      param: anything with a shape.
-      axes: its logical axes.
-    """
+    """Returns the state, before the first step, of a parameter with these logical axes."""
     dims = _dims(config, param.shape, axes)
-    stack = param.shape[:1] if axes and axes[0] == "layers" else ()
+    stack = param.shape[:1] if axes[:1] == ("layers",) else ()
     slots = {name: jnp.zeros((*stack, 1), jnp.float32) for name in ("m", "v", "v_col", "v_row")}
     if dims.rows is not None and dims.columns is not None:
         slots["v_row"] = jnp.zeros(_without(param.shape, dims.columns), jnp.float32)
@@ -99,35 +94,32 @@ def update_param(
     grad: jax.Array,
     axes: Axes,
 ) -> tuple[jax.Array, Slots]:
-    """One step of one parameter.
+    """Returns a parameter and its slots after one step.
 
     Args:
       config: Adafactor's settings.
-      step: updates made so far.
+      step: number of updates made so far.
       learning_rate: of this step.
       param: float32.
-      slots: as `init_slots` or the last step gave them.
+      slots: from `init_slots` or the last step.
       grad: of the parameter's shape.
-      axes: its logical axes.
-
-    Returns:
-      The new parameter and its new slots.
+      axes: the parameter's logical axes.
     """
     dims = _dims(config, param.shape, axes)
     age = (step - config.step_offset + 1).astype(jnp.float32)
-    decay = 1.0 - age ** (-config.decay_rate)
+    keep = 1.0 - age ** (-config.decay_rate)
     grad = grad.astype(jnp.float32)
     squared = jnp.square(grad) + config.epsilon1
     slots = dict(slots)
     if dims.rows is not None and dims.columns is not None:
-        v_row = decay * slots["v_row"] + (1.0 - decay) * jnp.mean(squared, axis=dims.columns)
-        v_col = decay * slots["v_col"] + (1.0 - decay) * jnp.mean(squared, axis=dims.rows)
+        v_row = keep * slots["v_row"] + (1.0 - keep) * jnp.mean(squared, axis=dims.columns)
+        v_col = keep * slots["v_col"] + (1.0 - keep) * jnp.mean(squared, axis=dims.rows)
         slots.update(v_row=v_row, v_col=v_col)
         v_row = jnp.expand_dims(v_row, dims.columns)
         row_mean = jnp.mean(v_row, axis=dims.rows, keepdims=True)
         y = grad * (v_row / row_mean) ** -0.5 * jnp.expand_dims(v_col, dims.rows) ** -0.5
     else:
-        slots["v"] = decay * slots["v"] + (1.0 - decay) * squared
+        slots["v"] = keep * slots["v"] + (1.0 - keep) * squared
         y = grad * slots["v"] ** -0.5
 
     if config.clipping_threshold is not None:
@@ -139,12 +131,8 @@ def update_param(
     if config.beta1 is not None:
         update = config.beta1 * slots["m"] + (1.0 - config.beta1) * update
         slots["m"] = update
-    return (1.0 - _weight_decay(config, learning_rate)) * param - update, slots
-
-
-def _weight_decay(config: AdafactorConfig, learning_rate: jax.Array) -> jax.Array | float:
-    """Returns the fraction taken off; the learning rate matters only if an exponent is set."""
-    exponent = config.weight_decay_rate_lr_exponent
-    if exponent:
-        return (config.weight_decay_rate or 1.0) * learning_rate**exponent
-    return config.weight_decay_rate or 0.0
+    decay: jax.Array | float = config.weight_decay_rate or 0.0
+    if config.weight_decay_rate_lr_exponent:
+        decay = config.weight_decay_rate or 1.0
+        decay = decay * learning_rate**config.weight_decay_rate_lr_exponent
+    return (1.0 - decay) * param - update, slots

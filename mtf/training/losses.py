@@ -1,7 +1,7 @@
 """Cross-entropy with z-loss and label smoothing (T5X: `losses.py`), computed in chunks.
 
 Logits are (batch, length, vocabulary) in float32: for mT5 the largest array of a step by far. Here
-they exist for a few positions at a time, and the gradients are made while they exist.
+they exist for a few positions at a time, and the gradients are computed while they exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Factor = float | str | None
 
 
 class LossSums(NamedTuple):
-    """Sums over the tokens of a batch, weighted: scalars, float32.
+    """Weighted sums over the tokens of a batch: scalars, float32.
 
     Attributes:
       loss: cross-entropy plus z-loss.
@@ -31,6 +31,24 @@ class LossSums(NamedTuple):
     loss: jax.Array
     z_loss: jax.Array
     num_correct: jax.Array
+
+    @classmethod
+    def zero(cls) -> LossSums:
+        """Returns sums over nothing."""
+        return cls(*(jnp.zeros((), jnp.float32),) * 3)
+
+
+class _Operands(NamedTuple):
+    hidden: jax.Array
+    kernel: jax.Array
+    targets: Any = None
+    weights: Any = None
+
+
+class _Options(NamedTuple):
+    z_loss: float
+    label_smoothing: float
+    chunk: int
 
 
 def weighted_cross_entropy(
@@ -45,7 +63,7 @@ def weighted_cross_entropy(
 ) -> LossSums:
     """Summed cross-entropy of softmax(hidden @ kernel) against `targets`.
 
-    The entropy of smoothed labels is taken off, so that a perfect prediction costs 0.
+    The entropy of smoothed labels is subtracted, so that a perfect prediction costs 0.
 
     Args:
       hidden: (batch, length, emb), any float type; the product is in float32.
@@ -63,25 +81,16 @@ def weighted_cross_entropy(
         hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0)))
         targets = jnp.pad(targets, ((0, 0), (0, padding)))
         weights = jnp.pad(weights, ((0, 0), (0, padding)))
-    weights = weights.astype(jnp.float32)
-    return _cross_entropy(hidden, kernel, targets, weights, z_loss, label_smoothing, chunk)
-
-
-class _ChunkGradients(NamedTuple):
-    hidden: jax.Array
-    kernel: jax.Array
+    operands = _Operands(hidden, kernel, targets, weights.astype(jnp.float32))
+    return _cross_entropy(operands, _Options(z_loss, label_smoothing, chunk))
 
 
 def _chunk(
-    hidden: jax.Array,
-    kernel: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    z_loss: float,
-    label_smoothing: float,
-    with_gradients: bool,
-) -> tuple[LossSums, _ChunkGradients | None]:
-    """Sums over one chunk of positions, and the gradients of `loss`."""
+    operands: _Operands, options: _Options, with_gradients: bool
+) -> tuple[LossSums, _Operands | None]:
+    """Returns sums over one chunk of positions, and the gradients of `loss`."""
+    hidden, kernel, targets, weights = operands
+    z_loss, label_smoothing, _ = options
     vocab = kernel.shape[1]
     rows = hidden.reshape(-1, hidden.shape[-1]).astype(jnp.float32)  # (batch·chunk, emb)
     targets, weights = targets.reshape(-1), weights.reshape(-1)
@@ -110,89 +119,63 @@ def _chunk(
     expected = jnp.where(is_target, confidence, low)
     d_logits = (probabilities - expected) * weights[:, None]
     d_hidden = (d_logits @ kernel.T).reshape(hidden.shape).astype(hidden.dtype)
-    return sums, _ChunkGradients(d_hidden, rows.T @ d_logits)
+    return sums, _Operands(d_hidden, rows.T @ d_logits)
 
 
 def _all_chunks(
-    hidden: jax.Array,
-    kernel: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    z_loss: float,
-    label_smoothing: float,
-    chunk: int,
-    with_gradients: bool,
-) -> tuple[LossSums, _ChunkGradients | None]:
-    options = (z_loss, label_smoothing, with_gradients)
-    num_chunks = hidden.shape[1] // chunk
+    operands: _Operands, options: _Options, with_gradients: bool = True
+) -> tuple[LossSums, _Operands | None]:
+    hidden, kernel, targets, weights = operands
+    num_chunks = hidden.shape[1] // options.chunk
     if num_chunks == 1:
-        return _chunk(hidden, kernel, targets, weights, *options)
+        return _chunk(operands, options, with_gradients)
 
     def split(x: jax.Array) -> jax.Array:  # (batch, length, …) → (chunks, batch, chunk, …)
-        return jnp.moveaxis(x.reshape(x.shape[0], num_chunks, chunk, *x.shape[2:]), 1, 0)
+        return jnp.moveaxis(x.reshape(x.shape[0], num_chunks, -1, *x.shape[2:]), 1, 0)
 
     def body(carry: Any, xs: Any) -> tuple[Any, Any]:
         sums, d_kernel = carry
         h, t, w = xs
-        new, gradients = _chunk(h, kernel, t, w, *options)
+        new, gradients = _chunk(_Operands(h, kernel, t, w), options, with_gradients)
         sums = jax.tree.map(jnp.add, sums, new)
         if gradients is None:
             return (sums, d_kernel), None
         return (sums, d_kernel + gradients.kernel), gradients.hidden
 
-    zero = LossSums(*(jnp.zeros((), jnp.float32),) * 3)
     d_kernel = jnp.zeros_like(kernel) if with_gradients else None
     xs = (split(hidden), split(targets), split(weights))
-    (sums, d_kernel), d_hidden = jax.lax.scan(body, (zero, d_kernel), xs)
+    (sums, d_kernel), d_hidden = jax.lax.scan(body, (LossSums.zero(), d_kernel), xs)
     if d_kernel is None:
         return sums, None
-    return sums, _ChunkGradients(jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape), d_kernel)
+    return sums, _Operands(jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape), d_kernel)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _cross_entropy(
-    hidden: jax.Array,
-    kernel: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    z_loss: float,
-    label_smoothing: float,
-    chunk: int,
-) -> LossSums:
-    args = (hidden, kernel, targets, weights, z_loss, label_smoothing, chunk)
-    return _all_chunks(*args, with_gradients=False)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _cross_entropy(operands: _Operands, options: _Options) -> LossSums:
+    return _all_chunks(operands, options, with_gradients=False)[0]
 
 
-def _backward(
-    z_loss: float,
-    label_smoothing: float,
-    chunk: int,
-    gradients: _ChunkGradients,
-    cotangents: LossSums,
-) -> tuple[jax.Array, jax.Array, None, None]:
+def _backward(options: _Options, gradients: _Operands, cotangents: LossSums) -> tuple[_Operands]:
     scale = cotangents.loss
     d_hidden = gradients.hidden * scale.astype(gradients.hidden.dtype)
-    return d_hidden, gradients.kernel * scale, None, None
+    return (_Operands(d_hidden, gradients.kernel * scale),)
 
 
-_cross_entropy.defvjp(functools.partial(_all_chunks, with_gradients=True), _backward)
+_cross_entropy.defvjp(_all_chunks, _backward)
 
 
 def normalizing_factor_and_weights(
     factor: Factor, batch: Mapping[str, jax.Array]
 ) -> tuple[jax.Array | float, jax.Array]:
-    """Returns what a batch's loss is divided by, and the weight of each of its tokens.
+    """Returns the divisor of a batch's loss, and its tokens' weights (batch, length) float32.
 
-    Taken over the whole batch, before it is cut into microbatches, so that neither loss nor
-    gradients depend on their number (T5X normalises every microbatch by itself).
+    Computed over the whole batch, before it is cut into microbatches, so that neither loss nor
+    gradients depend on their number (T5X normalizes every microbatch by itself).
 
     Args:
       factor: a number, None (1.0), NUM_REAL_TARGET_TOKENS, NUM_TOTAL_TARGET_TOKENS or
         AVERAGE_PER_SEQUENCE (T5X: `SpecialLossNormalizingFactor`).
       batch: with `decoder_loss_weights` or `decoder_target_tokens`, and segment ids if packed.
-
-    Returns:
-      (factor, weights (batch, length) float32).
     """
     targets = batch["decoder_target_tokens"]
     weights = batch.get("decoder_loss_weights", targets > 0).astype(jnp.float32)

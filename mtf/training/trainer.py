@@ -15,13 +15,13 @@ import optax
 from mtf.checkpoints.restore import AssignmentMap, restore_tree
 from mtf.models import t5
 from mtf.models.settings import ModelConfig
+from mtf.models.stacking import Tree, stack_layers
 from mtf.models.t5 import Batch
 from mtf.partitioning.mesh import PjitPartitioner, constrain
-from mtf.training import settings
+from mtf.training import optimizers, settings
 from mtf.training.losses import LossSums, normalizing_factor_and_weights, weighted_cross_entropy
-from mtf.training.optimizers import make_optimizer
 from mtf.training.schedules import learning_rate
-from mtf.training.train_state import TrainState, init_state, state_shapes, state_shardings
+from mtf.training.train_state import TrainState
 
 Metrics = dict[str, jax.Array]
 
@@ -34,7 +34,7 @@ def loss_fn(
     dropout_rng: jax.Array | None = None,
     chunk: int | None = None,
 ) -> tuple[jax.Array, LossSums]:
-    """Loss summed over the tokens of a batch, and its parts.
+    """Returns the loss summed over the tokens of a batch, and its parts.
 
     Args:
       model: the network and its loss.
@@ -58,7 +58,7 @@ def loss_fn(
 
 
 def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
-    """Counts of a batch from which metrics are made; `weights` as for `loss_fn`."""
+    """Returns the counts that metrics are computed from; `weights` as for `loss_fn`."""
     targets = batch["decoder_target_tokens"]
     metrics = {
         "num_seqs": jnp.float32(targets.shape[0]),
@@ -101,25 +101,57 @@ class Trainer:
 
     @functools.cached_property
     def _rngs(self) -> tuple[jax.Array, jax.Array]:
-        # Now, not in what is traced: a run that goes on compiles the very program of a new one.
+        # Not traced, so that a resumed run compiles the same program as a new one.
         with jax.ensure_compile_time_eval():
             init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
         return init_rng, trainer_rng
 
+    # ------------------------------------------------------------------------------ the state
+
+    @functools.cached_property
+    def _axes(self) -> Tree:
+        return t5.param_axes(self.model.network, stacked=self.stacked)
+
     @functools.cached_property
     def state_shapes(self) -> TrainState:
-        """Shapes and dtypes of the state in memory."""
-        return state_shapes(self.model.network, self.optimizer, stacked=self.stacked)
+        """Shapes and dtypes of the state in memory; allocates nothing."""
+        params = t5.param_shapes(self.model.network, stacked=self.stacked)
+        states = jax.eval_shape(lambda p: optimizers.init(self.optimizer, p, self._axes), params)
+        return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, states)
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
-        """Where each array of the state lies."""
-        network, shapes = self.model.network, self.state_shapes
-        return state_shardings(network, shapes, self.partitioner, stacked=self.stacked)
+        """Where each array of the state lies; slots of a parameter's shape lie as it does."""
+        shapes = self.state_shapes
+        slot_axes = jax.tree.map(
+            lambda axes, param, slots: {
+                name: axes if slot.shape == param.shape else (None,) * len(slot.shape)
+                for name, slot in slots.items()
+            },
+            self._axes,
+            shapes.params,
+            shapes.param_states,
+            is_leaf=optimizers.is_axes,
+        )
+        return TrainState(
+            self.partitioner.replicated,
+            self.partitioner.shardings(shapes.params, self._axes),
+            self.partitioner.shardings(shapes.param_states, slot_axes),
+        )
+
+    @functools.cached_property
+    def _jit_init(self) -> Any:
+        def init(rng: jax.Array) -> TrainState:
+            params = t5.init_params(self.model.network, rng)
+            params = stack_layers(params) if self.stacked else params
+            states = optimizers.init(self.optimizer, params, self._axes)
+            return TrainState(jnp.zeros((), jnp.int32), params, states)
+
+        return jax.jit(init, out_shardings=self.state_shardings)
 
     def init_state(self) -> TrainState:
         """Returns a fresh state at step 0, made on the devices where it stays."""
-        with self._on_mesh():
+        with self.partitioner.in_force():
             return self._jit_init(self._rngs[0])
 
     def restore_state(
@@ -129,51 +161,38 @@ class Trainer:
         assignment_map: AssignmentMap = (),
         fallback_to_scratch: bool = False,
     ) -> TrainState:
-        """Reads a state from a checkpoint; arguments and errors as of `restore_tree`."""
-        return TrainState.from_state_dict(
-            restore_tree(
-                path,
-                self.state_shapes.state_dict(),
-                self.state_shardings.state_dict(),
-                initial=lambda: self.init_state().state_dict(),
-                assignment_map=assignment_map,
-                fallback_to_scratch=fallback_to_scratch,
-            )
+        """Reads a state from a checkpoint; arguments and errors are those of `restore_tree`."""
+        tree = restore_tree(
+            path,
+            self.state_shapes.state_dict(),
+            self.state_shardings.state_dict(),
+            initial=lambda: self.init_state().state_dict(),
+            assignment_map=assignment_map,
+            fallback_to_scratch=fallback_to_scratch,
         )
-
-    @functools.cached_property
-    def _jit_init(self) -> Any:
-        def init(rng: jax.Array) -> TrainState:
-            return init_state(self.model.network, self.optimizer, rng, stacked=self.stacked)
-
-        return jax.jit(init, out_shardings=self.state_shardings)
+        return TrainState.from_state_dict(tree)
 
     # ------------------------------------------------------------------------------ one step
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """One update. The old state's memory is reused: it is gone afterwards."""
-        with self._on_mesh():
+        """Makes one update. The memory of the old state is reused: it is gone afterwards."""
+        with self.partitioner.in_force():
             return self._compiled_train_step(state, batch)
 
     def eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
-        """Returns the sums of one batch, without dropout."""
-        with self._on_mesh():
+        """Returns the metrics' sums over one batch, without dropout."""
+        with self.partitioner.in_force():
             return self._jit_eval_step(params, batch)
 
     def compile(self, state: Any, batch: Any) -> Any:
-        """Compiles the training step ahead of its first call; returns jax's compiled object.
+        """Compiles the training step for a state and a global batch, or for their shapes.
 
-        Args:
-          state: a state, or its shapes.
-          batch: a global batch, or its shapes.
+        Returns jax's compiled object, which `train_step` then runs.
         """
-        with self._on_mesh():
+        with self.partitioner.in_force():
             compiled = self._jit_train_step.lower(state, batch).compile()
         self.__dict__["_compiled_train_step"] = compiled
         return compiled
-
-    def _on_mesh(self) -> Any:
-        return self.partitioner.in_force()
 
     @functools.cached_property
     def _compiled_train_step(self) -> Any:
@@ -208,9 +227,8 @@ class Trainer:
         if threshold is not None:
             scale = jnp.minimum(1.0, threshold / norm)
             grads = jax.tree.map(lambda g: g * scale, grads)
-        axes = t5.param_axes(self.model.network, stacked=self.stacked)
-        params, param_states = make_optimizer(self.optimizer, axes).update(
-            state.step, rate, grads, state.params, state.param_states
+        params, param_states = optimizers.update(
+            self.optimizer, state.step, rate, grads, state.params, state.param_states, self._axes
         )
         metrics = {**batch_metrics(batch, weights), **sums._asdict(), "learning_rate": rate}
         metrics["weight_gradient_norm"] = norm
@@ -228,12 +246,12 @@ class Trainer:
         return {**batch_metrics(batch, weights), **sums._asdict()}
 
     def _weights(self, batch: Batch) -> jax.Array:
-        """(batch, length) float32, divided by the normalizing factor."""
+        """Returns (batch, length) float32 weights, divided by the normalizing factor."""
         factor, weights = normalizing_factor_and_weights(self.model.loss_normalizing_factor, batch)
         return weights / factor
 
     def _chunk(self, batch: Batch) -> int | None:
-        """Target positions whose logits may exist at a time on each device."""
+        """Returns how many target positions' logits may exist at a time; None: all."""
         rows, length = batch["decoder_target_tokens"].shape
         shape = rows, self.model.network.vocab_size
         sharding = self.partitioner.sharding(("batch", "vocab"), shape)
@@ -245,30 +263,28 @@ class Trainer:
     def _gradients(
         self, params: t5.Params, batch: Batch, weights: jax.Array, dropout_rng: jax.Array | None
     ) -> tuple[t5.Params, LossSums]:
-        """Gradients and loss of a batch, added up over its microbatches."""
+        """Returns gradients and loss of a batch, added up over its microbatches."""
         grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
         num_microbatches = self.config.num_microbatches
         if num_microbatches == 1:
             return grad_fn(self.model, params, batch, weights, dropout_rng, self._chunk(batch))
 
-        parts = {**batch, "_weights": weights}
-        parts = jax.tree.map(self._split, parts)
+        parts = jax.tree.map(self._split, {**batch, "_weights": weights})
         chunk = self._chunk({k: v[0] for k, v in parts.items()})
 
         def body(carry: Any, xs: Any) -> tuple[Any, None]:
-            part, i = xs
-            part = dict(part)
+            part, i = dict(xs[0]), xs[1]
             part_weights = part.pop("_weights")
             rng = None if dropout_rng is None else jax.random.fold_in(dropout_rng, i)
             new = grad_fn(self.model, params, part, part_weights, rng, chunk)
             return jax.tree.map(jnp.add, carry, new), None
 
-        zero = jax.tree.map(jnp.zeros_like, params), LossSums(*(jnp.zeros((), jnp.float32),) * 3)
+        zero = jax.tree.map(jnp.zeros_like, params), LossSums.zero()
         (grads, sums), _ = jax.lax.scan(body, zero, (parts, jnp.arange(num_microbatches)))
         return grads, sums
 
     def _split(self, x: jax.Array) -> jax.Array:
-        """(batch, …) → (microbatches, rows, …), every device keeping rows that it has already."""
+        """(batch, …) → (microbatches, rows, …); every row stays on its device."""
         num_microbatches = self.config.num_microbatches
         x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
         return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))

@@ -21,7 +21,6 @@ from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import LOGICAL_AXIS_RULES, PartitionerConfig
 from mtf.training import settings
-from mtf.training.train_state import init_state
 from mtf.training.trainer import Trainer
 
 BATCH_SIZE = 32
@@ -74,9 +73,9 @@ def ragged_batches(num_steps: int) -> list[dict[str, np.ndarray]]:
 
 
 @functools.cache
-def _initial_state(network: T5Config, optimizer: settings.AdafactorConfig, scanned: bool) -> Any:
-    init = jax.jit(functools.partial(init_state, network, optimizer, stacked=scanned))
-    return jax.device_get(init(jax.random.PRNGKey(0)))
+def _initial_state(network: T5Config, optimizer: settings.AdafactorConfig) -> Any:
+    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
+    return jax.device_get(Trainer(ModelConfig(network), optimizer, partitioner).init_state())
 
 
 def losses(
@@ -117,7 +116,7 @@ def losses(
         settings.TrainerConfig(num_microbatches=num_microbatches),
     )
     # Compiled once for all meshes, and laid out on each.
-    state = jax.device_put(_initial_state(network, optimizer, scanned), trainer.state_shardings)
+    state = jax.device_put(_initial_state(network, optimizer), trainer.state_shardings)
     out = []
     for rows in ragged_batches(3):
         state, metrics = trainer.train_step(state, partitioner.global_batch(rows, BATCH_SIZE))
