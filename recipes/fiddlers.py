@@ -1,7 +1,6 @@
 """Changes to any recipe, by name: `--apply smoke_test`, `--apply "microbatches(num_parts=4)"`.
 
-Each changes the config that it is given. Several are applied in the order of the command line, and
-`--set` after them has the last word.
+Each changes its config in place. They are applied in the order of the command line, as is `--set`.
 """
 
 from __future__ import annotations
@@ -21,16 +20,13 @@ _SMOKE_LENGTHS = {"inputs": 64, "targets": 72}
 
 
 def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
-    """A minute on a laptop, offline: a tiny network, 20 steps of 4 short rows, from scratch.
+    """Makes a run of a minute on a laptop, offline: tiny network, 20 steps of 4 short rows.
 
-    The vocabulary's rows, objective, loss, optimizer and schedule stay. Local data stay too:
-    files, corpora, a mixture's cache or mirror. What would come from the Hugging Face hub becomes
-    the text that Python carries. A vocabulary at a remote address becomes bytes and 125 sentinels,
-    unless a cache was made with it. Of an evaluation or inference, the batch shrinks.
-
-    Args:
-      config: of a job.
-      python_text: take the text that Python carries whatever the data are.
+    It starts from scratch. The vocabulary's rows, objective, loss, optimizer and schedule stay, and
+    so do local data: files, corpora, a mixture's cache or mirror. Data from the Hugging Face hub
+    become the text that Python carries (`python_text`: any data do). A vocabulary at a remote
+    address becomes bytes and 125 sentinels, unless a cache was made with it. For an evaluation or
+    inference, only the batch shrinks.
     """
     local_cpu(config)
     config.batch_size = 4
@@ -61,19 +57,17 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
 
 
 def deterministic(config: fdl.Config, seed: int = 42) -> None:
-    """T5X's deterministic training: its seeds, and a checkpoint every 1,000 steps.
+    """Sets T5X's deterministic training: its seeds, and a checkpoint every 1,000 steps.
 
-    Source: T5X's docs/usage/pretrain.md. There it also needs the dataset's state to be saved, which
-    happens here in every run, so a restart never replays data.
+    Source: T5X's docs/usage/pretrain.md. It also saves the dataset's state, as every run does here.
     """
-    _check_trains(config)
-    config.data.seed = seed
+    _training(config).data.seed = seed
     config.random_seed = seed
     config.checkpoint.save.period = 1000
 
 
 def local_cpu(config: fdl.Config) -> None:
-    """For one CPU: float32, layers one after another instead of scanned, one partition."""
+    """Fits one CPU: float32, layers one after another instead of scanned, one partition."""
     float32(config)
     if _has_field(config, "model"):
         unrolled(config)
@@ -81,74 +75,68 @@ def local_cpu(config: fdl.Config) -> None:
 
 
 def short(config: fdl.Config, steps: int = 100) -> None:
-    """Ends after so many updates: `train_steps` counts on from the step of the start."""
-    _check_trains(config)
+    """Ends the run `steps` updates after the step that it starts from."""
     config.train_steps = _start_step(config) + steps
 
 
 def from_scratch(config: fdl.Config) -> None:
     """Restores nothing, and makes as many updates as before."""
-    _check_trains(config)
-    config.train_steps -= _start_step(config)
+    _training(config).train_steps -= _start_step(config)
     config.checkpoint.restore = None
 
 
 def no_eval(config: fdl.Config) -> None:
-    """No evaluation during training."""
-    _check_trains(config)
-    config.trainer.eval_period = None
+    """Turns off evaluation during training."""
+    _training(config).trainer.eval_period = None
 
 
 def microbatches(config: fdl.Config, num_parts: int = 8) -> None:
-    """Gradients of so many parts of a batch are added up: less memory, the same result."""
-    _check_trains(config)
-    config.trainer.num_microbatches = num_parts
+    """Sums gradients over `num_parts` parts of a batch: less memory, the same result."""
+    _training(config).trainer.num_microbatches = num_parts
 
 
 def frequent_checkpoints(config: fdl.Config, period: int = 100, keep: int | None = 3) -> None:
-    """Saves often and keeps only the newest, for machines that may go away."""
-    _check_trains(config)
-    config.checkpoint.save.period = period
-    config.checkpoint.save.keep = keep
+    """Saves often and keeps only the newest checkpoints, for machines that may go away."""
+    save = _training(config).checkpoint.save
+    save.period, save.keep = period, keep
 
 
 def bfloat16(config: fdl.Config) -> None:
-    """Activations in bfloat16; parameters, softmax, norms and logits stay float32."""
+    """Computes activations in bfloat16; parameters, softmax, norms and logits stay float32."""
     (config.model.network if _has_field(config, "model") else config).dtype = "bfloat16"
 
 
 def float32(config: fdl.Config) -> None:
-    """Activations in float32."""
+    """Computes activations in float32."""
     (config.model.network if _has_field(config, "model") else config).dtype = "float32"
 
 
 def scanned(config: fdl.Config) -> None:
-    """Layers under `lax.scan`: compiles fast, needed for XL and XXL."""
-    _check_trains(config)
-    config.model.network.scan_layers = True
+    """Runs layers under `lax.scan`: compiles fast, needed for XL and XXL."""
+    _training(config).model.network.scan_layers = True
 
 
 def unrolled(config: fdl.Config) -> None:
-    """Layers one after another: compiles slowly, runs faster on a CPU."""
-    _check_trains(config)
-    config.model.network.scan_layers = False
+    """Runs layers one after another: compiles slowly, runs faster on a CPU."""
+    _training(config).model.network.scan_layers = False
 
 
 def remat(config: fdl.Config) -> None:
     """Recomputes every layer in the backward pass: much less memory, about a third more work."""
-    _check_trains(config)
-    config.model.network.remat_policy = "full"
+    _training(config).model.network.remat_policy = "full"
 
 
 def fsdp(config: fdl.Config, num_devices: int = 8) -> None:
-    """Splits parameters and optimizer state over so many devices, as well as the batch."""
+    """Splits parameters, optimizer state and the batch over `num_devices` devices."""
     config.partitioner.fsdp = num_devices
 
 
-def _check_trains(config: fdl.Config) -> None:
+def _training(config: fdl.Config) -> fdl.Config:
+    """Returns the config, which must be that of a training job."""
     if not _has_field(config, "train_steps"):
         job = fdl.get_callable(config).__name__
         raise UserError(f"it changes how a job trains, and this is the config of {job}")
+    return config
 
 
 def _has_field(config: fdl.Config, name: str) -> bool:
@@ -156,8 +144,8 @@ def _has_field(config: fdl.Config, name: str) -> bool:
 
 
 def _start_step(config: fdl.Config) -> int:
-    """Returns the step a run starts from, as the recipe or the checkpoint's name says; else 0."""
-    restore: Any = config.checkpoint.restore
+    """Returns the step a run starts from, by the recipe or the checkpoint's name; else 0."""
+    restore: Any = _training(config).checkpoint.restore
     if restore and restore.step is not None:
         return int(restore.step)
     found = restore and re.search(r"checkpoint_(\d+)/?$", restore.path)

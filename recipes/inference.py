@@ -20,23 +20,23 @@ def infer(
 ) -> fdl.Config[Infer]:
     """Predicts or scores the targets of files, or of a mixture's tasks, with any checkpoint.
 
-    The results have T5X's names and form (T5X: `t5x/infer.py`): a line of JSON for each example,
-    in order. Started again after it was killed, it goes on where it was. Targets are decoded as by
-    T5X's `EncoderDecoderModel.predict_batch`: by beam search with one beam, which goes on after
-    the first end of sequence as long as a longer text could score better.
+    The results have T5X's file names and format (T5X: `t5x/infer.py`): a line of JSON per example,
+    in order. A job that was killed continues where it was. Targets are decoded as by T5X's
+    `EncoderDecoderModel.predict_batch`: by beam search with one beam, which goes on after the first
+    end of sequence as long as a longer text could score better.
 
     Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`; more
     beams with `--set decoding.num_beams=4`, greedy decoding, which is faster, with
     `--set decoding.method=greedy`.
-    Hardware: any. A model that one device does not hold: `--set partitioner.num_partitions=8`.
+    Hardware: any. If one device does not hold the model: `--set partitioner.num_partitions=8`.
     Expect: `RUN_DIR/inference/inputs-predict.jsonl-00000-of-00001`.
 
     Args:
-      checkpoint: a run directory, a checkpoint of ours or of T5X, or a Hugging Face directory; it
-        must be set before the job runs.
+      checkpoint: a run directory, a checkpoint of mtf or T5X, or a Hugging Face directory; it must
+        be set before the job runs.
       files: `.txt`, `.jsonl` or `.tsv`, also with `.gz`; or
       mixture_or_task_name: such as `super_glue_rte_GPT_3_style`.
-      mode: decode targets, score the given ones, or decode and give the scores too.
+      mode: decode targets, score the given ones, or decode and also give the scores.
       batch_size: examples at a time.
     """
     return fdl.Config(

@@ -8,12 +8,11 @@ what both leave to it; for the released models https://arxiv.org/abs/2211.01786.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import fiddle as fdl
 
 from mtf import builders
-from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
 from mtf.data import (
     HubStreamConfig,
     PrefixLM,
@@ -26,9 +25,6 @@ from mtf.jobs import Train
 from mtf.partitioning import PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
 
-_ADAPTATION_STEPS = 100_000
-_FINETUNING_STEPS = 125_000
-
 
 def mt0_small(
     cache_dir: str | None = None,
@@ -36,15 +32,13 @@ def mt0_small(
     checkpoint: str | None = None,
     train_steps: int | None = None,
 ) -> fdl.Config[Train]:
-    """mT0 small (300M): T0++'s prompts on mT5, as the project's page has it.
-
-    Everything is as in `mt0_xxl`, but the size and that one device holds the model.
+    """mT0 small (300M): as `mt0_xxl`, on one device.
 
     Command: `python -m mtf.run recipes.mt0_small`.
     Hardware: the page names none; the released model of this size, on xP3, took a TPU v4-64.
     Expect: no score was published for this setting.
     """
-    return _train("small", 1, cache_dir, vocabulary, checkpoint, train_steps)
+    return _train("small", cache_dir, vocabulary, checkpoint, train_steps)
 
 
 def mt0_base(
@@ -53,15 +47,13 @@ def mt0_base(
     checkpoint: str | None = None,
     train_steps: int | None = None,
 ) -> fdl.Config[Train]:
-    """mT0 base (580M): T0++'s prompts on mT5, as the project's page has it.
-
-    Everything is as in `mt0_xxl`, but the size and that one device holds the model.
+    """mT0 base (580M): as `mt0_xxl`, on one device.
 
     Command: `python -m mtf.run recipes.mt0_base`.
     Hardware: the page names none; the released model of this size, on xP3, took a TPU v4-64.
     Expect: no score was published for this setting.
     """
-    return _train("base", 1, cache_dir, vocabulary, checkpoint, train_steps)
+    return _train("base", cache_dir, vocabulary, checkpoint, train_steps)
 
 
 def mt0_large(
@@ -70,15 +62,13 @@ def mt0_large(
     checkpoint: str | None = None,
     train_steps: int | None = None,
 ) -> fdl.Config[Train]:
-    """mT0 large (1.2B): T0++'s prompts on mT5, as the project's page has it.
-
-    Everything is as in `mt0_xxl`, but the size and that one device holds the model.
+    """mT0 large (1.2B): as `mt0_xxl`, on one device.
 
     Command: `python -m mtf.run recipes.mt0_large`.
     Hardware: the page names none; the released model of this size, on xP3, took a TPU v4-64.
     Expect: no score was published for this setting.
     """
-    return _train("large", 1, cache_dir, vocabulary, checkpoint, train_steps)
+    return _train("large", cache_dir, vocabulary, checkpoint, train_steps)
 
 
 def mt0_xl(
@@ -87,15 +77,13 @@ def mt0_xl(
     checkpoint: str | None = None,
     train_steps: int | None = None,
 ) -> fdl.Config[Train]:
-    """mT0 XL (3.7B): T0++'s prompts on mT5, as the project's page has it.
-
-    Everything is as in `mt0_xxl`, but the size.
+    """mT0 XL (3.7B): as `mt0_xxl`, but for the size.
 
     Command: `python -m mtf.run recipes.mt0_xl`.
     Hardware: the page names none; the repository splits the model over 4 chips of a TPU v4 pod.
     Expect: no score was published for this setting.
     """
-    return _train("xl", 4, cache_dir, vocabulary, checkpoint, train_steps)
+    return _train("xl", cache_dir, vocabulary, checkpoint, train_steps)
 
 
 def mt0_xxl(
@@ -104,44 +92,42 @@ def mt0_xxl(
     checkpoint: str | None = None,
     train_steps: int | None = None,
 ) -> fdl.Config[Train]:
-    """mT0 XXL (13B): T0++'s prompts on mT5, as the project's page has it.
+    """mT0 XXL (13B): T0++'s prompts on mT5, as on the project's page.
 
     Paper: none for this setting; `mt0_xxl_xmtf` is the published model.
     Source checkpoint: T5X's mt5_xxl at step 1,000,000.
     The original command: T5X's `train.py` with its XXL and finetune gin files, mixture
     `mt5_d4_gpt_sglue_train`, inputs and targets of 256, to step 1,125,000, without cached tasks.
 
-    Command: `python -m mtf.run recipes.mt0_xxl`, which renders and tokenises as it trains; or
-    `python -m mtf.cache mt5_d4_gpt_sglue_train --output CACHE`, then
+    Command: `python -m mtf.run recipes.mt0_xxl`, which renders and tokenizes during training;
+    or `python -m mtf.cache mt5_d4_gpt_sglue_train --output CACHE`, then
     `python -m mtf.run "recipes.mt0_xxl(cache_dir='CACHE')"`.
     Hardware: the page names none; the repository splits the model over 4 chips of a TPU v4 pod.
     Expect: no score was published for this setting.
 
     Deviations, the same for all sizes:
-      * The page starts from Mesh TensorFlow's mt5/xxl/model.ckpt-1000000; here from T5X's
-        conversion of it.
-      * The page includes T5 1.1's XXL gin file, whose 32,128 rows do not hold mT5's vocabulary;
-        here the network is mT5's.
+      * The start is T5X's conversion of the page's mt5/xxl/model.ckpt-1000000 (Mesh TensorFlow).
+      * The network is mT5's; the page includes T5 1.1's XXL gin file, whose 32,128 rows do not
+        hold mT5's vocabulary.
       * XL and XXL are split over 4 partitions, as in the repository's gin files, and recompute
         their layers in the backward pass; finetune.gin's one partition could not hold them.
-      * No evaluation during training, as in the repository's scripts: finetune.gin's would go
-        through 20 batches of each of 464 tasks every 1,000 steps.
+      * No evaluation during training, as in the repository's scripts: finetune.gin's would take
+        20 batches of each of 464 tasks every 1,000 steps.
       * The seeds are fixed; finetune.gin draws new ones at every start.
 
-    Where the repository differs from its page, the page holds here. The repository has inputs of
-    1024 (`--set data.task_feature_lengths.inputs=1024`), batches of 1024 in 16 microbatches
+    Where the repository differs from its page, the page holds. The repository has inputs of 1024
+    (`--set data.task_feature_lengths.inputs=1024`), batches of 1024 in 16 microbatches
     (`--set batch_size=1024 trainer.num_microbatches=16`), 1,025,000 steps, checkpoints every 500,
     and a loss divided by 234,496 (`--set model.loss_normalizing_factor=234496`, the size of mT5's
     pretraining batch in targets, to which Adafactor is indifferent).
 
     Args:
-      cache_dir: what `python -m mtf.cache` has written; None: render and tokenise through SeqIO.
+      cache_dir: the output of `python -m mtf.cache`; None: render and tokenize through SeqIO.
       vocabulary: mT5's SentencePiece model.
       checkpoint: another start, such as a local copy.
-      train_steps: the last step, those of the start included; None: 125,000 after the start,
-        1,125,000 from the released one.
+      train_steps: the last step, absolute; None: 125,000 after the start's.
     """
-    return _train("xxl", 4, cache_dir, vocabulary, checkpoint, train_steps)
+    return _train("xxl", cache_dir, vocabulary, checkpoint, train_steps)
 
 
 def mt0_xxl_xmtf(
@@ -163,7 +149,7 @@ def mt0_xxl_xmtf(
     Expect: bigscience/mt0-xxl on the Hugging Face hub; its card has every task's score.
 
     Deviations:
-      * xP3 is read from its published files, shuffled as a whole; each dataset has the weight of
+      * xP3 is read from its published files, shuffled as a whole: each dataset has the weight of
         its number of examples.
       * Learning rate 0.001, Adafactor and dropout 0.1 are those of T5X's finetune.gin; the paper
         and the release name none.
@@ -173,11 +159,10 @@ def mt0_xxl_xmtf(
 
     Args:
       files: xP3's files: pairs of inputs and targets.
-      vocabulary: mT5's SentencePiece model.
-      checkpoint: another start, such as a local copy.
+      vocabulary, checkpoint: as in `mt0_xxl`.
       finetuning_steps: updates after those of the start.
     """
-    start = "mt5_xxl"
+    start = builders.checkpoint.start("mt5_xxl", checkpoint)
     model = builders.model.mt5("xxl", remat_policy="full")
     model.loss_normalizing_factor = "AVERAGE_PER_SEQUENCE"
     return fdl.Config(
@@ -192,15 +177,11 @@ def mt0_xxl_xmtf(
             pack=False,
         ),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=builders.checkpoint.start_step(start, checkpoint) + finetuning_steps,
+        train_steps=start.step + finetuning_steps,
         batch_size=512,
         trainer=fdl.Config(TrainerConfig, num_microbatches=16),
         partitioner=fdl.Config(PartitionerConfig, num_partitions=4),
-        checkpoint=fdl.Config(
-            CheckpointConfig,
-            save=fdl.Config(SaveCheckpointConfig, period=1000),
-            restore=builders.checkpoint.start(start, checkpoint),
-        ),
+        checkpoint=builders.checkpoint.every(1000, restore=start),
     )
 
 
@@ -226,9 +207,9 @@ def mt5_lm_adapt(
 
     Deviations:
       * mC4 is the hub's allenai/c4, streamed.
-      * The cut leaves at most 256 tokens behind it; T5's may come anywhere and truncates targets.
-      * With `files`, a corpus' rate is the number of its documents to the power of 0.3, relative
-        to the others': the paper's formula, not its table.
+      * The cut leaves at most 256 tokens after it; T5's may come anywhere and truncates targets.
+      * With `files`, the rate of a corpus is its number of documents to the power of 0.3,
+        relative to the others': the paper's formula, not its table.
       * The learning rate goes on as in pretraining (1/√step, so 0.001 to 0.00095), and the loss
         is the sum over targets; the page names neither.
       * XL and XXL are split over 4 partitions and recompute their layers in the backward pass.
@@ -236,66 +217,50 @@ def mt5_lm_adapt(
     Args:
       size: of mT5.
       files: name of a language → its text files, instead of mC4.
-      vocabulary: mT5's SentencePiece model.
-      checkpoint: another start, such as a local copy.
+      vocabulary, checkpoint: as in `mt0_xxl`.
     """
-    start = f"mt5_{size}"
-    words = builders.vocabulary.mt5(vocabulary)
+    start = builders.checkpoint.start(f"mt5_{size}", checkpoint)
+    text: dict[str, Any] = {
+        "vocabulary": builders.vocabulary.mt5(vocabulary),
+        "task_feature_lengths": {"inputs": 512, "targets": 256},
+        "objective": fdl.Config(PrefixLM),
+        "inputs_add_eos": False,
+    }
     data: fdl.Config[HubStreamConfig] | fdl.Config[TextCorporaConfig]
-    lengths = {"inputs": 512, "targets": 256}
     if files is None:
         data = fdl.Config(
             HubStreamConfig,
             dataset="allenai/c4",
             subsets=builders.data.mc4_subsets(),
-            vocabulary=words,
-            task_feature_lengths=lengths,
-            objective=fdl.Config(PrefixLM),
-            inputs_add_eos=False,
-            window_documents=128,  # Of each of 107 languages, in each stream.
+            window_documents=128,  # In each stream, for each of 107 languages.
+            **text,
         )
     else:
-        data = fdl.Config(
-            TextCorporaConfig,
-            files=dict(files),
-            sampling_exponent=0.3,
-            vocabulary=words,
-            task_feature_lengths=lengths,
-            objective=fdl.Config(PrefixLM),
-            inputs_add_eos=False,
-        )
-    first_step = builders.checkpoint.start_step(start, checkpoint)
+        data = fdl.Config(TextCorporaConfig, files=dict(files), sampling_exponent=0.3, **text)
     schedule = builders.schedule.rsqrt(1.0, warmup_steps=10_000)
-    if not first_step:  # The steps of the start count all the same.
-        schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[start]
+    if not start.step:  # The rate still counts the steps of the start.
+        schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[f"mt5_{size}"]
     return fdl.Config(
         Train,
         model=_mt5(size, dropout_rate=0.0),
         data=data,
         optimizer=fdl.Config(AdafactorConfig, schedule),
-        train_steps=first_step + _ADAPTATION_STEPS,
+        train_steps=start.step + 100_000,
         batch_size=2048,
         trainer=fdl.Config(TrainerConfig),
-        partitioner=fdl.Config(PartitionerConfig, 4 if size in ("xl", "xxl") else 1),
-        checkpoint=fdl.Config(
-            CheckpointConfig,
-            save=fdl.Config(SaveCheckpointConfig, period=1000),
-            restore=builders.checkpoint.start(start, checkpoint),
-        ),
+        partitioner=_partitioner(size),
+        checkpoint=builders.checkpoint.every(1000, restore=start),
     )
 
 
 def _train(
     size: str,
-    num_partitions: int,
     cache_dir: str | None,
     vocabulary: str,
     checkpoint: str | None,
     train_steps: int | None,
 ) -> fdl.Config[Train]:
-    start = f"mt5_{size}"
-    if train_steps is None:
-        train_steps = builders.checkpoint.start_step(start, checkpoint) + _FINETUNING_STEPS
+    start = builders.checkpoint.start(f"mt5_{size}", checkpoint)
     return fdl.Config(
         Train,
         model=_mt5(size, dropout_rate=0.1),
@@ -308,21 +273,18 @@ def _train(
             cache_dir=cache_dir,
         ),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=train_steps,
+        train_steps=start.step + 125_000 if train_steps is None else train_steps,
         batch_size=128,
         trainer=fdl.Config(TrainerConfig, eval_period=None),
-        partitioner=fdl.Config(PartitionerConfig, num_partitions),
-        checkpoint=fdl.Config(
-            CheckpointConfig,
-            save=fdl.Config(SaveCheckpointConfig, period=5000),
-            restore=builders.checkpoint.start(start, checkpoint),
-        ),
+        partitioner=_partitioner(size),
+        checkpoint=builders.checkpoint.every(5000, restore=start),
     )
 
 
 def _mt5(size: str, dropout_rate: float) -> fdl.Config:
-    return builders.model.mt5(
-        size,
-        dropout_rate=dropout_rate,
-        remat_policy="full" if size in ("xl", "xxl") else "none",
-    )
+    remat: Literal["full", "none"] = "full" if size in ("xl", "xxl") else "none"
+    return builders.model.mt5(size, dropout_rate=dropout_rate, remat_policy=remat)
+
+
+def _partitioner(size: str) -> fdl.Config[PartitionerConfig]:
+    return fdl.Config(PartitionerConfig, 4 if size in ("xl", "xxl") else 1)

@@ -6,10 +6,11 @@ Source: https://github.com/dumitrescustefan/t5x_models, `ro_*.gin`, `ro_*_pretra
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import fiddle as fdl
 
 from mtf import builders
-from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
 from mtf.data import HubStreamConfig, SentencePieceVocabulary, SpanCorruption, TextFilesConfig
 from mtf.jobs import Train
 from mtf.partitioning import PartitionerConfig
@@ -18,7 +19,29 @@ from mtf.training import AdafactorConfig, TrainerConfig
 
 # The original's own model, in a bucket that is not public.
 _ROMANIAN_PATH = "gs://myv4-bucket/sentencepiece/ro.model"
-_ROMANIAN_PIECES = 64_000
+
+
+class _Original(NamedTuple):
+    """What differs between the original gin files; `updates` count from the checkpoint `start`."""
+
+    size: str
+    vocab_size: int
+    targets_length: int
+    updates: int
+    learning_rate: float
+    num_partitions: int
+    period: int
+    keep: int
+    start: str | None = None
+
+
+# fmt: off
+_MT5 = builders.model.MT5_VOCAB_SIZE
+_T5_BASE = _Original("base", 64_000, 256, 2_000_000, 1.0, 2, 10_000, 5)
+_T5_LARGE = _Original("large", 64_000, 512, 2_000_000, 1.0, 4, 10_000, 5)
+_MT5_BASE = _Original("base", _MT5, 256, 1_000_000, 0.4, 2, 25_000, 3, "mt5_base")
+_MT5_LARGE = _Original("large", _MT5, 512, 500_000, 0.5, 2, 10_000, 3, "mt5_large")
+# fmt: on
 
 
 def ro_t5_base(
@@ -34,14 +57,14 @@ def ro_t5_base(
     2 partitions, checkpoints every 10,000 steps of which 5 are kept.
 
     Command: `python -m mtf.run "recipes.ro_t5_base(vocabulary='ro.model')"`, which streams
-    dumitrescustefan/rlm from the Hugging Face hub; on text of your own
+    dumitrescustefan/rlm from the Hugging Face hub; on your own text
     `python -m mtf.run "recipes.ro_t5_base(files='ro.txt', vocabulary='ro.model')"`.
     Hardware: TPU v4-8; a million steps in less than a week.
     Expect: no score was published. dumitrescustefan's models on the hub went on to 4M steps.
 
     Deviations, the same for all four:
       * The seeds of order and dropout are fixed and the place in the stream is saved. The original
-        drew new ones at every start, so each restart replayed the stream from its beginning.
+        drew new seeds at every start, so each restart replayed the stream from its beginning.
       * Every host reads its own part of the stream; the original's hosts all read all of it.
       * Inputs have no end of sequence, as in the original, whose task has no feature for them.
       * Targets are 114 tokens at these inputs; the longer rows hold several examples, packed.
@@ -53,18 +76,7 @@ def ro_t5_base(
       normalization: "romanian_diacritics" writes ş and ţ (cedilla) as ș and ț (comma below). The
         original took the corpus as it was.
     """
-    return _pretrain(
-        builders.model.t5_1_1("base", vocab_size=_ROMANIAN_PIECES, dropout_rate=0.0),
-        _romanian(vocabulary),
-        files=files,
-        normalization=normalization,
-        targets_length=256,
-        train_steps=2_000_000,
-        learning_rate=1.0,
-        num_partitions=2,
-        period=10_000,
-        keep=5,
-    )
+    return _pretrain(_T5_BASE, files, vocabulary, normalization)
 
 
 def ro_t5_large(
@@ -74,25 +86,13 @@ def ro_t5_large(
 ) -> fdl.Config[Train]:
     """Romanian T5 1.1 large (848M): span corruption from scratch, with a Romanian vocabulary.
 
-    Source: `ro_t5x_large.gin`. Source checkpoint: none. Arguments and deviations: as `ro_t5_base`.
-    The original command: as there, with targets of 512 and 4 partitions.
+    Source: `ro_t5x_large.gin`. All else: as `ro_t5_base`, with targets of 512 and 4 partitions.
 
     Command: `python -m mtf.run "recipes.ro_t5_large(vocabulary='ro.model')"`.
     Hardware: TPU v4-32; 4 million steps in about three weeks.
     Expect: no score was published.
     """
-    return _pretrain(
-        builders.model.t5_1_1("large", vocab_size=_ROMANIAN_PIECES, dropout_rate=0.0),
-        _romanian(vocabulary),
-        files=files,
-        normalization=normalization,
-        targets_length=512,
-        train_steps=2_000_000,
-        learning_rate=1.0,
-        num_partitions=4,
-        period=10_000,
-        keep=5,
-    )
+    return _pretrain(_T5_LARGE, files, vocabulary, normalization)
 
 
 def ro_mt5_base(
@@ -103,30 +103,15 @@ def ro_mt5_base(
 ) -> fdl.Config[Train]:
     """Romanian mT5 base (580M): mT5's pretraining goes on in Romanian.
 
-    Source: `ro_mt5x_base.gin`. Source checkpoint: T5X's mt5_base at step 1,000,000.
-    Arguments (and `checkpoint`, another start) and deviations: as `ro_t5_base`.
-    The original command: as there, from mT5's checkpoint and with its vocabulary, with learning
-    rate 0.4/√step, checkpoints every 25,000 steps of which 3 are kept; to step 2,000,000, so
-    1,000,000 updates.
+    Source: `ro_mt5x_base.gin`. Source checkpoint: T5X's mt5_base at step 1,000,000; `checkpoint`
+    is another. All else: as `ro_t5_base`, with mT5's vocabulary, learning rate 0.4/√step and
+    checkpoints every 25,000 steps of which 3 are kept; to step 2,000,000, so 1,000,000 updates.
 
     Command: `python -m mtf.run recipes.ro_mt5_base`.
     Hardware: TPU v4-8.
     Expect: no score was published; dumitrescustefan/mt5-base-romanian went on to 4M steps.
     """
-    return _pretrain(
-        builders.model.mt5("base", dropout_rate=0.0),
-        builders.vocabulary.mt5(vocabulary),
-        files=files,
-        normalization=normalization,
-        targets_length=256,
-        train_steps=1_000_000,
-        learning_rate=0.4,
-        num_partitions=2,
-        period=25_000,
-        keep=3,
-        start="mt5_base",
-        checkpoint=checkpoint,
-    )
+    return _pretrain(_MT5_BASE, files, vocabulary, normalization, checkpoint)
 
 
 def ro_mt5_large(
@@ -137,93 +122,51 @@ def ro_mt5_large(
 ) -> fdl.Config[Train]:
     """Romanian mT5 large (1.2B): mT5's pretraining goes on in Romanian.
 
-    Source: `ro_mt5x_large.gin`. Source checkpoint: T5X's mt5_large at step 1,000,000.
-    Arguments (and `checkpoint`, another start) and deviations: as `ro_t5_base`.
-    The original command: as there, from mT5's checkpoint and with its vocabulary, with targets of
-    512, learning rate 0.5/√step, 3 checkpoints kept; to step 1,500,000, so 500,000 updates.
+    Source: `ro_mt5x_large.gin`. Source checkpoint: T5X's mt5_large at step 1,000,000; `checkpoint`
+    is another. All else: as `ro_t5_base`, with mT5's vocabulary, targets of 512, learning rate
+    0.5/√step and 3 checkpoints kept; to step 1,500,000, so 500,000 updates.
 
-    Command: `python -m mtf.run recipes.ro_mt5_large`; on text of your own
+    Command: `python -m mtf.run recipes.ro_mt5_large`; on your own text
     `python -m mtf.run "recipes.ro_mt5_large(files='ro.txt', vocabulary='mt5.model')"`.
     Hardware: TPU v4-32.
     Expect: no score was published.
     """
-    return _pretrain(
-        builders.model.mt5("large", dropout_rate=0.0),
-        builders.vocabulary.mt5(vocabulary),
-        files=files,
-        normalization=normalization,
-        targets_length=512,
-        train_steps=500_000,
-        learning_rate=0.5,
-        num_partitions=2,
-        period=10_000,
-        keep=3,
-        start="mt5_large",
-        checkpoint=checkpoint,
-    )
-
-
-def _romanian(path: str) -> fdl.Config:
-    return fdl.Config(SentencePieceVocabulary, path, extra_ids=0)
+    return _pretrain(_MT5_LARGE, files, vocabulary, normalization, checkpoint)
 
 
 def _pretrain(
-    model: fdl.Config,
-    vocabulary: fdl.Config,
-    *,
+    original: _Original,
     files: str | tuple[str, ...] | None,
+    vocabulary: str,
     normalization: Normalization,
-    targets_length: int,
-    train_steps: int,
-    learning_rate: float,
-    num_partitions: int,
-    period: int,
-    keep: int,
-    start: str | None = None,
     checkpoint: str | None = None,
 ) -> fdl.Config[Train]:
-    """`train_steps` are those after the released checkpoint `start`, or another in its place."""
-    schedule = builders.schedule.rsqrt(learning_rate, warmup_steps=10_000)
-    restore = None
-    if start is not None:
-        restore = builders.checkpoint.start(start, checkpoint)
-        train_steps += restore.step
-        if not restore.step:  # The steps of the start count all the same.
-            schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[start]
-    data: fdl.Config[HubStreamConfig] | fdl.Config[TextFilesConfig]
-    lengths = {"inputs": 512, "targets": targets_length}
-    if files is None:
-        data = fdl.Config(
-            HubStreamConfig,
-            dataset="dumitrescustefan/rlm",
-            vocabulary=vocabulary,
-            task_feature_lengths=lengths,
-            objective=fdl.Config(SpanCorruption),
-            inputs_add_eos=False,
-            normalization=normalization,
-        )
-    else:
-        data = fdl.Config(
-            TextFilesConfig,
-            files=files,
-            vocabulary=vocabulary,
-            task_feature_lengths=lengths,
-            objective=fdl.Config(SpanCorruption),
-            inputs_add_eos=False,
-            normalization=normalization,
-        )
+    schedule = builders.schedule.rsqrt(original.learning_rate, warmup_steps=10_000)
+    start, first_step = None, 0
+    if original.start is not None:
+        start = builders.checkpoint.start(original.start, checkpoint)
+        first_step = start.step
+        if not first_step:  # The rate still counts the steps of the start.
+            schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[original.start]
+    text: dict[str, Any] = {
+        "vocabulary": fdl.Config(SentencePieceVocabulary, vocabulary, extra_ids=0),
+        "task_feature_lengths": {"inputs": 512, "targets": original.targets_length},
+        "objective": fdl.Config(SpanCorruption),
+        "inputs_add_eos": False,
+        "normalization": normalization,
+    }
     return fdl.Config(
         Train,
-        model=model,
-        data=data,
+        model=builders.model.t5_1_1(
+            original.size, vocab_size=original.vocab_size, dropout_rate=0.0
+        ),
+        data=fdl.Config(HubStreamConfig, dataset="dumitrescustefan/rlm", **text)
+        if files is None
+        else fdl.Config(TextFilesConfig, files=files, **text),
         optimizer=fdl.Config(AdafactorConfig, schedule),
-        train_steps=train_steps,
+        train_steps=first_step + original.updates,
         batch_size=128,
         trainer=fdl.Config(TrainerConfig, eval_period=1000, eval_steps=20),
-        partitioner=fdl.Config(PartitionerConfig, num_partitions),
-        checkpoint=fdl.Config(
-            CheckpointConfig,
-            save=fdl.Config(SaveCheckpointConfig, period=period, keep=keep),
-            restore=restore,
-        ),
+        partitioner=fdl.Config(PartitionerConfig, original.num_partitions),
+        checkpoint=builders.checkpoint.every(original.period, keep=original.keep, restore=start),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fiddle as fdl
 
 from mtf import builders
-from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
 from mtf.data import ByteVocabulary, SpanCorruption, TextFilesConfig
 from mtf.jobs import Train
 from mtf.partitioning import PartitionerConfig
@@ -13,22 +12,19 @@ from mtf.training import AdafactorConfig, TrainerConfig
 
 
 def quickstart(
-    train_steps: int = 1000,
-    batch_size: int = 16,
-    files: str | tuple[str, ...] | None = None,
+    train_steps: int = 1000, batch_size: int = 16, files: str | tuple[str, ...] | None = None
 ) -> fdl.Config[Train]:
     """Trains a small T5 1.1 from scratch on English text, in minutes on a laptop.
 
-    The text is what every Python carries: its documentation topics and the docstrings of its
-    standard library. It is read as bytes with ByT5's ids and 125 sentinels above them, and the
-    model learns T5's span corruption (Raffel et al. 2020, §3.1.4): 15% of the bytes are hidden, in
-    spans of three on average.
+    The text is the documentation topics and docstrings of Python's standard library. It is read as
+    bytes with ByT5's ids and 125 sentinels above them, and the model learns T5's span corruption
+    (Raffel et al. 2020, §3.1.4): 15% of the bytes are hidden, in spans of three on average.
 
     Command: `python -m mtf.run recipes.quickstart`; with your own text
     `python -m mtf.run recipes.quickstart --set data.files=my.txt`.
     Hardware: two CPU cores, under three minutes.
     Expect: a loss of 3 nats a target byte after 100 steps and about 2.15 at the end, on held-out
-    text too. It has learned the form of the task and which letters are common, not English.
+    text too. The model knows the form of the task and which letters are common, not English.
 
     Args:
       train_steps: updates.
@@ -55,14 +51,10 @@ def quickstart(
             task_feature_lengths={"inputs": 64, "targets": 14},
             objective=fdl.Config(SpanCorruption),
         ),
-        optimizer=fdl.Config(
-            AdafactorConfig, builders.schedule.rsqrt(learning_rate=0.35, warmup_steps=300)
-        ),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.rsqrt(0.35, warmup_steps=300)),
         train_steps=train_steps,
         batch_size=batch_size,
         trainer=fdl.Config(TrainerConfig, stats_period=50, eval_period=250, eval_steps=20),
-        checkpoint=fdl.Config(
-            CheckpointConfig, save=fdl.Config(SaveCheckpointConfig, period=250, keep=3)
-        ),
+        checkpoint=builders.checkpoint.every(250, keep=3),
         partitioner=fdl.Config(PartitionerConfig),
     )

@@ -1,7 +1,7 @@
 """T0: multitask prompted fine-tuning, and rank evaluation (https://arxiv.org/abs/2110.08207).
 
-Sources: section 5 of the paper; bigscience-workshop/t-zero, training/README.md, which has the
-command for T0++; mesh_tensorflow/transformer/utils.py for what that command leaves to defaults.
+Sources: section 5 of the paper (Sanh et al. 2022); bigscience-workshop/t-zero, training/README.md,
+which has the command for T0++; mesh_tensorflow/transformer/utils.py for that command's defaults.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import fiddle as fdl
 
 from mtf import builders
-from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
 from mtf.data import TaskMixtureConfig
 from mtf.evaluation import RankFilesConfig
 from mtf.jobs import Evaluate, Train
 from mtf.partitioning import PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
 
-_INPUTS_LENGTH = 1024
-_TARGETS_LENGTH = 256
+_LENGTHS = {"inputs": 1024, "targets": 256}
 _FINETUNING_STEPS = 12_200
 _MODEL_PARALLELISM = 8
 _NUM_REPLICAS = 512 // _MODEL_PARALLELISM  # A v3-512 has 512 cores.
@@ -31,12 +29,11 @@ def t0pp_xxl(
 ) -> fdl.Config[Train]:
     """T0++ (11B): fine-tunes LM-adapted T5 XXL on all 54 training datasets of T0.
 
-    Paper: Sanh et al. 2022, section 5; its appendix has the datasets.
+    Paper: section 5; its appendix has the datasets.
     Source checkpoint: T5X's t5_1_1_lm100k_xxl at step 1,100,000.
     The original command: `t5_mesh_transformer` on mixture `t0++_train`, cached, with the start
-    checkpoint's operative config, the constant learning rate 0.001, 1,048,576 tokens a batch,
-    inputs of 1024 and targets of 256, 2,048 tokens a microbatch and replica, model parallelism 8,
-    to step 1,112,200.
+    checkpoint's operative config, learning rate 0.001, 1,048,576 tokens a batch, inputs of 1024 and
+    targets of 256, 2,048 tokens a microbatch and replica, model parallelism 8, to step 1,112,200.
 
     Command: `python -m mtf.cache t0++_train --output CACHE`, then
     `python -m mtf.run "recipes.t0pp_xxl(cache_dir='CACHE')"`.
@@ -47,23 +44,23 @@ def t0pp_xxl(
 
     Deviations, the same for all recipes of the family:
       * The start checkpoint is T5X's conversion of the Mesh TensorFlow one.
-      * Dropout 0.1 is the paper's; the command has none and inherits the operative config's.
-      * The loss is divided by the positions of the batch's targets, padding included, as Mesh
-        TensorFlow does by default. An operative config may hold another constant; Adafactor's
-        updates do not depend on it (but for its epsilon of 1e-30).
+      * Dropout 0.1 is the paper's; the command inherits the operative config's.
+      * The loss is divided by the positions of the batch's targets, padding included: Mesh
+        TensorFlow's default. An operative config may hold another constant, to which Adafactor's
+        updates are indifferent (but for its epsilon of 1e-30).
       * Microbatches are counted by Mesh TensorFlow's rule for 64 replicas. Here they only save
         memory: loss and gradients do not depend on them.
-      * Packing gives each row as many examples as fit, so more than tensor2tensor's did.
+      * Packing puts as many examples into a row as fit, more than tensor2tensor's did.
       * Checkpoints every 1,000 steps, all kept; the command leaves both to the operative config.
       * Layers are recomputed in the backward pass, which saves memory and changes no value.
-      * Prompts that choose at random do so by a seed, so that a rerun renders the same text.
+      * Prompts that choose at random do so by a seed: a rerun renders the same text.
 
     Args:
-      cache_dir: what `python -m mtf.cache` has written. None: none yet; `--set data.loader=seqio`
-        renders and tokenises as training goes on.
+      cache_dir: the output of `python -m mtf.cache`. None: there is none yet;
+        `--set data.loader=seqio` renders and tokenizes during training.
       vocabulary: T5's SentencePiece model.
       checkpoint: another start, such as a local copy.
-      tokens_per_batch: of inputs; divided by their length it is the batch size.
+      tokens_per_batch: of inputs; the batch size is this divided by their length.
     """
     return _train("xxl", "t0++_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
 
@@ -76,8 +73,7 @@ def t0p_xxl(
 ) -> fdl.Config[Train]:
     """T0+ (11B): as T0++, on the datasets of T0 and those that GPT-3 was evaluated on.
 
-    Paper: Sanh et al. 2022, section 5. Source checkpoint, arguments and deviations:
-    as `t0pp_xxl`. The original command: the same with mixture `t0+_train`.
+    Paper: section 5. All else: as `t0pp_xxl`, with mixture `t0+_train`.
 
     Command: `python -m mtf.run "recipes.t0p_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
@@ -95,8 +91,7 @@ def t0_xxl(
 ) -> fdl.Config[Train]:
     """T0 (11B): as T0++, on the 38 datasets of T0's own training mixture.
 
-    Paper: Sanh et al. 2022, section 5. Source checkpoint, arguments and deviations:
-    as `t0pp_xxl`. The original command: the same with mixture `t0_train`.
+    Paper: section 5. All else: as `t0pp_xxl`, with mixture `t0_train`.
 
     Command: `python -m mtf.run "recipes.t0_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
@@ -114,9 +109,8 @@ def t0_3b(
 ) -> fdl.Config[Train]:
     """T0 3B: T0's mixture on LM-adapted T5 XL.
 
-    Paper: Sanh et al. 2022, appendix (T0 at 3B). Source checkpoint: T5X's t5_1_1_lm100k_xl at step
-    1,100,000. Arguments and deviations: as `t0pp_xxl`. The original command: the same with mixture
-    `t0_train` and the operative config of t5.1.1.lm100k.xl.
+    Paper: appendix (T0 at 3B). Source checkpoint: T5X's t5_1_1_lm100k_xl at step 1,100,000.
+    All else: as `t0pp_xxl`, with mixture `t0_train` and the operative config of t5.1.1.lm100k.xl.
 
     Command: `python -m mtf.run "recipes.t0_3b(cache_dir='CACHE')"`.
     Hardware: TPU v3-512 in the command for XXL; none is named for this size.
@@ -134,8 +128,7 @@ def t0_single_prompt_xxl(
 ) -> fdl.Config[Train]:
     """T0 Single Prompt (11B): one prompt a dataset, for its original task.
 
-    Paper: Sanh et al. 2022, section 6.2 (the effect of more prompts). Source checkpoint, arguments
-    and deviations: as `t0pp_xxl`. The original command: the same with mixture
+    Paper: section 6.2 (the effect of more prompts). All else: as `t0pp_xxl`, with mixture
     `t0_train_one_og_prompt`: 35 datasets, since three have no prompt for their original task.
 
     Command: `python -m mtf.run "recipes.t0_single_prompt_xxl(cache_dir='CACHE')"`.
@@ -154,10 +147,9 @@ def t0_original_task_only_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0 Original Task Only (11B): all prompts that are for their dataset's original task.
+    """T0 Original Task Only (11B): all prompts for their dataset's original task.
 
-    Paper: Sanh et al. 2022, section 6.2 (5.7 prompts a dataset). Source checkpoint, arguments and
-    deviations: as `t0pp_xxl`. The original command: the same with mixture
+    Paper: section 6.2 (5.7 prompts a dataset). All else: as `t0pp_xxl`, with mixture
     `t0_train_all_og_prompts`.
 
     Command: `python -m mtf.run "recipes.t0_original_task_only_xxl(cache_dir='CACHE')"`.
@@ -179,14 +171,14 @@ def t0_eval(
 ) -> fdl.Config[Evaluate]:
     """Rank evaluation of a T0 model on the nine held-out datasets.
 
-    Paper: Sanh et al. 2022, sections 5 and 6, and the appendix' table of all results.
+    Paper: sections 5 and 6, and the appendix's table of all results.
     Source checkpoint: the one to evaluate, such as step 1,112,200 of `t0pp_xxl`.
     The original command: `t5_mesh_transformer` with `score_eval` on mixture `t0_eval_score_eval`,
     split validation, cached, 262,144 tokens a batch, model parallelism 4.
 
     Command: `python -m mtf.run recipes.t0_eval --set checkpoint=RUN`.
     Another mixture of ranked tasks: `--set data.mixture_or_task_name=t0_train_score_eval`.
-    One's own data: `python -m mtf.run "recipes.t0_eval(checkpoint='RUN', files='mine.jsonl')"`.
+    Your own data: `python -m mtf.run "recipes.t0_eval(checkpoint='RUN', files='mine.jsonl')"`.
     Hardware: TPU v3-128 (128 cores: 32 replicas of 4 partitions each). On fewer devices:
     `--set partitioner.num_partitions=1 batch_size=32`.
     Expect: the scores under `t0pp_xxl`, `t0p_xxl`, `t0_xxl` and `t0_3b`.
@@ -201,29 +193,28 @@ def t0_eval(
 
     Args:
       checkpoint: a run directory or checkpoint to evaluate; it must be set before the job runs.
-      cache_dir: what `python -m mtf.cache t0_eval_score_eval` has written. None: rows come from
-        the datasets, and are rendered and tokenised as the evaluation goes on.
+      cache_dir: the output of `python -m mtf.cache t0_eval_score_eval`. None: rows come from the
+        datasets, and are rendered and tokenized during the evaluation.
       vocabulary: a SentencePiece model. None: T5's; with `files`, the checkpoint's own.
-      tokens_per_batch: of inputs; divided by their length it is the batch size.
-      files: JSON lines with inputs, choices and label, to be evaluated instead of the mixture, on
+      tokens_per_batch: of inputs; the batch size is this divided by their length.
+      files: JSON lines with inputs, choices and label, evaluated instead of the mixture, on
         whatever devices there are, without model parallelism.
     """
     if files is not None:
-        own = None if vocabulary is None else builders.vocabulary.t5(vocabulary)
+        words = None if vocabulary is None else builders.vocabulary.t5(vocabulary)
         return fdl.Config(
             Evaluate,
             checkpoint=checkpoint,
             data=fdl.Config(
-                RankFilesConfig, files=files, vocabulary=own, task_feature_lengths=_lengths()
+                RankFilesConfig, files=files, vocabulary=words, task_feature_lengths=dict(_LENGTHS)
             ),
             partitioner=fdl.Config(PartitionerConfig),
         )
     vocabulary = vocabulary or builders.vocabulary.T5_PATH
-    data = _mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False)
     return fdl.Config(
         Evaluate,
         checkpoint=checkpoint,
-        data=data,
+        data=_mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False),
         batch_size=_batch_size(tokens_per_batch),
         partitioner=fdl.Config(PartitionerConfig, num_partitions=4),
     )
@@ -237,7 +228,7 @@ def _train(
     checkpoint: str | None,
     tokens_per_batch: int,
 ) -> fdl.Config[Train]:
-    start = f"t5_1_1_lm100k_{size}"
+    start = builders.checkpoint.start(f"t5_1_1_lm100k_{size}", checkpoint)
     batch_size = _batch_size(tokens_per_batch)
     model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="full")
     model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
@@ -246,17 +237,13 @@ def _train(
         model=model,
         data=_mixture(mixture, cache_dir, vocabulary),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=builders.checkpoint.start_step(start, checkpoint) + _FINETUNING_STEPS,
+        train_steps=start.step + _FINETUNING_STEPS,
         batch_size=batch_size,
         trainer=fdl.Config(
             TrainerConfig, num_microbatches=_num_microbatches(batch_size), eval_period=None
         ),
         partitioner=fdl.Config(PartitionerConfig, num_partitions=_MODEL_PARALLELISM),
-        checkpoint=fdl.Config(
-            CheckpointConfig,
-            save=fdl.Config(SaveCheckpointConfig, period=1000),
-            restore=builders.checkpoint.start(start, checkpoint),
-        ),
+        checkpoint=builders.checkpoint.every(1000, restore=start),
     )
 
 
@@ -265,25 +252,21 @@ def _mixture(name: str, cache_dir: str | None, vocabulary: str, *, pack: bool = 
         TaskMixtureConfig,
         mixture_or_task_name=name,
         vocabulary=builders.vocabulary.t5(vocabulary),
-        task_feature_lengths=_lengths(),
+        task_feature_lengths=dict(_LENGTHS),
         cache_dir=cache_dir,
         pack=pack,
     )
 
 
-def _lengths() -> dict[str, int]:
-    return {"inputs": _INPUTS_LENGTH, "targets": _TARGETS_LENGTH}
-
-
 def _batch_size(tokens_per_batch: int) -> int:
-    """Sequences: Mesh TensorFlow divides by the longer of inputs and targets."""
-    return tokens_per_batch // max(_INPUTS_LENGTH, _TARGETS_LENGTH)
+    """Returns the number of sequences: Mesh TensorFlow divides by the longer feature."""
+    return tokens_per_batch // max(_LENGTHS.values())
 
 
 def _num_microbatches(batch_size: int) -> int:
-    """Mesh TensorFlow's rule for 2,048 tokens a microbatch and replica."""
+    """Returns Mesh TensorFlow's number for 2,048 tokens a microbatch and replica."""
     per_replica = max(1, batch_size // _NUM_REPLICAS)
-    size = 2048 // _INPUTS_LENGTH
+    size = 2048 // _LENGTHS["inputs"]
     while per_replica % size:
         size -= 1
     return per_replica // size

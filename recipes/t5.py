@@ -12,7 +12,6 @@ from typing import Literal
 import fiddle as fdl
 
 from mtf import builders
-from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
 from mtf.data import HubStreamConfig, SpanCorruption, TaskMixtureConfig, TextFilesConfig
 from mtf.jobs import Train
 from mtf.partitioning import PartitionerConfig
@@ -33,16 +32,15 @@ def t5_1_1_small_c4(
     dropout, Adafactor at 1/√max(step, 10,000), evaluated every 1,000 steps for 20 batches.
 
     Command: `python -m mtf.run recipes.t5_1_1_small_c4`, which streams C4 from the Hugging Face
-    hub; on text of your own `python -m mtf.run "recipes.t5_1_1_small_c4(files='en.txt')"`; on the
+    hub; on your own text `python -m mtf.run "recipes.t5_1_1_small_c4(files='en.txt')"`; on the
     task's cache `python -m mtf.cache c4_v220_span_corruption --output CACHE`, then
     `python -m mtf.run "recipes.t5_1_1_small_c4(cache_dir='CACHE')"`.
     Hardware: the page names none.
     Expect: the page has no score. The released t5_1_1_small had 1,000,000 steps of 2,048.
 
     Deviations, the same for all sizes:
-      * Steps: the page's text says 100,000, as base's gin file does; small's gin file says 10,000,
-        at which the warm-up has only just ended. Here it is 100,000; for the other
-        `train_steps=10_000`.
+      * Steps: 100,000, as in the page's text and base's gin file; small's gin file says 10,000,
+        where the warm-up has only just ended (`train_steps=10_000`).
       * C4 is the hub's allenai/c4 (version 3.0.1), not TFDS's 2.2.0 cleaning.
       * The seeds are fixed and the place in the data is saved; pretrain.gin draws new seeds at
         every start. `--apply deterministic` sets those of the page.
@@ -64,8 +62,7 @@ def t5_1_1_base_c4(
 ) -> fdl.Config[Train]:
     """T5 1.1 base (248M): span corruption on C4 from scratch, as T5X's example for base.
 
-    As `t5_1_1_small_c4`, but for the size and an evaluation every 2,000 steps
-    (base_c4_pretrain.gin).
+    As `t5_1_1_small_c4`, but evaluated every 2,000 steps (base_c4_pretrain.gin).
 
     Command: `python -m mtf.run recipes.t5_1_1_base_c4`.
     Hardware: T5X names none.
@@ -82,7 +79,7 @@ def t5_1_1_large_c4(
 ) -> fdl.Config[Train]:
     """T5 1.1 large (783M): span corruption on C4 from scratch.
 
-    As `t5_1_1_small_c4`, but for the size, for which T5X has no example of its own.
+    As `t5_1_1_small_c4`; T5X has no example of this size.
 
     Command: `python -m mtf.run recipes.t5_1_1_large_c4`.
     Hardware: T5X names none.
@@ -99,15 +96,14 @@ def t5_1_1_xl_c4(
 ) -> fdl.Config[Train]:
     """T5 1.1 XL (2.8B): span corruption on C4 from scratch.
 
-    As `t5_1_1_small_c4`, but for the size, for which T5X has no example of its own. The model is
-    split over 8 partitions, as in Mesh TensorFlow's configuration of it, and recomputes its layers
-    in the backward pass.
+    As `t5_1_1_small_c4`; T5X has no example of this size. The model is split over 8 partitions, as
+    in Mesh TensorFlow's configuration, and recomputes its layers in the backward pass.
 
     Command: `python -m mtf.run recipes.t5_1_1_xl_c4`.
     Hardware: T5X names none; the parameters take 11 GB in float32, over 8 partitions.
     Expect: T5X names no score.
     """
-    return _pretrain("xl", files, cache_dir, vocabulary, train_steps, num_partitions=8)
+    return _pretrain("xl", files, cache_dir, vocabulary, train_steps)
 
 
 def t5_1_1_xxl_c4(
@@ -118,15 +114,13 @@ def t5_1_1_xxl_c4(
 ) -> fdl.Config[Train]:
     """T5 1.1 XXL (11B): span corruption on C4 from scratch.
 
-    As `t5_1_1_small_c4`, but for the size, for which T5X has no example of its own. The model is
-    split over 8 partitions, as in Mesh TensorFlow's configuration of it, and recomputes its layers
-    in the backward pass.
+    Split and recomputed as `t5_1_1_xl_c4`; all else as `t5_1_1_small_c4`.
 
     Command: `python -m mtf.run recipes.t5_1_1_xxl_c4`.
     Hardware: T5X names none; the parameters take 45 GB in float32, over 8 partitions.
     Expect: T5X names no score.
     """
-    return _pretrain("xxl", files, cache_dir, vocabulary, train_steps, num_partitions=8)
+    return _pretrain("xxl", files, cache_dir, vocabulary, train_steps)
 
 
 def t5_1_1_finetune(
@@ -166,51 +160,28 @@ def t5_1_1_finetune(
     Args:
       files: `.tsv` or `.jsonl` files of pairs; not read where there is a mixture.
       mixture: a mixture or task by name.
-      cache_dir: its cached tokens; None: rendered and tokenised through SeqIO.
+      cache_dir: its cached tokens; None: rendered and tokenized through SeqIO.
       size: of T5 1.1.
       vocabulary: T5's SentencePiece model.
       checkpoint: another start, such as a local copy.
-      inputs_length: tokens.
-      targets_length: tokens.
+      inputs_length, targets_length: tokens.
       finetuning_steps: updates after those of the start.
       dropout_rate: T5 1.1 was pretrained without any.
     """
-    start = f"t5_1_1_{size}"
-    words = builders.vocabulary.t5(vocabulary)
-    lengths = {"inputs": inputs_length, "targets": targets_length}
-    if mixture is None:
-        data: fdl.Config = fdl.Config(
-            TextFilesConfig,
-            files=files,
-            vocabulary=words,
-            task_feature_lengths=lengths,
-            objective=fdl.Config(SpanCorruption),
-        )
-    else:
-        data = fdl.Config(
-            TaskMixtureConfig,
-            mixture_or_task_name=mixture,
-            vocabulary=words,
-            task_feature_lengths=lengths,
-            loader="seqio" if cache_dir is None else "cache",
-            cache_dir=cache_dir,
-        )
+    start = builders.checkpoint.start(f"t5_1_1_{size}", checkpoint)
     model = _model(size, dropout_rate)
     model.loss_normalizing_factor = 2048 * 114
+    lengths = {"inputs": inputs_length, "targets": targets_length}
     return fdl.Config(
         Train,
         model=model,
-        data=data,
+        data=_data(files, mixture, cache_dir, vocabulary, lengths),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=builders.checkpoint.start_step(start, checkpoint) + finetuning_steps,
+        train_steps=start.step + finetuning_steps,
         batch_size=128,
         trainer=fdl.Config(TrainerConfig, eval_period=1000, eval_steps=20),
-        partitioner=fdl.Config(PartitionerConfig, 8 if size in ("xl", "xxl") else 1),
-        checkpoint=fdl.Config(
-            CheckpointConfig,
-            save=fdl.Config(SaveCheckpointConfig, period=5000),
-            restore=builders.checkpoint.start(start, checkpoint),
-        ),
+        partitioner=_partitioner(size),
+        checkpoint=builders.checkpoint.every(5000, restore=start),
     )
 
 
@@ -222,54 +193,64 @@ def _pretrain(
     train_steps: int,
     *,
     eval_period: int = 1000,
-    num_partitions: int = 1,
 ) -> fdl.Config[Train]:
+    lengths = {"inputs": 512, "targets": 114}
+    if files is None and cache_dir is None:
+        data = fdl.Config(
+            HubStreamConfig,
+            dataset="allenai/c4",
+            subsets={"en": 1.0},
+            vocabulary=builders.vocabulary.t5(vocabulary),
+            task_feature_lengths=lengths,
+            objective=fdl.Config(SpanCorruption),
+        )
+    else:
+        task = "c4_v220_span_corruption" if files is None else None
+        data = _data(files, task, cache_dir, vocabulary, lengths)
     return fdl.Config(
         Train,
         model=_model(size, dropout_rate=0.0),
-        data=_c4(builders.vocabulary.t5(vocabulary), files, cache_dir),
+        data=data,
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.rsqrt(1.0, warmup_steps=10_000)),
         train_steps=train_steps,
         batch_size=256,
         trainer=fdl.Config(TrainerConfig, eval_period=eval_period, eval_steps=20),
-        partitioner=fdl.Config(PartitionerConfig, num_partitions),
-        checkpoint=fdl.Config(CheckpointConfig, save=fdl.Config(SaveCheckpointConfig, period=1000)),
+        partitioner=_partitioner(size),
+        checkpoint=builders.checkpoint.every(1000),
     )
 
 
 def _model(size: str, dropout_rate: float) -> fdl.Config:
-    return builders.model.t5_1_1(
-        size,
-        dropout_rate=dropout_rate,
-        remat_policy="full" if size in ("xl", "xxl") else "none",
-    )
+    remat: Literal["full", "none"] = "full" if size in ("xl", "xxl") else "none"
+    return builders.model.t5_1_1(size, dropout_rate=dropout_rate, remat_policy=remat)
 
 
-def _c4(
-    vocabulary: fdl.Config, files: str | tuple[str, ...] | None, cache_dir: str | None
+def _partitioner(size: str) -> fdl.Config[PartitionerConfig]:
+    return fdl.Config(PartitionerConfig, 8 if size in ("xl", "xxl") else 1)
+
+
+def _data(
+    files: str | tuple[str, ...] | None,
+    mixture: str | None,
+    cache_dir: str | None,
+    vocabulary: str,
+    lengths: dict[str, int],
 ) -> fdl.Config:
-    lengths = {"inputs": 512, "targets": 114}
-    if files is not None:
+    """Returns a mixture or task, or else the files."""
+    words = builders.vocabulary.t5(vocabulary)
+    if mixture is None:
         return fdl.Config(
             TextFilesConfig,
             files=files,
-            vocabulary=vocabulary,
+            vocabulary=words,
             task_feature_lengths=lengths,
             objective=fdl.Config(SpanCorruption),
         )
-    if cache_dir is not None:
-        return fdl.Config(
-            TaskMixtureConfig,
-            mixture_or_task_name="c4_v220_span_corruption",
-            vocabulary=vocabulary,
-            task_feature_lengths=lengths,
-            cache_dir=cache_dir,
-        )
     return fdl.Config(
-        HubStreamConfig,
-        dataset="allenai/c4",
-        subsets={"en": 1.0},
-        vocabulary=vocabulary,
+        TaskMixtureConfig,
+        mixture_or_task_name=mixture,
+        vocabulary=words,
         task_feature_lengths=lengths,
-        objective=fdl.Config(SpanCorruption),
+        loader="seqio" if cache_dir is None else "cache",
+        cache_dir=cache_dir,
     )

@@ -1,4 +1,4 @@
-"""The checkpoints that Google released, and what a run starts from."""
+"""The checkpoints that Google released, what a run starts from, and how often it saves."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from pathlib import Path
 
 import fiddle as fdl
 
-from mtf.checkpoints.settings import RestoreCheckpointConfig
+from mtf.checkpoints.settings import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.errors import UserError, did_you_mean
-
-_STEP = re.compile(r"checkpoint_(\d+)")
-_SIZES = ("small", "base", "large", "xl", "xxl")
 
 # Google's checkpoints in T5X's layout (T5X: docs/models.md) → their step.
 RELEASED_STEPS = {
-    **{f"t5_1_1_{size}": 1_000_000 for size in _SIZES},
-    **{f"t5_1_1_lm100k_{size}": 1_100_000 for size in _SIZES},
-    **{f"mt5_{size}": 1_000_000 for size in _SIZES},
-    **{f"mt5_lm_adapted/{size}": 1_100_000 for size in _SIZES},
-    **{f"byt5_{size}": 1_000_000 for size in _SIZES},
+    name.format(size): step
+    for name, step in (
+        ("t5_1_1_{}", 1_000_000),
+        ("t5_1_1_lm100k_{}", 1_100_000),
+        ("mt5_{}", 1_000_000),
+        ("mt5_lm_adapted/{}", 1_100_000),
+        ("byt5_{}", 1_000_000),
+    )
+    for size in ("small", "base", "large", "xl", "xxl")
 }
 
 
 def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns a released T5X checkpoint of Google's by name, such as `mt5_base`.
+    """Returns a T5X checkpoint that Google released, such as `mt5_base`.
 
     Raises:
-      UserError: there is none of that name.
+      UserError: there is none with that name.
     """
     if name not in RELEASED_STEPS:
         raise UserError(
@@ -40,25 +41,22 @@ def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
 
 
 def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns what a recipe starts from: a released checkpoint, unless another's `path` is given.
+    """Returns what a recipe starts from: a released checkpoint, or the one at `path`.
 
-    The run is refused if it turns out to be of another step than `start_step` says.
+    Its `step` is the one that the recipe counts from; a run whose checkpoint turns out to be at
+    another step is refused.
     """
     config = released(name)
     config.path = path or config.path
-    config.step = start_step(name, path)
+    config.step = RELEASED_STEPS[name] if path is None else _step(path, RELEASED_STEPS[name])
     return config
 
 
-def start_step(name: str, path: str | None = None) -> int:
-    """Returns the step of what `start(name, path)` starts from, from which a recipe counts its own.
+def _step(path: str, default: int) -> int:
+    """Returns 0 for a Hugging Face directory, else the (latest) step that `checkpoint_STEP` says.
 
-    A Hugging Face directory has no step: 0. Otherwise the name `checkpoint_STEP` says it, or the
-    latest such name in the directory. Where none does, it is taken to be a copy of the released
-    checkpoint.
+    Without such a name, the path is taken to be a copy of the released checkpoint.
     """
-    if path is None:
-        return RELEASED_STEPS[name]
     local = Path(path).expanduser()
     if local.is_dir():
         from conversion.huggingface_reader import is_huggingface
@@ -66,6 +64,16 @@ def start_step(name: str, path: str | None = None) -> int:
         if is_huggingface(local):
             return 0
     inside = [*local.glob("checkpoint_*"), *local.glob("checkpoints/checkpoint_*")]
-    matches = (_STEP.fullmatch(each.name) for each in (local, *inside))
-    steps = [int(match[1]) for match in matches if match]
-    return max(steps, default=RELEASED_STEPS[name])
+    matches = (re.fullmatch(r"checkpoint_(\d+)", each.name) for each in (local, *inside))
+    return max((int(match[1]) for match in matches if match), default=default)
+
+
+def every(
+    period: int,
+    *,
+    keep: int | None = None,
+    restore: fdl.Config[RestoreCheckpointConfig] | None = None,
+) -> fdl.Config[CheckpointConfig]:
+    """Returns checkpoints every `period` steps, of which the last `keep` stay, and the start."""
+    save = fdl.Config(SaveCheckpointConfig, period=period, keep=keep)
+    return fdl.Config(CheckpointConfig, save=save, restore=restore)

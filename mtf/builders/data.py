@@ -1,4 +1,4 @@
-"""What recipes compute about data."""
+"""What recipes and fiddlers compute about data."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ _TEXT_FIELDS = {field.name for field in dataclasses.fields(TextConfig)}
 
 
 def mc4_subsets() -> dict[str, float]:
-    """Configurations of the hub's `allenai/c4` that are mC4, each at mT5's sampling percentage.
+    """Returns mC4's configurations in the hub's `allenai/c4`, each with mT5's sampling percentage.
 
-    The percentages are those of the mT5 paper (https://arxiv.org/abs/2010.11934, Table 6). The
-    hub's `en` is C4; mC4's English is `en-multi`.
+    Source of the percentages: the mT5 paper, https://arxiv.org/abs/2010.11934, Table 6.
     """
     from mtf.tasks.text import mc4_languages
 
-    return {
-        "en-multi" if language.code == "en" else language.code: language.percent
-        for language in mc4_languages()
-    }
+    return {language.subset: language.percent for language in mc4_languages()}
 
 
 def is_remote(data: fdl.Config) -> bool:
-    """Returns whether the data of a job come from the Hugging Face hub, and not from local files.
+    """Returns whether a job's data come from the Hugging Face hub, not from local files.
 
-    A mixture is local where there is a cache of it, or a mirror of its datasets for SeqIO.
+    A mixture is local if it has a cache, or a mirror of its datasets for SeqIO.
     """
     kind = fdl.get_callable(data)
     if kind is HubStreamConfig:
@@ -36,11 +32,12 @@ def is_remote(data: fdl.Config) -> bool:
         listed = files.values() if isinstance(files, dict) else [files]
         patterns = [p for x in listed if x for p in ((x,) if isinstance(x, str) else x)]
         return not patterns or any("://" in pattern for pattern in patterns)
-    mirrored = kind is TaskMixtureConfig and data.loader == "seqio" and data.data_dir is not None
-    return kind is TaskMixtureConfig and data.cache_dir is None and not mirrored
+    if kind is not TaskMixtureConfig or data.cache_dir is not None:
+        return False
+    return data.loader != "seqio" or data.data_dir is None
 
 
 def python_text(data: fdl.Config) -> fdl.Config[TextFilesConfig]:
-    """Returns the text that Python carries, with lengths, vocabulary and objective of `data`."""
+    """Returns the text that Python carries, with the lengths, vocabulary and so on of `data`."""
     shared = {n: value for n, value in data.__arguments__.items() if n in _TEXT_FIELDS}
     return fdl.Config(TextFilesConfig, files=None, **shared)

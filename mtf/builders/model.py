@@ -1,4 +1,4 @@
-"""The T5 family's architectures, by size.
+"""The architectures of the T5 family, by size.
 
 Sources: Raffel et al. 2020 (T5 1.0), Shazeer 2020 (the gated activations of T5 1.1), Xue et al.
 2021 (mT5) and 2022 (ByT5).
@@ -23,7 +23,7 @@ BYT5_VOCAB_SIZE = 384
 
 
 class Size(NamedTuple):
-    """What differs between the sizes of one architecture."""
+    """The values that differ between the sizes of one architecture."""
 
     num_encoder_layers: int
     num_decoder_layers: int

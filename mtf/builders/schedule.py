@@ -8,40 +8,28 @@ from mtf.training.settings import ScheduleConfig
 
 
 def constant(learning_rate: float = 1e-3) -> fdl.Config[ScheduleConfig]:
-    """Returns the same rate at every step; T5's choice for fine-tuning is 0.001."""
-    return fdl.Config(ScheduleConfig, factors="constant", base_learning_rate=learning_rate)
+    """Returns the same rate at every step; T5 fine-tunes at 0.001."""
+    return fdl.Config(ScheduleConfig, "constant", learning_rate)
 
 
 def rsqrt(learning_rate: float = 1.0, warmup_steps: int = 10_000) -> fdl.Config[ScheduleConfig]:
-    """learning_rate / √max(step, warmup_steps): T5's choice for pretraining."""
-    return fdl.Config(
-        ScheduleConfig,
-        factors="constant * rsqrt_decay",
-        base_learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-    )
+    """Returns learning_rate / √max(step, warmup_steps), with which T5 was pretrained."""
+    return fdl.Config(ScheduleConfig, "constant * rsqrt_decay", learning_rate, warmup_steps)
 
 
 def linear_warmup_rsqrt(
     learning_rate: float = 1.0, warmup_steps: int = 10_000
 ) -> fdl.Config[ScheduleConfig]:
-    """As `rsqrt`, but rising linearly during the warm-up instead of constant."""
-    return fdl.Config(
-        ScheduleConfig,
-        factors="constant * linear_warmup * rsqrt_decay",
-        base_learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-    )
+    """Returns `rsqrt` with a rate that rises linearly during the warm-up instead of constant."""
+    factors = "constant * linear_warmup * rsqrt_decay"
+    return fdl.Config(ScheduleConfig, factors, learning_rate, warmup_steps)
 
 
 def linear_warmup_cosine(
     learning_rate: float, warmup_steps: int, decay_steps: int
 ) -> fdl.Config[ScheduleConfig]:
-    """Rising linearly, then a cosine down to nothing over `decay_steps`."""
+    """Returns a linear rise, then a cosine down to zero over `decay_steps`."""
+    factors = "constant * linear_warmup * cosine_decay"
     return fdl.Config(
-        ScheduleConfig,
-        factors="constant * linear_warmup * cosine_decay",
-        base_learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        steps_per_cycle=decay_steps,
+        ScheduleConfig, factors, learning_rate, warmup_steps, steps_per_cycle=decay_steps
     )
