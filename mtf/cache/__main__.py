@@ -161,7 +161,8 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
     if options.runner is not None:
         from mtf.seqio import beam
 
-        return int(beam.run(tasks, settings, options.runner, runner_options))
+        beam.run(tasks, settings, options.runner, runner_options)
+        return 0
     if options.from_seqio is not None:
         from mtf.seqio import from_seqio
 
@@ -176,11 +177,11 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
 
         def report(done: CacheProgress) -> None:
             interrupts.raise_if_requested()
-            tasks = f"{done.num_tasks}/{len(plan.infos)} tasks"
+            tasks = f"{done.num_tasks}/{len(plan.works)} tasks"
             show(done.num_rows, done.num_examples, tasks)
 
         build.run_plan(plan, num_workers, report)
-    if not plan.infos:
+    if not plan.works:
         print(f"{options.output}: all {len(plan.finished)} tasks are there")
         return 0
     _print_summary(plan, time.perf_counter() - start)
@@ -192,7 +193,7 @@ def _shard_format(name: str) -> ShardFormat:
         from mtf.seqio.cache_format import SeqioFormat
 
         return SeqioFormat()
-    from mtf.cache.writer import ArrayRecordFormat
+    from mtf.cache.format import ArrayRecordFormat
 
     return ArrayRecordFormat()
 
@@ -218,7 +219,7 @@ def _print_summary(plan: Plan, seconds: float) -> None:
     from mtf.cache.format import TaskInfo, read_json
 
     cache_dir = plan.settings.cache_dir
-    infos = [read_json(cache_dir / name / "info.json", TaskInfo) for name in plan.infos]
+    infos = [read_json(cache_dir / name / "info.json", TaskInfo) for name in plan.works]
     splits = [split for info in infos for split in info.splits.values()]
     num_examples = sum(split.num_examples for split in splits)
     num_tokens = sum(sum(split.num_tokens.values()) for split in splits)

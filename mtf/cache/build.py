@@ -1,11 +1,12 @@
 """Writing a cache: what there is to do, and doing it in processes.
 
 What is finished stays: a shard is there as a whole or not at all, and so is a task. A second call
-with the same settings goes on where the first one ended, however it ended.
+with the same settings continues where the first one ended, however it ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import itertools
@@ -13,24 +14,17 @@ import multiprocessing
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from mtf.cache.format import (
     INCOMPLETE,
     CacheInfo,
     MixtureInfo,
-    ShardFormat,
     SplitInfo,
     TaskInfo,
     feature_dtypes,
@@ -38,8 +32,9 @@ from mtf.cache.format import (
     read_json,
     write_json,
 )
+from mtf.cache.settings import CacheConfig
 from mtf.cache.writer import (
-    ArrayRecordFormat,
+    ReadShard,
     ShardWork,
     open_rows,
     start_worker,
@@ -50,45 +45,16 @@ from mtf.errors import UserError, did_you_mean
 from mtf.sources.datasets import ENVIRONMENT_VARIABLE, MissingDatasetError
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.task import Task
-from mtf.text.vocabularies import SentencePieceVocabulary, Vocabulary
+from mtf.text.vocabularies import SentencePieceVocabulary
 from mtf.writing import LOCK_FILE
 
-ROWS_PER_SHARD = 131_072
+NOT_CHOSEN = "not chosen by --only"
 _POLL_SECONDS = 0.5
 _NUM_OPENED_AT_ONCE = 16
 # Dataset, subset and the dataset's own name of a split.
 Source = tuple[str, str | None, str]
-NOT_CHOSEN = "not chosen by --only"
-
-
-@dataclass(frozen=True)
-class CacheConfig:
-    """How a cache is written.
-
-    Attributes:
-      cache_dir: where.
-      vocabulary: for all features.
-      format: of the shards.
-      splits: of each task; None: train and, where the dataset has it, validation, and only
-        validation of tasks that are ranked.
-      seed: of the templates' random choices.
-      num_shards: files of a split; None: one for each 131,072 rows.
-      data_dir: the mirror of the datasets; None: as `mtf.sources.datasets` has it.
-      only: patterns of task names; None: all.
-      skip_missing: leave out tasks whose dataset is missing.
-      max_rows: of every split; None: all.
-    """
-
-    cache_dir: Path
-    vocabulary: Vocabulary
-    format: ShardFormat = field(default_factory=ArrayRecordFormat)
-    splits: tuple[str, ...] | None = None
-    seed: int = 0
-    num_shards: int | None = None
-    data_dir: str | None = None
-    only: tuple[str, ...] | None = None
-    skip_missing: bool = False
-    max_rows: int | None = None
+# Rows and examples of this call so far.
+Tell = Callable[[int, int], None]
 
 
 @dataclass
@@ -96,131 +62,182 @@ class Plan:
     """What is to be written.
 
     Attributes:
-      mixture: the mixture itself (`mtf.tasks.mixtures`).
+      mixture: what is cached.
       settings: how.
-      infos: descriptions of the tasks to be written, by their names.
-      works: their shards.
+      works: by name, the shards of the tasks to be written.
       finished: names of tasks that are in the cache already.
       absent: names of tasks that will not be there, with the reason.
-      unsplit: names of tasks whose dataset has no validation split.
     """
 
     mixture: Mixture
     settings: CacheConfig
-    infos: dict[str, TaskInfo] = field(default_factory=dict)
-    works: list[ShardWork] = field(default_factory=list)
+    works: dict[str, list[ShardWork]] = field(default_factory=dict)
     finished: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
-    unsplit: list[str] = field(default_factory=list)
 
     @property
     def num_rows(self) -> int:
         """Rows in all shards."""
-        return sum(work.stop - work.start for work in self.works)
+        return sum(work.num_rows for works in self.works.values() for work in works)
+
+    def add(
+        self,
+        task: Task,
+        info: TaskInfo,
+        split: str,
+        shards: Sequence[tuple[int, int, ReadShard | None]],
+    ) -> None:
+        """Adds a split that is to be written: `start`, `stop` and `read` of each shard's work."""
+        self.works.setdefault(task.name, []).extend(
+            ShardWork(task, info, self.settings, split, shard, len(shards), *rows)
+            for shard, rows in enumerate(shards)
+        )
+
+    def check(self, missing: Iterable[str], kind: str) -> None:
+        """Checks that the plan can be carried out.
+
+        Args:
+          missing: what is missing that must not be.
+          kind: what that is, in the plural.
+
+        Raises:
+          UserError: something is missing, or no task is left.
+        """
+        name, reasons = self.mixture.name, list(dict.fromkeys(missing))
+        if reasons:
+            raise UserError(
+                f"{len(reasons)} {kind} of {name} are missing (--skip-missing leaves their tasks "
+                "out):\n  " + "\n  ".join(reasons)
+            )
+        if len(self.absent) == len(self.mixture.tasks):
+            causes = "\n  ".join(dict.fromkeys(self.absent.values()))
+            raise UserError(f"{name}: no task is left to be cached:\n  {causes}")
 
 
-@dataclass(frozen=True)
-class CacheProgress:
-    """How far it is.
+class CacheProgress(NamedTuple):
+    """How many tasks are finished, rows read and examples written by this call."""
 
-    Attributes:
-      num_tasks: finished ones, of this call.
-      num_rows: read ones.
-      num_examples: written ones.
+    num_tasks: int
+    num_rows: int
+    num_examples: int
+
+
+def begin_plan(
+    mixture: Mixture,
+    settings: CacheConfig,
+    describe: Callable[[Task, CacheConfig], TaskInfo],
+) -> tuple[Plan, list[tuple[Task, TaskInfo]]]:
+    """Compares what is wanted with what is there.
+
+    Args:
+      mixture: what is to be cached.
+      settings: how.
+      describe: returns the description of a task.
+
+    Returns:
+      A plan without works, and the tasks to be written with their descriptions.
+
+    Raises:
+      UserError: the cache was made with another vocabulary, seed or templates, or a pattern of
+        `settings.only` chooses no task.
     """
-
-    num_tasks: int = 0
-    num_rows: int = 0
-    num_examples: int = 0
+    _check_cache_info(settings.cache_dir, cache_info(settings))
+    plan, todo = Plan(mixture, settings), []
+    names = [task.name for task, _ in mixture.tasks]
+    chosen = set(names if settings.only is None else ())
+    for pattern in settings.only or ():
+        found = fnmatch.filter(names, pattern)
+        if not found:
+            raise UserError(f"--only {pattern}: no task matches.{did_you_mean(pattern, names)}")
+        chosen.update(found)
+    for task, _ in mixture.tasks:
+        if task.name not in chosen:
+            plan.absent[task.name] = NOT_CHOSEN
+        elif _is_finished(settings, info := describe(task, settings)):
+            plan.finished.append(task.name)
+        else:
+            todo.append((task, info))
+    return plan, todo
 
 
 def make_plan(mixture: Mixture, settings: CacheConfig) -> Plan:
-    """Finds out what there is to write; writes nothing.
+    """Finds out what there is to write from the rows of datasets; writes nothing.
 
     Raises:
-      UserError: datasets are missing (all of them are named); or the cache was made with another
-        vocabulary, seed or templates.
+      UserError: datasets are missing (the message names all of them); or as `begin_plan`.
     """
-    check_cache_info(settings.cache_dir, cache_info(settings))
-    plan = Plan(mixture, settings)
-    missing: dict[str, None] = {}
-    tasks = [task for task, _ in mixture.tasks]
-    chosen = choose_tasks([task.name for task in tasks], settings.only)
-    infos = {task.name: task_info(task, settings) for task in tasks if task.name in chosen}
-    plan.finished = [info.name for info in infos.values() if is_finished(settings, info)]
-    todo = [task for task in tasks if task.name in infos.keys() - set(plan.finished)]
-    plan.absent = {task.name: NOT_CHOSEN for task in tasks if task.name not in chosen}
-    opened = _open_all(todo, settings)
-    for task in todo:
-        info = infos[task.name]
-        num_rows, problem = _count_rows(task, opened, settings)
+    plan, todo = begin_plan(mixture, settings, task_info)
+    opened = _open_all([task for task, _ in todo], settings)
+    missing = []
+    for task, info in todo:
+        wanted = _sources(task, settings)
+        found = [opened[source] for source, required in wanted.values() if required]
+        problem = next((f for f in found if isinstance(f, MissingDatasetError)), None)
         if problem is not None:
             plan.absent[task.name] = str(problem)
             # Story Cloze is given out through a form only: evaluation goes on without it.
             may_be_absent = problem.skippable_in_evaluation and task.kind == "rank"
             if not (settings.skip_missing or may_be_absent):
-                missing[str(problem)] = None
+                missing.append(str(problem))
             continue
-        if settings.splits is None and "validation" not in num_rows:
-            plan.unsplit.append(task.name)
-        plan.infos[task.name] = info
-        plan.works += _works(task, info, num_rows, settings)
-    if missing:
-        raise UserError(
-            f"{len(missing)} datasets of {mixture.name} are missing (--skip-missing leaves their "
-            "tasks out):\n  " + "\n  ".join(missing)
-        )
-    if len(plan.absent) == len(tasks):
-        reasons = "\n  ".join(dict.fromkeys(plan.absent.values()))
-        raise UserError(f"{mixture.name}: no task is left to be cached:\n  {reasons}")
+        for split, (source, _) in wanted.items():
+            num_rows = opened.get(source)
+            if isinstance(num_rows, int):
+                num_rows = min(num_rows, settings.max_rows or num_rows)
+                num_shards = settings.num_shards_of(num_rows)
+                edges = [num_rows * shard // num_shards for shard in range(num_shards + 1)]
+                plan.add(task, info, split, [(*rows, None) for rows in itertools.pairwise(edges)])
+    plan.check(missing, "datasets")
     return plan
 
 
 def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], None]) -> None:
-    """Writes all that is planned; `report` is told twice a second how far it is.
+    """Writes all that is planned.
+
+    Args:
+      plan: what to write.
+      num_workers: processes; 1 writes in this one.
+      report: called about twice a second.
 
     Raises:
       UserError: a task fails on a row, a file cannot be written, or a process is killed.
     """
     settings = plan.settings
     write_json(settings.cache_dir / "cache.json", cache_info(settings))
-    for info in plan.infos.values():
-        _prepare_folder(settings, info, [work for work in plan.works if work.info is info])
-    todo = [work for work in plan.works if not work.done_path.exists()]
-    waiting = Counter(work.info.name for work in todo)
-    num_rows = plan.num_rows - sum(work.stop - work.start for work in todo)
-    num_tasks = 0
-    for name in plan.infos:
-        if not waiting[name]:
-            _finish_task(plan, name)
-            num_tasks += 1
+    for works in plan.works.values():
+        _prepare_folder(works)
+    todo = [w for works in plan.works.values() for w in works if not w.done_path.exists()]
+    num_left = Counter(work.task.name for work in todo)
+    num_rows_before = plan.num_rows - sum(work.num_rows for work in todo)
+    finished = [name for name in plan.works if not num_left[name]]
+    for name in finished:
+        _finish_task(plan.works[name])
 
-    def done(work: ShardWork) -> None:
-        nonlocal num_tasks
-        waiting[work.info.name] -= 1
-        if not waiting[work.info.name]:
-            _finish_task(plan, work.info.name)
-            num_tasks += 1
+    def tell(num_rows: int, num_examples: int) -> None:
+        report(CacheProgress(len(finished), num_rows_before + num_rows, num_examples))
 
-    def tell(rows: int, examples: int) -> None:
-        report(CacheProgress(num_tasks, num_rows + rows, examples))
-
-    if num_workers == 1:
-        _run_here(todo, done, tell)
-    else:
-        _run_in_processes(todo, num_workers, done, tell)
-    write_mixture(plan)
+    written = (
+        _written_here(todo, tell)
+        if num_workers == 1
+        else _written_in_processes(todo, num_workers, tell)
+    )
+    with contextlib.closing(written) as names:
+        for name in names:
+            num_left[name] -= 1
+            if not num_left[name]:
+                _finish_task(plan.works[name])
+                finished.append(name)
+    _write_mixture(plan)
 
 
-def write_mixture(plan: Plan) -> None:
-    """Notes which tasks of the mixture are in the cache."""
-    cache_dir = plan.settings.cache_dir
+def _write_mixture(plan: Plan) -> None:
+    """Writes which tasks of the mixture are in the cache."""
+    cache_dir, mixture = plan.settings.cache_dir, plan.mixture
     absent = {
         name: reason
         for name, reason in plan.absent.items()
         if not (cache_dir / name / "info.json").exists()
     }
-    mixture = plan.mixture
     info = MixtureInfo(
         name=mixture.name,
         vocabulary=mixture.vocabulary,
@@ -244,7 +261,7 @@ def cache_info(settings: CacheConfig) -> CacheInfo:
     )
 
 
-def check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
+def _check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
     """Checks that a cache, if there is one, was made with the same settings.
 
     Raises:
@@ -293,72 +310,67 @@ def task_info(task: Task, settings: CacheConfig) -> TaskInfo:
     )
 
 
-def choose_tasks(names: Sequence[str], only: Iterable[str] | None) -> set[str]:
-    """Returns the names that some patterns choose; raises UserError for one that has none."""
-    if only is None:
-        return set(names)
-    chosen: set[str] = set()
-    for pattern in only:
-        found = fnmatch.filter(names, pattern)
-        if not found:
-            raise UserError(f"--only {pattern}: no task matches.{did_you_mean(pattern, names)}")
-        chosen.update(found)
-    return chosen
-
-
-def is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
-    """Returns whether a task is in the cache; raises UserError where it is there as another."""
+def _is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
+    """Returns whether a task is in the cache; raises UserError if another one is in its place."""
     folder = settings.cache_dir / info.name
-    for path in (folder, folder.with_name(folder.name + INCOMPLETE)):
-        if not (path / "info.json").exists():
-            continue
-        found = read_json(path / "info.json", TaskInfo)
-        if found.fingerprint != info.fingerprint:
-            raise UserError(
-                f"{path} was made from other templates or another definition: "
-                f"{found.fingerprint} then, {info.fingerprint} now; choose another --output, or "
-                "delete that folder"
-            )
-        if path == folder:
-            if found.max_rows != info.max_rows:
-                raise UserError(
-                    f"{path} was made with --max-rows {found.max_rows}, not {info.max_rows}; "
-                    "choose another --output, or delete that folder"
-                )
-            lacking = [s for s in settings.splits or () if s not in found.splits]
-            if lacking:
-                raise UserError(
-                    f"{path} has the splits {', '.join(found.splits)}, not {', '.join(lacking)}; "
-                    "choose another --output, or delete that folder to write it again"
-                )
-            return True
-    return False
+    finished = (folder / "info.json").exists()
+    if not finished:
+        folder = folder.with_name(folder.name + INCOMPLETE)
+        if not (folder / "info.json").exists():
+            return False
+    found = read_json(folder / "info.json", TaskInfo)
+    lacking = [split for split in settings.splits or () if split not in found.splits]
+    if found.fingerprint != info.fingerprint:
+        problem = (
+            "was made from other templates or another definition: "
+            f"{found.fingerprint} then, {info.fingerprint} now"
+        )
+    elif not finished:
+        return False
+    elif found.max_rows != info.max_rows:
+        problem = f"was made with --max-rows {found.max_rows}, not {info.max_rows}"
+    elif lacking:
+        problem = f"has the splits {', '.join(found.splits)}, not {', '.join(lacking)}"
+    else:
+        return True
+    raise UserError(
+        f"{folder} {problem}; choose another --output, or delete that folder to write it again"
+    )
 
 
-def _wanted_splits(task: Task, settings: CacheConfig) -> dict[str, bool]:
-    """Returns which splits of a task are written, and whether the dataset must have each."""
+def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]]:
+    """Returns, for each split to be written, where it is read, and whether it must be there."""
     if settings.splits is not None:
-        return dict.fromkeys(settings.splits, True)
-    if task.kind == "rank":
-        return {"validation": True}
-    return {"train": True} | ({"validation": False} if "validation" in task.splits else {})
+        required = dict.fromkeys(settings.splits, True)
+    elif task.kind == "rank":
+        required = {"validation": True}
+    else:
+        required = {"train": True} | ({"validation": False} if "validation" in task.splits else {})
+    return {
+        split: ((task.dataset, task.subset, task.source_split(split)), must_be_there)
+        for split, must_be_there in required.items()
+    }
 
 
 def _open_all(
     tasks: Sequence[Task], settings: CacheConfig
 ) -> dict[Source, int | MissingDatasetError]:
-    """Returns the rows of each split of each dataset, or what is missing.
+    """Returns the number of rows of each split of each dataset, or what is missing.
 
-    They are opened side by side: asking the hub for what it does not have takes its time.
+    Datasets are opened in parallel, because the hub is slow to say that it does not have one.
     """
     root = settings.data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     sources: dict[Source, None] = {}
     for task in tasks:
-        for split, required in _wanted_splits(task, settings).items():
-            source = (task.dataset, task.subset, task.source_split(split))
-            # What a mirror has no validation split of is not completed from the hub.
-            folder = root and Path(root, task.dataset, task.subset or "")
-            if required or not folder or not folder.is_dir() or _in_mirror(folder, source[2]):
+        # If a mirror has the dataset without its validation split, the hub is not asked for it.
+        folder = root and Path(root, task.dataset, task.subset or "")
+        for source, required in _sources(task, settings).values():
+            if (
+                required
+                or not folder
+                or not folder.is_dir()
+                or (folder / f"{source[2]}.parquet").is_file()
+            ):
                 sources[source] = None
 
     def num_rows(source: Source) -> int | MissingDatasetError:
@@ -371,54 +383,9 @@ def _open_all(
         return dict(zip(sources, executor.map(num_rows, sources), strict=True))
 
 
-def _in_mirror(folder: Path, split: str) -> bool:
-    return (folder / f"{split}.parquet").is_file()
-
-
-def _count_rows(
-    task: Task, opened: Mapping[Source, int | MissingDatasetError], settings: CacheConfig
-) -> tuple[dict[str, int], MissingDatasetError | None]:
-    """Returns the rows of each split of a task that is to be written; or what is missing."""
-    num_rows = {}
-    for split, required in _wanted_splits(task, settings).items():
-        found = opened.get((task.dataset, task.subset, task.source_split(split)))
-        if isinstance(found, int):
-            num_rows[split] = min(found, settings.max_rows or found)
-        elif required:
-            return {}, found
-    return num_rows, None
-
-
-def _works(
-    task: Task, info: TaskInfo, num_rows: dict[str, int], settings: CacheConfig
-) -> list[ShardWork]:
-    works = []
-    for split, total in num_rows.items():
-        num_shards = settings.num_shards or max(1, -(-total // ROWS_PER_SHARD))
-        edges = [total * shard // num_shards for shard in range(num_shards + 1)]
-        works += [
-            ShardWork(
-                task=task,
-                info=info,
-                folder=settings.cache_dir / (task.name + INCOMPLETE),
-                split=split,
-                shard=shard,
-                num_shards=num_shards,
-                start=start,
-                stop=stop,
-                format=settings.format,
-                vocabulary=settings.vocabulary,
-                seed=settings.seed,
-                data_dir=settings.data_dir,
-            )
-            for shard, (start, stop) in enumerate(itertools.pairwise(edges))
-        ]
-    return works
-
-
-def _prepare_folder(settings: CacheConfig, info: TaskInfo, works: Sequence[ShardWork]) -> None:
+def _prepare_folder(works: Sequence[ShardWork]) -> None:
     """Makes a task's folder, and removes from it what is not of this plan."""
-    folder = settings.cache_dir / (info.name + INCOMPLETE)
+    folder, info = works[0].folder, works[0].info
     path = folder / "info.json"
     if folder.exists() and not (path.exists() and read_json(path, TaskInfo) == info):
         shutil.rmtree(folder)
@@ -429,29 +396,22 @@ def _prepare_folder(settings: CacheConfig, info: TaskInfo, works: Sequence[Shard
             file.unlink()
 
 
-def _finish_task(plan: Plan, name: str) -> None:
-    """Puts together the descriptions of a task's shards, and gives its folder its name."""
-    cache_dir = plan.settings.cache_dir
-    folder = cache_dir / (name + INCOMPLETE)
-    info = plan.infos[name]
-    info.splits.clear()
-    for work in plan.works:
-        if work.info is info:
-            split = info.splits.setdefault(work.split, SplitInfo())
-            split.add(read_json(work.done_path, SplitInfo))
+def _finish_task(works: Sequence[ShardWork]) -> None:
+    """Joins the descriptions of a task's shards, and gives its folder its name."""
+    folder, settings = works[0].folder, works[0].settings
+    splits: dict[str, SplitInfo] = {}
+    for work in works:
+        splits.setdefault(work.split, SplitInfo()).add(read_json(work.done_path, SplitInfo))
+    info = dataclasses.replace(works[0].info, splits=splits)
     write_json(folder / "info.json", info)
-    plan.settings.format.finish(folder, info)
-    for work in plan.works:
-        if work.info is info:
-            work.done_path.unlink()
-    os.replace(folder, cache_dir / name)
+    settings.format.finish(folder, info)
+    for work in works:
+        work.done_path.unlink()
+    os.replace(folder, settings.cache_dir / info.name)
 
 
-def _run_here(
-    works: Sequence[ShardWork],
-    done: Callable[[ShardWork], None],
-    tell: Callable[[int, int], None],
-) -> None:
+def _written_here(works: Iterable[ShardWork], tell: Tell) -> Generator[str, None, None]:
+    """Writes shards; yields the name of its task after each."""
     num_rows = num_examples = 0
 
     def tick(rows: int, examples: int) -> None:
@@ -461,23 +421,21 @@ def _run_here(
 
     for work in works:
         write_shard(work, tick)
-        done(work)
+        yield work.task.name
     tell(num_rows, num_examples)
 
 
-def _run_in_processes(
-    works: Sequence[ShardWork],
-    num_workers: int,
-    done: Callable[[ShardWork], None],
-    tell: Callable[[int, int], None],
-) -> None:
+def _written_in_processes(
+    works: Sequence[ShardWork], num_workers: int, tell: Tell
+) -> Generator[str, None, None]:
+    """Writes shards in other processes; yields the name of its task when one is finished."""
     # Spawned, not forked: datasets and pyarrow have threads of their own.
     context = multiprocessing.get_context("spawn")
     counters = context.Array("q", 2)
     executor = ProcessPoolExecutor(
         min(num_workers, max(len(works), 1)), context, start_worker, (counters,)
     )
-    futures: dict[Future[Any], ShardWork] = {}
+    futures = {}
     try:
         futures = {executor.submit(write_shard_in_worker, work): work for work in works}
         pending = set(futures)
@@ -485,7 +443,7 @@ def _run_in_processes(
             finished, pending = wait(pending, _POLL_SECONDS, return_when=FIRST_COMPLETED)
             for future in finished:
                 future.result()
-                done(futures[future])
+                yield futures[future].task.name
             tell(counters[0], counters[1])
     except BrokenProcessPool as error:
         raise UserError(

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -28,11 +28,11 @@ from mtf.writing import write_atomically
 
 FORMAT_VERSION = 1
 INCOMPLETE = ".incomplete"
-SUFFIX = ".array_record"
 
-Array = np.ndarray
-TokenExample = Mapping[str, Array]
-
+# A read of a record costs time in proportion to the number of groups in its file, and to the size
+# of its group: for records of some hundred bytes 32 is near the best from 10^3 to 10^6 of them.
+# Tokens do not compress well enough to pay for it at every read.
+_WRITER_OPTIONS = "group_size:32,uncompressed"
 _RANK_FEATURES = {"idx": "int32", "is_correct": "uint8", "weight": "float32"}
 # Lengths are counted one by one up to here, and then rounded up to a multiple of the step.
 _MAX_EXACT_LENGTH = 2048
@@ -47,7 +47,7 @@ def feature_dtypes(kind: TaskKind, vocab_size: int) -> dict[str, str]:
     return {"inputs": ids, "targets": ids} | (_RANK_FEATURES if kind == "rank" else {})
 
 
-def rounded_length(length: int) -> int:
+def _rounded_length(length: int) -> int:
     """Returns the length under which `length` tokens are counted in `SplitInfo.lengths`."""
     if length <= _MAX_EXACT_LENGTH:
         return length
@@ -66,16 +66,16 @@ class RecordCodec:
         self._dtypes = tuple(np.dtype(dtype).newbyteorder("<") for dtype in features.values())
         self._header = struct.Struct(f"<{len(features) - 1}I")
 
-    def encode(self, example: TokenExample) -> bytes:
+    def encode(self, example: Mapping[str, np.ndarray]) -> bytes:
         """Returns the record of an example, whose values are of one dimension."""
         values = [
             np.asarray(example[name], dtype)
             for name, dtype in zip(self._names, self._dtypes, strict=True)
         ]
-        header = self._header.pack(*(len(value) for value in values[:-1]))
+        header = self._header.pack(*map(len, values[:-1]))
         return b"".join((header, *(value.tobytes() for value in values)))
 
-    def decode(self, record: bytes) -> dict[str, Array]:
+    def decode(self, record: bytes) -> dict[str, np.ndarray]:
         """Returns the example of a record, read-only."""
         lengths = self._header.unpack_from(record)
         offset = self._header.size
@@ -85,13 +85,13 @@ class RecordCodec:
             offset += length * dtype.itemsize
         return example
 
-    def decode_pair(self, record: bytes) -> tuple[Array, Array]:
-        """Returns the first two features: inputs and targets. Faster where there are no others."""
-        inputs_dtype, targets_dtype = self._dtypes[:2]
-        num_inputs = self._header.unpack_from(record)[0]
+    def decode_pair(self, record: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Returns inputs and targets, the first two features. Faster if there are no others."""
         if len(self._dtypes) > 2:
             example = self.decode(record)
             return example["inputs"], example["targets"]
+        inputs_dtype, targets_dtype = self._dtypes
+        (num_inputs,) = self._header.unpack_from(record)
         start = self._header.size
         inputs = np.frombuffer(record, inputs_dtype, num_inputs, start)
         end = start + num_inputs * inputs_dtype.itemsize
@@ -109,24 +109,55 @@ class ShardWriter(Protocol):
 
 
 class ShardFormat(Protocol):
-    """How the shards of a task are written: as ArrayRecord (`writer`) or SeqIO's TFRecords.
+    """How the shards of a task are written: as ArrayRecord or as SeqIO's TFRecords.
 
     Attributes:
       name: "array_record" or "seqio".
-      keeps_text: whether an example has its text too, as `FEATURE_pretokenized`.
+      keeps_text: whether examples have their text too, as `FEATURE_pretokenized`.
     """
 
     name: Literal["array_record", "seqio"]
     keeps_text: bool
 
     def shard_name(self, split: str, shard: int, num_shards: int) -> str:
-        """Returns the file's name within the task's folder."""
+        """Returns the name of a file in the task's folder."""
 
     def open(self, path: Path, task: TaskInfo, eos_id: int) -> ShardWriter:
         """Returns a writer of the file at `path`; `task` has no splits yet."""
 
     def finish(self, folder: Path, task: TaskInfo) -> None:
         """Writes what the format has beside the shards of a task, all of which are in `folder`."""
+
+
+class ArrayRecordFormat:
+    """ArrayRecord files of our own records."""
+
+    name: Literal["array_record", "seqio"] = "array_record"
+    keeps_text = False
+
+    def shard_name(self, split: str, shard: int, num_shards: int) -> str:
+        """Returns `SPLIT-00000-of-00004.array_record`."""
+        return f"{split}-{shard:05d}-of-{num_shards:05d}.array_record"
+
+    def open(self, path: Path, task: TaskInfo, eos_id: int) -> ShardWriter:
+        """Returns a writer of one file."""
+        return _ArrayRecordWriter(path, RecordCodec(task.features))
+
+    def finish(self, folder: Path, task: TaskInfo) -> None:
+        """There is nothing beside the shards."""
+
+
+class _ArrayRecordWriter:
+    def __init__(self, path: Path, codec: RecordCodec):
+        # Not at the top: reading a cache's descriptions must not need it.
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        self._writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
+        self._codec = codec
+        self.close = self._writer.close
+
+    def write(self, example: Mapping[str, Any]) -> None:
+        self._writer.write(self._codec.encode(example))
 
 
 @dataclass(frozen=True)
@@ -156,7 +187,7 @@ class SplitInfo:
       num_examples: examples written.
       num_tokens: feature → all its tokens, without ends of sequence.
       max_tokens: feature → tokens of its longest example.
-      lengths: feature → number of tokens (`rounded_length`) → number of examples.
+      lengths: feature → number of tokens (above 2048 rounded up) → number of examples.
       shards: its files.
     """
 
@@ -168,16 +199,12 @@ class SplitInfo:
     lengths: dict[str, dict[str, int]] = field(default_factory=dict)
     shards: list[ShardInfo] = field(default_factory=list)
 
-    def count(self, example: Mapping[str, Sequence[int] | Array]) -> None:
+    def count(self, example: Mapping[str, Sequence[int] | np.ndarray]) -> None:
         """Counts an example of token ids."""
         self.num_examples += 1
         for name, ids in example.items():
             length = len(ids)
-            self.num_tokens[name] = self.num_tokens.get(name, 0) + length
-            self.max_tokens[name] = max(self.max_tokens.get(name, 0), length)
-            lengths = self.lengths.setdefault(name, {})
-            key = str(rounded_length(length))
-            lengths[key] = lengths.get(key, 0) + 1
+            self._count_tokens(name, length, length, {str(_rounded_length(length)): 1})
 
     def add(self, other: SplitInfo) -> None:
         """Adds what another part of the same split holds."""
@@ -185,12 +212,15 @@ class SplitInfo:
         self.num_dropped += other.num_dropped
         self.num_examples += other.num_examples
         for name, number in other.num_tokens.items():
-            self.num_tokens[name] = self.num_tokens.get(name, 0) + number
-            self.max_tokens[name] = max(self.max_tokens.get(name, 0), other.max_tokens[name])
-            lengths = self.lengths.setdefault(name, {})
-            for key, count in other.lengths[name].items():
-                lengths[key] = lengths.get(key, 0) + count
+            self._count_tokens(name, number, other.max_tokens[name], other.lengths[name])
         self.shards += other.shards
+
+    def _count_tokens(self, name: str, number: int, longest: int, lengths: dict[str, int]) -> None:
+        self.num_tokens[name] = self.num_tokens.get(name, 0) + number
+        self.max_tokens[name] = max(self.max_tokens.get(name, 0), longest)
+        mine = self.lengths.setdefault(name, {})
+        for key, count in lengths.items():
+            mine[key] = mine.get(key, 0) + count
 
     def num_longer(self, name: str, length: int) -> int:
         """Returns how many examples have more than `length` tokens of a feature."""
@@ -204,13 +234,13 @@ class TaskInfo:
     Attributes:
       name: of the task.
       kind: of its examples: inputs and targets; those and what ranks them; or documents.
-      fingerprint: of what decides the text of its examples.
+      fingerprint: hash of what decides the text of its examples.
       features: names and types of a record's values, in their order.
       inputs_add_eos, targets_add_eos: whether the reader adds end of sequence.
-      metrics: the task's.
-      objective: what makes examples of documents: {"type": …, and its fields}; None: nothing.
+      metrics: names of the task's metrics.
+      objective: makes examples of documents: {"type": …, and its fields}; None: there is none.
       source: where its examples come from, such as `piqa` or a SeqIO cache.
-      max_rows: of a split that were read at most; None: all.
+      max_rows: the most rows read of a split; None: all.
       splits: by their names.
     """
 
@@ -234,8 +264,8 @@ class CacheInfo:
 
     Attributes:
       format: of its shards.
-      vocabulary: its fingerprint.
-      vocabulary_path: where it was, for messages.
+      vocabulary: the vocabulary's fingerprint.
+      vocabulary_path: where the vocabulary was, for messages.
       vocab_size: number of its ids.
       seed: of the templates' random choices.
     """
@@ -250,11 +280,11 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class MixtureInfo:
-    """A mixture as it is in a cache.
+    """A mixture in a cache.
 
     Attributes:
       name: as it was asked for.
-      vocabulary: of which model it is meant to be.
+      vocabulary: the model that it is made for, such as "t5".
       fingerprint: of the templates of its tasks.
       tasks: names and rates of the tasks that are in the cache, in the mixture's order.
       absent: names of the mixture's other tasks, each with the reason why it is not there.
@@ -294,9 +324,9 @@ def read_json(path: Path, cls: type[Info]) -> Info:
         if cls is TaskInfo:
             values["splits"] = {k: _split_info(v) for k, v in values["splits"].items()}
         return _split_info(values) if cls is SplitInfo else cls(**values)  # type: ignore[return-value]
+    except UserError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"{path} is not a description of a token cache: {error}") from error
 
 
@@ -316,9 +346,3 @@ def file_crc32(path: Path) -> int:
 def mixture_path(cache_dir: Path, name: str) -> Path:
     """Returns where the description of a mixture is."""
     return cache_dir / "mixtures" / f"{name}.json"
-
-
-def cached_mixtures(cache_dir: Path) -> Iterator[str]:
-    """Yields the names of the mixtures in a cache."""
-    for path in sorted((cache_dir / "mixtures").glob("*.json")):
-        yield path.stem

@@ -20,7 +20,6 @@ from mtf.cache.format import (
     ShardInfo,
     SplitInfo,
     TaskInfo,
-    cached_mixtures,
     file_crc32,
     mixture_path,
     read_json,
@@ -73,7 +72,7 @@ class TokenCache:
         if (self.path / (name + INCOMPLETE)).is_dir():
             raise UserError(self._incomplete(name))
         tasks = [file.parent.name for file in self.path.glob("*/info.json")]
-        known = list(cached_mixtures(self.path))
+        known = sorted(path.stem for path in (self.path / "mixtures").glob("*.json"))
         raise UserError(
             f"the cache {self.path} has no mixture {name!r}, only {', '.join(known) or 'none'}."
             f"{did_you_mean(name, [*known, *tasks])} To add it: {self._command(name)}"

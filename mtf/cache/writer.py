@@ -10,67 +10,27 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from mtf import signals
 from mtf.cache.format import (
-    SUFFIX,
-    RecordCodec,
-    ShardFormat,
+    INCOMPLETE,
     ShardInfo,
-    ShardWriter,
     SplitInfo,
     TaskInfo,
     file_crc32,
     write_json,
 )
+from mtf.cache.settings import CacheConfig
 from mtf.errors import UserError
 from mtf.sources.datasets import Rows, open_split
 from mtf.tasks.task import Task
 from mtf.text.features import encode_feature
-from mtf.text.vocabularies import Vocabulary
 from mtf.writing import write_failure
 
-# A read of a record costs time in proportion to the number of groups in its file, and to the size
-# of its group: for records of some hundred bytes 32 is near the best from 10^3 to 10^6 of them.
-# Tokens do not compress well enough to pay for it at every read.
-_WRITER_OPTIONS = "group_size:32,uncompressed"
 _ROWS_PER_TICK = 100
-
-
-class ArrayRecordFormat:
-    """ArrayRecord files of our own records."""
-
-    name: Literal["array_record", "seqio"] = "array_record"
-    keeps_text = False
-
-    def shard_name(self, split: str, shard: int, num_shards: int) -> str:
-        """Returns `SPLIT-00000-of-00004.array_record`."""
-        return f"{split}-{shard:05d}-of-{num_shards:05d}{SUFFIX}"
-
-    def open(self, path: Path, task: TaskInfo, eos_id: int) -> ShardWriter:
-        """Returns a writer of one file."""
-        return _ArrayRecordWriter(path, RecordCodec(task.features))
-
-    def finish(self, folder: Path, task: TaskInfo) -> None:
-        """There is nothing beside the shards."""
-
-
-class _ArrayRecordWriter:
-    def __init__(self, path: Path, codec: RecordCodec):
-        # Not at the top: reading a cache's descriptions must not need it.
-        from array_record.python.array_record_module import ArrayRecordWriter
-
-        self._writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
-        self._codec = codec
-
-    def write(self, example: Mapping[str, Any]) -> None:
-        self._writer.write(self._codec.encode(example))
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 @dataclass(frozen=True)
@@ -78,38 +38,40 @@ class ShardWork:
     """A shard to be written.
 
     Attributes:
-      task: the task itself (`mtf.tasks`).
-      info: what describes it, without splits.
-      folder: that takes the file.
+      task: whose examples it has.
+      info: the description of the task, without splits.
+      settings: of the cache.
       split: of the task.
       shard, num_shards: of the split.
       start, stop: rows of the split.
-      format: of the file.
-      vocabulary: for all features.
-      seed: of the templates' random choices.
-      data_dir: the mirror of the datasets.
-      read: yields examples that are tokenised already, instead of the rows of the dataset; `start`
+      read: yields examples that are tokenized already, instead of the rows of the dataset; `start`
         and `stop` count them.
     """
 
     task: Task
     info: TaskInfo
-    folder: Path
+    settings: CacheConfig
     split: str
     shard: int
     num_shards: int
     start: int
     stop: int
-    format: ShardFormat
-    vocabulary: Vocabulary
-    seed: int
-    data_dir: str | None
-    read: Callable[[ShardWork], Iterator[dict[str, Any]]] | None = None
+    read: ReadShard | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return self.stop - self.start
+
+    @property
+    def folder(self) -> Path:
+        """The task's folder while it is written."""
+        return self.settings.cache_dir / (self.task.name + INCOMPLETE)
 
     @property
     def path(self) -> Path:
         """The file to be written."""
-        name = self.format.shard_name(self.split, self.shard, self.num_shards)
+        name = self.settings.format.shard_name(self.split, self.shard, self.num_shards)
         return self.folder / name
 
     @property
@@ -118,6 +80,7 @@ class ShardWork:
         return self.folder / f"{self.path.name}.json"
 
 
+ReadShard = Callable[[ShardWork], Iterator[dict[str, Any]]]
 Tick = Callable[[int, int], None]
 
 
@@ -134,7 +97,7 @@ def write_shard(work: ShardWork, tick: Tick) -> SplitInfo:
     split = SplitInfo()
     # Not `writing.replacing`: a TFRecord file is shuffled by this name.
     partial = work.path.with_name(f"{work.path.name}.partial")
-    writer = work.format.open(partial, work.info, work.vocabulary.eos_id)
+    writer = work.settings.format.open(partial, work.info, work.settings.vocabulary.eos_id)
     num_ticked = 0
     for examples in _tokenized(work):
         split.num_rows += 1
@@ -168,12 +131,12 @@ def _tokenized(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
         yield from ([example] for example in work.read(work))
         return
     encode = functools.lru_cache(maxsize=4096)(
-        functools.partial(encode_feature, work.vocabulary, add_eos=False)
+        functools.partial(encode_feature, work.settings.vocabulary, add_eos=False)
     )
     for index, row in enumerate(_rows(work), start=work.start):
-        texts = work.task.row_examples(row, index, work.split, work.seed)
+        texts = work.task.row_examples(row, index, work.split, work.settings.seed)
         examples = [_tokenize(text, work.info, encode) for text in texts]
-        if work.format.keeps_text:
+        if work.settings.format.keeps_text:
             for example, text in zip(examples, texts, strict=True):
                 names = [name for name in ("inputs", "targets") if name in example]
                 example |= {f"{name}_pretokenized": text[name] for name in names}
@@ -199,7 +162,9 @@ def open_rows(dataset: str, subset: str | None, split: str, data_dir: str | None
 
 def _rows(work: ShardWork) -> Iterator[Mapping[str, Any]]:
     task = work.task
-    rows = open_rows(task.dataset, task.subset, task.source_split(work.split), work.data_dir)
+    rows = open_rows(
+        task.dataset, task.subset, task.source_split(work.split), work.settings.data_dir
+    )
     return rows.rows(work.start, work.stop)
 
 

@@ -13,6 +13,7 @@ import os
 from types import ModuleType
 
 from mtf.errors import UserError
+from mtf.extras import import_extra
 from mtf.tasks.prompts.templates import Templates
 from mtf.text.vocabularies import Vocabulary
 
@@ -62,22 +63,9 @@ def register(
 
 
 def import_seqio() -> ModuleType:
-    """Returns the module `seqio`.
-
-    Raises:
-      UserError: it is not installed.
-    """
-    try:
-        import seqio
-    except ModuleNotFoundError as error:
-        if error.name != "seqio":
-            raise
-        raise UserError(
-            "SeqIO is not installed; run: pip install 'mtf-jax[seqio]'. Training from a token "
-            "cache (data.loader='cache') does not need it"
-        ) from error
-    module: ModuleType = seqio
-    return module
+    """Returns the module `seqio`; raises UserError if it is not installed."""
+    purpose = "SeqIO's pipeline, unlike training from a token cache (data.loader='cache'),"
+    return import_extra("seqio", purpose, "seqio")
 
 
 def _is_new(name: str, identities: dict[str, str]) -> bool:
