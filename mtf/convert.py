@@ -119,7 +119,7 @@ def _export(arguments: argparse.Namespace) -> int:
     step = "" if checkpoint.step is None else f", step {checkpoint.step}"
     print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
     if not known.is_described:
-        from mtf.inference.run_config import assumed
+        from mtf.inference.opening import assumed
 
         network = SimpleNamespace(
             mlp_activations=export.architecture.mlp_activations,
@@ -188,8 +188,7 @@ class _Known(NamedTuple):
 def _known(checkpoint: Checkpoint, vocabulary: str | None, config: str | None) -> _Known:
     """Reads the config of the run directory, or what Hugging Face's directory says."""
     from conversion.tokenizer import tokenizer_adds_eos
-    from mtf.inference.run_config import read_run_config
-    from mtf.inference.vocabulary import huggingface_vocabulary
+    from mtf.inference.opening import huggingface_vocabulary, read_run_config
 
     run = read_run_config(checkpoint, config)
     if run is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from conversion import huggingface
 from conversion.tokenizer import Bytes
 from mtf.errors import UserError
-from mtf.inference.loading import network_config
+from mtf.inference.opening import network_config
 from mtf.models import t5
 from mtf.models.settings import T5Config
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary

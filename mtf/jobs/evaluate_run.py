@@ -20,7 +20,8 @@ from mtf.evaluation import report
 from mtf.evaluation.rank import Ranked, rank_metrics
 from mtf.evaluation.rank_data import RankData, RankTask, rank_tasks, with_vocabulary
 from mtf.evaluation.report import TaskResult
-from mtf.inference.loading import Loaded, Opened, load_model, network_config, open_model
+from mtf.inference.loading import Loaded, load_model
+from mtf.inference.opening import Opened, open_model
 from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.jobs.results import EvaluateResult
 from mtf.models.t5 import num_parameters
@@ -104,7 +105,7 @@ def describe(job: Evaluate) -> str:
     else:
         opened = _open(job)
         tasks = _tasks(job, opened)
-        rows.append(("parameters", f"{num_parameters(network_config(opened.architecture)):,}"))
+        rows.append(("parameters", f"{num_parameters(opened.model.network):,}"))
     rows += [
         ("dtype", job.dtype),
         ("devices", f"{mesh.size} × {mesh.devices.flat[0].device_kind}"),

@@ -27,7 +27,8 @@ from mtf.inference.files import (
     read_requests,
     summarize,
 )
-from mtf.inference.loading import Loaded, load_model, network_config, open_model
+from mtf.inference.loading import Loaded, load_model
+from mtf.inference.opening import open_model
 from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.jobs.results import InferResult
 from mtf.models.t5 import num_parameters
@@ -107,7 +108,7 @@ def describe(job: Infer) -> str:
     partitioner = PjitPartitioner.create(job.partitioner)
     mesh, lengths = partitioner.mesh, job.task_feature_lengths
     opened = open_model(job.checkpoint, step=job.step, vocabulary=job.vocabulary)
-    path, num = opened.checkpoint.path, num_parameters(network_config(opened.architecture))
+    path, num = opened.checkpoint.path, num_parameters(opened.model.network)
     rows = [
         (
             "checkpoint",

@@ -20,7 +20,7 @@ import recipes
 from mtf import convert, run
 from mtf.errors import UserError
 from mtf.inference.loading import Loaded, load_model
-from mtf.inference.vocabulary import checkpoint_vocabulary
+from mtf.inference.opening import checkpoint_vocabulary
 from mtf.models.stacking import unstack_layers
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig

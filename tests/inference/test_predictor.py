@@ -162,13 +162,6 @@ def test_progress_counts_every_example_once() -> None:
     assert sum(seen) == 12 and len(seen) > 1
 
 
-def test_the_loss_is_per_token() -> None:
-    pairs = [(inputs, targets[0]) for inputs, targets in examples(4)]
-    total = sum(scores[0] for scores in expected()[:4])
-    num_tokens = sum(len(target) for _, target in pairs)
-    assert predictor().loss(pairs) == pytest.approx(-total / num_tokens, rel=1e-5)
-
-
 def test_padded_lengths_are_few_and_near() -> None:
     lengths = [rounded_length(n) for n in range(1, 1025)]
     assert all(n <= padded <= max(16, 1.25 * n + 16) for n, padded in enumerate(lengths, 1))

@@ -14,7 +14,7 @@ from mtf import config as config_lib
 from mtf.config import apply_overrides, check_resume, load_config, locate, write_run_dir
 from mtf.data.settings import TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
-from mtf.inference.run_config import read_run_config
+from mtf.inference.opening import read_run_config
 from mtf.jobs import Train
 from mtf.loaders import make_train_iterator
 from mtf.text.vocabularies import SentencePieceVocabulary

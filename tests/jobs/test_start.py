@@ -16,7 +16,7 @@ import recipes
 from mtf import config as config_lib
 from mtf.data import ByteVocabulary, TextFilesConfig
 from mtf.errors import UserError
-from mtf.inference.run_config import read_run_config
+from mtf.inference.opening import read_run_config
 from mtf.jobs import Evaluate, Infer, Train, TrainResult
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.run import main
