@@ -20,7 +20,7 @@ import numpy as np
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError, did_you_mean
 from mtf.inference.loading import Loaded, load_model
-from mtf.inference.predictor import NotFiniteError, Predictor
+from mtf.inference.predictor import Example, NotFiniteError, Scores
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.progress import progress_bar
@@ -92,15 +92,7 @@ class LanguageModel:
         self.inputs_add_eos = loaded.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
         self.num_truncated = 0
         self._progress = progress
-        self._predictor = Predictor(
-            loaded.model,
-            loaded.params,
-            loaded.vocabulary,
-            loaded.partitioner,
-            batch_size=batch_size,
-            max_inputs_length=max_inputs_length,
-            max_targets_length=max_targets_length,
-        )
+        self._predictor = loaded.predictor(batch_size, max_inputs_length, max_targets_length)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -130,11 +122,11 @@ class LanguageModel:
 
         Args:
           texts: one input, or several.
-          decoding: fields of `mtf.decoding.settings.Decoding`: max_length, method ("greedy",
+          decoding: fields of `mtf.decoding.DecodingConfig`: max_length, method ("greedy",
             "sample", "beam"), temperature, top_k, top_p, num_beams, length_penalty, seed, ….
 
         Raises:
-          UserError: a setting that is none, or an input that cannot be used; says which.
+          UserError: a setting does not exist, or an input cannot be used; says which.
         """
         if decoding.get("num_return", 1) != 1:
             raise UserError("generate gives one text for each input; num_return is for samples().")
@@ -155,8 +147,17 @@ class LanguageModel:
         return found[0] if isinstance(texts, str) else found
 
     def _samples(self, texts: list[str], decoding: dict[str, Any]) -> Iterator[list[Sample]]:
-        inputs = self._inputs("texts", texts)
-        settings = decoding_from(decoding)
+        places = [(f"texts[{i}]", text) for i, text in enumerate(texts)]
+        limit = self._predictor.max_inputs_length
+        inputs = self._encode("texts", places, self.inputs_add_eos, limit)
+        names = [field.name for field in dataclasses.fields(DecodingConfig)]
+        for name in decoding:
+            if name not in names:
+                raise UserError(
+                    f"There is no setting {name!r} of decoding.{did_you_mean(name, names)} "
+                    f"There are {', '.join(names)}."
+                )
+        settings = DecodingConfig(**decoding)
         with progress_bar("generate", len(texts), shown=self._progress) as advance:
             generated = self._predictor.generate(inputs, settings, on_progress=advance)
             for number, generations in enumerate(generated):
@@ -178,10 +179,10 @@ class LanguageModel:
         """Returns the log-likelihood of each target given its input, summed over its tokens (nats).
 
         Raises:
-          UserError: unlike numbers of them, or one that cannot be used; says which.
+          UserError: there are more of one than of the other, or a text cannot be used.
         """
-        pairs = self._pairs(inputs, targets)
-        scores = [float(scores[0]) for scores, _ in self._scores("score", pairs)]
+        found = self._scores("score", self._pairs(inputs, targets))
+        scores = [float(each.log_likelihoods[0]) for each in found]
         return scores[0] if isinstance(inputs, str) else scores
 
     def loss(self, inputs: str | Texts, targets: str | Texts) -> float:
@@ -191,9 +192,9 @@ class LanguageModel:
           UserError: as `score`, or there is no pair.
         """
         total, num_tokens = 0.0, 0
-        for scores, lengths in self._scores("loss", self._pairs(inputs, targets)):
-            total -= float(scores[0])
-            num_tokens += int(lengths[0])
+        for scores in self._scores("loss", self._pairs(inputs, targets)):
+            total -= float(scores.log_likelihoods[0])
+            num_tokens += int(scores.num_tokens[0])
         if not num_tokens:
             raise UserError("There is no pair of inputs and targets to compute a loss of.")
         return total / num_tokens
@@ -213,10 +214,10 @@ class LanguageModel:
 
         Args:
           inputs: one input, or several.
-          choices: of the input, or of all of them; or a list for each, which may be unlike long.
+          choices: those of all inputs, or a list for each, of any number of choices.
 
         Raises:
-          UserError: an input without choices, or a choice that cannot be used; says which.
+          UserError: an input has no choices, or a choice cannot be used; says which.
         """
         texts = _listed(inputs, "inputs")
         if isinstance(choices, str):
@@ -229,63 +230,59 @@ class LanguageModel:
                 raise UserError(f"choices[{number}] is a text; expected a list of texts.")
             if not own:
                 raise UserError(f"choices[{number}] is empty; expected one choice or more.")
-        places = [f"choices[{i}][{j}]" for i, own in enumerate(lists) for j in range(len(own))]
-        ids = iter(self._targets("choices", places, [text for own in lists for text in own]))
-        examples = [
-            (encoded, list(itertools.islice(ids, len(own))))
-            for encoded, own in zip(self._inputs("inputs", texts), lists, strict=True)
+        placed = [
+            [(f"choices[{i}][{j}]", text) for j, text in enumerate(own)]
+            for i, own in enumerate(lists)
         ]
         rankings = [
             Ranking(int(np.argmax(scores)), scores.tolist(), num_tokens.tolist())
-            for scores, num_tokens in self._scores("rank", examples)
+            for scores, num_tokens, _ in self._scores(
+                "rank", self._examples("choices", texts, placed)
+            )
         ]
         return rankings[0] if isinstance(inputs, str) else rankings
 
-    def _pairs(
-        self, inputs: str | Texts, targets: str | Texts
-    ) -> list[tuple[list[int], list[list[int]]]]:
+    def _pairs(self, inputs: str | Texts, targets: str | Texts) -> list[Example]:
         if isinstance(inputs, str) != isinstance(targets, str):
             raise UserError("inputs and targets must both be one text, or both lists of texts.")
         texts, answers = _listed(inputs, "inputs"), _listed(targets, "targets")
         _check_counts("inputs", texts, "targets", answers)
-        places = [f"targets[{i}]" for i in range(len(answers))]
-        encoded = self._targets("targets", places, answers)
+        placed = [[(f"targets[{i}]", text)] for i, text in enumerate(answers)]
+        return self._examples("targets", texts, placed)
+
+    def _examples(
+        self, name: str, inputs: Sequence[str], targets: Sequence[Sequence[tuple[str, str]]]
+    ) -> list[Example]:
+        """Encodes inputs, and the targets of each, which come with their places for messages."""
+        placed = [each for own in targets for each in own]
+        for place, text in placed:
+            if isinstance(text, str) and not text.strip():
+                raise UserError(f"{place} is empty; expected a text to score.")
+        ids = iter(self._encode(name, placed, True, self._predictor.max_targets_length))
+        of_inputs = [(f"inputs[{i}]", text) for i, text in enumerate(inputs)]
+        limit = self._predictor.max_inputs_length
+        encoded = self._encode("inputs", of_inputs, self.inputs_add_eos, limit)
         return [
-            (ids, [target])
-            for ids, target in zip(self._inputs("inputs", texts), encoded, strict=True)
+            (tokens, list(itertools.islice(ids, len(own))))
+            for tokens, own in zip(encoded, targets, strict=True)
         ]
 
-    def _scores(
-        self, what: str, examples: list[tuple[list[int], list[list[int]]]]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _scores(self, what: str, examples: list[Example]) -> Iterator[Scores]:
         with progress_bar(what, len(examples), shown=self._progress) as advance:
             try:
-                for scores in self._predictor.log_likelihoods(examples, on_progress=advance):
-                    yield scores.log_likelihoods, scores.num_tokens
+                yield from self._predictor.log_likelihoods(examples, on_progress=advance)
             except NotFiniteError as error:
                 raise UserError(
                     f"{what}: a log-likelihood of inputs[{error.example}] is not a number. "
                     f"{NOT_FINITE}"
                 ) from error
 
-    # ------------------------------------------------------------------------------- tokens
-
-    def _inputs(self, name: str, texts: Sequence[str]) -> list[list[int]]:
-        limit = self._predictor.max_inputs_length
-        places = [f"{name}[{i}]" for i in range(len(texts))]
-        return self._encode(name, places, texts, self.inputs_add_eos, limit)
-
-    def _targets(self, name: str, places: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
-        for place, text in zip(places, texts, strict=True):
-            if isinstance(text, str) and not text.strip():
-                raise UserError(f"{place} is empty; expected a text to score.")
-        return self._encode(name, places, texts, True, self._predictor.max_targets_length)
-
     def _encode(
-        self, name: str, places: Sequence[str], texts: Sequence[str], add_eos: bool, limit: int
+        self, name: str, placed: Sequence[tuple[str, str]], add_eos: bool, limit: int
     ) -> list[list[int]]:
+        """Encodes texts, which come with their places for messages; warns of those cut off."""
         found, num_truncated = [], 0
-        for place, text in zip(places, texts, strict=True):
+        for place, text in placed:
             if not isinstance(text, str):
                 raise UserError(f"{place} is {type(text).__name__}; expected a text.")
             ids, truncated = encode(self.vocabulary, text, add_eos=add_eos, max_length=limit)
@@ -297,10 +294,7 @@ class LanguageModel:
             self.num_truncated += num_truncated
             _logger.warning(
                 "%d of %d %s are longer than %d tokens and were cut off there.",
-                num_truncated,
-                len(found),
-                name,
-                limit,
+                *(num_truncated, len(found), name, limit),
             )
         return found
 
@@ -315,22 +309,6 @@ def encode(
     ids = vocabulary.encode(text)
     kept = encode_feature(vocabulary, ids, add_eos=add_eos, max_length=max_length)
     return kept.tolist(), len(kept) < len(ids) + add_eos
-
-
-def decoding_from(settings: dict[str, Any]) -> DecodingConfig:
-    """Returns the decoding of these settings.
-
-    Raises:
-      UserError: a name that is not a setting, with the nearest; or a value that is refused.
-    """
-    names = [field.name for field in dataclasses.fields(DecodingConfig)]
-    for name in settings:
-        if name not in names:
-            raise UserError(
-                f"There is no setting {name!r} of decoding.{did_you_mean(name, names)} "
-                f"There are {', '.join(names)}."
-            )
-    return DecodingConfig(**settings)
 
 
 def _listed(texts: str | Texts, name: str) -> list[str]:

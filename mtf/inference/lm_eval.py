@@ -21,7 +21,6 @@ from typing import Any
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.inference.loading import load_model
-from mtf.inference.predictor import Predictor
 from mtf.progress import progress_bar
 from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
@@ -49,9 +48,6 @@ class HarnessModel(LM):
         self,
         checkpoint: str,
         *,
-        step: int | None = None,
-        vocabulary: str | None = None,
-        dtype: str = "float32",
         batch_size: int | str = 32,
         max_batch_size: int | None = None,
         device: str | None = None,
@@ -60,23 +56,22 @@ class HarnessModel(LM):
         max_gen_toks: int = 256,
         inputs_add_eos: bool | None = None,
         targets_add_eos: bool = False,
+        **options: Any,
     ) -> None:
         """Loads the model.
 
         Args:
-          checkpoint: as in `mtf.load`; `step`, `vocabulary` and `dtype` too.
-          step: which checkpoint of several.
-          vocabulary: None: the checkpoint's own.
-          dtype: "float32" or "bfloat16".
+          checkpoint: as in `mtf.load`.
           batch_size: examples at a time.
-          max_batch_size: of no use here; the harness passes it.
-          device: likewise: jax uses what it finds (JAX_PLATFORMS=cpu for the CPU).
+          max_batch_size: not used; the harness passes it.
+          device: not used: jax takes what it finds (JAX_PLATFORMS=cpu for the CPU).
           max_inputs_length: tokens of a context that are used, at most; the last ones.
           max_targets_length: tokens of a continuation, at most.
-          max_gen_toks: tokens to generate where a task does not say.
-          inputs_add_eos: None: as in training; T0's had none.
-          targets_add_eos: score end of sequence behind a continuation, as T0's evaluation does; the
+          max_gen_toks: tokens to generate if a task does not set it.
+          inputs_add_eos: None: as in training; T0 had none.
+          targets_add_eos: score end of sequence after a continuation, as T0's evaluation does; the
             harness does not.
+          **options: `step`, `vocabulary`, `config` and `dtype`, as in `mtf.load`.
 
         Raises:
           UserError: the model cannot be loaded.
@@ -85,28 +80,13 @@ class HarnessModel(LM):
         del max_batch_size, device
         if isinstance(batch_size, str) and not batch_size.isdigit():
             raise UserError(f"batch_size must be a number here, not {batch_size!r}.")
-        if dtype not in ("float32", "bfloat16"):
-            raise UserError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}.")
-        loaded = load_model(
-            checkpoint,
-            step=step,
-            vocabulary=vocabulary,
-            dtype="bfloat16" if dtype == "bfloat16" else "float32",
-        )
+        loaded = load_model(checkpoint, **options)
         self._vocabulary: Vocabulary = loaded.vocabulary
         self._inputs_add_eos = loaded.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
         self._targets_add_eos = targets_add_eos
         self._max_gen_toks = max_gen_toks
         self._num_truncated = 0
-        self._predictor = Predictor(
-            loaded.model,
-            loaded.params,
-            loaded.vocabulary,
-            loaded.partitioner,
-            batch_size=int(batch_size),
-            max_inputs_length=max_inputs_length,
-            max_targets_length=max_targets_length,
-        )
+        self._predictor = loaded.predictor(int(batch_size), max_inputs_length, max_targets_length)
 
     # ------------------------------------------------------------------------------- the harness
 
@@ -226,27 +206,19 @@ class HarnessModel(LM):
         length = next((n for n in lengths if n is not None), self._max_gen_toks)
         temperature = float(settings.pop("temperature", 0.0) or 0.0)
         sampled = settings.pop("do_sample", None)
-        restrictions = {n: settings.pop(n) for n in ("top_k", "top_p") if n in settings}
+        restrictions = {name: settings.pop(name) for name in {"top_k", "top_p"} & set(settings)}
         num_beams = int(settings.pop("num_beams", 1))
         penalty = float(settings.pop("length_penalty", 1.0))
         if settings:
             _logger.warning("generation settings that are not used: %s", ", ".join(settings))
-        stops = [until] if isinstance(until, str) else list(until)
+        chosen: dict[str, Any] = {"method": "greedy"}
         if num_beams > 1:
-            return (
-                DecodingConfig(
-                    "beam",
-                    int(length),
-                    num_beams=num_beams,
-                    length_penalty=penalty,
-                    length_penalty_form="hf",
-                ),
-                stops,
-            )
-        if sampled or (sampled is None and temperature > 0):
-            temperature = temperature or 1.0
-            return DecodingConfig("sample", int(length), temperature, **restrictions), stops
-        return DecodingConfig("greedy", int(length)), stops
+            chosen = {"method": "beam", "num_beams": num_beams}
+            chosen |= {"length_penalty": penalty, "length_penalty_form": "hf"}
+        elif sampled or (sampled is None and temperature > 0):
+            chosen = {"method": "sample", "temperature": temperature or 1.0} | restrictions
+        decoding = DecodingConfig(max_length=int(length), **chosen)
+        return decoding, [until] if isinstance(until, str) else list(until)
 
     def _tell_truncated(self) -> None:
         number, self._num_truncated = self._num_truncated, 0
@@ -254,9 +226,7 @@ class HarnessModel(LM):
             _logger.warning(
                 "%d contexts or continuations are longer than max_inputs_length=%d or "
                 "max_targets_length=%d tokens and were cut off.",
-                number,
-                self._predictor.max_inputs_length,
-                self._predictor.max_targets_length,
+                *(number, self._predictor.max_inputs_length, self._predictor.max_targets_length),
             )
 
 

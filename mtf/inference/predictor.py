@@ -29,7 +29,7 @@ from mtf.text.vocabularies import Vocabulary
 
 T = TypeVar("T")
 
-# Inputs and targets of an example.
+# Ids of the inputs, and of each target.
 Example = tuple[Sequence[int], Sequence[Sequence[int]]]
 
 # A window is sorted or packed as a whole: so many batches, but at least so many examples.
