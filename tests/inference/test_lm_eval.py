@@ -132,7 +132,7 @@ def test_the_name_is_registered_and_bad_arguments_are_refused(checkpoint: str) -
     assert get_model("mtf") is HarnessModel
     for arguments, message in [
         ("batch_size=auto", "batch_size must be a number here, not 'auto'"),
-        ("dtype=float16", "dtype must be 'float32' or 'bfloat16'"),
+        ("dtype=float16", "float16 is not supported"),
         ("vocabulary=t6", "neither a SentencePiece model file nor"),
     ]:
         with pytest.raises(UserError, match=message):
