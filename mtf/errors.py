@@ -33,8 +33,13 @@ def nearest(name: str, options: Iterable[str], n: int = 3) -> list[str]:
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Returns `" Did you mean a, b?"`, or an empty string where nothing is near."""
-    found = nearest(name, options)
-    return f" Did you mean {', '.join(found)}?" if found else ""
+    return suggestion(nearest(name, options))
+
+
+def suggestion(names: Iterable[str]) -> str:
+    """Returns `" Did you mean a, b?"`, or an empty string where there are no names."""
+    shown = ", ".join(names)
+    return f" Did you mean {shown}?" if shown else ""
 
 
 _HELD_OUT = ("validation", "valid", "dev", "test", "eval")
@@ -48,4 +53,4 @@ def did_you_mean_split(split: str, splits: Iterable[str]) -> str:
         found = [name for name in _HELD_OUT if name in options]
     if not found and len(options) == 1:
         found = options
-    return f" Did you mean {', '.join(found)}?" if found else ""
+    return suggestion(found)

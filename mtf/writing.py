@@ -53,6 +53,17 @@ def write_atomically(file: Path, content: str | bytes) -> None:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+@contextlib.contextmanager
+def os_errors_refused(directory: Path, setting: str) -> Iterator[None]:
+    """Turns what the file system refuses into a UserError about a setting's directory."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{setting}: {directory} cannot be used: {error.strerror} ({error.filename})."
+        ) from error
+
+
 def write_failure(error: BaseException, directory: Path) -> str | None:
     """Returns why something in a directory could not be written; None: the error is another.
 
@@ -114,22 +125,17 @@ def locked(directory: Path, setting: str) -> Iterator[None]:
     file = directory / LOCK_FILE
     made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = _hold(file, setting)
-    except OSError as error:
-        for folder in made:
+        with os_errors_refused(directory, setting):
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = _hold(file, setting)
+        try:
+            with signals.removed_on_stop(file):
+                yield
+        finally:
             with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise UserError(
-            f"{setting}: {directory} cannot be used: {error.strerror} ({error.filename})."
-        ) from error
-    try:
-        with signals.removed_on_stop(file):
-            yield
+                file.unlink()
+            os.close(descriptor)
     finally:
-        with contextlib.suppress(OSError):
-            file.unlink()
-        os.close(descriptor)
         for folder in made:
             with contextlib.suppress(OSError):  # It is in use.
                 folder.rmdir()

@@ -3,22 +3,21 @@
 Nothing here knows of training, and nothing here imports jax.
 """
 
-from mtf.config.calls import resolve
-from mtf.config.checks import build, check, find_problems, find_refusals
+from mtf.config.checks import build, check, find_problems, find_refusals, summarize
 from mtf.config.codegen import as_python
-from mtf.config.diff import Change, diff
-from mtf.config.lookup import Listing, list_recipes, recipe_name
-from mtf.config.overrides import Override, apply_overrides, summarize, try_overrides
-from mtf.config.places import locate, located
+from mtf.config.lookup import Listing, list_recipes, recipe_name, resolve
+from mtf.config.overrides import Override, apply_overrides, try_overrides
 from mtf.config.run_dir import (
     check_resume,
     load_config,
+    locate,
+    located,
     new_run_dir,
     undone_on_refusal,
     write_run_dir,
 )
 from mtf.config.serialize import dump_json, load_json
-from mtf.config.show import as_flat_text, as_history_text, write_graph
+from mtf.config.show import Change, as_flat_text, as_history_text, diff, write_graph
 from mtf.config.start import as_checked, check_types, in_run_directory, stored
 from mtf.config.tree import complete
 from mtf.environment import write_environment

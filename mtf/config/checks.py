@@ -1,29 +1,35 @@
-"""Checking a whole config, whoever set its values, and building the job from it."""
+"""Checks a whole config, whoever set its values, and builds the job from it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import fiddle as fdl
 
 from mtf.config import provenance, tree, types
-from mtf.config.overrides import summarize
-from mtf.config.paths import format_path
+from mtf.config.paths import Path, format_path
 from mtf.errors import UserError, did_you_mean
+
+
+def summarize(problems: Sequence[str]) -> str:
+    """Joins several mistakes into one message; one alone stays as it is."""
+    if len(problems) == 1:
+        return problems[0]
+    lines = (problem.replace("\n", "\n    ") for problem in problems)
+    return f"{len(problems)} mistakes:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def find_problems(config: fdl.Config) -> list[str]:
     """Returns every wrong type, unknown field and missing required value, with its full path."""
     wrong: list[str] = []
     missing: list[str] = []
-    for path, node in sorted_components(config):
-        found = _node_problems(path, node)
-        wrong += found.wrong
-        missing += found.missing
+    for path, node in tree.components(config, parents_first=True):
+        wrong += _wrong_fields(path, node)
+        missing += _missing_fields(path, node)
     if missing:
-        wrong.append(
-            "Missing required values; set each with --set PATH=VALUE:\n  " + "\n  ".join(missing)
-        )
+        lines = "\n  ".join(missing)
+        wrong.append(f"Missing required values; set each with --set PATH=VALUE:\n  {lines}")
     return wrong
 
 
@@ -36,8 +42,8 @@ def find_refusals(config: fdl.Config) -> list[str]:
     problems: list[str] = []
     refused: set[int] = set()
     for path, node in tree.components(config):
-        inside = {id(inner) for _, inner in tree.components(list(node.__arguments__.values()))}
-        if refused & inside or any(_node_problems(path, node)):
+        inside = {id(inner) for _, inner in tree.components(node)}
+        if refused & inside or _wrong_fields(path, node) or _missing_fields(path, node):
             refused.add(id(node))
             continue
         try:
@@ -52,64 +58,36 @@ def find_refusals(config: fdl.Config) -> list[str]:
     return problems
 
 
-class _Found(NamedTuple):
-    """What is wrong with the fields of one component, and which of them are missing."""
-
-    wrong: list[str]
-    missing: list[str]
-
-
-def _node_problems(path: tuple[Any, ...], node: fdl.Buildable) -> _Found:
+def _wrong_fields(path: Path, node: fdl.Buildable) -> list[str]:
     target = fdl.get_callable(node)
     hints = types.type_hints(target)
     known = tree.parameters(node)
-    found = _Found([], [])
+    wrong = []
     for field, value in node.__arguments__.items():
         where = format_path((*path, field))
         if field not in known and isinstance(field, str) and not tree.takes_any_name(node):
-            found.wrong.append(
-                f"{where}: {types.qualified_name(target)} has no field {field}."
-                f"{did_you_mean(field, known)}"
-            )
+            owner = types.qualified_name(target)
+            wrong.append(f"{where}: {owner} has no field {field}.{did_you_mean(field, known)}")
             continue
         try:
             types.convert(value, hints.get(str(field), Any))
         except types.Mismatch as mismatch:
-            reasons = tree.field_metadata(node, str(field)).get("refused", {})
-            reason = reasons.get(value, mismatch) if isinstance(value, str) else mismatch
-            found.wrong.append(
-                f"{where}: {reason} (It comes from {provenance.of_field(node, field)}.)"
-            )
+            reason = tree.refusal(node, field, value) or mismatch
+            origin = provenance.of_field(node, field)
+            wrong.append(f"{where}: {reason} (It comes from {origin}.)")
+    return wrong
+
+
+def _missing_fields(path: Path, node: fdl.Buildable) -> list[str]:
     if isinstance(node, fdl.Partial):
-        return found
-    for field, parameter in known.items():
-        required = parameter.default is parameter.empty and field not in node.__arguments__
-        if required or node.__arguments__.get(field) is fdl.NO_VALUE:
-            declared = types.describe(hints.get(field, Any))
-            found.missing.append(f"{format_path((*path, field))} ({declared})")
-    return found
-
-
-def sorted_components(config: fdl.Config) -> list[tuple[tuple[Any, ...], fdl.Buildable]]:
-    """Returns every component once, parents before children, in the order of the fields."""
-    first: dict[int, tuple[tuple[Any, ...], fdl.Buildable]] = {}
-
-    def visit(value: Any, path: tuple[Any, ...]) -> None:
-        if isinstance(value, fdl.Buildable):
-            if id(value) in first:
-                return
-            first[id(value)] = (path, value)
-            for field, item in tree.arguments(value).items():
-                visit(item, (*path, field))
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                visit(item, (*path, key))
-        elif isinstance(value, list | tuple):
-            for index, item in enumerate(value):
-                visit(item, (*path, index))
-
-    visit(config, ())
-    return list(first.values())
+        return []
+    hints = types.type_hints(fdl.get_callable(node))
+    return [
+        f"{format_path((*path, name))} ({types.describe(hints.get(name, Any))})"
+        for name, parameter in tree.parameters(node).items()
+        if (value := node.__arguments__.get(name, parameter.default)) is parameter.empty
+        or value is fdl.NO_VALUE
+    ]
 
 
 def check(config: fdl.Config) -> None:

@@ -1,14 +1,19 @@
-"""A config as readable Python that makes the same config again."""
+"""A config as readable Python that makes the same config again.
+
+Fiddle's own code generation names modules by aliases and writes no function that runs the job.
+"""
 
 from __future__ import annotations
 
 import enum
 import keyword
+import math
 import re
 from collections import Counter
 from typing import Any
 
 import fiddle as fdl
+from fiddle import daglish
 
 from mtf.config import tree
 from mtf.errors import UserError
@@ -26,55 +31,53 @@ def as_python(config: fdl.Config, title: str) -> str:
       config: what to write.
       title: first line of the module's docstring.
     """
-    return _Writer(tree.complete(config)).module(title)
+    config = tree.complete(config)
+    writer = _Writer()
+    lines = []
+    for value, field in _shared(config):
+        name = writer.variable(value, field)
+        lines.append(f"{_INDENT}{name} = {writer.value(value, 1, f'{name} = ')}\n")
+        writer.variables[id(value)] = name
+    result = writer.value(config, 1, "return ")
+    job = writer.name(fdl.get_callable(config))
+    title = title.replace("\\", "\\\\").replace('"""', "'''")
+    return (
+        f'"""{title}"""\n\nimport fiddle as fdl\n\n{writer.import_lines()}'
+        f"\n\ndef config() -> fdl.Config[{job}]:\n{''.join(lines)}{_INDENT}return {result}\n"
+        '\n\nif __name__ == "__main__":\n    fdl.build(config()).run()\n'
+    )
 
 
 class _Writer:
-    def __init__(self, config: fdl.Config) -> None:
-        self.config = config
+    """Writes values as expressions.
+
+    Attributes:
+      imports: the classes and functions that are named, by the names that the code gives them.
+      variables: the names of what is used more than once, by its id.
+    """
+
+    def __init__(self) -> None:
         self.imports: dict[str, Any] = {}
         self.variables: dict[int, str] = {}
-        self.lines: list[str] = []
 
-    def module(self, title: str) -> str:
-        result = ""
-        for value, field in _shared(self.config):
-            name = self._variable(value, field)
-            code = self._value(value, 1, f"{name} = ")
-            self.lines.append(f"{_INDENT}{name} = {code}")
-            self.variables[id(value)] = name
-        result = self._component(self.config, 1, "return ")
-        job = self._name(fdl.get_callable(self.config))
-        title = title.replace("\\", "\\\\").replace('"""', "'''")
-        imports = self._import_lines()
-        parts = [
-            f'"""{title}"""\n\n',
-            "import fiddle as fdl\n\n",
-            "".join(f"{line}\n" for line in imports),
-            f"\n\ndef config() -> fdl.Config[{job}]:\n",
-            "".join(f"{line}\n" for line in self.lines),
-            f"{_INDENT}return {result}\n",
-            '\n\nif __name__ == "__main__":\n    fdl.build(config()).run()\n',
-        ]
-        return "".join(parts)
-
-    def _import_lines(self) -> list[str]:
+    def import_lines(self) -> str:
         by_module: dict[str, list[str]] = {}
         for name, target in self.imports.items():
-            top = _top(target)
-            names = by_module.setdefault(target.__module__, [])
+            module, top = _module_and_top(target)
+            names = by_module.setdefault(module, [])
             names.append(top if name == top else f"{top} as {name}")
-        lines: list[str] = []
+        lines = []
         for module, names in sorted(by_module.items()):
             names.sort()
-            line = f"from {module} import {', '.join(names)}"
-            if len(line) > _WIDTH:
+            line = f"from {module} import {', '.join(names)}\n"
+            if len(line) > _WIDTH + 1:
                 inner = "".join(f"{_INDENT}{name},\n" for name in names)
-                line = f"from {module} import (\n{inner})"
+                line = f"from {module} import (\n{inner})\n"
             lines.append(line)
-        return lines
+        return "".join(lines)
 
-    def _variable(self, value: Any, field: str) -> str:
+    def variable(self, value: Any, field: str) -> str:
+        """Returns a free name for a value that is in a field of that name."""
         base = field
         if isinstance(value, fdl.Buildable):
             name = getattr(fdl.get_callable(value), "__name__", "component")
@@ -85,7 +88,7 @@ class _Writer:
         names = (f"{base}_{i}" if i else base for i in range(len(taken) + 1))
         return next(name for name in names if name not in taken)
 
-    def _name(self, target: Any) -> str:
+    def name(self, target: Any) -> str:
         """Returns how the code names a class or function, and sees that it is imported."""
         qualified = getattr(target, "__qualname__", "<")
         if "<" in qualified:
@@ -95,57 +98,46 @@ class _Writer:
             )
         if target.__module__ == "builtins":
             return qualified
-        top, _, rest = qualified.partition(".")
-        name = top
-        while name in self.imports and not _same_import(self.imports[name], target):
+        name, dot, rest = qualified.partition(".")
+        wanted = _module_and_top(target)
+        while name in self.imports and _module_and_top(self.imports[name]) != wanted:
             name = f"{target.__module__.replace('.', '_')}_{name}"
         self.imports[name] = target
-        return f"{name}.{rest}" if rest else name
+        return f"{name}{dot}{rest}"
 
-    def _value(self, value: Any, depth: int, prefix: str) -> str:
+    def value(self, value: Any, depth: int, prefix: str) -> str:
+        """Returns the expression of a value, which stands behind a prefix at an indentation."""
         if _can_be_shared(value) and id(value) in self.variables:
             return self.variables[id(value)]
-        if isinstance(value, fdl.Buildable):
-            return self._component(value, depth, prefix)
         if isinstance(value, enum.Enum):
-            return f"{self._name(type(value))}.{value.name}"
-        if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
-            return self._name(value)
-        if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+            return f"{self.name(type(value))}.{value.name}"
+        if isinstance(value, fdl.Buildable):
+            opening, closing = f"fdl.{type(value).__name__}(", ")"
+            items = [self.name(fdl.get_callable(value))]
+            for field, item in fdl.ordered_arguments(value, include_equal_to_default=False).items():
+                name = "" if isinstance(field, int) else f"{field}="
+                items.append(name + self.value(item, depth + 1, name))
+        elif isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+            return self.name(value)
+        elif isinstance(value, float) and not math.isfinite(value):
             return f"float('{value}')"
-        if isinstance(value, dict):
+        elif isinstance(value, dict):
+            opening, closing = "{", "}"
             items = [
-                f"{_literal(key)}: {self._value(item, depth + 1, f'{key!r}: ')}"
+                f"{_literal(key)}: {self.value(item, depth + 1, f'{key!r}: ')}"
                 for key, item in value.items()
             ]
-            return self._brackets("{", items, "}", depth, prefix)
-        if isinstance(value, list):
-            items = [self._value(item, depth + 1, "") for item in value]
-            return self._brackets("[", items, "]", depth, prefix)
-        if isinstance(value, tuple):
-            items = [self._value(item, depth + 1, "") for item in value]
-            close = ",)" if len(items) == 1 else ")"
-            return self._brackets("(", items, close, depth, prefix)
-        return _literal(value)
-
-    def _component(self, node: fdl.Buildable, depth: int, prefix: str) -> str:
-        arguments = fdl.ordered_arguments(node, include_equal_to_default=False)
-        items = [self._name(fdl.get_callable(node))]
-        for field, value in arguments.items():
-            name = "" if isinstance(field, int) else f"{field}="
-            items.append(name + self._value(value, depth + 1, name))
-        opening = f"fdl.{type(node).__name__}("
-        return self._brackets(opening, items, ")", depth, prefix)
-
-    def _brackets(
-        self, opening: str, items: list[str], closing: str, depth: int, prefix: str
-    ) -> str:
-        line = f"{opening}{', '.join(items)}{closing}"
+        elif isinstance(value, list | tuple):
+            opening, closing = ("[", "]") if isinstance(value, list) else ("(", ")")
+            items = [self.value(item, depth + 1, "") for item in value]
+        else:
+            return _literal(value)
+        comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
+        line = f"{opening}{', '.join(items)}{comma}{closing}"
         if "\n" not in line and len(_INDENT) * depth + len(prefix) + len(line) < _WIDTH:
             return line
-        inner = _INDENT * (depth + 1)
-        body = "".join(f"{inner}{item},\n" for item in items)
-        return f"{opening}\n{body}{_INDENT * depth}{closing.removeprefix(',')}"
+        body = "".join(f"{_INDENT * (depth + 1)}{item},\n" for item in items)
+        return f"{opening}\n{body}{_INDENT * depth}{closing}"
 
 
 def _literal(value: Any) -> str:
@@ -156,12 +148,9 @@ def _literal(value: Any) -> str:
     return text
 
 
-def _top(target: Any) -> str:
-    return target.__qualname__.partition(".")[0]
-
-
-def _same_import(a: Any, b: Any) -> bool:
-    return (a.__module__, _top(a)) == (b.__module__, _top(b))
+def _module_and_top(target: Any) -> tuple[str, str]:
+    """Returns the module of a class or function, and what of it is imported."""
+    return target.__module__, target.__qualname__.partition(".")[0]
 
 
 def _can_be_shared(value: Any) -> bool:
@@ -174,22 +163,15 @@ def _shared(config: fdl.Config) -> list[tuple[Any, str]]:
     uses: Counter[int] = Counter()
     found: dict[int, tuple[Any, str]] = {}
 
-    def visit(value: Any, field: str) -> None:
+    def visit(value: Any, state: daglish.State) -> None:
+        uses[id(value)] += 1
+        if _can_be_shared(value) and uses[id(value)] > 1:
+            return
+        for _ in state.yield_map_child_values(value, ignore_leaves=True):
+            pass
         if _can_be_shared(value):
-            uses[id(value)] += 1
-            if uses[id(value)] > 1:
-                return
-        if isinstance(value, fdl.Buildable):
-            for name, item in value.__arguments__.items():
-                visit(item, str(name))
-        elif isinstance(value, dict):
-            for item in value.values():
-                visit(item, field)
-        elif isinstance(value, list | tuple):
-            for item in value:
-                visit(item, field)
-        if _can_be_shared(value):
-            found[id(value)] = (value, field)
+            fields = (step.name for step in state.current_path if isinstance(step, daglish.Attr))
+            found[id(value)] = (value, ["config", *fields][-1])
 
-    visit(config, "config")
+    visit(config, daglish.BasicTraversal(visit, config).initial_state())
     return [found[key] for key in found if uses[key] > 1]

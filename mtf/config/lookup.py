@@ -1,4 +1,4 @@
-"""Finding things by name: recipes, builders, fiddlers."""
+"""Recipes, builders and fiddlers: found by name, listed, and called with typed arguments."""
 
 from __future__ import annotations
 
@@ -6,50 +6,220 @@ import ast
 import contextlib
 import dataclasses
 import importlib
-import importlib.util
 import inspect
 import os
 import pkgutil
 import sys
 import traceback
-import types as python_types
 import typing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import fiddle as fdl
 
 from mtf import siblings
-from mtf.config import provenance, types, values
-from mtf.errors import UserError, nearest
+from mtf.config import provenance, tree, types
+from mtf.errors import UserError, did_you_mean, nearest, suggestion
 
 RECIPES = "recipes"
 
+_AT = "__component__."
 
-def find_recipe(name: str) -> tuple[Any, str]:
-    """Returns the recipe function and the text of its arguments, without calling it."""
-    dotted, arguments = values.split_call(name)
-    if not dotted:
-        raise UserError(f"{name!r} names no recipe.{_recipe_hint('')}")
-    if ":" in dotted or dotted.endswith(".py"):
-        function = _find_in_file(dotted)
+
+def resolve(name: str) -> fdl.Config:
+    """Calls the recipe `package.module.recipe(kw=…)` or `file.py:recipe(kw=…)`.
+
+    Raises:
+      UserError: no such recipe, wrong arguments, or it returns no config.
+    """
+    what, arguments = split_call(name)
+    function = find_recipe(what)
+    config = call(function, parse_arguments(function, arguments, what), what)
+    if not isinstance(config, fdl.Config):
+        raise UserError(
+            f"{what} returns a {type(config).__name__}. A recipe returns a fdl.Config "
+            "of a job, as in: def my_recipe() -> fdl.Config[mtf.jobs.Train]."
+        )
+    return config
+
+
+def make_component(text: str) -> fdl.Buildable:
+    """Makes the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` stands for.
+
+    Raises:
+      UserError: no such builder, wrong arguments, or it returns no config.
+    """
+    name, arguments = split_call(text)
+    builder = find(name, "builder")
+    if not callable(builder):
+        raise UserError(f"{name} is a {type(builder).__name__}, not a builder.")
+    if isinstance(builder, type):
+        # Fields without a default may still be set by a later override.
+        given = parse_arguments(builder, arguments, name, complete=False)
+        return tree.complete(fdl.Config(builder, **given))
+    made = call(builder, parse_arguments(builder, arguments, name), name, tracked=False)
+    if not isinstance(made, fdl.Buildable):
+        raise UserError(
+            f"{name} returns a {type(made).__name__}. A builder returns a fdl.Config, or is the "
+            "class itself."
+        )
+    return tree.complete(made)
+
+
+def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
+    """Calls the fiddler `name(kw=…)`, which changes the config or returns another one.
+
+    Raises:
+      UserError: no such fiddler, wrong arguments, or it returns something else.
+    """
+    name, arguments = split_call(text)
+    if ":" in name:
+        function = find_recipe(name)
     else:
-        function = find(dotted, "recipe")
-    if not callable(function) or isinstance(function, python_types.ModuleType):
-        if isinstance(function, python_types.ModuleType):
-            inside = [f"{dotted}.{recipe}" for recipe in recipes_in(function)]
-            raise UserError(
-                f"{dotted} is a module, not a recipe. "
-                + (f"It has {', '.join(inside)}." if inside else "It has no recipes.")
-            )
-        raise UserError(f"{dotted} is a {type(function).__name__}, not a recipe.")
-    return function, arguments
+        function = find(name if "." in name else f"{RECIPES}.fiddlers.{name}", "fiddler")
+    if not callable(function):
+        raise UserError(f"{name} is a {type(function).__name__}, not a fiddler (a function).")
+    parsed = parse_arguments(function, arguments, name, skip=1)  # The first is the config.
+    changed = call(function, parsed, name, config)
+    if changed is not None and not isinstance(changed, fdl.Config):
+        raise UserError(
+            f"{name} returns a {type(changed).__name__}. A fiddler changes the config that it "
+            "is given and returns nothing, or returns a new fdl.Config."
+        )
+    return tree.complete(config if changed is None else changed)
+
+
+def split_call(text: str) -> tuple[str, str]:
+    """Splits `name(kw=1)` into `name` and `(kw=1)`; without arguments the second is empty."""
+    name, bracket, rest = text.partition("(")
+    return name.strip(), bracket + rest
 
 
 def recipe_name(name: str) -> str:
     """Returns the last part of a recipe's name, for the name of a run directory."""
-    dotted = values.split_call(name)[0]
-    return dotted.rpartition(":")[2].rpartition(".")[2]
+    return split_call(name)[0].rpartition(":")[2].rpartition(".")[2]
+
+
+def parse_arguments(
+    function: Any, arguments: str, what: str, *, skip: int = 0, complete: bool = True
+) -> dict[str, Any]:
+    """Reads `(kw=literal, kw=@builder, …)` against the annotations of `function`.
+
+    Args:
+      function: what will be called.
+      arguments: the text with its brackets, or "".
+      what: names the call in messages.
+      skip: parameters at the front that are given otherwise.
+      complete: whether all that have no default must be given.
+
+    Raises:
+      UserError: all mistakes in one message.
+    """
+    known = dict(list(inspect.signature(function).parameters.items())[skip:])
+    hints = types.type_hints(function)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    parsed: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, text in keywords(arguments, what).items():
+        if name not in known and not takes_any:
+            hint = did_you_mean(name, known)
+            names = ", ".join(known) or "none"
+            problems.append(f"{what} has no argument {name}; it has: {names}.{hint}")
+            continue
+        try:
+            parsed[name] = parse_value(text, hints.get(name, Any))
+        except (types.Mismatch, UserError) as error:
+            problems.append(f"{what}: {name}={text}: {error}")
+    if problems:
+        raise UserError("\n".join(problems))
+    missing = [
+        f"{name} ({types.describe(hints.get(name, Any))})"
+        for name, parameter in known.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in parsed
+    ]
+    if missing and complete:
+        example = f"{what}({missing[0].split()[0]}=…)"
+        raise UserError(f"{what} needs {', '.join(missing)}. Write {example}")
+    return parsed
+
+
+def parse_value(text: str, declared: Any) -> Any:
+    """Reads a literal, a word or `@builder(kw=…)`; `Mismatch` if it is not of type `declared`."""
+    if text.startswith("@"):
+        return types.convert(make_component(text[1:]), declared)
+    return types.parse(text, declared)
+
+
+def keywords(arguments: str, what: str) -> dict[str, str]:
+    """Splits `(a=1, b=@x.y(c=2))` into names and the texts of their values."""
+    if not arguments:
+        return {}
+    # `@` at the start of a value is not Python; a name in its place lets Python find the end.
+    text = "f" + arguments.replace("=@", f"={_AT}")
+    try:
+        parsed = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        parsed = None
+    if (
+        not isinstance(parsed, ast.Call)
+        or parsed.args
+        or any(keyword.arg is None for keyword in parsed.keywords)
+    ):
+        raise UserError(
+            f"{what}: {arguments} is not a list of keyword arguments. Write {what}(name=value)."
+        )
+    return {
+        str(keyword.arg): (ast.get_source_segment(text, keyword.value) or "").replace(_AT, "@")
+        for keyword in parsed.keywords
+    }
+
+
+def call(
+    function: Any, arguments: dict[str, Any], what: str, *positional: Any, tracked: bool = True
+) -> Any:
+    """Calls a recipe, builder or fiddler; a failure inside is a UserError with their traceback.
+
+    Args:
+      function: what to call.
+      arguments: by name.
+      what: its name, for messages.
+      positional: before them.
+      tracked: values that it sets are said to come from its lines.
+    """
+    tracking = provenance.in_file_of(function) if tracked else contextlib.nullcontext()
+    try:
+        with tracking:
+            return function(*positional, **arguments)
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from None
+    except Exception as error:
+        raise UserError(_user_traceback(error, f"{what} fails:")) from None
+
+
+def _user_traceback(error: BaseException, headline: str) -> str:
+    """Formats an error with the frames of the user's files only."""
+    own = (os.path.dirname(__file__), siblings.__file__)
+    machinery = (*own, os.path.dirname(importlib.__file__), "<frozen")
+    report = traceback.TracebackException.from_exception(error)
+    kept = [frame for frame in report.stack if not frame.filename.startswith(machinery)]
+    report.stack = traceback.StackSummary.from_list(kept)
+    return f"{headline}\n{''.join(report.format(chain=False)).rstrip()}"
+
+
+def find_recipe(name: str) -> Any:
+    """Returns the function that `package.module.name` or `file.py:name` stands for."""
+    in_file = ":" in name or name.endswith(".py")
+    function = _find_in_file(name) if in_file else find(name, "recipe")
+    if isinstance(function, ModuleType):
+        inside = ", ".join(f"{name}.{recipe}" for recipe in _recipes_in(function))
+        has = f"It has {inside}." if inside else "It has no recipes."
+        raise UserError(f"{name} is a module, not a recipe. {has}")
+    if not callable(function):
+        raise UserError(f"{name} is a {type(function).__name__}, not a recipe.")
+    return function
 
 
 def find(dotted: str, kind: str) -> Any:
@@ -105,10 +275,10 @@ def _check_unambiguous(module: Any, name: str, dotted: str) -> None:
 
 def _defines(file: Path, name: str) -> bool:
     try:
-        tree = ast.parse(file.read_bytes())
+        body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
         return False
-    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in body)
 
 
 def _shown(file: Path) -> str:
@@ -117,19 +287,19 @@ def _shown(file: Path) -> str:
 
 
 def _import_prefix(parts: list[str]) -> tuple[Any, int]:
+    """Imports as many parts of a dotted name as are modules; returns the last, and how many."""
     module, depth = None, 0
     for length in range(1, len(parts) + 1):
-        name = ".".join(parts[:length])
         if module is not None and length == len(parts) and _has(module, parts[-1]):
             break
         try:
-            module, depth = _import_user_module(name), length
+            module, depth = _import(".".join(parts[:length])), length
         except ModuleNotFoundError:
             break
     return module, depth
 
 
-def _import_user_module(name: str) -> Any:
+def _import(name: str) -> Any:
     """Imports a module; only that it does not exist itself stays a ModuleNotFoundError."""
     try:
         return importlib.import_module(name)
@@ -147,22 +317,19 @@ def _hint(dotted: str, kind: str, inside: Any) -> str:
         return ""
     prefix = getattr(inside, "__name__", "")
     names = [name for name, _ in inspect.getmembers(inside, callable) if not name.startswith("_")]
-    found = nearest(dotted.rpartition(".")[2], names)
-    return f" Did you mean {', '.join(f'{prefix}.{name}' for name in found)}?" if found else ""
+    return suggestion(f"{prefix}.{name}" for name in nearest(dotted.rpartition(".")[2], names))
 
 
 def _recipe_hint(dotted: str, inside: Any = None) -> str:
     options = [listing.name for listing in list_recipes()]
     own: list[str] = []
-    if isinstance(inside, python_types.ModuleType) and inside.__name__ != RECIPES:
-        own = [f"{inside.__name__}.{name}" for name in recipes_in(inside)]
+    if isinstance(inside, ModuleType) and inside.__name__ != RECIPES:
+        own = [f"{inside.__name__}.{name}" for name in _recipes_in(inside)]
     last = dotted.rpartition(".")[2]
     # Where the module is right, what it has comes first.
     found = _nearest_by_last(last, own) or _nearest_by_last(last, options)
-    found = found or nearest(dotted, [*options, *own])
-    if found:
-        return f" Did you mean {', '.join(found)}?"
-    return " `python -m mtf.run --list` shows all recipes."
+    hint = suggestion(found or nearest(dotted, [*options, *own]))
+    return hint or " `python -m mtf.run --list` shows all recipes."
 
 
 def _nearest_by_last(last: str, options: list[str]) -> list[str]:
@@ -174,21 +341,17 @@ def _find_in_file(name: str) -> Any:
     file, _, function = name.partition(":")
     path = Path(file)
     if not path.is_file():
-        there = [str(p) for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        near = nearest(file, there)
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
-        raise UserError(f"There is no file {file}.{hint}")
+        there = map(str, path.parent.glob("*.py") if path.parent.is_dir() else ())
+        raise UserError(f"There is no file {file}.{did_you_mean(file, there)}")
     module = _import_file(path)
+    recipes = _recipes_in(module)
     if not function:
-        inside = [f"{file}:{recipe}" for recipe in recipes_in(module)]
-        raise UserError(
-            f"{name} names a file. Name the recipe in it too, as in "
-            f"{', '.join(inside) or file + ':my_recipe'}."
-        )
+        inside = ", ".join(f"{file}:{recipe}" for recipe in recipes) or f"{file}:my_recipe"
+        raise UserError(f"{name} names a file. Name the recipe in it too, as in {inside}.")
     if not hasattr(module, function):
-        options = recipes_in(module) or [n for n in vars(module) if not n.startswith("_")]
+        options = recipes or [n for n in vars(module) if not n.startswith("_")]
         near = nearest(function, options) or options[:3]
-        hint = f" Did you mean {', '.join(f'{file}:{n}' for n in near)}?" if near else ""
+        hint = suggestion(f"{file}:{option}" for option in near)
         raise UserError(f"There is no recipe {function} in {file}.{hint}")
     return getattr(module, function)
 
@@ -209,38 +372,6 @@ def _import_file(path: Path) -> Any:
     return module
 
 
-def call_user_code(
-    function: Any, arguments: dict[str, Any], what: str, *positional: Any, tracked: bool = True
-) -> Any:
-    """Calls a recipe, builder or fiddler; a failure inside is a UserError with their traceback.
-
-    Args:
-      function: what to call.
-      arguments: by name.
-      what: its name, for messages.
-      positional: before them.
-      tracked: values that it sets are said to come from its lines.
-    """
-    tracking = provenance.in_file_of(function) if tracked else contextlib.nullcontext()
-    try:
-        with tracking:
-            return function(*positional, **arguments)
-    except UserError as error:
-        raise UserError(f"{what}: {error}") from None
-    except Exception as error:
-        raise UserError(_user_traceback(error, f"{what} fails:")) from None
-
-
-def _user_traceback(error: BaseException, headline: str) -> str:
-    """Formats an error with the frames of the user's files only."""
-    own = (os.path.dirname(__file__), siblings.__file__)
-    machinery = (*own, os.path.dirname(importlib.__file__), "<frozen")
-    report = traceback.TracebackException.from_exception(error)
-    kept = [frame for frame in report.stack if not frame.filename.startswith(machinery)]
-    report.stack = traceback.StackSummary.from_list(kept)
-    return f"{headline}\n{''.join(report.format(chain=False)).rstrip()}"
-
-
 @dataclasses.dataclass(frozen=True)
 class Listing:
     """A recipe as `--list` shows it: its name, typed arguments and docstring's first line."""
@@ -250,7 +381,7 @@ class Listing:
     summary: str
 
 
-def recipes_in(module: Any) -> list[str]:
+def _recipes_in(module: Any) -> list[str]:
     """Returns the names of a module's functions that are declared to return a fdl.Config."""
     return [
         name
@@ -276,27 +407,28 @@ def list_recipes() -> list[Listing]:
     name is taken is named by its file.
     """
     try:
-        package = _import_user_module(RECIPES)
+        package = _import(RECIPES)
     except ModuleNotFoundError:
         return []
     folder = package.__path__[:1]
     names = [m.name for m in pkgutil.iter_modules(folder) if m.name[0] != "_"]
-    found = _list_package(package, [(n, _import_user_module(f"{RECIPES}.{n}")) for n in names])
-    top = None
-    if siblings.own_file(RECIPES) is not None:
-        top = _import_user_module(siblings.own_module_name(RECIPES))
-    own = [
-        (name, _import_user_module(siblings.own_module_name(RECIPES, name)))
-        for name in siblings.own_modules(RECIPES)
-    ]
-    return found + _list_package(top, own)
+    found = _list_package(package, {name: f"{RECIPES}.{name}" for name in names})
+    has_top = siblings.own_file(RECIPES) is not None
+    top = _import(siblings.own_module_name(RECIPES)) if has_top else None
+    own = siblings.own_modules(RECIPES)
+    own_names = {name: siblings.own_module_name(RECIPES, name) for name in own}
+    return found + _list_package(top, own_names)
 
 
-def _list_package(package: Any, modules: list[tuple[str, Any]]) -> list[Listing]:
-    exported = {id(getattr(package, name)): name for name in recipes_in(package)} if package else {}
+def _list_package(package: Any, modules: dict[str, str]) -> list[Listing]:
+    """Lists the recipes of modules, which are imported by name, and of the package itself."""
+    exported = {}
+    if package is not None:
+        exported = {id(getattr(package, name)): name for name in _recipes_in(package)}
     found: list[Listing] = []
-    for module_name, module in modules:
-        for name in recipes_in(module):
+    for module_name, imported_as in modules.items():
+        module = _import(imported_as)
+        for name in _recipes_in(module):
             function = getattr(module, name)
             if function.__module__ != module.__name__:
                 continue
@@ -327,9 +459,8 @@ def _listing(name: str, function: Any) -> Listing:
     hints = types.type_hints(function)
     shown: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
-        text = f"{parameter.name}: {types.describe(hints.get(parameter.name, Any))}"
-        if parameter.default is not parameter.empty:
-            text += f" = {parameter.default!r}"
-        shown.append(text)
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        declared = types.describe(hints.get(parameter.name, Any))
+        shown.append(f"{parameter.name}: {declared}{default}")
     summary = (inspect.getdoc(function) or "").partition("\n")[0]
     return Listing(name, ", ".join(shown), summary)

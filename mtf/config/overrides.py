@@ -1,19 +1,25 @@
-"""What the command line changes in a config: --set, --unset, --apply, in its order."""
+"""What the command line changes in a config: --set, --unset, --apply, in its order.
+
+Fiddle's `absl_flags` sets values without a look at their types or at what is near.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import fiddle as fdl
-from fiddle import history
 
-from mtf.config import calls, lookup, paths, swaps, tree, types, values
-from mtf.config.paths import Path, format_path, parse_path
-from mtf.config.types import Mismatch
+from mtf.config import lookup, paths, provenance, tree, types
+from mtf.config.checks import summarize
+from mtf.config.paths import NOWHERE, Path, follow, format_path, parse_path
 from mtf.errors import UserError, did_you_mean
+
+_REMOVE = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +31,30 @@ class Override:
 
     def __str__(self) -> str:
         return f"--{self.kind} {self.text}"
+
+
+class _Swap(NamedTuple):
+    """A component `old` that `--set PATH=@builder(…)` replaces; `call` is "@builder(…)"."""
+
+    path: Path
+    old: fdl.Buildable
+    call: str
+
+
+class _Place(NamedTuple):
+    """Where a path leads.
+
+    Attributes:
+      node: the innermost component on the way.
+      field: its field.
+      steps: what follows inside the field's dicts, lists and tuples.
+      declared: the type at the end.
+    """
+
+    node: fdl.Buildable
+    field: Any
+    steps: Path
+    declared: Any
 
 
 def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> fdl.Config:
@@ -54,124 +84,53 @@ def try_overrides(
     """
     config = tree.complete(config)
     problems: list[str] = []
-    replaced: list[swaps.Swap] = []
+    swaps: list[_Swap] = []
     for item in overrides:
         override = Override("set", item) if isinstance(item, str) else item
         try:
-            swap = swaps.find(config, override.text) if override.kind == "set" else None
-            config = _apply(config, override)
+            if override.kind == "apply":
+                config = lookup.apply_fiddler(override.text, config)
+                continue
+            with provenance.set_by(f"{override} (command line)"):
+                if override.kind == "unset":
+                    _unset(config, override.text)
+                else:
+                    swaps += _set(config, override.text)
+            config = tree.complete(config)
         except UserError as error:
             problems.append(str(error))
-            continue
-        replaced += [swap] if swap is not None else []
-    for swap in replaced:
-        warning = swaps.warning(swap, config)
-        if warning is not None:
-            print(f"warning: {warning}", file=sys.stderr)
+    for swap in swaps:
+        _warn_of_loss(swap, config)
     return config, problems
 
 
-def summarize(problems: Sequence[str]) -> str:
-    """Joins several mistakes into one message; one alone stays as it is."""
-    if len(problems) == 1:
-        return problems[0]
-    lines = (problem.replace("\n", "\n    ") for problem in problems)
-    return f"{len(problems)} mistakes:\n" + "\n".join(f"  {line}" for line in lines)
-
-
-def _apply(config: fdl.Config, override: Override) -> fdl.Config:
-    if override.kind == "apply":
-        return _apply_fiddler(config, override)
-    location = history.Location(f"{override} (command line)", 0, None)
-    with history.custom_location(lambda: location):
-        if override.kind == "unset":
-            _unset(config, override.text)
-        else:
-            _set(config, override.text)
-    return tree.complete(config)
-
-
-def _apply_fiddler(config: fdl.Config, override: Override) -> fdl.Config:
-    name, arguments = values.split_call(override.text)
-    options = [name] if "." in name else [f"{lookup.RECIPES}.fiddlers.{name}"]
-    if ":" in name:
-        function, _ = lookup.find_recipe(name)
-    else:
-        function = lookup.find(options[0], "fiddler")
-    if not callable(function):
-        raise UserError(f"{name} is a {type(function).__name__}, not a fiddler (a function).")
-    parsed = calls.parse_arguments(function, arguments, name, skip=1)  # The first is the config.
-    changed = lookup.call_user_code(function, parsed, name, config)
-    if changed is not None and not isinstance(changed, fdl.Config):
-        raise UserError(
-            f"{name} returns a {type(changed).__name__}. A fiddler changes the config that it "
-            "is given and returns nothing, or returns a new fdl.Config."
-        )
-    return tree.complete(config if changed is None else changed)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where a path leads.
-
-    Attributes:
-      node: the innermost component on the way.
-      field: its field.
-      steps: what follows inside the field's dicts, lists and tuples.
-      declared: the type at the end.
-    """
-
-    node: fdl.Buildable
-    field: Any
-    steps: tuple[Any, ...]
-    declared: Any
-
-
-def _set(config: fdl.Config, text: str) -> None:
+def _set(config: fdl.Config, text: str) -> list[_Swap]:
+    """Makes the change; returns the swap of a component, if it is one."""
     path_text, value_text = paths.split_assignment(text)
-    add = path_text.startswith("+")
     path = parse_path(path_text.removeprefix("+"))
-    place = _find(config, path, text, add=add)
+    place = _find(config, path, text, add=path_text.startswith("+"))
+    old = follow(config, path)
+    is_swap = value_text.startswith("@")
     shown = f"{format_path(path)}={value_text}"
     try:
-        if value_text.startswith("@"):
-            value = types.convert(calls.make_component(value_text[1:]), place.declared)
-        else:
-            value = values.parse(value_text, place.declared)
-            _keep_component(config, path, value)
-    except Mismatch as mismatch:
-        reason = tree.field_metadata(place.node, str(place.field)).get("refused", {})
-        raise UserError(f"{shown}: {reason.get(value_text, mismatch)}") from None
+        value = lookup.parse_value(value_text, place.declared)
+        if isinstance(old, fdl.Buildable) and not is_swap and value is not None:
+            name = types.qualified_name(fdl.get_callable(old)).rpartition(".")[2]
+            raise types.Mismatch(f"expected a component, as the {name} here.{types.SWAP_HINT}")
+    except types.Mismatch as mismatch:
+        reason = tree.refusal(place.node, place.field, value_text) or mismatch
+        raise UserError(f"{shown}: {reason}") from None
     except UserError as error:
         raise UserError(f"{shown}: {error}") from None
     _store(config, place, value)
-
-
-def _keep_component(config: fdl.Config, path: Path, value: Any) -> None:
-    """Refuses a literal in the place of a component; None has passed the type check."""
-    try:
-        current = _follow(config, path)
-    except (KeyError, IndexError, AttributeError, ValueError):
-        return
-    if isinstance(current, fdl.Buildable) and value is not None:
-        name = types.qualified_name(fdl.get_callable(current)).rpartition(".")[2]
-        raise Mismatch(
-            f"expected a component, as the {name} here. Set its fields one by one, or swap the "
-            "whole with @builder(…)."
-        )
-
-
-def _follow(config: Any, path: Path) -> Any:
-    for step in path:
-        config = getattr(config, step) if isinstance(config, fdl.Buildable) else config[step]
-    return config
+    return [_Swap(path, old, value_text)] if is_swap and isinstance(old, fdl.Buildable) else []
 
 
 def _unset(config: fdl.Config, text: str) -> None:
     path = parse_path(text)
     place = _find(config, path, f"--unset {text}", add=False)
     if place.steps:
-        container = _follow(tree.arguments(place.node)[place.field], place.steps[:-1])
+        container = follow(tree.arguments(place.node)[place.field], place.steps[:-1])
         if not isinstance(container, dict):
             raise UserError(
                 f"--unset {text}: only a field or a dict's key can be taken away, not an element "
@@ -180,9 +139,6 @@ def _unset(config: fdl.Config, text: str) -> None:
         _store(config, place, _REMOVE)
     elif place.field in place.node.__arguments__:
         delattr(place.node, place.field)
-
-
-_REMOVE = object()
 
 
 def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
@@ -194,34 +150,28 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
     shown = what if what.startswith("--") else f"{format_path(path)}={what.partition('=')[2]}"
 
     def refuse(reason: str) -> UserError:
-        known = [format_path(known) for known in tree.known_paths(config)]
-        near = paths.nearest_paths(format_path(path), known)
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        hint = paths.did_you_mean_path(format_path(path), tree.known_paths(config))
         return UserError(f"{shown}: {reason}.{hint}")
 
-    node: fdl.Buildable = config
-    field: Any = None
-    steps: tuple[Any, ...] = ()
+    place = _Place(config, None, (), None)
     current: Any = config
-    declared: Any = None
     for depth, step in enumerate(path):
         last = depth == len(path) - 1
         here = format_path(path[:depth])
         if isinstance(current, fdl.Buildable):
-            node, field, steps = current, step, ()
-            known = step in tree.parameters(node) or step in node.__arguments__
-            if not known and not (add and last and tree.takes_any_name(node)):
-                owner = types.qualified_name(fdl.get_callable(node)).rpartition(".")[2]
+            known = step in tree.parameters(current) or step in current.__arguments__
+            target = fdl.get_callable(current)
+            if not known and not (add and last and tree.takes_any_name(current)):
+                owner = types.qualified_name(target).rpartition(".")[2]
                 raise refuse(f"{owner} has no field {step}")
-            declared = tree.declared_type(node, str(field))
-            current = tree.arguments(node).get(field, fdl.NO_VALUE)
+            place = _Place(current, step, (), types.type_hints(target).get(str(step), Any))
+            current = tree.arguments(current).get(step, fdl.NO_VALUE)
             continue
-        steps, container = (*steps, step), current
+        container = current
         if isinstance(current, dict):
             # A path is text: the key 1 of a dict may be written as a name, and the other way.
             if step not in current and str(step) in current:
                 step = str(step)
-                steps = (*steps[:-1], step)
             if step not in current and not (add and last):
                 keys = ", ".join(map(str, current)) or "none"
                 extra = f" (+{format_path(path)}=… adds one)" if last else ""
@@ -237,13 +187,14 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
             current = current[step]
         elif current is fdl.NO_VALUE or current is None:
             state = "is None" if current is None else "is not set yet"
-            component = any(map(types.is_component, types.members(declared)))
-            example = "@builder(…)" if component else f"… ({types.describe(declared)})"
+            component = any(map(types.is_component, types.members(place.declared)))
+            example = "@builder(…)" if component else f"… ({types.describe(place.declared)})"
             raise UserError(f"{shown}: {here} {state}. Set it first: --set {here}={example}")
         else:
             raise refuse(f"{here} is the value {current!r}, which has no fields")
-        declared = types.element_type(declared, container, step)
-    return _Place(node, field, steps, declared)
+        declared = types.element_type(place.declared, container, step)
+        place = place._replace(steps=(*place.steps, step), declared=declared)
+    return place
 
 
 def _store(config: fdl.Config, place: _Place, value: Any) -> None:
@@ -252,28 +203,70 @@ def _store(config: fdl.Config, place: _Place, value: Any) -> None:
         return
     old = tree.arguments(place.node)[place.field]
     new = _rebuilt(old, place.steps, value)
-    holders = [(place.node, place.field)]
+    setattr(place.node, place.field, new)
     if isinstance(old, dict | list):
         # One dict used by two components is one value: both get the new one.
-        holders += [
-            (node, field)
-            for _, node in tree.components(config)
-            for field, held in node.__arguments__.items()
-            if held is old and not (node is place.node and field == place.field)
-        ]
-    for node, field in holders:
-        setattr(node, field, new)
+        for _, node in list(tree.components(config)):
+            for field in [name for name, held in node.__arguments__.items() if held is old]:
+                setattr(node, field, new)
 
 
-def _rebuilt(container: Any, steps: tuple[Any, ...], value: Any) -> Any:
+def _rebuilt(container: Any, steps: Path, value: Any) -> Any:
     """Returns a copy of nested dicts, lists and tuples with one element changed."""
     step, rest = steps[0], steps[1:]
+    if value is _REMOVE and not rest:
+        return {key: item for key, item in container.items() if key != step}
     inner = _rebuilt(container[step], rest, value) if rest else value
     if isinstance(container, dict):
-        changed = {**container, step: inner}
-        if inner is _REMOVE:
-            del changed[step]
-        return changed
-    items = list(container)
-    items[step] = inner
-    return type(container)(items)
+        return {**container, step: inner}
+    return type(container)([*container[:step], inner, *container[step + 1 :]])
+
+
+def _warn_of_loss(swap: _Swap, config: fdl.Config) -> None:
+    """Says which values a swap has dropped, and how to keep them.
+
+    These are values other than the default that were set on the old component, for which the new
+    one has a field that neither the call nor a later override sets, and that has now another
+    value. What the old component's own builder chose is not among them, unless the new builder
+    has an argument for it.
+    """
+    name, arguments = lookup.split_call(swap.call[1:])
+    given = set(lookup.keywords(arguments, name))
+    accepted = set(inspect.signature(lookup.find(name, "builder")).parameters)
+    lost = []
+    for leaf in tree.leaves(swap.old):
+        default = tree.parameters(leaf.node).get(leaf.field)
+        new = follow(config, (*swap.path, *leaf.path))
+        if not (
+            leaf.is_component
+            or default is None
+            or default.default is default.empty
+            or given & {leaf.field, *map(str, leaf.path[:1])}
+            or provenance.of_leaf(leaf) == "default"
+            or (not leaf.steps and leaf.value == default.default)
+            or new is NOWHERE
+            or isinstance(new, fdl.Buildable)
+            or new == leaf.value
+            or _set_later(swap, config, leaf)
+            or (leaf.field not in accepted and provenance.is_of_builder(leaf.node, leaf.field))
+        ):
+            lost.append((format_path((*swap.path, *leaf.path)), leaf.value, new))
+    if lost:
+        dropped = ", ".join(f"{path}={value!r} (now {new!r})" for path, value, new in lost)
+        keep = " ".join(
+            shlex.quote(f"{path}={value if isinstance(value, str) else repr(value)}")
+            for path, value, _ in lost
+        )
+        print(
+            f"warning: {format_path(swap.path)}={swap.call} replaces the whole component, and "
+            f"with it drops {dropped}. To keep: --set {keep}",
+            file=sys.stderr,
+        )
+
+
+def _set_later(swap: _Swap, config: fdl.Config, leaf: tree.Leaf) -> bool:
+    """Returns whether an override after the swap has set the new component's field."""
+    above = leaf.path[: len(leaf.path) - len(leaf.steps) - 1]
+    holder = follow(config, (*swap.path, *above))
+    where = provenance.of_field(holder, leaf.field)
+    return where not in ("default", provenance.of_field(holder, "__fn_or_cls__"))

@@ -8,10 +8,15 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mtf.errors import UserError
+import fiddle as fdl
+
+from mtf.errors import UserError, suggestion
 
 Path = tuple[Any, ...]
 """Steps from the root: a str names a field or a dict's key, an int an element or a dict's key."""
+
+NOWHERE = object()
+"""What `follow` returns for a path that leads nowhere."""
 
 _STEP = re.compile(r"\.?(?:(?P<name>[^.\[\]]+)|\[(?P<key>[^\[\]]*)\])")
 _ASSIGNMENT = re.compile(r"(?P<path>\+?(?:[^=\[\]]|\[[^\]]*\])+)=(?P<value>.*)", re.DOTALL)
@@ -54,6 +59,19 @@ def format_path(path: Sequence[Any]) -> str:
     return text.removeprefix(".") or "config"
 
 
+def follow(value: Any, path: Path) -> Any:
+    """Returns what is at the end of a path, or `NOWHERE`."""
+    for step in path:
+        try:
+            if isinstance(value, fdl.Buildable):
+                value = getattr(value, step)
+            else:
+                value = value[step] if isinstance(value, dict | list | tuple) else NOWHERE
+        except (KeyError, IndexError, AttributeError, ValueError, TypeError):
+            return NOWHERE
+    return value
+
+
 def split_assignment(text: str) -> tuple[str, str]:
     """Splits `PATH=VALUE` at its first `=` outside brackets.
 
@@ -64,6 +82,11 @@ def split_assignment(text: str) -> tuple[str, str]:
     if match is None:
         raise UserError(f"{text!r} sets nothing. Write PATH=VALUE, as in train_steps=100.")
     return match["path"].strip(), match["value"].strip()
+
+
+def did_you_mean_path(path: str, known: Iterable[str]) -> str:
+    """Returns `" Did you mean a.b, c?"`, or an empty string where no known path is near."""
+    return suggestion(nearest_paths(path, known))
 
 
 def nearest_paths(path: str, known: Iterable[str], n: int = 3) -> list[str]:

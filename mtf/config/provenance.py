@@ -6,13 +6,17 @@ import inspect
 import os
 import sys
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fiddle as fdl
 from fiddle import history
 
-from mtf.config.tree import Leaf
+from mtf.config.paths import follow
 
+if TYPE_CHECKING:
+    from mtf.config.tree import Leaf
+
+_DEFAULT = history.Location("default", 0, None)
 _FIDDLE = os.path.dirname(fdl.__file__) + os.sep
 
 
@@ -42,10 +46,28 @@ def in_file_of(function: Any) -> AbstractContextManager[Any]:
     return history.custom_location(provider)
 
 
-def of_field(node: fdl.Buildable, field: Any) -> str:
-    """Returns where a component's field was last set."""
+def set_by(origin: str | history.Location) -> AbstractContextManager[Any]:
+    """Has values that are set meanwhile come from a location, or from what a text names."""
+    location = history.Location(origin, 0, None) if isinstance(origin, str) else origin
+    return history.custom_location(lambda: location)
+
+
+def record(node: fdl.Buildable, origin: str) -> None:
+    """Has all values of a component, which were set untracked, come from what a text names."""
+    with set_by(origin):
+        for field, value in node.__arguments__.items():
+            node.__argument_history__.add_new_value(field, value)
+
+
+def location(node: fdl.Buildable, field: Any) -> history.Location:
+    """Returns where a component's field was last set; of a default, one that is so called."""
     entries = _values_set(node, field)
-    return describe(entries[-1].location) if entries else "default"
+    return entries[-1].location if entries else _DEFAULT
+
+
+def of_field(node: fdl.Buildable, field: Any) -> str:
+    """Returns where a component's field was last set, as text."""
+    return _describe(location(node, field))
 
 
 def of_leaf(leaf: Leaf) -> str:
@@ -56,12 +78,11 @@ def of_leaf(leaf: Leaf) -> str:
     if not leaf.path:
         return of_field(leaf.node, "__fn_or_cls__")
     entries = _values_set(leaf.node, leaf.field)
-    if leaf.is_default or not entries:
-        return "default"
-    below = leaf.path[leaf.field_depth :]
-    while len(entries) > 1 and below and _at(entries[-2].new_value, below) == [leaf.value]:
+    while len(entries) > 1 and leaf.steps:
+        if follow(entries[-2].new_value, leaf.steps) != leaf.value:
+            break
         entries.pop()
-    return describe(entries[-1].location)
+    return _describe(entries[-1].location if entries else _DEFAULT)
 
 
 def is_of_builder(node: fdl.Buildable, field: Any) -> bool:
@@ -76,22 +97,6 @@ def is_of_builder(node: fdl.Buildable, field: Any) -> bool:
     return " → " in modules[0] and modules[0] == modules[1]
 
 
-def is_default(leaf: Leaf) -> bool:
-    """Returns whether nobody set the value."""
-    return of_leaf(leaf) == "default"
-
-
-def describe(location: history.Location) -> str:
-    """Writes a location: `recipes/t5.py:12 (quickstart)`, `--set x=1 (command line)`."""
-    if location.line_number == 0:
-        return location.filename
-    name = os.path.relpath(location.filename)
-    if name.startswith(".."):
-        name = location.filename
-    function = f" ({location.function_name})" if location.function_name else ""
-    return f"{name}:{location.line_number}{function}"
-
-
 def _values_set(node: fdl.Buildable, field: Any) -> list[history.HistoryEntry]:
     """Returns the changes of a field since it was last unset."""
     entries: list[history.HistoryEntry] = []
@@ -103,13 +108,11 @@ def _values_set(node: fdl.Buildable, field: Any) -> list[history.HistoryEntry]:
     return entries
 
 
-def _at(value: Any, steps: tuple[Any, ...]) -> list[Any]:
-    """Returns [the value at the end of the steps], or [] where they lead nowhere."""
-    for step in steps:
-        if not isinstance(value, dict | list | tuple):
-            return []
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return []
-    return [value]
+def _describe(location: history.Location) -> str:
+    """Writes a location: `recipes/t5.py:12 (quickstart)`, `--set x=1 (command line)`."""
+    if location.line_number == 0:
+        return location.filename
+    name = os.path.relpath(location.filename)
+    name = location.filename if name.startswith("..") else name
+    function = f" ({location.function_name})" if location.function_name else ""
+    return f"{name}:{location.line_number}{function}"

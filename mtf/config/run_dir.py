@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import glob
+import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
-from fiddle import history
+from fiddle import daglish
 
-from mtf.config import codegen, paths, serialize, show, tree
-from mtf.config.diff import Change, diff
+from mtf.config import codegen, paths, provenance, serialize, show, tree
 from mtf.config.paths import format_path, parse_path
 from mtf.environment import ENVIRONMENT_FILE, write_environment
 from mtf.errors import UserError
-from mtf.writing import LOCK_FILE, TEMPORARY, write_atomically
+from mtf.writing import LOCK_FILE, TEMPORARY, os_errors_refused, write_atomically
 
 CONFIG_FILE = "config.json"
 
@@ -27,11 +28,8 @@ def new_run_dir(recipe_name: str) -> str:
     """Returns `runs/NAME-YYYYmmdd-HHMMSS`, a name that is not taken."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = os.path.join("runs", f"{recipe_name}-{stamp}")
-    return next(
-        candidate
-        for candidate in (name if i == 0 else f"{name}-{i}" for i in range(10_000))
-        if not os.path.exists(candidate)
-    )
+    names = (f"{name}-{i}" if i else name for i in range(10_000))
+    return next(candidate for candidate in names if not os.path.exists(candidate))
 
 
 def load_config(path: str | Path) -> fdl.Config:
@@ -50,11 +48,8 @@ def load_config(path: str | Path) -> fdl.Config:
     except UnicodeDecodeError:
         raise UserError(f"{file} is not a config that mtf wrote.") from None
     config = serialize.load_json(text, str(file))
-    location = history.Location(os.path.relpath(file), 0, None)
-    with history.custom_location(lambda: location):
-        for _, node in list(tree.components(config)):
-            for field, value in list(node.__arguments__.items()):
-                node.__argument_history__.add_new_value(field, value)
+    for _, node in tree.components(config):
+        provenance.record(node, os.path.relpath(file))
     return config
 
 
@@ -76,28 +71,32 @@ def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] =
       UserError: the changes that are not allowed; or the directory holds something else.
     """
     run_dir = Path(run_dir)
-    with _os_errors_refused(run_dir):
+    with os_errors_refused(run_dir, "model_dir"):
         is_free = not run_dir.exists() or (run_dir.is_dir() and _holds_nothing(run_dir))
         # In this order: another process of the same run may be writing the directory.
         is_run = (run_dir / CONFIG_FILE).is_file()
-    if is_free:
-        _check_allowed(config, config, allow)
-        return False
-    if not run_dir.is_dir():
+    if not is_free and not run_dir.is_dir():
         raise UserError(f"model_dir: {run_dir} is a file, not a directory.")
-    if not is_run:
+    if not is_free and not is_run:
         raise UserError(
             f"model_dir: {run_dir} is not empty and holds no run of mtf (no {CONFIG_FILE}). "
             "Choose another directory."
         )
-    stored = load_config(run_dir)
-    _check_allowed(stored, config, allow)
+    stored = config if is_free else load_config(run_dir)
     allowed = [parse_path(text) for text in allow]
+    known = {name for each in (stored, config) for name in tree.known_paths(tree.complete(each))}
+    for text, shown in zip(allow, map(format_path, allowed), strict=True):
+        if shown not in known:
+            hint = paths.did_you_mean_path(shown, known)
+            raise UserError(f"--allow {text}: the config has no {shown}.{hint}")
+    # The directory may have been moved; it is not part of the training.
+    allowed.append(("model_dir",))
     refused = [
         change
-        for change in diff(stored, config)
-        if not _may_change(change, stored, config)
-        and not any(change.path[: len(prefix)] == prefix for prefix in allowed)
+        for change in show.diff(stored, config)
+        if not any(change.path[: len(prefix)] == prefix for prefix in allowed)
+        and not _declared_free(config, change.path)
+        and not _declared_free(stored, change.path)
     ]
     if refused:
         lines = "".join(f"\n  {change}" for change in refused)
@@ -106,17 +105,7 @@ def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] =
             f"{run_dir} holds a run of another config. These changes would alter its training:"
             f"{lines}\nStart a new run with another model_dir, or allow them by name: {names}"
         )
-    return True
-
-
-@contextlib.contextmanager
-def _os_errors_refused(run_dir: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"model_dir: {run_dir} cannot be used: {error.strerror} ({error.filename})."
-        ) from error
+    return not is_free
 
 
 def _holds_nothing(run_dir: Path) -> bool:
@@ -126,41 +115,14 @@ def _holds_nothing(run_dir: Path) -> bool:
     return not names or ("overrides.txt" in names and names <= before_config)
 
 
-def _check_allowed(stored: fdl.Config, config: fdl.Config, allow: Sequence[str]) -> None:
-    known = {
-        format_path(path)
-        for each in (stored, config)
-        for path in tree.known_paths(tree.complete(each))
-    }
-    for text in allow:
-        shown = format_path(parse_path(text))
-        if shown not in known:
-            near = paths.nearest_paths(shown, known)
-            hint = f" Did you mean {', '.join(near)}?" if near else ""
-            raise UserError(f"--allow {text}: the config has no {shown}.{hint}")
-
-
-def _may_change(change: Change, *configs: fdl.Config) -> bool:
-    # The directory may have been moved; it is not part of the training.
-    if change.path == ("model_dir",):
-        return True
-    return any(_declared_free(config, change.path) for config in configs)
-
-
 def _declared_free(config: Any, path: paths.Path) -> bool:
-    current = config
-    for step in path:
-        if isinstance(current, fdl.Buildable):
-            if tree.field_metadata(current, str(step)).get("on_resume") == "may change":
-                return True
-            current = tree.arguments(current).get(step)
-        elif isinstance(current, dict):
-            current = current.get(step)
-        elif isinstance(current, list | tuple) and isinstance(step, int) and step < len(current):
-            current = current[step]
-        else:
-            return False
-    return False
+    """Returns whether a field on the way to the end of a path may change on resume."""
+    holders = (paths.follow(config, path[:depth]) for depth in range(len(path)))
+    return any(
+        isinstance(holder, fdl.Buildable)
+        and tree.field_metadata(holder, str(step)).get("on_resume") == "may change"
+        for holder, step in zip(holders, path, strict=True)
+    )
 
 
 def write_run_dir(run_dir: str | Path, config: fdl.Config, command: str, title: str = "") -> None:
@@ -179,29 +141,25 @@ def write_run_dir(run_dir: str | Path, config: fdl.Config, command: str, title: 
       UserError: the directory cannot be made or written to.
     """
     run_dir = Path(run_dir)
+    as_json = serialize.dump_json(config)
     texts = {
-        CONFIG_FILE: serialize.dump_json(config),
         "config.py": codegen.as_python(config, title or f"The config of {run_dir.name}."),
         "config.txt": show.as_flat_text(config),
+        CONFIG_FILE: as_json,
     }
-    with _os_errors_refused(run_dir):
+    stored, commands = run_dir / CONFIG_FILE, run_dir / "overrides.txt"
+    with os_errors_refused(run_dir, "model_dir"):
         run_dir.mkdir(parents=True, exist_ok=True)
-        _write_files(run_dir, texts, command)
-
-
-def _write_files(run_dir: Path, texts: dict[str, str], command: str) -> None:
-    stored = run_dir / CONFIG_FILE
-    changed = not stored.is_file() or stored.read_text(encoding="utf-8") != texts[CONFIG_FILE]
-    if stored.is_file() and changed:
-        number = next(i for i in range(1, 1_000_000) if not (run_dir / f"config.{i}.json").exists())
-        write_atomically(run_dir / f"config.{number}.json", stored.read_text(encoding="utf-8"))
-    commands = run_dir / "overrides.txt"
-    before = commands.read_text(encoding="utf-8") if commands.is_file() else ""
-    write_atomically(commands, f"{before}{command}\n")
-    write_environment(run_dir, [])
-    if changed:
-        for name in ("config.py", "config.txt", CONFIG_FILE):
-            write_atomically(run_dir / name, texts[name])
+        before = stored.read_text(encoding="utf-8") if stored.is_file() else None
+        changed = before != as_json
+        if before is not None and changed:
+            files = (run_dir / f"config.{i}.json" for i in range(1, 1_000_000))
+            write_atomically(next(file for file in files if not file.exists()), before)
+        earlier = commands.read_text(encoding="utf-8") if commands.is_file() else ""
+        write_atomically(commands, f"{earlier}{command}\n")
+        write_environment(run_dir, [])
+        for name, text in texts.items() if changed else ():
+            write_atomically(run_dir / name, text)
 
 
 @contextlib.contextmanager
@@ -238,3 +196,82 @@ def undone_on_refusal(run_dir: str | Path) -> Iterator[None]:
 def _own_files(run_dir: Path) -> list[Path]:
     names = (*run_dir.glob("config*"), run_dir / "overrides.txt", run_dir / ENVIRONMENT_FILE)
     return [file for file in names if file.is_file()]
+
+
+def locate(config: fdl.Config, run_dir: str | Path) -> tuple[fdl.Config, fdl.Config]:
+    """Returns the config to store in a run directory, and the one to run.
+
+    They differ where a run goes on in another working directory than it was started in. Relative
+    paths that the run directory's config has are then looked for where the run was started, and
+    left as they are if nothing is there. Those that have been set since are relative to the
+    working directory, and are stored as absolute ones.
+
+    A field holds paths where its dataclass declares `metadata={"path": True}`.
+    """
+    started = _started_elsewhere(run_dir)
+    if started is None:
+        return config, config
+    before = {
+        where: {text for text, _ in daglish.iterate(getattr(node, field)) if isinstance(text, str)}
+        for where, node, field in _path_fields(load_config(run_dir))
+    }
+
+    def anew(where: paths.Path, path: str) -> str:
+        return path if path in before.get(where, ()) else _below(os.getcwd(), path)
+
+    def stored(where: paths.Path, path: str) -> str:
+        return _below(started, path) if path in before.get(where, ()) else path
+
+    to_store = _with_paths(config, anew)
+    return to_store, _with_paths(to_store, stored)
+
+
+def located(config: fdl.Config, run_dir: str | Path) -> fdl.Config:
+    """Returns a run directory's own config as it is to be used in this working directory."""
+    started = _started_elsewhere(run_dir)
+    if started is None:
+        return config
+    return _with_paths(config, lambda _, path: _below(started, path))
+
+
+def _started_elsewhere(run_dir: str | Path) -> str | None:
+    """Returns the working directory that a run was started in, if it is there and another one."""
+    try:
+        environment = json.loads((Path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    folder = environment.get("working_directory")
+    if not isinstance(folder, str) or not os.path.isdir(folder):
+        return None
+    return None if os.path.samefile(folder, os.getcwd()) else folder
+
+
+def _below(folder: str, path: str) -> str:
+    """Returns `path` relative to the folder, as an absolute one if anything is there."""
+    if os.path.isabs(path) or "://" in path or path.startswith("~"):
+        return path
+    moved = os.path.join(folder, path)
+    return moved if os.path.exists(moved) or glob.glob(moved, recursive=True) else path
+
+
+def _path_fields(config: fdl.Config) -> list[tuple[paths.Path, fdl.Buildable, str]]:
+    return [
+        ((*where, field), node, field)
+        for where, node in tree.components(config)
+        for field in tree.parameters(node)
+        if tree.field_metadata(node, field).get("path") and field in node.__arguments__
+    ]
+
+
+def _with_paths(config: fdl.Config, change: Callable[[paths.Path, str], str]) -> fdl.Config:
+    config = tree.complete(config)
+    for where, node, field in _path_fields(config):
+
+        def changed(value: Any, state: daglish.State, where: paths.Path = where) -> Any:
+            return change(where, value) if isinstance(value, str) else state.map_children(value)
+
+        before = getattr(node, field)
+        after = daglish.MemoizedTraversal.run(changed, before)
+        if after != before:
+            setattr(node, field, after)
+    return config

@@ -1,27 +1,35 @@
-"""A config as text: flat, with its history, and as a graph."""
+"""A config as text: flat, with its history, against another one, and as a graph.
+
+Fiddle's printing and diffing write neither defaults nor the paths that `--set` reads.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
-from mtf.config import provenance, tree, types
+from mtf.config import paths, provenance, tree, types
 from mtf.config.paths import format_path
 from mtf.errors import UserError
 
 
-def format_value(leaf: tree.Leaf) -> str:
+def _shown(leaf: tree.Leaf) -> str:
     """Writes a leaf's value as `--set` reads it: a literal, or `@class` for a component."""
     if leaf.is_component or isinstance(leaf.value, type) or callable(leaf.value):
         return f"@{types.qualified_name(leaf.value)}"
     return repr(leaf.value)
 
 
-def _is_told(leaf: tree.Leaf) -> bool:
-    """Returns whether the leaf says something: a value, or a component where there is a choice."""
-    return not leaf.is_component or (bool(leaf.path) and leaf.declared is not leaf.value)
+def _lines(config: fdl.Config) -> list[tuple[str, tree.Leaf]]:
+    """Returns `path = value` of each leaf; of a component where its type leaves a choice."""
+    return [
+        (f"{format_path(leaf.path)} = {_shown(leaf)}", leaf)
+        for leaf in tree.leaves(tree.complete(config))
+        if not leaf.is_component or (leaf.path and leaf.declared is not leaf.value)
+    ]
 
 
 def as_flat_text(config: fdl.Config) -> str:
@@ -29,23 +37,57 @@ def as_flat_text(config: fdl.Config) -> str:
 
     A component has a line of its own where its declared type leaves a choice.
     """
-    lines = [
-        f"{format_path(leaf.path)} = {format_value(leaf)}\n"
-        for leaf in tree.leaves(tree.complete(config))
-        if _is_told(leaf)
-    ]
-    return "".join(lines)
+    return "".join(f"{line}\n" for line, _ in _lines(config))
 
 
 def as_history_text(config: fdl.Config) -> str:
     """Returns the flat text with where each value came from."""
-    rows = [
-        (f"{format_path(leaf.path)} = {format_value(leaf)}", provenance.of_leaf(leaf))
-        for leaf in tree.leaves(tree.complete(config))
-        if _is_told(leaf)
-    ]
-    width = min(max((len(left) for left, _ in rows), default=0), 60)
-    return "".join(f"{left:<{width}}  # {origin}\n" for left, origin in rows)
+    rows = [(line, provenance.of_leaf(leaf)) for line, leaf in _lines(config)]
+    width = min(max((len(line) for line, _ in rows), default=0), 60)
+    return "".join(f"{line:<{width}}  # {origin}\n" for line, origin in rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One difference; `old` or `new` is None where the path is in one of the configs only."""
+
+    path: paths.Path
+    old: str | None
+    new: str | None
+
+    def __str__(self) -> str:
+        where = format_path(self.path)
+        if self.old is None:
+            return f"{where}: added, {self.new}"
+        if self.new is None:
+            return f"{where}: removed, was {self.old}"
+        return f"{where}: {self.old} → {self.new}"
+
+
+def diff(old: fdl.Config, new: fdl.Config) -> list[Change]:
+    """Returns every path whose value (or component) differs, in the order of the fields."""
+    before, after = (
+        {leaf.path: leaf for leaf in tree.leaves(tree.complete(each))} for each in (old, new)
+    )
+    changes: list[Change] = []
+    for path in {**after, **before}:
+        a, b = before.get(path), after.get(path)
+        if a is None or b is None or _comparable(a) != _comparable(b):
+            changes.append(Change(path, _shown(a) if a else None, _shown(b) if b else None))
+    return changes
+
+
+def _comparable(leaf: tree.Leaf) -> Any:
+    """Makes 1 and True differ, and nan equal to itself."""
+
+    def typed(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return tuple(map(typed, value))
+        if isinstance(value, bool):
+            return (bool, value)
+        return "nan" if value != value else value
+
+    return leaf.is_component, typed(leaf.value)
 
 
 def write_graph(config: fdl.Config, file: Path) -> None:

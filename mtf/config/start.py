@@ -14,8 +14,7 @@ import fiddle as fdl
 
 from mtf.config import tree
 from mtf.config.checks import build, check
-from mtf.config.places import locate
-from mtf.config.run_dir import check_resume, new_run_dir, undone_on_refusal, write_run_dir
+from mtf.config.run_dir import check_resume, locate, new_run_dir, undone_on_refusal, write_run_dir
 from mtf.writing import locked
 
 Job = TypeVar("Job")
@@ -31,7 +30,7 @@ def check_types(job: Any) -> None:
     Raises:
       UserError: all mistakes in one message.
     """
-    check(tree.complete(tree.from_instance(job)))
+    check(_config_of(job))
 
 
 def as_checked(job: Job) -> Job:
@@ -40,12 +39,11 @@ def as_checked(job: Job) -> Job:
     Raises:
       UserError: values of other types; all of them in one message.
     """
-    return _checked(job)[0]
+    return build(_config_of(job))
 
 
-def _checked(job: Job) -> tuple[Job, fdl.Config]:
-    config = tree.complete(tree.from_instance(job))
-    return build(config), config
+def _config_of(job: Any) -> fdl.Config:
+    return tree.complete(tree.from_instance(job))
 
 
 @contextlib.contextmanager
@@ -70,7 +68,8 @@ def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
         yield job
         return
     name = type(job).__name__
-    job, config = _checked(job)
+    config = _config_of(job)
+    job = build(config)
     if config.model_dir is None:
         config.model_dir = new_run_dir(name.lower())
         job = build(config)
@@ -102,14 +101,12 @@ def stored(job: Any, config: fdl.Config, command: str, title: str = "") -> Itera
     """
     token = _entered.set(os.path.abspath(config.model_dir))
     try:
-        if hasattr(job, "is_finished") and job.is_finished():
-            yield
-            return
-        if not _is_first_process():
-            yield
-            return
-        with locked(Path(config.model_dir), "model_dir"), undone_on_refusal(config.model_dir):
-            write_run_dir(config.model_dir, config, command, title)
+        is_finished = hasattr(job, "is_finished") and job.is_finished()
+        with contextlib.ExitStack() as stack:
+            if not is_finished and _is_first_process():
+                stack.enter_context(locked(Path(config.model_dir), "model_dir"))
+                stack.enter_context(undone_on_refusal(config.model_dir))
+                write_run_dir(config.model_dir, config, command, title)
             yield
     finally:
         _entered.reset(token)

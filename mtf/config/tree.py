@@ -1,7 +1,8 @@
-"""Walking a config: its components, its values, what each is declared to be, where it was set."""
+"""Walking a config: its components, its values, what each is declared to be."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -9,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import fiddle as fdl
-from fiddle import history
+from fiddle import daglish, history
 
-from mtf.config import types
-from mtf.config.paths import Path
+from mtf.config import provenance, types
+from mtf.config.paths import Path, format_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,21 +24,19 @@ class Leaf:
       path: where it is.
       value: a plain value; for a component its class or function.
       is_component: whether it is a component rather than a value.
-      is_default: not set by anyone.
+      declared: its type.
       node: the component that holds it (of the root: itself).
       field: the field of `node` at or above the value; "" for the root.
-      field_depth: how many steps of the path lead up to that field and include it.
-      declared: its type.
+      steps: the path from that field to the value, inside dicts, lists and tuples.
     """
 
     path: Path
     value: Any
     is_component: bool
-    is_default: bool
+    declared: Any
     node: fdl.Buildable
     field: str
-    field_depth: int
-    declared: Any
+    steps: Path = ()
 
 
 def parameters(node: fdl.Buildable) -> dict[str, inspect.Parameter]:
@@ -59,52 +58,37 @@ def arguments(node: fdl.Buildable) -> dict[Any, Any]:
     return fdl.ordered_arguments(node, include_defaults=True)
 
 
-def declared_type(node: fdl.Buildable, field: str) -> Any:
-    """Returns the annotation of a component's field; Any where it has none."""
-    return types.type_hints(fdl.get_callable(node)).get(field, Any)
+def _dataclass_field(node: fdl.Buildable, name: str) -> Any:
+    return getattr(fdl.get_callable(node), "__dataclass_fields__", {}).get(name)
 
 
-def field_metadata(node: fdl.Buildable, field: str) -> dict[str, Any]:
+def field_metadata(node: fdl.Buildable, name: str) -> dict[str, Any]:
     """Returns the metadata of a dataclass's field, empty where there is none."""
-    target = fdl.get_callable(node)
-    if not dataclasses.is_dataclass(target):
-        return {}
-    return next((dict(f.metadata) for f in dataclasses.fields(target) if f.name == field), {})
+    field = _dataclass_field(node, name)
+    return {} if field is None else dict(field.metadata)
 
 
-def _has_component(value: Any) -> bool:
-    if isinstance(value, fdl.Buildable):
-        return True
-    if isinstance(value, dict):
-        return any(map(_has_component, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_component, value))
+def refusal(node: fdl.Buildable, name: Any, value: Any) -> str | None:
+    """Returns why a dataclass refuses a word for a field, if its metadata `refused` says so."""
+    reasons = field_metadata(node, str(name)).get("refused", {})
+    return reasons.get(value) if isinstance(value, str) else None
 
 
 def leaves(config: fdl.Buildable) -> Iterator[Leaf]:
     """Yields every component and value, parents first, in the order of the fields.
 
     Dicts are opened; lists and tuples only where they hold components. A shared component is
-    yielded under each of its paths.
+    yielded under each of its paths. Daglish knows neither declared types nor default values.
     """
-    target = fdl.get_callable(config)
-    yield Leaf((), target, True, False, config, "", 0, Any)
+    yield Leaf((), fdl.get_callable(config), True, Any, config, "")
     yield from _leaves_below(config, ())
 
 
 def _leaves_below(node: fdl.Buildable, path: Path) -> Iterator[Leaf]:
     hints = types.type_hints(fdl.get_callable(node))
-    for field, value in arguments(node).items():
-        top = Leaf(
-            path=(*path, field),
-            value=value,
-            is_component=False,
-            is_default=field not in node.__arguments__,
-            node=node,
-            field=str(field),
-            field_depth=len(path) + 1,
-            declared=hints.get(field, Any),
-        )
-        yield from _opened(top)
+    for name, value in arguments(node).items():
+        declared = hints.get(name, Any)
+        yield from _opened(Leaf((*path, name), value, False, declared, node, str(name)))
 
 
 def _opened(leaf: Leaf) -> Iterator[Leaf]:
@@ -116,33 +100,41 @@ def _opened(leaf: Leaf) -> Iterator[Leaf]:
     items: list[tuple[Any, Any]] = []
     if isinstance(value, dict):
         items = list(value.items())
-    elif isinstance(value, list | tuple) and _has_component(value):
+    elif isinstance(value, list | tuple) and any(True for _ in components(value)):
         items = list(enumerate(value))
     for step, item in items:
+        path, steps = (*leaf.path, step), (*leaf.steps, step)
         declared = types.element_type(leaf.declared, value, step)
-        inner = dataclasses.replace(leaf, path=(*leaf.path, step), value=item, declared=declared)
+        inner = dataclasses.replace(leaf, path=path, value=item, declared=declared, steps=steps)
         yield from _opened(inner)
     if not items:
         yield leaf
 
 
-def components(config: Any, path: Path = ()) -> Iterator[tuple[Path, fdl.Buildable]]:
-    """Yields every component once, with the first path that leads to it, children first."""
-    yield from _components(config, path, set())
+def components(config: Any, *, parents_first: bool = False) -> Iterator[tuple[Path, fdl.Buildable]]:
+    """Yields every component once, with the first path that leads to it; children come first."""
+
+    def visit(value: Any, state: daglish.State) -> Iterator[tuple[Path, fdl.Buildable]]:
+        here: list[tuple[Path, fdl.Buildable]] = []
+        if isinstance(value, fdl.Buildable):
+            here = [(tuple(map(_step, state.current_path)), value)]
+        if parents_first:
+            yield from here
+        for inside in state.yield_map_child_values(value, ignore_leaves=True):
+            yield from inside
+        if not parents_first:
+            yield from here
+
+    # Where a value is met again, its generator has been used up.
+    return visit(config, daglish.MemoizedTraversal(visit, config).initial_state())
 
 
-def _components(value: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path, fdl.Buildable]]:
-    if isinstance(value, fdl.Buildable):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        for field, item in value.__arguments__.items():
-            yield from _components(item, (*path, field), seen)
-        yield path, value
-    elif isinstance(value, dict | list | tuple):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for step, item in items:
-            yield from _components(item, (*path, step), seen)
+def _step(element: daglish.PathElement) -> Any:
+    match element:
+        case daglish.Attr(name):
+            return name
+        case daglish.Key(step) | daglish.Index(step):
+            return step
 
 
 def complete(config: fdl.Buildable) -> fdl.Buildable:
@@ -157,67 +149,51 @@ def complete(config: fdl.Buildable) -> fdl.Buildable:
     return config
 
 
-_DEFAULT = history.Location("default", 0, None)
-
-
 def _complete(config: Any) -> None:
     for _, node in list(components(config)):
-        target = fdl.get_callable(node)
-        hints = types.type_hints(target)
-        factories = (
-            {
-                field.name: field.default_factory
-                for field in dataclasses.fields(target)
-                if field.default_factory is not dataclasses.MISSING
-            }
-            if dataclasses.is_dataclass(target)
-            else {}
-        )
-        for field, parameter in parameters(node).items():
-            if field in node.__arguments__:
-                value = _as_components(node.__arguments__[field])
-                try:
-                    value = types.convert(value, hints.get(field, Any))
-                except types.Mismatch:  # `check` reports it.
-                    continue
-                node.__arguments__[field] = value
+        hints = types.type_hints(fdl.get_callable(node))
+        for name, parameter in parameters(node).items():
+            if name in node.__arguments__:
+                value = node.__arguments__[name]
+                if _has_instance(value):
+                    with provenance.set_by(provenance.location(node, name)):
+                        value = _as_components(value)
+                with contextlib.suppress(types.Mismatch):  # `check` reports it.
+                    node.__arguments__[name] = types.convert(value, hints.get(name, Any))
                 continue
-            if field in factories:
-                default = factories[field]()
+            field = _dataclass_field(node, name)
+            if field is not None and field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
             elif _has_instance(parameter.default):
                 default = parameter.default
             else:
                 continue
-            with history.custom_location(lambda: _DEFAULT):
+            with provenance.set_by("default"):
                 value = _as_components(default)
                 _complete(value)
-                setattr(node, field, value)
-
-
-def _is_instance(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type | fdl.Buildable)
+                setattr(node, name, value)
 
 
 def _has_instance(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_instance, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_instance, value))
-    return _is_instance(value)
+    if isinstance(value, dict | list | tuple):
+        return any(map(_has_instance, value.values() if isinstance(value, dict) else value))
+    return dataclasses.is_dataclass(value) and not isinstance(value, type | fdl.Buildable)
 
 
 def _as_components(value: Any) -> Any:
-    """Returns `value` with dataclass instances, however deep, as fdl.Configs of their fields."""
+    """Returns `value` with dataclass instances, however deep, as configs of their fields.
+
+    Fiddle's `convert_dataclasses_to_configs` makes one component of an instance that two fields
+    have by default, and copies dicts that are shared.
+    """
     if not _has_instance(value):
         return value
     if isinstance(value, dict):
         return {key: _as_components(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_as_components(item) for item in value)
-    fields = (field.name for field in dataclasses.fields(value) if field.init)
-    return fdl.Config(
-        type(value), **{field: _as_components(getattr(value, field)) for field in fields}
-    )
+        return type(value)(map(_as_components, value))
+    names = (field.name for field in dataclasses.fields(value) if field.init)
+    return fdl.Config(type(value), **{name: _as_components(getattr(value, name)) for name in names})
 
 
 def from_instance(instance: Any) -> fdl.Config:
@@ -227,12 +203,9 @@ def from_instance(instance: Any) -> fdl.Config:
     """
     with history.suspend_tracking():
         config = _as_components(instance)
-    for _, node in list(components(config)):
+    for _, node in components(config):
         name = getattr(fdl.get_callable(node), "__name__", "?")
-        location = history.Location(f"the arguments of {name}", 0, None)
-        with history.custom_location(lambda location=location: location):
-            for field, value in list(node.__arguments__.items()):
-                node.__argument_history__.add_new_value(field, value)
+        provenance.record(node, f"the arguments of {name}")
     return config
 
 
@@ -240,20 +213,15 @@ def freeze_defaults(config: fdl.Buildable) -> fdl.Buildable:
     """Returns a copy with every default written out, so that it outlives a change of the code."""
     config = complete(config)
     with history.suspend_tracking():
-        for _, node in list(components(config)):
-            for field, parameter in parameters(node).items():
-                if field not in node.__arguments__ and parameter.default is not parameter.empty:
-                    setattr(node, field, parameter.default)
+        fdl.materialize_defaults(config)
     return config
 
 
-def known_paths(config: fdl.Buildable) -> list[tuple[Any, ...]]:
+def known_paths(config: fdl.Buildable) -> list[str]:
     """Returns every path that can be set: components, values, and fields that have none yet."""
     found: dict[Path, None] = {leaf.path: None for leaf in leaves(config) if leaf.path}
     for path in list(found):
-        for length in range(1, len(path)):
-            found.setdefault(path[:length], None)
+        found.update(dict.fromkeys(path[:length] for length in range(1, len(path))))
     for path, node in components(config):
-        for field in parameters(node):
-            found.setdefault((*path, field), None)
-    return list(found)
+        found.update(dict.fromkeys((*path, name) for name in parameters(node)))
+    return list(map(format_path, found))

@@ -1,9 +1,11 @@
-"""Declared types: what they allow, how they are written, what a value becomes under them."""
+"""Declared types: what they allow, how they are written, what a value or its text becomes."""
 
 from __future__ import annotations
 
+import ast
 import collections.abc
 import dataclasses
+import functools
 import inspect
 import types
 import typing
@@ -12,6 +14,12 @@ from typing import Any, Literal, Union
 import fiddle as fdl
 
 from mtf.errors import UserError, did_you_mean
+
+SWAP_HINT = " Set its fields one by one, or swap the whole with @builder(…)."
+
+
+# To evaluate annotations takes most of the time that it takes to show a config.
+_get_type_hints = functools.cache(typing.get_type_hints)
 
 
 class Mismatch(Exception):
@@ -22,13 +30,11 @@ def type_hints(target: Any) -> dict[str, Any]:
     """Returns the annotations of a class's or function's parameters (and "return").
 
     Raises:
-      UserError: where an annotation names something that does not exist.
+      UserError: an annotation names something that does not exist.
     """
-    source = target
-    if inspect.isclass(target) and not dataclasses.is_dataclass(target):
-        source = target.__init__
+    is_plain_class = inspect.isclass(target) and not dataclasses.is_dataclass(target)
     try:
-        return typing.get_type_hints(source)
+        return _get_type_hints(target.__init__ if is_plain_class else target)
     except NameError as error:
         raise UserError(
             f"Cannot read the types of {qualified_name(target)}: {error}. Annotations of what a "
@@ -51,85 +57,79 @@ def members(declared: Any) -> tuple[Any, ...]:
     return (declared,)
 
 
+def _literals(declared: Any) -> list[Any]:
+    return [
+        value
+        for member in members(declared)
+        if typing.get_origin(member) is Literal
+        for value in typing.get_args(member)
+    ]
+
+
+def _origin(declared: Any) -> Any:
+    origin = typing.get_origin(declared) or declared
+    return {collections.abc.Sequence: tuple, collections.abc.Mapping: dict}.get(origin, origin)
+
+
 def describe(declared: Any) -> str:
     """Writes a type for people: `int or None`, `'full' or 'none'`, `tuple[str, ...]`."""
     parts: list[str] = []
     for member in members(declared):
-        if typing.get_origin(member) is Literal:
-            parts += [repr(value) for value in typing.get_args(member)]
-        else:
-            parts.append(_describe_one(member))
-    if len(parts) == 1:
-        return parts[0]
-    return f"{', '.join(parts[:-1])} or {parts[-1]}"
+        parts += map(repr, _literals(member)) if _literals(member) else [_describe_one(member)]
+    *others, last = parts
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _describe_one(declared: Any) -> str:
-    if declared is type(None) or declared is None:
-        return "None"
-    if declared is Any:
-        return "anything"
-    if declared is Ellipsis:
-        return "..."
-    arguments = typing.get_args(declared)
-    if arguments and not isinstance(declared, list):
+    names = ((None, "None"), (type(None), "None"), (Any, "anything"), (Ellipsis, "..."))
+    for special, name in names:
+        if declared is special:
+            return name
+    if arguments := typing.get_args(declared):
         origin = typing.get_origin(declared)
-        name = getattr(origin, "__name__", str(origin))
         inner = (" | ".join(map(_describe_one, members(a))) for a in arguments)
-        return f"{name}[{', '.join(inner)}]"
+        return f"{getattr(origin, '__name__', origin)}[{', '.join(inner)}]"
     return getattr(declared, "__name__", str(declared))
 
 
-def allows_word(declared: Any) -> bool:
-    """Returns whether a bare word can be meant: str, a Literal with strings, or anything."""
-    return any(
-        member in (str, Any)
-        or (
-            typing.get_origin(member) is Literal
-            and any(isinstance(value, str) for value in typing.get_args(member))
-        )
-        for member in members(declared)
+def is_component(declared: Any) -> bool:
+    """Returns whether values of this type are built from a config of their own."""
+    return isinstance(declared, type) and (
+        dataclasses.is_dataclass(declared) or declared.__module__ not in ("builtins", "types")
     )
-
-
-def allows_sequence(declared: Any) -> bool:
-    """Returns whether a tuple or a list can be meant."""
-    return any(_origin(member) in (tuple, list) for member in members(declared))
-
-
-def _origin(declared: Any) -> Any:
-    return {
-        collections.abc.Sequence: tuple,
-        collections.abc.Mapping: dict,
-    }.get(typing.get_origin(declared) or declared, typing.get_origin(declared) or declared)
 
 
 def element_type(declared: Any, container: Any, step: Any) -> Any:
     """Returns the declared type of `container[step]`, a dict, list or tuple of type `declared`."""
     for member in members(declared):
         origin, arguments = _origin(member), typing.get_args(member)
-        if origin is dict and isinstance(container, dict) and arguments:
+        if not arguments:
+            continue
+        if origin is dict and isinstance(container, dict):
             return arguments[1]
-        if origin is list and isinstance(container, list) and arguments:
+        if origin is list and isinstance(container, list):
             return arguments[0]
-        if origin is tuple and isinstance(container, tuple | list) and arguments:
-            if len(arguments) == 2 and arguments[1] is Ellipsis:
+        if origin is tuple and isinstance(container, tuple | list):
+            if _is_variadic(arguments):
                 return arguments[0]
             if isinstance(step, int) and step < len(arguments):
                 return arguments[step]
     return Any
 
 
+def _is_variadic(arguments: tuple[Any, ...]) -> bool:
+    return len(arguments) == 2 and arguments[1] is Ellipsis
+
+
 def convert(value: Any, declared: Any) -> Any:
     """Returns `value` as `declared` has it: an int as float, a list as tuple; else unchanged.
 
     Raises:
-      Mismatch: where the type does not allow the value.
+      Mismatch: the type does not allow the value.
     """
     alternatives = members(declared)
-    for member in alternatives:
-        if _is_exactly(value, member):
-            return value
+    if any(_is_exactly(value, member) for member in alternatives):
+        return value
     first: Mismatch | None = None
     for member in alternatives:
         try:
@@ -138,9 +138,9 @@ def convert(value: Any, declared: Any) -> Any:
             # Of a container the inner complaint says more than "not a dict[str, int]".
             if first is None and str(mismatch):
                 first = mismatch
-    if first is not None:
-        raise first
-    raise Mismatch(f"expected {describe(declared)}, got {_show(value)}.{_hint(value, declared)}")
+    raise first or Mismatch(
+        f"expected {describe(declared)}, got {_show(value)}.{_hint(value, declared)}"
+    )
 
 
 def _is_exactly(value: Any, declared: Any) -> bool:
@@ -150,27 +150,20 @@ def _is_exactly(value: Any, declared: Any) -> bool:
 
 
 def _convert_one(value: Any, declared: Any) -> Any:
+    """Converts what is not of exactly the declared type already."""
     origin, arguments = _origin(declared), typing.get_args(declared)
     if isinstance(value, fdl.Buildable):
-        if _buildable_fits(value, declared):
-            return value
+        fits = _buildable_fits(value, declared)
     elif declared is Any or isinstance(declared, typing.TypeVar):
-        return value
+        fits = True
     elif origin is Literal:
-        for allowed in arguments:
-            if type(value) is type(allowed) and value == allowed:
-                return value
-    elif declared is float:
-        if type(value) in (int, float):
-            return float(value)
-    elif declared is int or declared is complex:
-        if type(value) is declared:
-            return value
-    elif origin is tuple and isinstance(value, list | tuple):
-        return _convert_tuple(value, declared, arguments)
-    elif origin is list and isinstance(value, list | tuple):
-        inner = arguments[0] if arguments else Any
-        return _same(value, [_convert_inside(item, inner, i) for i, item in enumerate(value)])
+        fits = any(type(value) is type(each) and value == each for each in arguments)
+    elif declared is float and type(value) is int:
+        return float(value)
+    elif declared in (int, float, complex):  # A bool is an int for Python, but not here.
+        fits = False
+    elif origin in (list, tuple) and isinstance(value, list | tuple):
+        return _convert_items(value, declared)
     elif origin is dict and isinstance(value, dict):
         key_type, value_type = arguments or (Any, Any)
         converted = {
@@ -179,39 +172,29 @@ def _convert_one(value: Any, declared: Any) -> Any:
         }
         return value if all(value[key] is item for key, item in converted.items()) else converted
     elif origin is collections.abc.Callable:
-        if callable(value):
-            return value
-    elif origin is type:
-        if isinstance(value, type):
-            return value
+        fits = callable(value)
     elif isinstance(origin, type) and issubclass(origin, fdl.Buildable):
         raise Mismatch(f"expected {describe(declared)}; write @builder(…) or @package.Class(…).")
     elif typing.is_typeddict(origin) or getattr(origin, "_is_protocol", False):
-        return value  # Python itself cannot tell.
-    elif isinstance(origin, type) and isinstance(value, origin):
-        return value
-    raise Mismatch("")
+        fits = True  # Python itself cannot tell.
+    else:
+        fits = isinstance(origin, type) and isinstance(value, origin)
+    if not fits:
+        raise Mismatch("")
+    return value
 
 
-def _convert_tuple(value: Any, declared: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not arguments:
-        return _same(value, tuple(value))
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        every = arguments[0]
-        return _same(value, tuple(_convert_inside(v, every, i) for i, v in enumerate(value)))
-    if len(value) != len(arguments):
-        raise Mismatch(
-            f"expected {describe(declared)}: {len(arguments)} elements, not {len(value)}."
-        )
-    items = zip(range(len(value)), value, arguments, strict=True)
-    return _same(value, tuple(_convert_inside(v, t, i) for i, v, t in items))
-
-
-def _same(old: Any, new: Any) -> Any:
-    """Returns `old` itself where nothing changed, so that what is shared stays shared."""
-    if type(old) is type(new) and all(a is b for a, b in zip(old, new, strict=True)):
-        return old
-    return new
+def _convert_items(value: Any, declared: Any) -> Any:
+    """Converts a list or a tuple; it stays the same object where nothing changes."""
+    origin, each = _origin(declared), typing.get_args(declared) or (Any,)
+    if origin is list or _is_variadic(each) or not typing.get_args(declared):
+        each = each[:1] * len(value)
+    elif len(value) != len(each):
+        raise Mismatch(f"expected {describe(declared)}: {len(each)} elements, not {len(value)}.")
+    steps = range(len(value))
+    converted = origin(map(_convert_inside, value, each, steps))
+    unchanged = type(value) is origin and all(value[i] is converted[i] for i in steps)
+    return value if unchanged else converted
 
 
 def _convert_inside(value: Any, declared: Any, step: Any) -> Any:
@@ -243,12 +226,44 @@ def _buildable_fits(value: fdl.Buildable, declared: Any) -> bool:
     return issubclass(produced, origin)
 
 
+def parse(text: str, declared: Any) -> Any:
+    """Reads a value from the command line: a Python literal, or a word where a str is allowed.
+
+    Raises:
+      Mismatch: the text is not a value of that type.
+    """
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return _parse_word(text, declared)
+    return convert(value, declared)
+
+
+def _parse_word(text: str, declared: Any) -> Any:
+    expected = f"expected {describe(declared)}"
+    if not text:
+        raise Mismatch(f"{expected}, got nothing. An empty string is written ''.")
+    if text[0] in "([{\"'":
+        raise Mismatch(f"{expected}; {text} is not a complete Python literal.")
+    if "," in text and _allows_sequence(declared):
+        hint = _word_hint(text, declared)
+        raise Mismatch(f"{expected}; {text} is neither a list nor one word.{hint}")
+    allows_word = any(member in (str, Any) for member in members(declared)) or any(
+        isinstance(value, str) for value in _literals(declared)
+    )
+    if not allows_word:
+        raise Mismatch(f"{expected}, got the word {text}.{_word_hint(text, declared)}")
+    return convert(text, declared)
+
+
+def _allows_sequence(declared: Any) -> bool:
+    return any(_origin(member) in (tuple, list) for member in members(declared))
+
+
 def _show(value: Any) -> str:
     if isinstance(value, fdl.Buildable):
         return f"a {getattr(fdl.get_callable(value), '__qualname__', '?')}"
-    if value is None:
-        return "None"
-    return f"{type(value).__name__} {value!r}"
+    return "None" if value is None else f"{type(value).__name__} {value!r}"
 
 
 def _hint(value: Any, declared: Any) -> str:
@@ -258,39 +273,21 @@ def _hint(value: Any, declared: Any) -> str:
     if type(value) in (int, float) and str in alternatives:
         return f" Write it in quotes: \"'{value}'\"."
     if isinstance(value, str):
-        words = [
-            word
-            for member in alternatives
-            if typing.get_origin(member) is Literal
-            for word in typing.get_args(member)
-            if isinstance(word, str)
-        ]
-        if words:
-            return did_you_mean(value, words)
-        return word_hint(value, declared)
+        words = [word for word in _literals(declared) if isinstance(word, str)]
+        return did_you_mean(value, words) if words else _word_hint(value, declared)
     if not isinstance(value, fdl.Buildable) and any(map(is_component, alternatives)):
-        return " Set its fields one by one, or swap the whole with @builder(…)."
+        return SWAP_HINT
     return ""
 
 
-def is_component(declared: Any) -> bool:
-    """Returns whether values of this type are built from a config of their own."""
-    return isinstance(declared, type) and (
-        dataclasses.is_dataclass(declared) or declared.__module__ not in ("builtins", "types")
-    )
-
-
-def word_hint(word: str, declared: Any) -> str:
+def _word_hint(word: str, declared: Any) -> str:
     """Says what a bare word that is not allowed should have been, if that can be told."""
     alternatives = members(declared)
     constants = {"true": True, "false": False, "none": None, "null": None}
-    if word.lower() in constants and any(
-        _is_exactly(constants[word.lower()], member) for member in alternatives
-    ):
-        return f" Write {constants[word.lower()]}."
-    if allows_sequence(declared):
+    meant = constants.get(word.lower(), word)
+    if meant is not word and any(_is_exactly(meant, member) for member in alternatives):
+        return f" Write {meant}."
+    if _allows_sequence(declared):
         parts = [part.strip() for part in word.split(",")]
         return f' Write it as a list: "{parts!r}".'
-    if any(map(is_component, alternatives)):
-        return " Set its fields one by one, or swap the whole with @builder(…)."
-    return ""
+    return SWAP_HINT if any(map(is_component, alternatives)) else ""
