@@ -314,14 +314,3 @@ def _join(parts: Sequence[Path], path: Path) -> None:
         for part in parts:
             with part.open("rb") as file:
                 shutil.copyfileobj(file, whole)
-
-
-@contextlib.contextmanager
-def os_errors_refused(output_dir: Path) -> Iterator[None]:
-    """Turns what the file system refuses into a message about `output_dir`."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"output_dir: {output_dir} cannot be used: {error.strerror} ({error.filename})."
-        ) from error

@@ -23,7 +23,6 @@ from mtf.inference.files import (
     Results,
     Summary,
     input_files,
-    os_errors_refused,
     read_requests,
     summarize,
 )
@@ -41,6 +40,7 @@ from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.prompts.templates import load_templates
 from mtf.tasks.task import Task
 from mtf.text.vocabularies import Vocabulary
+from mtf.writing import os_errors_refused
 
 if TYPE_CHECKING:
     from mtf.jobs.infer import Infer
@@ -92,7 +92,7 @@ def run(job: Infer) -> InferResult:
     files: list[Path] = []
     for source, result in zip(sources, results, strict=True):
         try:
-            with os_errors_refused(output_dir):
+            with os_errors_refused(output_dir, "output_dir"):
                 files.append(_infer(job, source, result, loaded, predictor))
         except UserError:
             if jax.process_index() == 0:
