@@ -12,6 +12,7 @@ from mtf import signals
 from mtf.errors import RunError, UserError
 
 if TYPE_CHECKING:
+    from mtf.tasks.mixtures import Mixture
     from mtf.text.vocabularies import Vocabulary
 
 _NUM_T5_SENTINELS = 100
@@ -110,3 +111,13 @@ def chosen_vocabulary(options: argparse.Namespace, original: str) -> Vocabulary:
         raise UserError(f"--vocabulary is missing: the {original} model has no public address")
     extra_ids = _NUM_T5_SENTINELS if options.extra_ids is None else options.extra_ids
     return SentencePieceVocabulary(path, extra_ids)
+
+
+def chosen_mixture(options: argparse.Namespace) -> tuple[Mixture, Vocabulary]:
+    """Returns the mixture that the options name, and its vocabulary (see `chosen_vocabulary`)."""
+    from mtf.tasks.mixtures import mixture
+    from mtf.tasks.prompts.templates import load_templates
+
+    templates = load_templates(options.templates) if options.templates else None
+    chosen = mixture(options.mixture, templates)
+    return chosen, chosen_vocabulary(options, chosen.vocabulary)

@@ -16,20 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mtf.command import (
-    add_source_options,
-    add_vocabulary_options,
-    chosen_vocabulary,
-    exit_status,
-    new_parser,
-)
+from mtf import command
 from mtf.errors import RunError, UserError
 from mtf.progress import rate_bar
 from mtf.writing import free_space, locked, write_failure
 
 if TYPE_CHECKING:
     from mtf.cache.build import CacheProgress, Plan
-    from mtf.cache.format import ShardFormat
 
 _EPILOG = """\
 examples:
@@ -48,10 +41,9 @@ _NUM_REASONS_SHOWN = 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Writes or checks a cache as the command line says; returns the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    options, runner_options = _parser().parse_known_args(arguments)
+    options, runner_options = _parser().parse_known_args(argv)
     signals.hint("run the same command again to go on" * (not options.check))
-    return exit_status(lambda: _main(options, runner_options), only_shows=options.check)
+    return command.exit_status(lambda: _main(options, runner_options), only_shows=options.check)
 
 
 def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
@@ -77,20 +69,20 @@ def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = new_parser(
-        "cache", "Renders and tokenises a mixture, or one task, into a directory.", _EPILOG
+    parser = command.new_parser(
+        "cache", "Renders and tokenizes a mixture, or one task, into a directory.", _EPILOG
     )
     parser.add_argument("mixture", metavar="MIXTURE", help="a mixture or a task, by name")
     parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="of the cache")
     what = parser.add_argument_group("what")
-    add_vocabulary_options(what)
+    command.add_vocabulary_options(what)
     what.add_argument(
         "--split",
         nargs="+",
         metavar="SPLIT",
         help="default: train, and validation where there is one; validation of ranked tasks",
     )
-    what.add_argument("--only", nargs="+", metavar="GLOB", help="tasks of such names")
+    what.add_argument("--only", nargs="+", metavar="GLOB", help="tasks whose names match")
     what.add_argument(
         "--max-rows", type=_positive, metavar="N", help="of every split, for a trial (default: all)"
     )
@@ -98,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=int, default=0, help="of templates' random choices (default: %(default)s)"
     )
     where = parser.add_argument_group("from where")
-    add_source_options(where)
+    command.add_source_options(where)
     where.add_argument(
         "--skip-missing", action="store_true", help="leave out tasks whose dataset is missing"
     )
@@ -141,15 +133,15 @@ def _positive(text: str) -> int:
 
 def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
     from mtf.cache import build
-    from mtf.tasks.mixtures import mixture
-    from mtf.tasks.prompts.templates import load_templates
+    from mtf.cache.format import ArrayRecordFormat
+    from mtf.cache.settings import CacheConfig
+    from mtf.seqio.cache_format import SeqioFormat
 
-    templates = load_templates(options.templates) if options.templates else None
-    tasks = mixture(options.mixture, templates)
-    settings = build.CacheConfig(
+    mixture, vocabulary = command.chosen_mixture(options)
+    settings = CacheConfig(
         cache_dir=options.output,
-        vocabulary=chosen_vocabulary(options, tasks.vocabulary),
-        format=_shard_format(options.format),
+        vocabulary=vocabulary,
+        format=SeqioFormat() if options.format == "seqio" else ArrayRecordFormat(),
         splits=tuple(options.split) if options.split else None,
         seed=options.seed,
         num_shards=options.num_shards,
@@ -161,14 +153,14 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
     if options.runner is not None:
         from mtf.seqio import beam
 
-        beam.run(tasks, settings, options.runner, runner_options)
+        beam.run(mixture, settings, options.runner, runner_options)
         return 0
     if options.from_seqio is not None:
         from mtf.seqio import from_seqio
 
-        plan = from_seqio.make_plan(tasks, settings, options.from_seqio)
+        plan = from_seqio.make_plan(mixture, settings, options.from_seqio)
     else:
-        plan = build.make_plan(tasks, settings)
+        plan = build.make_plan(mixture, settings)
     _say_what_is_left_out(plan)
     num_workers = options.num_workers or len(os.sched_getaffinity(0))
     start = time.perf_counter()
@@ -186,16 +178,6 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
         return 0
     _print_summary(plan, time.perf_counter() - start)
     return 0
-
-
-def _shard_format(name: str) -> ShardFormat:
-    if name == "seqio":
-        from mtf.seqio.cache_format import SeqioFormat
-
-        return SeqioFormat()
-    from mtf.cache.format import ArrayRecordFormat
-
-    return ArrayRecordFormat()
 
 
 def _say_what_is_left_out(plan: Plan) -> None:

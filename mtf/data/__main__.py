@@ -11,17 +11,11 @@ import argparse
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mtf.command import (
-    add_source_options,
-    add_vocabulary_options,
-    chosen_vocabulary,
-    exit_status,
-    new_parser,
-)
+from mtf import command
 from mtf.errors import UserError
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 
@@ -36,8 +30,9 @@ examples:
   python -m mtf.data t0++_train --data-dir datasets --vocabulary t5.spiece.model -n 10
   python -m mtf.data super_glue_rte_GPT_3_style_score_eval --split validation --data-dir datasets
 
-Without --cache, some rows of every dataset that is there are rendered and tokenised.
+Without --cache, some rows of every dataset that is there are rendered and tokenized.
 """
+_FEATURES = ("inputs", "targets")
 _NUM_SAMPLED_ROWS = 200
 _NUM_PACKED = 20_000
 
@@ -45,7 +40,7 @@ _NUM_PACKED = 20_000
 def main(argv: Sequence[str] | None = None) -> int:
     """Shows a mixture as the command line says; returns the exit status: 0, or 2 for bad input."""
     options = _parser().parse_args(argv)
-    return exit_status(lambda: _main(options), only_shows=True)
+    return command.exit_status(lambda: _main(options), only_shows=True)
 
 
 def _main(options: argparse.Namespace) -> None:
@@ -64,14 +59,14 @@ def _main(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = new_parser(
+    parser = command.new_parser(
         "data", "Shows a mixture, or one task: tasks, rates, tokens, packing and examples.", _EPILOG
     )
     parser.add_argument("mixture", metavar="MIXTURE", nargs="?", help="a mixture or a task")
     parser.add_argument("--list", action="store_true", help="names of all mixtures")
     parser.add_argument("--cache", metavar="DIR", type=Path, help="what mtf.cache has written")
-    add_source_options(parser)
-    add_vocabulary_options(parser)
+    command.add_source_options(parser)
+    command.add_vocabulary_options(parser)
     parser.add_argument("--split", default="train", help="default: %(default)s")
     parser.add_argument(
         "--lengths",
@@ -96,13 +91,10 @@ def _lengths(text: str) -> tuple[int, int]:
 def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
     """Caches some rows of each task; returns the vocabulary."""
     from mtf.cache import build
-    from mtf.tasks.mixtures import mixture
-    from mtf.tasks.prompts.templates import load_templates
+    from mtf.cache.settings import CacheConfig
 
-    templates = load_templates(options.templates) if options.templates else None
-    tasks = mixture(options.mixture, templates)
-    vocabulary = chosen_vocabulary(options, tasks.vocabulary)
-    settings = build.CacheConfig(
+    mixture, vocabulary = command.chosen_mixture(options)
+    settings = CacheConfig(
         cache_dir=cache_dir,
         vocabulary=vocabulary,
         splits=(options.split,),
@@ -110,7 +102,7 @@ def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
         skip_missing=True,
         max_rows=_NUM_SAMPLED_ROWS,
     )
-    build.run_plan(build.make_plan(tasks, settings), 1, lambda _: None)
+    build.run_plan(build.make_plan(mixture, settings), 1, lambda _: None)
     print(f"No --cache: the first {_NUM_SAMPLED_ROWS} rows of each task are shown.\n")
     return vocabulary
 
@@ -119,7 +111,7 @@ def _cached_vocabulary(options: argparse.Namespace) -> Vocabulary:
     from mtf.cache.reader import TokenCache
 
     if options.vocabulary is not None:
-        return chosen_vocabulary(options, "t5")
+        return command.chosen_vocabulary(options, "t5")
     cache = TokenCache(options.cache, options.mixture)
     extra_ids = int(cache.info.vocabulary.rpartition("+")[2])
     if cache.info.vocabulary_path == "byt5":
@@ -131,58 +123,56 @@ def _show(options: argparse.Namespace, cache_dir: Path, vocabulary: Vocabulary) 
     from mtf.cache.mixture import CachedMixture
     from mtf.data.settings import TaskMixtureConfig
 
-    inputs_length, targets_length = options.lengths
     data = TaskMixtureConfig(
         mixture_or_task_name=options.mixture,
         vocabulary=vocabulary,
-        task_feature_lengths={"inputs": inputs_length, "targets": targets_length},
+        task_feature_lengths=dict(zip(_FEATURES, options.lengths, strict=True)),
         cache_dir=str(cache_dir),
         seed=options.seed,
     )
     dataset = CachedMixture(data, options.split)
-    num_tasks = len(dataset.mixture.tasks) + len(dataset.mixture.absent)
+    absent = dataset.mixture.absent
+    num_tasks = len(dataset.mixture.tasks) + len(absent)
     print(f"{options.mixture}, split {options.split}: {len(dataset.tasks)} of {num_tasks} tasks\n")
     _print_tasks(dataset, options)
-    _print_absent(dataset)
+    if absent:
+        reasons = dict.fromkeys(absent.values())
+        others = f" And {len(reasons) - 1} more reasons." if len(reasons) > 1 else ""
+        print(f"absent: {len(absent)} tasks. {next(iter(reasons))}.{others}")
     _print_packing(dataset)
     for number in range(options.n):
         _print_example(dataset, number)
 
 
 def _print_tasks(dataset: CachedMixture, options: argparse.Namespace) -> None:
+    from mtf.evaluation.report import as_text
+
     total_rate = sum(task.rate for task in dataset.tasks)
-    rows = [
+    table = [
         ["task", "rate", "%", "examples", "dropped", "inputs", "targets", "longest", "truncated"]
     ]
     splits = [task.info.splits[options.split] for task in dataset.tasks]
     all_truncated = 0
     for task, split in zip(dataset.tasks, splits, strict=True):
-        means = [
-            f"{split.num_tokens[name] / split.num_examples:.1f}"
-            if name in split.num_tokens
-            else "-"
-            for name in ("inputs", "targets")
-        ]
-        longest = "/".join(str(split.max_tokens.get(name, "-")) for name in ("inputs", "targets"))
         truncated = _num_truncated(task, options)
         all_truncated += sum(truncated)
-        rows.append(
+        means = {name: f"{n / split.num_examples:.1f}" for name, n in split.num_tokens.items()}
+        table.append(
             [
                 task.info.name,
                 f"{task.rate:,}",
                 f"{100 * task.rate / total_rate:.2f}",
                 f"{split.num_examples:,}",
                 f"{split.num_dropped:,}",
-                *means,
-                longest,
+                *(means.get(name, "-") for name in _FEATURES),
+                "/".join(str(split.max_tokens.get(name, "-")) for name in _FEATURES),
                 "/".join(map(str, truncated)) if any(truncated) else "-",
             ]
         )
-    _print_table(rows)
-    num_examples = sum(split.num_examples for split in splits)
-    num_tokens = sum(sum(split.num_tokens.values()) for split in splits)
+    print(as_text(table))
     print(
-        f"\n{num_examples:,} examples, {num_tokens:,} tokens; "
+        f"\n{sum(split.num_examples for split in splits):,} examples, "
+        f"{sum(sum(split.num_tokens.values()) for split in splits):,} tokens; "
         f"{sum(split.num_dropped for split in splits):,} of "
         f"{sum(split.num_rows for split in splits):,} rows dropped by their templates\n"
         f"truncated to {'/'.join(map(str, options.lengths))}: {all_truncated:,} inputs and targets"
@@ -198,34 +188,44 @@ def _num_truncated(task: CachedTask, options: argparse.Namespace) -> list[int]:
     ends = (info.inputs_add_eos, info.targets_add_eos)
     return [
         split.num_longer(name, length - end)
-        for name, length, end in zip(("inputs", "targets"), options.lengths, ends, strict=True)
+        for name, length, end in zip(_FEATURES, options.lengths, ends, strict=True)
     ]
-
-
-def _print_absent(dataset: CachedMixture) -> None:
-    absent = dataset.mixture.absent
-    if absent:
-        reasons = dict.fromkeys(absent.values())
-        others = f" And {len(reasons) - 1} more reasons." if len(reasons) > 1 else ""
-        print(f"absent: {len(absent)} tasks. {next(iter(reasons))}.{others}")
 
 
 def _print_packing(dataset: CachedMixture) -> None:
     from mtf.cache.loader import open_streams
-    from mtf.data.packing import NUM_OPEN_ROWS, Packer
+    from mtf.data.packing import Packer
+    from mtf.evaluation.report import as_text
 
     alone = dataclasses.replace(dataset.data, pack=False)
     stream = open_streams(dataset, range(1), 1, alone)[0]
     examples = [stream.next_row()[0] for _ in range(_NUM_PACKED)]
     lengths = dataset.data.task_feature_lengths
     print(f"\npacking {len(examples):,} examples of the mixture into rows of the same lengths:")
-    table = [["", "rows", "examples a row", "inputs filled", "targets filled"]]
-    for name, num_open in (("best fit (ours)", NUM_OPEN_ROWS), ("in sequence", 1)):
-        packer = Packer(lengths, True, num_open)
-        rows = [row for row in map(packer.add, examples) if row is not None]
-        # Best fit is measured on the rows that it has closed: in training none is ever left open.
-        table.append([name, *_fill(rows + packer.flush() * (num_open == 1), lengths)])
-    _print_table(table)
+    packer = Packer(lengths, pack=True)
+    rows = [row for row in map(packer.add, examples) if row is not None]
+    print(
+        as_text(
+            [
+                ["", "rows", "examples a row", "inputs filled", "targets filled"],
+                ["best fit (ours)", *_fill(rows, lengths)],
+                ["in sequence", *_fill(_packed_in_sequence(examples, lengths), lengths)],
+            ]
+        )
+    )
+
+
+def _packed_in_sequence(examples: list[Example], lengths: dict[str, int]) -> list[list[Example]]:
+    """Returns rows each of which takes examples until one does not fit, as SeqIO packs."""
+    rows: list[list[Example]] = []
+    room = [-1, -1]
+    for example in examples:
+        room = [left - len(ids) for left, ids in zip(room, example, strict=True)]
+        if min(room) < 0:
+            rows.append([])
+            room = [lengths[n] - len(ids) for n, ids in zip(_FEATURES, example, strict=True)]
+        rows[-1].append(example)
+    return rows
 
 
 def _fill(rows: Sequence[list[Example]], lengths: dict[str, int]) -> list[str]:
@@ -256,21 +256,13 @@ def _print_example(dataset: CachedMixture, number: int) -> None:
         found = task.read(np.array([turn % task.num_examples]))
     for example in found:
         print(f"\n# {task.info.name}")
-        for name, ids in zip(("inputs", "targets"), example, strict=True):
+        for name, ids in zip(_FEATURES, example, strict=True):
             print(f"{name} ({len(ids)}): {_visible(ids.tolist(), dataset.data.vocabulary)}")
 
 
 def _visible(ids: list[int], vocabulary: Vocabulary) -> str:
     end = "</s>" if ids and ids[-1] == vocabulary.eos_id else ""
     return vocabulary.decode(ids) + end
-
-
-def _print_table(rows: Iterable[Sequence[str]]) -> None:
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [value.rjust(width) for value, width in zip(others, widths[1:], strict=True)]
-        print("  ".join([first.ljust(widths[0]), *cells]))
 
 
 if __name__ == "__main__":

@@ -49,24 +49,18 @@ class OpenRow:
 class Packer:
     """Puts each example into the fullest open row that has room for it (best fit).
 
-    If none has room and `num_open_rows` are open, the fullest one is closed. So rows close soon
+    If none has room and `NUM_OPEN_ROWS` are open, the fullest one is closed. So rows close soon
     after their examples were read, and few examples wait. Without `pack` every example is a row.
 
     Attributes:
       open_rows: rows that wait, oldest first.
     """
 
-    def __init__(
-        self,
-        task_feature_lengths: Mapping[str, int],
-        pack: bool,
-        num_open_rows: int = NUM_OPEN_ROWS,
-    ):
+    def __init__(self, task_feature_lengths: Mapping[str, int], pack: bool):
         self.open_rows: list[OpenRow] = []
         self._inputs_length = task_feature_lengths["inputs"]
         self._targets_length = task_feature_lengths["targets"]
         self._pack = pack
-        self._num_open_rows = num_open_rows
 
     def add(self, example: Example, cursor: Cursor = ()) -> Row | None:
         """Takes an example that fits an empty row; returns the row that this closes, if any."""
@@ -85,7 +79,7 @@ class Packer:
         row.add(example, cursor)
         if not self._pack or self._fill(row) >= self._inputs_length * self._targets_length:
             return self._close(row)
-        if len(self.open_rows) > self._num_open_rows:
+        if len(self.open_rows) > NUM_OPEN_ROWS:
             return self._close(max(self.open_rows[:-1], key=self._fill))
         return None
 
