@@ -1,4 +1,4 @@
-"""Packages that a plain install lacks, imported where they are first needed."""
+"""Imports optional packages where they are first needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from mtf.errors import UserError
 
 
 def import_extra(module: str, purpose: str, extra: str = "tasks") -> ModuleType:
-    """Returns `module`, one of those that an extra of this package installs.
-
-    Raises:
-      UserError: it is not installed; `purpose` says what it would be for.
-    """
+    """Returns `module`; raises a UserError if its package, which `extra` installs, is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

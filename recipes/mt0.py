@@ -98,7 +98,6 @@ def mt0_xxl(
     Source checkpoint: T5X's mt5_xxl at step 1,000,000.
     The original command: T5X's `train.py` with its XXL and finetune gin files, mixture
     `mt5_d4_gpt_sglue_train`, inputs and targets of 256, to step 1,125,000, without cached tasks.
-
     Command: `python -m mtf.run recipes.mt0_xxl`, which renders and tokenizes during training;
     or `python -m mtf.cache mt5_d4_gpt_sglue_train --output CACHE`, then
     `python -m mtf.run "recipes.mt0_xxl(cache_dir='CACHE')"`.
@@ -142,7 +141,6 @@ def mt0_xxl_xmtf(
     Source checkpoint: T5X's mt5_xxl at step 1,000,000.
     The original: T5X's fine-tuning on xP3 with batches of 512, inputs and targets of 1024, no
     packing, the loss averaged within each sequence first; 30,000 steps, the best near 7,000.
-
     Command: `hf download bigscience/xP3 --repo-type dataset --local-dir xP3`, then
     `python -m mtf.run recipes.mt0_xxl_xmtf`.
     Hardware: TPU v4-256.
@@ -199,7 +197,6 @@ def mt5_lm_adapt(
     The original: 100,000 steps of 2,048 packed sequences of 512 tokens (104,857,600,000 tokens),
     each cut at a random point into inputs and targets; targets of 256, languages sampled
     proportionally to the number of their pages to the power of 0.3, no dropout.
-
     Command: `python -m mtf.run "recipes.mt5_lm_adapt(size='base')"`; with a corpus per language
     `python -m mtf.run "recipes.mt5_lm_adapt(size='base', files={'ro': 'ro.txt', 'en': 'en.txt'})"`.
     Hardware: the page names none.

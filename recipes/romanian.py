@@ -55,7 +55,6 @@ def ro_t5_base(
     The original command: T5X's `train.py` on that file: task `rlm_span_corruption_stream`, inputs
     of 512 and targets of 256, batches of 128, 2,000,000 steps, no dropout, 1/√max(step, 10,000),
     2 partitions, checkpoints every 10,000 steps of which 5 are kept.
-
     Command: `python -m mtf.run "recipes.ro_t5_base(vocabulary='ro.model')"`, which streams
     dumitrescustefan/rlm from the Hugging Face hub; on your own text
     `python -m mtf.run "recipes.ro_t5_base(files='ro.txt', vocabulary='ro.model')"`.
@@ -87,7 +86,6 @@ def ro_t5_large(
     """Romanian T5 1.1 large (848M): span corruption from scratch, with a Romanian vocabulary.
 
     Source: `ro_t5x_large.gin`. All else: as `ro_t5_base`, with targets of 512 and 4 partitions.
-
     Command: `python -m mtf.run "recipes.ro_t5_large(vocabulary='ro.model')"`.
     Hardware: TPU v4-32; 4 million steps in about three weeks.
     Expect: no score was published.
@@ -106,7 +104,6 @@ def ro_mt5_base(
     Source: `ro_mt5x_base.gin`. Source checkpoint: T5X's mt5_base at step 1,000,000; `checkpoint`
     is another. All else: as `ro_t5_base`, with mT5's vocabulary, learning rate 0.4/√step and
     checkpoints every 25,000 steps of which 3 are kept; to step 2,000,000, so 1,000,000 updates.
-
     Command: `python -m mtf.run recipes.ro_mt5_base`.
     Hardware: TPU v4-8.
     Expect: no score was published; dumitrescustefan/mt5-base-romanian went on to 4M steps.
@@ -125,7 +122,6 @@ def ro_mt5_large(
     Source: `ro_mt5x_large.gin`. Source checkpoint: T5X's mt5_large at step 1,000,000; `checkpoint`
     is another. All else: as `ro_t5_base`, with mT5's vocabulary, targets of 512, learning rate
     0.5/√step and 3 checkpoints kept; to step 1,500,000, so 500,000 updates.
-
     Command: `python -m mtf.run recipes.ro_mt5_large`; on your own text
     `python -m mtf.run "recipes.ro_mt5_large(files='ro.txt', vocabulary='mt5.model')"`.
     Hardware: TPU v4-32.

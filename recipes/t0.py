@@ -34,7 +34,6 @@ def t0pp_xxl(
     The original command: `t5_mesh_transformer` on mixture `t0++_train`, cached, with the start
     checkpoint's operative config, learning rate 0.001, 1,048,576 tokens a batch, inputs of 1024 and
     targets of 256, 2,048 tokens a microbatch and replica, model parallelism 8, to step 1,112,200.
-
     Command: `python -m mtf.cache t0++_train --output CACHE`, then
     `python -m mtf.run "recipes.t0pp_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512 (512 cores: 64 replicas of 8 partitions each).
@@ -74,7 +73,6 @@ def t0p_xxl(
     """T0+ (11B): as T0++, on the datasets of T0 and those that GPT-3 was evaluated on.
 
     Paper: section 5. All else: as `t0pp_xxl`, with mixture `t0+_train`.
-
     Command: `python -m mtf.run "recipes.t0p_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
     Expect: rank accuracy, mean over prompts: RTE 67.5, CB 59.2, ANLI R1 43.5, R2 39.8, R3 40.8,
@@ -92,7 +90,6 @@ def t0_xxl(
     """T0 (11B): as T0++, on the 38 datasets of T0's own training mixture.
 
     Paper: section 5. All else: as `t0pp_xxl`, with mixture `t0_train`.
-
     Command: `python -m mtf.run "recipes.t0_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
     Expect: rank accuracy, mean over prompts: RTE 80.8, CB 70.1, ANLI R1 43.6, R2 38.7, R3 41.3,
@@ -111,7 +108,6 @@ def t0_3b(
 
     Paper: appendix (T0 at 3B). Source checkpoint: T5X's t5_1_1_lm100k_xl at step 1,100,000.
     All else: as `t0pp_xxl`, with mixture `t0_train` and the operative config of t5.1.1.lm100k.xl.
-
     Command: `python -m mtf.run "recipes.t0_3b(cache_dir='CACHE')"`.
     Hardware: TPU v3-512 in the command for XXL; none is named for this size.
     Expect: rank accuracy, mean over prompts: RTE 64.6, CB 45.4, ANLI R1 33.8, R2 33.1, R3 33.3,
@@ -130,7 +126,6 @@ def t0_single_prompt_xxl(
 
     Paper: section 6.2 (the effect of more prompts). All else: as `t0pp_xxl`, with mixture
     `t0_train_one_og_prompt`: 35 datasets, since three have no prompt for their original task.
-
     Command: `python -m mtf.run "recipes.t0_single_prompt_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
     Expect: the paper shows figures, no table: medians over prompts below those of `t0_xxl`, and
@@ -151,7 +146,6 @@ def t0_original_task_only_xxl(
 
     Paper: section 6.2 (5.7 prompts a dataset). All else: as `t0pp_xxl`, with mixture
     `t0_train_all_og_prompts`.
-
     Command: `python -m mtf.run "recipes.t0_original_task_only_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
     Expect: the paper shows figures, no table: medians over prompts between those of
@@ -175,7 +169,6 @@ def t0_eval(
     Source checkpoint: the one to evaluate, such as step 1,112,200 of `t0pp_xxl`.
     The original command: `t5_mesh_transformer` with `score_eval` on mixture `t0_eval_score_eval`,
     split validation, cached, 262,144 tokens a batch, model parallelism 4.
-
     Command: `python -m mtf.run recipes.t0_eval --set checkpoint=RUN`.
     Another mixture of ranked tasks: `--set data.mixture_or_task_name=t0_train_score_eval`.
     Your own data: `python -m mtf.run "recipes.t0_eval(checkpoint='RUN', files='mine.jsonl')"`.
@@ -215,7 +208,7 @@ def t0_eval(
         Evaluate,
         checkpoint=checkpoint,
         data=_mixture("t0_eval_score_eval", cache_dir, vocabulary, pack=False),
-        batch_size=_batch_size(tokens_per_batch),
+        batch_size=tokens_per_batch // _LENGTHS["inputs"],
         partitioner=fdl.Config(PartitionerConfig, num_partitions=4),
     )
 
@@ -229,7 +222,8 @@ def _train(
     tokens_per_batch: int,
 ) -> fdl.Config[Train]:
     start = builders.checkpoint.start(f"t5_1_1_lm100k_{size}", checkpoint)
-    batch_size = _batch_size(tokens_per_batch)
+    # Mesh TensorFlow divides by the longer of inputs and targets.
+    batch_size = tokens_per_batch // _LENGTHS["inputs"]
     model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="full")
     model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
     return fdl.Config(
@@ -256,11 +250,6 @@ def _mixture(name: str, cache_dir: str | None, vocabulary: str, *, pack: bool = 
         cache_dir=cache_dir,
         pack=pack,
     )
-
-
-def _batch_size(tokens_per_batch: int) -> int:
-    """Returns the number of sequences: Mesh TensorFlow divides by the longer feature."""
-    return tokens_per_batch // max(_LENGTHS.values())
 
 
 def _num_microbatches(batch_size: int) -> int:

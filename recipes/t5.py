@@ -30,7 +30,6 @@ def t5_1_1_small_c4(
     The original command: T5X's `train.py` with small_c4_pretrain.gin: task
     `c4_v220_span_corruption`, inputs of 512 and targets of 114, packed, batches of 256, no
     dropout, Adafactor at 1/√max(step, 10,000), evaluated every 1,000 steps for 20 batches.
-
     Command: `python -m mtf.run recipes.t5_1_1_small_c4`, which streams C4 from the Hugging Face
     hub; on your own text `python -m mtf.run "recipes.t5_1_1_small_c4(files='en.txt')"`; on the
     task's cache `python -m mtf.cache c4_v220_span_corruption --output CACHE`, then
@@ -63,7 +62,6 @@ def t5_1_1_base_c4(
     """T5 1.1 base (248M): span corruption on C4 from scratch, as T5X's example for base.
 
     As `t5_1_1_small_c4`, but evaluated every 2,000 steps (base_c4_pretrain.gin).
-
     Command: `python -m mtf.run recipes.t5_1_1_base_c4`.
     Hardware: T5X names none.
     Expect: T5X names no score.
@@ -80,7 +78,6 @@ def t5_1_1_large_c4(
     """T5 1.1 large (783M): span corruption on C4 from scratch.
 
     As `t5_1_1_small_c4`; T5X has no example of this size.
-
     Command: `python -m mtf.run recipes.t5_1_1_large_c4`.
     Hardware: T5X names none.
     Expect: T5X names no score.
@@ -98,7 +95,6 @@ def t5_1_1_xl_c4(
 
     As `t5_1_1_small_c4`; T5X has no example of this size. The model is split over 8 partitions, as
     in Mesh TensorFlow's configuration, and recomputes its layers in the backward pass.
-
     Command: `python -m mtf.run recipes.t5_1_1_xl_c4`.
     Hardware: T5X names none; the parameters take 11 GB in float32, over 8 partitions.
     Expect: T5X names no score.
@@ -115,7 +111,6 @@ def t5_1_1_xxl_c4(
     """T5 1.1 XXL (11B): span corruption on C4 from scratch.
 
     Split and recomputed as `t5_1_1_xl_c4`; all else as `t5_1_1_small_c4`.
-
     Command: `python -m mtf.run recipes.t5_1_1_xxl_c4`.
     Hardware: T5X names none; the parameters take 45 GB in float32, over 8 partitions.
     Expect: T5X names no score.
@@ -143,7 +138,6 @@ def t5_1_1_finetune(
     inputs and targets of 256, 20,000 steps after the start, batches of 128, Adafactor at a
     constant 0.001, the loss divided by 233,472 (2,048 · 114, the size of the pretraining batch in
     targets), checkpoints every 5,000 steps.
-
     Command: `python -m mtf.run "recipes.t5_1_1_finetune(files='train.tsv', size='base')"`; on a
     mixture, cached, `python -m mtf.run "recipes.t5_1_1_finetune(mixture='t0_train',
     cache_dir='CACHE')"`.

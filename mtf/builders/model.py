@@ -73,9 +73,7 @@ def t5_1_1(
     remat_policy: RematPolicy = "none",
 ) -> Model:
     """T5 1.1, and LM-adapted T5: gated GELU, untied. Sizes small, base, large, xl, xxl."""
-    model = _model(T5_1_1_SIZES, size, vocab_size, dropout_rate, dtype)
-    model.network.remat_policy = remat_policy
-    return model
+    return _model(T5_1_1_SIZES, size, vocab_size, dropout_rate, dtype, remat_policy)
 
 
 def mt5(
@@ -86,13 +84,7 @@ def mt5(
     remat_policy: RematPolicy = "none",
 ) -> Model:
     """mT5: T5 1.1 with 250,112 embedding rows. Sizes small, base, large, xl, xxl."""
-    return t5_1_1(
-        size,
-        vocab_size=MT5_VOCAB_SIZE,
-        dropout_rate=dropout_rate,
-        dtype=dtype,
-        remat_policy=remat_policy,
-    )
+    return _model(T5_1_1_SIZES, size, MT5_VOCAB_SIZE, dropout_rate, dtype, remat_policy)
 
 
 def byt5(size: str, *, dropout_rate: float = 0.1, dtype: Dtype = "bfloat16") -> Model:
@@ -131,13 +123,19 @@ def t5(
 
 
 def _model(
-    sizes: dict[str, Size], size: str, vocab_size: int, dropout_rate: float, dtype: Dtype
+    sizes: dict[str, Size],
+    size: str,
+    vocab_size: int,
+    dropout_rate: float,
+    dtype: Dtype,
+    remat_policy: RematPolicy = "none",
 ) -> Model:
     if size not in sizes:
         raise UserError(
             f"Unknown size {size!r}; expected one of {', '.join(sizes)}."
             + did_you_mean(size, sizes)
         )
-    return t5(
-        vocab_size=vocab_size, dropout_rate=dropout_rate, dtype=dtype, **sizes[size]._asdict()
-    )
+    values = sizes[size]._asdict()
+    model = t5(vocab_size=vocab_size, dropout_rate=dropout_rate, dtype=dtype, **values)
+    model.network.remat_policy = remat_policy
+    return model

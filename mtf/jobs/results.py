@@ -1,11 +1,11 @@
-"""What `run()` of a job returns. Imports no jax."""
+"""What a job's `run()` returns. Imports no jax."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import CHECKPOINTS, saved_steps
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """What came of a training run.
+    """The outcome of a training run.
 
     Attributes:
       model_dir: the run directory.
       step: the last step of the run, absolute.
-      stopped_by: the signal that ended the run before `train_steps`, such as "SIGTERM"; None: the
+      stopped_by: the signal that ended the run before `train_steps`, such as "SIGTERM"; None if the
         run reached its last step.
       metrics: "KIND/…/NAME" → value, as last written to the run directory's `metrics.jsonl` files:
         "train/loss_per_target_token", "training_eval/held_out/accuracy". The keys are those that
         `checkpoint.save.metric_name_to_monitor` takes.
-      checkpoints: step → directory, of all that were kept.
+      checkpoints: step → directory, for all that were kept.
     """
 
     model_dir: Path
@@ -37,31 +37,24 @@ class TrainResult:
 
 
 def train_result(model_dir: Path, step: int, stopped_by: str | None = None) -> TrainResult:
-    """Returns the result of a run whose files are all written."""
+    """Returns the result of a run that has written all its files."""
     folder = model_dir / CHECKPOINTS
     checkpoints = {saved: folder / f"checkpoint_{saved}" for saved in saved_steps(model_dir)}
-    return TrainResult(model_dir, step, stopped_by, last_metrics(model_dir), checkpoints)
-
-
-def last_metrics(model_dir: Path) -> dict[str, float]:
-    """Returns the last line of each `metrics.jsonl`, as `TrainResult.metrics`."""
-    found: dict[str, float] = {}
-    for kind in METRIC_KINDS:
-        for file in sorted((model_dir / kind).rglob("metrics.jsonl")):
-            lines = file.read_text(encoding="utf-8").splitlines()
-            values: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-            values.pop("step", None)
-            name = file.parent.relative_to(model_dir).as_posix()
-            found |= {f"{name}/{metric}": value for metric, value in values.items()}
-    return found
+    metrics: dict[str, float] = {}
+    for file in (f for k in METRIC_KINDS for f in sorted((model_dir / k).rglob("metrics.jsonl"))):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        name = file.parent.relative_to(model_dir).as_posix()
+        values = json.loads(lines[-1]) if lines else {}
+        metrics |= {f"{name}/{key}": value for key, value in values.items() if key != "step"}
+    return TrainResult(model_dir, step, stopped_by, metrics, checkpoints)
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateResult:
-    """What came of a rank evaluation.
+    """The outcome of a rank evaluation.
 
     Attributes:
-      output_dir: where tables, scores and the figure are.
+      output_dir: directory of the tables, scores and figure.
       tasks: the result of every task, in the order of the mixture.
     """
 
@@ -71,11 +64,11 @@ class EvaluateResult:
 
 @dataclasses.dataclass(frozen=True)
 class InferResult:
-    """What came of an inference job.
+    """The outcome of an inference job.
 
     Attributes:
-      files: the file of predictions or scores of each input file or task; of several shards the
-        joined file once the last of them is done, till then this shard's own.
+      files: the predictions or scores of each input file or task. With several shards, the joined
+        file once the last shard is done, until then this shard's own.
     """
 
     files: tuple[Path, ...]

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 from mtf.errors import UserError, did_you_mean
 from mtf.sources.datasets import MissingDatasetError, open_split
@@ -92,12 +92,10 @@ def mixture(
     Raises:
       UserError: there is no such mixture, or no templates for it, or those of another version.
     """
-    if name in _unprompted():
-        task = _unprompted()[name]
+    definition = _definitions().get(name)
+    if definition is None:
+        task = _unprompted().get(name) or _checked_task(name, templates, check_version)
         return Mixture(name, ((task, None),), task.vocabulary)
-    if name not in _definitions():
-        return _mixture_of_one(name, templates, check_version)
-    definition = _definitions()[name]
     tasks: list[Rated] = []
     if definition["groups"]:
         templates = templates or load_templates()
@@ -143,34 +141,16 @@ def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask
     return task.score_eval() if ranked else task
 
 
-class Available(NamedTuple):
-    """Which tasks of a mixture there is data for, in the mixture's order.
-
-    Attributes:
-      tasks: those that can be evaluated.
-      absent: those that cannot, each with a message for the user.
-    """
-
-    tasks: tuple[Task, ...]
-    absent: tuple[tuple[Task, str], ...]
-
-
 def split_available(
     of: Mixture, split: str, data_dir: str | os.PathLike[str] | None = None
-) -> Available:
-    """Returns which tasks of a mixture can be evaluated on a split.
+) -> tuple[tuple[Task, ...], tuple[tuple[Task, str], ...]]:
+    """Returns the tasks of a mixture that have data for a split, and those that lack it.
 
-    Only datasets that one gets by filling in a form (Story Cloze) may be absent. Other missing
-    data are an error, since they would change the mixture's scores unnoticed. Training has no such
-    list: there `open_split` fails.
-
-    Args:
-      of: the mixture.
-      split: its name in the tasks.
-      data_dir: the mirror, as in `open_split`.
+    Each of the latter comes with a message for the user. They are tasks of datasets that one gets
+    by filling in a form (Story Cloze), and may lack data only in evaluation.
 
     Raises:
-      MissingDatasetError: there is no data for another task.
+      MissingDatasetError: another dataset is missing, which would change the mixture's scores.
       UserError: a task has no such split.
     """
     reasons: dict[tuple[str, str | None, str], str | None] = {}
@@ -190,11 +170,11 @@ def split_available(
             present.append(task)
         else:
             absent.append((task, reason))
-    return Available(tuple(present), tuple(absent))
+    return tuple(present), tuple(absent)
 
 
-def _mixture_of_one(name: str, templates: Templates | None, check_version: bool) -> Mixture:
-    """Returns a prompted task as a mixture; `name` is no other task and no mixture."""
+def _checked_task(name: str, templates: Templates | None, check_version: bool) -> PromptedTask:
+    """Returns a prompted task; `name` is no other task and no mixture."""
     try:
         templates = templates or load_templates()
     except UserError as error:
@@ -211,8 +191,7 @@ def _mixture_of_one(name: str, templates: Templates | None, check_version: bool)
     if check_version:
         row, _ = _prompted(templates)[name.removesuffix(SCORE_EVAL)]
         t0.check_templates(templates, [row])
-    task = prompted_task(name, templates)
-    return Mixture(name, ((task, None),), task.vocabulary)
+    return prompted_task(name, templates)
 
 
 @functools.cache

@@ -153,12 +153,8 @@ class SpanCorruption(_Denoising):
         inputs_length = task_feature_lengths["inputs"]
         density, span = self.noise_density, self.mean_noise_span_length
         num_tokens, targets_length = span_corruption_lengths(inputs_length, density, span)
-        _check_targets(
-            task_feature_lengths,
-            targets_length,
-            f"span corruption of {num_tokens} tokens to inputs of {inputs_length} gives "
-            f"{targets_length} targets",
-        )
+        why = f"span corruption of {num_tokens} tokens to inputs of {inputs_length} gives "
+        _check_targets(task_feature_lengths, targets_length, why + f"{targets_length} targets")
         _, num_spans = num_noise_tokens_and_spans(num_tokens, density, span)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
@@ -188,11 +184,8 @@ class IidDenoising(_Denoising):
         targets = mean_targets + 4 * math.sqrt(spread * (4 - 3 * start - 4 * density))
         num_spans = min(math.ceil(spans), num_tokens // 2 + 1)
         targets_length = min(math.ceil(targets), num_tokens) + 1
-        _check_targets(
-            task_feature_lengths,
-            targets_length,
-            f"i.i.d. denoising of {num_tokens} tokens gives up to {targets_length} targets",
-        )
+        why = f"i.i.d. denoising of {num_tokens} tokens gives up to {targets_length} targets"
+        _check_targets(task_feature_lengths, targets_length, why)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
 
@@ -220,12 +213,8 @@ class BertStyle(_Denoising):
     ) -> SegmentLengths:
         """See `Segments`. There are as many tokens as inputs, and as targets."""
         num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "BERT's objective")
-        _check_targets(
-            task_feature_lengths,
-            num_tokens + 1,
-            f"BERT's objective has all {num_tokens} tokens of a segment as targets, and end of "
-            "sequence",
-        )
+        why = f"BERT's objective has all {num_tokens} tokens of a segment as targets, and end of "
+        _check_targets(task_feature_lengths, num_tokens + 1, why + "sequence")
         return SegmentLengths(num_tokens, num_tokens + 1, 1)
 
 

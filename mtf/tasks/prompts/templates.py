@@ -77,7 +77,7 @@ class Templates:
         if name not in self._parsed:
             content = self._files[name]
             content = content.read_bytes() if isinstance(content, Path) else content
-            self._parsed[name] = parse_templates(content, f"{self.source}: {name}/{_FILE_NAME}")
+            self._parsed[name] = _parse(content, f"{self.source}: {name}/{_FILE_NAME}")
         return self._parsed[name]
 
 
@@ -161,12 +161,10 @@ def _read_archive(path: Path, source: str) -> dict[str, bytes]:
     return files
 
 
-def parse_templates(content: bytes, where: str) -> tuple[Template, ...]:
+def _parse(content: bytes, where: str) -> tuple[Template, ...]:
     """Returns the templates in a YAML file in promptsource's format, in its order.
 
-    Raises:
-      UserError: it has another format. Tags other than `!Template` and `!TemplateMetadata` are
-        refused, so reading a file never runs or creates anything.
+    Tags other than `!Template` and `!TemplateMetadata` are refused: reading a file runs nothing.
     """
     yaml = import_extra("yaml", "reading prompt templates")
     try:
@@ -196,11 +194,10 @@ def _loader() -> Any:
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         pass
 
-    def construct(loader: Any, node: Any) -> _Tagged:
-        return _Tagged(loader.construct_mapping(node, deep=True))
-
-    Loader.add_constructor("!Template", construct)
-    Loader.add_constructor("!TemplateMetadata", construct)
+    for tag in ("!Template", "!TemplateMetadata"):
+        Loader.add_constructor(
+            tag, lambda loader, node: _Tagged(loader.construct_mapping(node, deep=True))
+        )
     return Loader
 
 
