@@ -149,13 +149,12 @@ def _file_sources(job: Infer) -> list[_Source]:
 def _task_sources(job: Infer) -> list[_Source]:
     assert job.mixture_or_task_name is not None
     templates = None if job.templates is None else load_templates(job.templates)
-    available = split_available(
-        mixture(job.mixture_or_task_name, templates), job.split, job.data_dir
-    )
-    for task, reason in available.absent:
+    found = mixture(job.mixture_or_task_name, templates)
+    tasks, absent = split_available(found, job.split, job.data_dir)
+    for task, reason in absent:
         print(f"left out: {task.name}: {reason}")
     sources, problems = [], Problems("mixture_or_task_name", "examples")
-    for task in available.tasks:
+    for task in tasks:
         if task.kind == "documents":
             raise UserError(
                 f"mixture_or_task_name: {task.name} has documents, not inputs and targets"

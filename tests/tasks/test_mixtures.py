@@ -319,14 +319,13 @@ def test_evaluation_goes_on_without_story_cloze(
     sources = {(t.dataset, t.subset, t.source_split("validation")) for t, _ in made.tasks}
     for dataset, subset, split in sources - {("story_cloze", "2016", "validation")}:
         write(tmp_path / dataset / (subset or "") / f"{split}.parquet", [{"label": 0}])
-    available = split_available(made, "validation", tmp_path)
-    [(absent, reason)] = available.absent
+    present, [(absent, reason)] = split_available(made, "validation", tmp_path)
     assert absent.dataset == "story_cloze"
     assert "https://cs.rochester.edu/nlp/rocstories/" in reason
-    assert [*available.tasks] == [task for task, _ in made.tasks if task is not absent]
+    assert [*present] == [task for task, _ in made.tasks if task is not absent]
 
     write(tmp_path / "story_cloze" / "2016" / "validation.parquet", [{"label": 0}])
-    assert split_available(made, "validation", tmp_path).absent == ()
+    assert split_available(made, "validation", tmp_path) == (tuple(t for t, _ in made.tasks), ())
 
     (tmp_path / "hellaswag" / "validation.parquet").unlink()
     with pytest.raises(MissingDatasetError, match="hellaswag, split validation, is missing"):
