@@ -9,7 +9,6 @@ in 2021, with the columns that promptsource's templates expect (class labels are
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,72 +20,35 @@ from mtf.sources.hub import import_datasets, no_hub_hint
 
 ENVIRONMENT_VARIABLE = "MTF_DATA_DIR"
 
-_STORY_CLOZE_FORM = "https://cs.rochester.edu/nlp/rocstories/"
-# Names of 2021 → today's repositories.
-_HUB_NAMES = {
-    "adversarial_qa": "UCLNLP/adversarial_qa",
-    "ag_news": "fancyzhx/ag_news",
-    "ai2_arc": "allenai/ai2_arc",
-    "amazon_polarity": "fancyzhx/amazon_polarity",
-    "anli": "facebook/anli",
-    "app_reviews": "sealuzh/app_reviews",
-    "cnn_dailymail": "abisee/cnn_dailymail",
-    "c4": "allenai/c4",
-    "common_gen": "allenai/common_gen",
-    "cos_e": "Salesforce/cos_e",
-    "cosmos_qa": "allenai/cosmos_qa",
-    "crows_pairs": "nyu-mll/crows_pairs",
-    "dbpedia_14": "fancyzhx/dbpedia_14",
-    "dream": "dataset-org/dream",
-    "duorc": "ibm-research/duorc",
-    "gigaword": "Harvard/gigaword",
-    "glue": "nyu-mll/glue",
-    "hellaswag": "Rowan/hellaswag",
-    "imdb": "stanfordnlp/imdb",
-    "jigsaw_toxicity_pred": "google/jigsaw_toxicity_pred",
-    "kilt_tasks": "facebook/kilt_tasks",
+# Today's repositories, which keep the names of 2021 behind their owners'; and those that do not.
+_REPOSITORIES = (
+    *("UCLNLP/adversarial_qa", "fancyzhx/ag_news", "allenai/ai2_arc", "fancyzhx/amazon_polarity"),
+    *("facebook/anli", "sealuzh/app_reviews", "abisee/cnn_dailymail", "allenai/c4"),
+    *("allenai/common_gen", "Salesforce/cos_e", "allenai/cosmos_qa", "nyu-mll/crows_pairs"),
+    *("fancyzhx/dbpedia_14", "dataset-org/dream", "ibm-research/duorc", "Harvard/gigaword"),
+    *("nyu-mll/glue", "Rowan/hellaswag", "stanfordnlp/imdb", "google/jigsaw_toxicity_pred"),
+    *("facebook/kilt_tasks", "alexfabbri/multi_news", "nyu-mll/multi_nli", "allenai/openbookqa"),
+    *("google-research-datasets/paws", "ybisk/piqa", "allenai/qasc", "textmachinelab/quail"),
+    *("community-datasets/quarel", "allenai/quartz", "allenai/quoref", "ehovy/race"),
+    *("allenai/ropes", "cornell-movie-review-data/rotten_tomatoes", "knkarthick/samsum"),
+    *("allenai/sciq", "allenai/social_i_qa", "rajpurkar/squad_v2", "aps/super_glue"),
+    *("mandarjoshi/trivia_qa", "stanfordnlp/web_questions", "michaelauli/wiki_bio"),
+    *("QAngaroo/wiki_hop", "microsoft/wiki_qa", "uclanlp/wino_bias", "allenai/winogrande"),
+    *("allenai/wiqa", "cambridgeltl/xcopa", "facebook/xnli", "EdinburghNLP/xsum"),
+    "Yelp/yelp_review_full",
+)
+_HUB_NAMES = {repository.partition("/")[2]: repository for repository in _REPOSITORIES} | {
     "mc4": "allenai/c4",
-    "multi_news": "alexfabbri/multi_news",
-    "multi_nli": "nyu-mll/multi_nli",
-    "openbookqa": "allenai/openbookqa",
     "opus100": "Helsinki-NLP/opus-100",
-    "paws": "google-research-datasets/paws",
-    "piqa": "ybisk/piqa",
-    "qasc": "allenai/qasc",
-    "quail": "textmachinelab/quail",
-    "quarel": "community-datasets/quarel",
-    "quartz": "allenai/quartz",
-    "quoref": "allenai/quoref",
-    "race": "ehovy/race",
-    "ropes": "allenai/ropes",
-    "rotten_tomatoes": "cornell-movie-review-data/rotten_tomatoes",
-    "samsum": "knkarthick/samsum",
-    "sciq": "allenai/sciq",
-    "social_i_qa": "allenai/social_i_qa",
-    "squad_v2": "rajpurkar/squad_v2",
-    "super_glue": "aps/super_glue",
-    "trivia_qa": "mandarjoshi/trivia_qa",
-    "web_questions": "stanfordnlp/web_questions",
-    "wiki_bio": "michaelauli/wiki_bio",
-    "wiki_hop": "QAngaroo/wiki_hop",
-    "wiki_qa": "microsoft/wiki_qa",
-    "wino_bias": "uclanlp/wino_bias",
-    "winogrande": "allenai/winogrande",
-    "wiqa": "allenai/wiqa",
-    "xcopa": "cambridgeltl/xcopa",
-    "xnli": "facebook/xnli",
-    "xsum": "EdinburghNLP/xsum",
-    "yelp_review_full": "Yelp/yelp_review_full",
 }
 # What the hub does not have as it was in 2021.
 _NOT_ON_HUB = {
-    "story_cloze": f"Story Cloze is given out through a form: {_STORY_CLOZE_FORM}",
+    "story_cloze": "Story Cloze is given out through a form: "
+    "https://cs.rochester.edu/nlp/rocstories/",
     "trec": "the hub's CogComp/trec has other columns and other numbers for its classes since 2022,"
     " which promptsource's templates would read wrongly",
 }
-
-
-# Nobody can be expected to have these, so that evaluation goes on without them.
+# Nobody can be expected to have these, so evaluation goes on without them.
 _BEHIND_A_FORM = {"story_cloze"}
 
 
@@ -94,33 +56,29 @@ class MissingDatasetError(UserError):
     """A dataset, or a split of it, is neither in the mirror nor on the hub.
 
     Attributes:
-      skippable_in_evaluation: whether a mixture is evaluated without it, with a note. It is so
-        where a dataset can only be asked for by a form; in training it is an error all the same.
+      skippable_in_evaluation: whether a mixture is evaluated without it, with a note: True for a
+        dataset that must be asked for through a form. In training it is an error all the same.
     """
 
     def __init__(self, message: str, *, skippable_in_evaluation: bool = False):
-        """`message` says what is missing, where it was looked for and how to get it."""
         super().__init__(message)
         self.skippable_in_evaluation = skippable_in_evaluation
 
 
 class Rows(Protocol):
-    """The rows of a split: as many as `len`, each time from the first."""
+    """The rows of a split, as Python values."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
 
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Yields rows `start` to `stop`, without reading all before them.
-
-        As in a slice, a `stop` after the end is the end; neither may be negative.
-        """
+        """Yields the rows from `start` up to `stop` or the end, without reading all before them."""
         ...
 
 
 class ParquetRows:
-    """The rows of a Parquet file, as Python values; a thousand are in memory at a time."""
+    """The rows of a Parquet file; a thousand are in memory at a time."""
 
     def __init__(self, path: Path):
         """Raises UserError where the file is not Parquet."""
@@ -135,22 +93,18 @@ class ParquetRows:
         return self.rows(0, len(self))
 
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Yields rows `start` to `stop`; row groups without any of them are not read."""
+        """See `Rows`; row groups without any of the rows are not read."""
+        position = 0
         with self._open() as file:
-            sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
-            ends = list(itertools.accumulate(sizes))
-            groups = [
-                number
-                for number, (size, end) in enumerate(zip(sizes, ends, strict=True))
-                if end > start and end - size < stop
-            ]
-            if not groups:
-                return
-            position = ends[groups[0]] - sizes[groups[0]]
-            for batch in file.iter_batches(batch_size=1000, row_groups=groups):
-                wanted = batch.slice(max(start - position, 0), max(stop - max(start, position), 0))
-                yield from wanted.to_pylist()
-                position += len(batch)
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                if position + size <= start or stop <= position:
+                    position += size
+                    continue
+                for batch in file.iter_batches(batch_size=1000, row_groups=[group]):
+                    first = max(start - position, 0)
+                    yield from batch.slice(first, max(stop - position - first, 0)).to_pylist()
+                    position += len(batch)
 
     def _open(self) -> Any:
         parquet = import_extra("pyarrow.parquet", "reading Parquet files")
@@ -162,10 +116,9 @@ class ParquetRows:
 
 
 class HubRows:
-    """The rows of a split that the library `datasets` has downloaded."""
+    """The rows of a `datasets.Dataset`."""
 
     def __init__(self, dataset: Any):
-        """`dataset` is a `datasets.Dataset`."""
         self._dataset = dataset
 
     def __len__(self) -> int:
@@ -175,19 +128,17 @@ class HubRows:
         return iter(self._dataset)
 
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Yields rows `start` to `stop`."""
+        """See `Rows`."""
         return iter(self._dataset.select(range(len(self))[start:stop]))
 
 
 def hub_name(dataset: str) -> str:
-    """Returns the repository that a dataset has on the Hugging Face hub today.
+    """Returns the repository that a dataset, by its name of 2021, has on the hub today.
 
-    Args:
-      dataset: its name of 2021, when few had an owner's name before them; any other is returned as
-        it is.
+    Other names are returned as they are.
 
     Raises:
-      MissingDatasetError: the hub does not have it, or no longer as it was; says why.
+      MissingDatasetError: the hub does not have the dataset, or no longer as it was; says why.
     """
     if dataset in _NOT_ON_HUB:
         raise MissingDatasetError(
@@ -197,19 +148,14 @@ def hub_name(dataset: str) -> str:
 
 
 def open_split(
-    dataset: str,
-    subset: str | None,
-    split: str,
-    *,
-    data_dir: str | os.PathLike[str] | None = None,
+    dataset: str, subset: str | None, split: str, *, data_dir: str | os.PathLike[str] | None = None
 ) -> Rows:
-    """Returns the rows of a split of a dataset.
+    """Returns the rows of a split of a dataset, from the mirror or else from the hub.
 
     Args:
       dataset, subset: names of 2021, as in `t0_datasets.csv`; others are taken as the hub's.
       split: the dataset's own name of it.
       data_dir: the mirror; None: the directory that the environment variable MTF_DATA_DIR names.
-        What it does not have is looked for on the hub.
 
     Raises:
       MissingDatasetError: it is nowhere; says where it was looked for and how to get it.
@@ -228,7 +174,18 @@ def open_split(
             splits = mirror_splits(dataset, subset, data_dir)
             tried += f", only {', '.join(splits) or 'no splits'}."
             tried += did_you_mean_split(split, splits)
-    return _open_hub(dataset, subset, split, f"{name}, split {split}, is missing: {tried}")
+    missing = f"{name}, split {split}, is missing: {tried}"
+    how = (
+        f"To use a copy of your own, put it at DIR/{name}/{split}.parquet and set "
+        f"{ENVIRONMENT_VARIABLE}=DIR"
+    )
+    try:
+        return _open_hub(dataset, subset, split)
+    except UserError as error:
+        raise MissingDatasetError(
+            f"{missing}; {str(error).rstrip('.')}. {how}",
+            skippable_in_evaluation=getattr(error, "skippable_in_evaluation", False),
+        ) from error
 
 
 def mirror_splits(
@@ -246,19 +203,9 @@ def _mirror_folder(
     return Path(root).expanduser() / dataset / (subset or "") if root else None
 
 
-def _open_hub(dataset: str, subset: str | None, split: str, missing: str) -> Rows:
-    mirror = "DIR/" + (f"{dataset}/{subset}" if subset else dataset) + f"/{split}.parquet"
-    how = f"To use a copy of your own, put it at {mirror} and set {ENVIRONMENT_VARIABLE}=DIR"
-    try:
-        repository = hub_name(dataset)
-    except MissingDatasetError as error:
-        raise MissingDatasetError(
-            f"{missing}; {error}. {how}", skippable_in_evaluation=error.skippable_in_evaluation
-        ) from error
-    try:
-        hub = import_datasets("reading from the Hugging Face hub")
-    except UserError as error:
-        raise MissingDatasetError(f"{missing}; {error}. {how}") from error
+def _open_hub(dataset: str, subset: str | None, split: str) -> Rows:
+    repository = hub_name(dataset)
+    hub = import_datasets("reading from the Hugging Face hub")
     try:
         try:
             rows = hub.load_dataset(repository, subset, split=split)
@@ -269,8 +216,8 @@ def _open_hub(dataset: str, subset: str | None, split: str, missing: str) -> Row
             files = f"hf://datasets/{repository}@refs/convert/parquet/{subset or '*'}/{split}"
             rows = hub.load_dataset("parquet", data_files=f"{files}/*.parquet", split="train")
     except (OSError, ValueError, RuntimeError) as error:
-        raise MissingDatasetError(
-            f"{missing}; the Hugging Face hub does not give {repository} "
-            f"({type(error).__name__}: {error}).{no_hub_hint()} {how}"
+        raise UserError(
+            f"the Hugging Face hub does not give {repository} ({type(error).__name__}: {error})."
+            f"{no_hub_hint()}"
         ) from error
     return HubRows(rows)
