@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from mtf.sources.lines import (
     split_suffix,
 )
 from mtf.sources.problems import Problems
-from mtf.sources.text_files import find_files
+from mtf.sources.text_files import named_files
 from mtf.tasks import t0
 from mtf.tasks.mixtures import mixture
 from mtf.tasks.prompted import task_name
@@ -96,6 +97,18 @@ class RankTask:
     absent: str | None = None
 
 
+def _rank_task(
+    name: str, key: str, load: Callable[[], RankData] | None, absent: str | None = None
+) -> RankTask:
+    """Returns the task of a name, a prompt of the dataset `key` or, as in T0, a round of ANLI."""
+    short = name.removesuffix(SCORE_EVAL)
+    dataset, _, subset = key.partition("/")
+    prompt = short.removeprefix(task_name(dataset, subset or None, ""))
+    last = short.rpartition("_")[2]
+    summarized = f"{key} {last}" if key == "anli" and last in ANLI_ROUNDS else key
+    return RankTask(name, summarized, prompt, load, absent)
+
+
 def with_vocabulary(
     data: TaskMixtureConfig | RankFilesConfig, vocabulary: Vocabulary, inputs_add_eos: bool
 ) -> TaskMixtureConfig | RankFilesConfig:
@@ -125,14 +138,13 @@ def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...
         tasks = _live_tasks(data)
     if all(task.load is None for task in tasks):
         reason = tasks[0].absent if tasks else "it has no task"
-        raise UserError(f"there is no data for any task of {_name(data)}: {reason}")
+        name = (
+            ", ".join(data.patterns)
+            if isinstance(data, RankFilesConfig)
+            else data.mixture_or_task_name
+        )
+        raise UserError(f"there is no data for any task of {name}: {reason}")
     return tasks
-
-
-def _name(data: TaskMixtureConfig | RankFilesConfig) -> str:
-    if isinstance(data, RankFilesConfig):
-        return ", ".join(data.patterns)
-    return data.mixture_or_task_name
 
 
 def _eval_split(data: TaskMixtureConfig) -> str:
@@ -152,26 +164,13 @@ def _check_ranked(data: TaskMixtureConfig, kinds: Iterable[tuple[str, str]]) -> 
         )
 
 
-def _short(task: str, dataset: str) -> str:
-    """Returns the prompt's part of a task's name."""
-    name, _, subset = dataset.partition("/")
-    return task.removesuffix(SCORE_EVAL).removeprefix(task_name(name, subset or None, ""))
-
-
-def _dataset(task: str, key: str) -> str:
-    """Returns what results are summarised over: the dataset, or, as in T0, a round of ANLI."""
-    last = task.removesuffix(SCORE_EVAL).rpartition("_")[2]
-    return f"{key} {last}" if key == "anli" and last in ANLI_ROUNDS else key
-
-
 # ------------------------------------------------------------------------- datasets and templates
 
 
 def _live_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
     split = _eval_split(data)
-    name = data.mixture_or_task_name
     templates = None if data.templates is None else load_templates(data.templates)
-    tasks = [task for task, _ in mixture(name, templates).tasks]
+    tasks = [task for task, _ in mixture(data.mixture_or_task_name, templates).tasks]
     _check_ranked(data, ((task.name, task.kind) for task in tasks))
 
     def open_source(source: tuple[str, str | None, str]) -> Rows | MissingDatasetError:
@@ -180,23 +179,19 @@ def _live_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
         except MissingDatasetError as error:
             return error
 
-    sources = list(
-        dict.fromkeys((task.dataset, task.subset, task.source_split(split)) for task in tasks)
-    )
+    sources = [(task.dataset, task.subset, task.source_split(split)) for task in tasks]
+    different = list(dict.fromkeys(sources))
     with ThreadPoolExecutor(_NUM_OPENED_AT_ONCE) as pool:
-        opened = dict(zip(sources, pool.map(open_source, sources), strict=True))
-
+        opened = dict(zip(different, pool.map(open_source, different), strict=True))
     made = []
-    for task in tasks:
-        source = (task.dataset, task.subset, task.source_split(split))
+    for task, source in zip(tasks, sources, strict=True):
         key = f"{task.dataset}/{task.subset}" if task.subset else task.dataset
-        dataset, prompt = _dataset(task.name, key), _short(task.name, key)
         rows = opened[source]
         if isinstance(rows, MissingDatasetError):
-            made.append(RankTask(task.name, dataset, prompt, None, str(rows)))
-            continue
-        load = functools.partial(_load_live, task, rows, split, data)
-        made.append(RankTask(task.name, dataset, prompt, load))
+            made.append(_rank_task(task.name, key, None, str(rows)))
+        else:
+            load = functools.partial(_load_live, task, rows, split, data)
+            made.append(_rank_task(task.name, key, load))
     return tuple(made)
 
 
@@ -224,25 +219,24 @@ class _Encoder:
     """Text to ids; a choice that many examples have is encoded once."""
 
     def __init__(self, vocabulary: Vocabulary, inputs_add_eos: bool, targets_add_eos: bool):
-        self._vocabulary = vocabulary
-        self._inputs_add_eos, self._targets_add_eos = inputs_add_eos, targets_add_eos
-        self._choice = functools.lru_cache(maxsize=1024)(vocabulary.encode)
+        encode = functools.partial(encode_feature, vocabulary)
+        self._ends = inputs_add_eos, targets_add_eos
+        self._inputs = functools.partial(encode, add_eos=inputs_add_eos)
+        self._choice = functools.lru_cache(maxsize=1024)(
+            functools.partial(encode, add_eos=targets_add_eos)
+        )
 
     def example(
         self, number: int, inputs: str, choices: Sequence[str], correct: Sequence[bool]
     ) -> RankExample:
-        encode = functools.partial(encode_feature, self._vocabulary)
-        ids, targets = self._vocabulary.encode(inputs), [self._choice(text) for text in choices]
-        if not ids:
+        ids, targets = self._inputs(inputs), list(map(self._choice, choices))
+        inputs_end, targets_end = self._ends
+        if len(ids) == inputs_end:
             raise UserError("the inputs are empty")
-        if [] in targets:
-            raise UserError(f"choice {targets.index([])} is empty")
-        return RankExample(
-            number,
-            encode(ids, add_eos=self._inputs_add_eos).tolist(),
-            [encode(target, add_eos=self._targets_add_eos).tolist() for target in targets],
-            list(correct),
-        )
+        for place, target in enumerate(targets):
+            if len(target) == targets_end:
+                raise UserError(f"choice {place} is empty")
+        return RankExample(number, ids.tolist(), [ids.tolist() for ids in targets], list(correct))
 
 
 # ------------------------------------------------------------------------------------------ cache
@@ -260,12 +254,10 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
     _check_ranked(data, ((info.name, info.kind) for info in infos))
     made = []
     for info in infos:
-        key = info.source or info.name
         load = functools.partial(_load_cached, cache, info, split, vocabulary)
-        made.append(RankTask(info.name, _dataset(info.name, key), _short(info.name, key), load))
+        made.append(_rank_task(info.name, info.source or info.name, load))
     for task, reason in mixture.absent.items():
-        key = _absent_dataset(task)
-        made.append(RankTask(task, _dataset(task, key), _short(task, key), None, reason))
+        made.append(_rank_task(task, _absent_dataset(task), None, reason))
     return tuple(made)
 
 
@@ -283,25 +275,17 @@ def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Voca
             f"{', '.join(info.splits)}.{did_you_mean_split(split, info.splits)}"
         )
     reader = cache.split(info, split)
-    inputs_end = [vocabulary.eos_id] if info.inputs_add_eos else []
-    targets_end = [vocabulary.eos_id] if info.targets_add_eos else []
-    rows: dict[int, dict[int, dict[str, Any]]] = {}
-    for start in range(0, len(reader), 1000):
-        for cached in reader.examples(range(start, min(start + 1000, len(reader)))):
-            row, choice = cached["idx"].tolist()
-            rows.setdefault(row, {})[choice] = cached
+    encode = functools.partial(encode_feature, vocabulary)
+    cached = sorted(reader.examples(range(len(reader))), key=lambda each: tuple(each["idx"]))
     # A row whose template failed stopped the writing of the cache, so none has failed here.
     loaded = RankData(num_rows=info.splits[split].num_rows)
-    for row in sorted(rows):
-        choices = [rows[row][number] for number in sorted(rows[row])]
-        loaded.examples.append(
-            RankExample(
-                row,
-                choices[0]["inputs"].tolist() + inputs_end,
-                [choice["targets"].tolist() + targets_end for choice in choices],
-                [bool(choice["is_correct"][0]) for choice in choices],
-            )
-        )
+    for row, group in itertools.groupby(cached, key=lambda each: int(each["idx"][0])):
+        choices = list(group)
+        inputs = encode(choices[0]["inputs"], add_eos=info.inputs_add_eos)
+        targets = [encode(each["targets"], add_eos=info.targets_add_eos) for each in choices]
+        correct = [bool(each["is_correct"][0]) for each in choices]
+        ids = [target.tolist() for target in targets]
+        loaded.examples.append(RankExample(row, inputs.tolist(), ids, correct))
     return loaded
 
 
@@ -309,16 +293,10 @@ def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Voca
 
 
 def _file_tasks(data: RankFilesConfig) -> tuple[RankTask, ...]:
-    files: dict[str, Path] = {}
-    for file in find_files(data.patterns):
-        stem, suffix = split_suffix(file)
-        if suffix != ".jsonl":
+    files = named_files(data.patterns, "data.files", "which is the name of their task; rename one")
+    for file in files.values():
+        if split_suffix(file)[1] != ".jsonl":
             raise UserError(f"data.files: {file} has another suffix; expected .jsonl or .jsonl.gz")
-        if files.setdefault(stem, file) != file:
-            raise UserError(
-                f"data.files: {files[stem]} and {file} have the same name, which is the name of "
-                "their task; rename one"
-            )
     # Read at once: mistakes are found before anything is computed.
     problems = Problems("data.files")
     loaded = {stem: _load_file(file, data, problems) for stem, file in files.items()}

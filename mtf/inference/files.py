@@ -1,7 +1,4 @@
-"""Inputs of inference read from files, and its results written so that a kill loses no line.
-
-A file is read line by line, from its first line whenever it is read again; nothing is kept.
-"""
+"""Files of inference: inputs, read line by line, and results, of which a kill loses no line."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from mtf import strict_json
 from mtf.errors import UserError
 from mtf.sources.lines import check_unicode, get_text, parse_line, read_lines, split_suffix
 from mtf.sources.problems import Problems
-from mtf.sources.text_files import find_files
+from mtf.sources.text_files import named_files
 from mtf.writing import replacing, write_atomically
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
@@ -93,18 +90,10 @@ def input_files(patterns: Sequence[str]) -> dict[str, Path]:
     """Returns the files that paths or patterns name, by their names without suffixes.
 
     Raises:
-      UserError: nothing is there, or its suffix says nothing; or two have one name, and so would
-        write the same result.
+      UserError: nothing is there, its suffix says nothing, or two files have one name.
     """
-    files: dict[str, Path] = {}
-    for path in find_files(patterns):
-        name, _ = split_suffix(path)
-        if files.setdefault(name, path) != path:
-            raise UserError(
-                f"files: the results of {files[name]} and {path} would have the same name, "
-                f"{name}; rename one of them, or run them into different output_dir"
-            )
-    return files
+    advice = "and so would their results; rename one of them, or run them into different output_dir"
+    return named_files(patterns, "files", advice)
 
 
 class Summary(NamedTuple):
@@ -117,13 +106,9 @@ class Summary(NamedTuple):
 def summarize(
     requests: Iterable[Request], name: str, problems: Problems, *, need_targets: bool
 ) -> Summary:
-    """Goes through all examples, so that what is wrong is found before anything is written.
+    """Goes through the examples of `name`, so that errors are found before anything is written.
 
-    Args:
-      requests: of a file or task.
-      name: what they are of.
-      problems: gets the examples that cannot be used.
-      need_targets: whether one without targets is such.
+    With `need_targets`, examples without targets are added to `problems`.
 
     Raises:
       UserError: there is no example.
@@ -156,7 +141,6 @@ class Results:
 
     Attributes:
       path: of the result.
-      num_parts: written so far.
       done: whether the result is there.
     """
 
@@ -181,14 +165,19 @@ class Results:
         Raises:
           UserError: what is there was made of other inputs or with other settings.
         """
-        self._shard = _shard(shard_id, num_shards)
-        self._output_dir, self._name, self._num_shards = output_dir, name, num_shards
-        self._described = described
-        self.path = output_dir / f"{name}.jsonl-{self._shard}"
-        self._temporary = output_dir / f"tmp-{name}-{self._shard}"
+        self._output_dir, self._name, self._described = output_dir, name, described
+        self._shards = [f"{i:05}-of-{num_shards:05}" for i in range(num_shards)]
+        shard = self._shards[shard_id]
+        self.path = output_dir / f"{name}.jsonl-{shard}"
+        self._description = output_dir / f"{name}.json-{shard}"
+        self._temporary = output_dir / f"tmp-{name}-{shard}"
         self.done = self.path.is_file()
-        self._compare_all()
-        self._parts = self._find_parts()
+        self._check_same()
+        found = {}
+        for path in self._temporary.glob("*.jsonl"):
+            if match := _PART.fullmatch(path.name):
+                found[int(match[1])] = (path, int(match[2]))
+        self._parts = [found[i] for i in range(len(found)) if i in found]
 
     @property
     def num_parts(self) -> int:
@@ -199,60 +188,43 @@ class Results:
     def num_truncated(self) -> int:
         """Examples that were cut off: of the result, or of the parts written so far."""
         if self.done:
-            described = json.loads(self._description.read_text(encoding="utf-8"))
-            return int(described["num_truncated"])
+            return int(json.loads(self._description.read_text(encoding="utf-8"))["num_truncated"])
         return sum(number for _, number in self._parts)
 
-    @property
-    def _description(self) -> Path:
-        return self._output_dir / f"{self._name}.json-{self._shard}"
-
-    def _compare_all(self) -> None:
-        """Refuses results, of any shard, that were made otherwise."""
-        for i in range(self._num_shards):
-            shard = _shard(i, self._num_shards)
-            self._compare(self._output_dir / f"{self._name}.json-{shard}")
-            self._compare(self._output_dir / f"tmp-{self._name}-{shard}" / "described.json")
-
-    def _compare(self, place: Path) -> None:
-        if not place.is_file():
-            return
-        there = json.loads(place.read_text(encoding="utf-8"))
-        here, there = _flat(self._described), _flat(there)
-        changed = [
-            f"{key} is {value!r}, there it was {there.get(key)!r}"
-            for key, value in here.items()
-            if there.get(key) != value
-        ]
-        if changed:
-            raise UserError(
-                f"output_dir: {self._output_dir} has results of {self._name} that were made "
-                f"otherwise: {'; '.join(changed)}. Choose another output_dir, or delete {place} "
-                f"and what is beside it."
-            )
-
-    def _find_parts(self) -> list[tuple[Path, int]]:
-        found = {}
-        if self._temporary.is_dir():
-            for path in self._temporary.iterdir():
-                match = _PART.fullmatch(path.name)
-                if match:
-                    found[int(match[1])] = (path, int(match[2]))
-        return [found[i] for i in range(len(found)) if i in found]
+    def _check_same(self) -> None:
+        """Raises UserError if results of any shard were made of other inputs or settings."""
+        here = _flat(self._described)
+        for shard in self._shards:
+            for name in (f"{self._name}.json-{shard}", f"tmp-{self._name}-{shard}/described.json"):
+                place = self._output_dir / name
+                if not place.is_file():
+                    continue
+                there = _flat(json.loads(place.read_text(encoding="utf-8")))
+                changed = [
+                    f"{key} is {value!r}, there it was {there.get(key)!r}"
+                    for key, value in here.items()
+                    if there.get(key) != value
+                ]
+                if changed:
+                    raise UserError(
+                        f"output_dir: {self._output_dir} has results of {self._name} that were "
+                        f"made otherwise: {'; '.join(changed)}. Choose another output_dir, or "
+                        f"delete {place} and what is beside it."
+                    )
 
     def start(self) -> None:
         """Makes the folder for the parts."""
         self._temporary.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._temporary / "described.json", _json(self._described) + "\n")
+        write_atomically(self._temporary / "described.json", _json(self._described))
 
     def write_part(self, lines: Iterable[dict[str, Any]], num_truncated: int) -> None:
         """Writes the next part."""
         path = self._temporary / f"{len(self._parts):05}.{num_truncated}.jsonl"
-        write_atomically(path, "".join(_json(line) + "\n" for line in lines))
+        write_atomically(path, "".join(map(_json, lines)))
         self._parts.append((path, num_truncated))
 
     def finish(self) -> None:
-        """Joins the parts to the result and removes them; joins the shards if this is the last."""
+        """Joins the parts to the result and removes them."""
         described = {**self._described, "num_truncated": self.num_truncated}
         write_atomically(self._description, json.dumps(described, indent=1) + "\n")
         _join([path for path, _ in self._parts], self.path)
@@ -268,23 +240,20 @@ class Results:
         if not self._parts and not self.done:
             self.clean_up()
             with contextlib.suppress(OSError):
-                self._output_dir.rmdir()  # refused where there is anything in it
+                self._output_dir.rmdir()  # Refused if it is not empty.
 
     def merged(self) -> Path:
         """Returns the file of all shards, written if they are all there; else this shard's own.
 
-        Whoever finishes last writes it; two at once write the same.
+        The process that finishes last writes it; two at once write the same.
 
         Raises:
           UserError: another shard was made otherwise.
         """
-        shards = [
-            self._output_dir / f"{self._name}.jsonl-{_shard(i, self._num_shards)}"
-            for i in range(self._num_shards)
-        ]
-        if self._num_shards == 1 or not all(shard.is_file() for shard in shards):
+        shards = [self._output_dir / f"{self._name}.jsonl-{shard}" for shard in self._shards]
+        if len(shards) == 1 or not all(shard.is_file() for shard in shards):
             return self.path
-        self._compare_all()
+        self._check_same()
         whole = self._output_dir / f"{self._name}.jsonl"
         _join(shards, whole)
         return whole
@@ -294,19 +263,13 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} → {"a.b": 1}."""
     found: dict[str, Any] = {}
     for key, value in values.items():
-        inner = (
-            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-        found.update(inner)
+        name = prefix + key
+        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return found
 
 
-def _shard(number: int, num_shards: int) -> str:
-    return f"{number:05}-of-{num_shards:05}"
-
-
 def _json(value: dict[str, Any]) -> str:
-    return strict_json.dumps(value, ensure_ascii=False)
+    return strict_json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def _join(parts: Sequence[Path], path: Path) -> None:

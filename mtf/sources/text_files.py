@@ -139,6 +139,22 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
     return list(found)
 
 
+def named_files(patterns: Sequence[str], setting: str, advice: str) -> dict[str, Path]:
+    """Returns the files of `find_files` by their names without suffixes.
+
+    Raises:
+      UserError: as for `find_files`, or two have one name; says `advice`.
+    """
+    files: dict[str, Path] = {}
+    for path in find_files(patterns):
+        name, _ = split_suffix(path)
+        if files.setdefault(name, path) != path:
+            raise UserError(
+                f"{setting}: {files[name]} and {path} have the same name, {name}, {advice}"
+            )
+    return files
+
+
 def _what_is_missing(pattern: str, path: Path) -> str:
     where = "" if path.is_absolute() else f" in {Path.cwd()}"
     if "://" in pattern:

@@ -69,7 +69,7 @@ def test_wrong_lines_are_named(
 def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for name in ("a.txt", "a.tsv"):
         (tmp_path / name).write_text("x\n")
-    with pytest.raises(UserError, match="would have the same name, a;"):
+    with pytest.raises(UserError, match="have the same name, a, and so would their results"):
         input_files([str(tmp_path / "a.*")])
 
 
