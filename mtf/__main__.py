@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 import mtf
-from mtf.errors import did_you_mean
+from mtf.command import exit_status
+from mtf.errors import UserError, did_you_mean
 
 # Command → where its `main(argv) -> int` is, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -34,24 +35,26 @@ def _help() -> str:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `mtf COMMAND …` and returns its exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments:
-        print(_help(), file=sys.stderr)
-        return 2
-    command, rest = arguments[0], arguments[1:]
+def _answer(command: str) -> int:
+    """Answers what is none of the commands; returns the exit status."""
     if command in ("-h", "--help", "help"):
         print(_help())
-        return 0
-    if command == "--version":
+    elif command == "--version":
         print(f"mtf {mtf.__version__}")
-        return 0
-    if command not in COMMANDS:
-        known = ", ".join(COMMANDS)
+    elif command:
         hint = did_you_mean(command, COMMANDS)
-        print(f"error: mtf has no command {command}; it has {known}.{hint}", file=sys.stderr)
+        raise UserError(f"mtf has no command {command}; it has {', '.join(COMMANDS)}.{hint}")
+    else:
+        print(_help(), file=sys.stderr)
         return 2
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `mtf COMMAND …` and returns its exit status."""
+    command, *rest = [*(sys.argv[1:] if argv is None else argv)] or [""]
+    if command not in COMMANDS:
+        return exit_status(lambda: _answer(command), only_shows=True)
     module, _, function = COMMANDS[command][0].partition(":")
     if argv is None:
         signals.listen()

@@ -12,6 +12,7 @@ if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
 import argparse
+import functools
 import os
 import shlex
 import sys
@@ -25,8 +26,7 @@ from mtf.errors import UserError
 if TYPE_CHECKING:
     import fiddle as fdl
 
-    from mtf import config as config_lib
-
+_SEVERAL = {"nargs": "+", "action": "extend"}
 _EPILOG = """\
 examples:
   python -m mtf.run --list
@@ -43,29 +43,6 @@ A value is a Python literal, a word where a string is allowed, or @package.build
 """
 
 
-class _Overrides(argparse.Action):
-    """Collects --set, --unset and --apply in the order in which they were given."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        kind = str(option_string).lstrip("-")
-        for text in [values] if isinstance(values, str) else values:
-            if kind == "set" and "=" not in text.partition("(")[0] and _looks_like_recipe(text):
-                namespace.stray.append(text)  # `--set a=1 RECIPE`
-            else:
-                namespace.overrides.append((kind, text))
-
-
-def _looks_like_recipe(text: str) -> bool:
-    name = text.partition("(")[0]
-    return ":" in name or ("." in name and all(part.isidentifier() for part in name.split(".")))
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = new_parser("run", "Run a recipe, or show what it would do.", _EPILOG)
     parser.add_argument(
@@ -75,29 +52,16 @@ def _parser() -> argparse.ArgumentParser:
         help="package.module.recipe, or file.py:recipe",
     )
     change = parser.add_argument_group("change the config (applied in this command line's order)")
-    change.add_argument(
-        "--set",
-        nargs="+",
-        action=_Overrides,
-        default=argparse.SUPPRESS,
-        metavar="PATH=VALUE",
-        help="set a field; +PATH=VALUE adds a key to a dict",
-    )
-    change.add_argument(
-        "--unset",
-        nargs="+",
-        action=_Overrides,
-        default=argparse.SUPPRESS,
-        metavar="PATH",
-        help="back to the default, or take a key out of a dict",
-    )
-    change.add_argument(
-        "--apply",
-        action=_Overrides,
-        default=argparse.SUPPRESS,
-        metavar="FIDDLER[(kw=…)]",
-        help="a function that changes the config",
-    )
+    changes: list[tuple[str, dict[str, Any], str, str]] = [
+        ("set", _SEVERAL, "PATH=VALUE", "set a field; +PATH=VALUE adds a key to a dict"),
+        ("unset", _SEVERAL, "PATH", "back to the default, or take a key out of a dict"),
+        ("apply", {"action": "append"}, "FIDDLER[(kw=…)]", "a function that changes the config"),
+    ]
+    for kind, number, metavar, text in changes:
+        with_kind = functools.partial(lambda kind, text: (kind, text), kind)
+        change.add_argument(
+            f"--{kind}", dest="overrides", type=with_kind, metavar=metavar, help=text, **number
+        )
     show = parser.add_argument_group("show instead of run")
     show.add_argument(
         "--print",
@@ -128,11 +92,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="let this differ from what the run directory was started with",
     )
-    parser.add_argument(
-        "--engine", choices=("mtf", "t5x"), default="mtf", help="whose trainer runs the job"
-    )
-    parser.set_defaults(overrides=[], stray=[])
+    parser.set_defaults(overrides=[])
     return parser
+
+
+def _is_recipe(kind: str, text: str) -> bool:
+    """Returns whether what follows --set is the recipe, as in `--set a=1 RECIPE`."""
+    name = text.partition("(")[0]
+    dotted = "." in name and all(part.isidentifier() for part in name.split("."))
+    return kind == "set" and "=" not in name and (":" in name or dotted)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,10 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_intermixed_args(arguments)
-    if options.recipe:  # Then what stands after --set without "=" is a mistake, not the recipe.
-        options.overrides += [("set", text) for text in options.stray]
-    else:
-        options.recipe = options.stray
+    if not options.recipe:
+        options.recipe = [text for kind, text in options.overrides if _is_recipe(kind, text)]
+        options.overrides = [change for change in options.overrides if not _is_recipe(*change)]
     command = f"python -m mtf.run {shlex.join(arguments)}"
     only_shows = _only_shows(options) or options.dry_run or options.list
     return exit_status(lambda: _main(options, command), only_shows=only_shows)
@@ -154,24 +121,26 @@ def _only_shows(options: argparse.Namespace) -> bool:
     return bool(options.print or options.diff or options.graph)
 
 
-def _main(options: argparse.Namespace, command: str) -> int:
+def _main(options: argparse.Namespace, command: str) -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
-    if options.engine == "t5x":
-        raise UserError("--engine t5x: this version has mtf's own trainer only. Leave it out.")
 
     # Not at the top: it needs Fiddle, which --help does not.
     from mtf import config as config_lib
 
     if options.list:
-        _print_list(config_lib.list_recipes())
-        return 0
+        listings = config_lib.list_recipes()
+        for listing in listings:
+            arguments = f"({listing.arguments})" if listing.arguments else ""
+            print(f"{listing.name}{arguments}\n    {listing.summary}")
+        if not listings:
+            print("There is no package `recipes` here.")
+        return
     config, name = _start(options)
     overrides = [config_lib.Override(kind, text) for kind, text in options.overrides]
     config, problems = config_lib.try_overrides(config, overrides)
     problems += config_lib.find_problems(config)
-    shown = _only_shows(options)
-    runs = options.dry_run or not shown
+    runs = options.dry_run or not _only_shows(options)
     if problems and runs:
         problems += config_lib.find_refusals(config)
     elif problems:
@@ -179,11 +148,9 @@ def _main(options: argparse.Namespace, command: str) -> int:
         problems = [p for p in problems if not p.startswith("Missing required values")]
     if problems:
         raise UserError(config_lib.summarize(problems))
-    if shown:
-        _show(config, name, options)
-    if not runs:
-        return 0
-    return _run(config, name, options, command)
+    _show(config, name, options)
+    if runs:
+        _run(config, name, options, command)
 
 
 def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
@@ -219,27 +186,21 @@ def _has_run_dir(config: fdl.Config) -> bool:
     return "model_dir" in config.__signature_info__.parameters
 
 
-def _print_list(listings: Sequence[config_lib.Listing]) -> None:
-    if not listings:
-        print("There is no package `recipes` here.")
-    for listing in listings:
-        arguments = f"({listing.arguments})" if listing.arguments else ""
-        print(f"{listing.name}{arguments}\n    {listing.summary}")
-
-
 def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
     from mtf import config as config_lib
 
-    if options.print == "flat":
-        print(config_lib.as_flat_text(config), end="")
-    elif options.print == "history":
-        print(config_lib.as_history_text(config), end="")
-    elif options.print == "python":
-        print(config_lib.as_python(config, f"The config of {name}."), end="")
-    elif options.print == "json":
-        print(config_lib.dump_json(config), end="")
+    if options.print:
+        texts = {
+            "flat": config_lib.as_flat_text,
+            "history": config_lib.as_history_text,
+            "python": lambda config: config_lib.as_python(config, f"The config of {name}."),
+            "json": config_lib.dump_json,
+        }
+        print(texts[options.print](config), end="")
     if options.diff:
-        changes = config_lib.diff(_other(options.diff), config)
+        is_stored = os.path.isdir(options.diff) or options.diff.endswith(".json")
+        other = (config_lib.load_config if is_stored else config_lib.resolve)(options.diff)
+        changes = config_lib.diff(other, config)
         print(f"# {options.diff} → {name}" + ("" if changes else ": the same"))
         for change in changes:
             print(change)
@@ -248,18 +209,12 @@ def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
         print(f"Wrote {options.graph}.")
 
 
-def _other(name: str) -> fdl.Config:
-    """Returns the config of a run directory, a config.json or a recipe."""
+def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: str) -> None:
     from mtf import config as config_lib
 
-    if os.path.isdir(name) or name.endswith(".json"):
-        return config_lib.load_config(name)
-    return config_lib.complete(config_lib.resolve(name))
-
-
-def _build(config: fdl.Config, name: str) -> Any:
-    from mtf import config as config_lib
-
+    if _has_run_dir(config) and config.model_dir is None and not options.dry_run:
+        override = config_lib.Override("set", f"model_dir={config_lib.new_run_dir(name)!r}")
+        config = config_lib.apply_overrides(config, [override])
     job = config_lib.build(config)
     for method in ("run", "describe"):
         if not callable(getattr(job, method, None)):
@@ -267,33 +222,17 @@ def _build(config: fdl.Config, name: str) -> Any:
                 f"{name} is the config of a {type(job).__name__}, which is not a job: it has no "
                 f"{method}(). A recipe returns the config of a job, such as mtf.jobs.Train."
             )
-    return job
-
-
-def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: str) -> int:
-    from mtf import config as config_lib
-
-    if not _has_run_dir(config):
-        job = _build(config, name)
-        if options.dry_run:
-            print(job.describe())
-        else:
-            job.run()
-        return 0
-    if config.model_dir is None and not options.dry_run:
-        overrides = [config_lib.Override("set", f"model_dir={config_lib.new_run_dir(name)!r}")]
-        config = config_lib.apply_overrides(config, overrides)
-    job = _build(config, name)
-    run_dir = config.model_dir
+    run_dir = config.model_dir if _has_run_dir(config) else None
     if run_dir is not None and config_lib.check_resume(config, run_dir, options.allow):
         config, to_run = config_lib.locate(config, run_dir)
-        job = _build(to_run, name)
+        job = config_lib.build(to_run)
     if options.dry_run:
         print(job.describe())
-        return 0
-    with config_lib.stored(job, config, command, f"The config of {name}."):
+    elif run_dir is None:
         job.run()
-    return 0
+    else:
+        with config_lib.stored(job, config, command, f"The config of {name}."):
+            job.run()
 
 
 if __name__ == "__main__":

@@ -105,7 +105,6 @@ def test_resume_with_another_config(run: Run, tmp_path: Path) -> None:
         ((SMALL, "--set", "train_steps"), "Write PATH=VALUE"),
         ((SMALL, "--set", "model.z_loss"), "Write PATH=VALUE"),
         (("tests.config.example.no_job",), "is not a job"),
-        ((SMALL, "--engine", "t5x"), "mtf's own trainer only"),
         ((SMALL, "--from", "x"), "leave out"),
         (("--from", "x"), "There is no run directory x"),
         ((SMALL, "--diff", "nothing.there"), "There is no recipe nothing.there"),
