@@ -8,6 +8,7 @@ names; `checkpoint_{step}/data` the state of the data iterators of all processes
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import logging
@@ -17,7 +18,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from mtf.checkpoints import finite, steps
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.errors import RunError, UserError
 from mtf.models.stacking import is_stacked, unstack_layers
+from mtf.writing import free_space, write_failure
 
 STEP_PREFIX = "checkpoint"
 _MAX_LOOKS = 50
@@ -39,11 +41,11 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 
 def directory(model_dir: str | Path) -> Path:
     """Returns where a run's checkpoints lie."""
-    return Path(model_dir).resolve() / "checkpoints"
+    return Path(model_dir).resolve() / steps.CHECKPOINTS
 
 
 def _is_not_raised(record: logging.LogRecord) -> bool:
-    """False for the errors of a failed save, which Orbax raises besides.
+    """Returns False for the errors of a failed save, which Orbax raises as well as logs.
 
     It logs the traceback of that one, and asyncio those of all tensors that were being written.
     """
@@ -58,12 +60,12 @@ def _print_failed_saves_once() -> None:
     """Keeps tracebacks of a failed save from being printed, as the error is raised."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_is_not_raised)
-    # Of the tensors that a failed save has not begun to write.
+    # For the tensors that a failed save has not begun to write.
     warnings.filterwarnings("ignore", "coroutine '.*serialize.*' was never awaited", RuntimeWarning)
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        # TensorStore tells the event loop of a save that has failed of another tensor.
+        # TensorStore reports another tensor to the event loop of the failed save.
         if str(unraisable.exc_value) != "Event loop is closed":
             before(unraisable)
 
@@ -71,9 +73,9 @@ def _print_failed_saves_once() -> None:
 
 
 def remove_unfinished(model_dir: str | Path) -> None:
-    """Removes what a save has left that failed or was killed.
+    """Removes what a failed or killed save has left.
 
-    Of a save that has just failed, TensorStore may still write other tensors, into folders that it
+    TensorStore may still write other tensors of a save that has just failed, into folders that it
     makes again; so this looks again until nothing comes back.
     """
     num_looks_left = 2
@@ -87,43 +89,62 @@ def remove_unfinished(model_dir: str | Path) -> None:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
+@contextlib.contextmanager
+def write_failures_told(run_dir: Path) -> Iterator[None]:
+    """Says in one message what could not be written in a run directory, and how to go on.
+
+    Raises:
+      RunError: that message. What was half-written of a checkpoint is removed.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = write_failure(error, run_dir)
+        if reason is None:
+            raise
+        if jax.process_index() == 0:
+            remove_unfinished(run_dir)
+        saved = steps.saved_steps(run_dir)
+        raise RunError(
+            f"{run_dir} cannot be written to: {reason}; {free_space(run_dir)}. The run has "
+            f"stopped. {f'checkpoint_{saved[-1]}' if saved else 'No checkpoint'} is complete. When "
+            f"it can be written to, continue with: python -m mtf.run --from {run_dir}"
+        ) from None
+
+
 class StateNotFiniteError(RunError):
     """A state was to be saved that holds NaN or infinity."""
 
 
-class NewestAndBest:
+@dataclasses.dataclass(frozen=True)
+class _NewestAndBest:
     """Which checkpoints stay: an Orbax `PreservationPolicy`."""
 
-    def __init__(self, config: SaveCheckpointConfig):
-        """`config` says how many, and which are the best."""
-        self._config = config
+    config: SaveCheckpointConfig
 
-    def value(self, metrics: Mapping[str, float] | None) -> float | None:
-        """Returns the monitored metric, larger being better; None: not measured, or not finite."""
-        config = self._config
-        value = (metrics or {}).get(config.metric_name_to_monitor or "")
-        if value is None or not math.isfinite(value):
-            return None
-        return -value if config.metric_mode == "min" else value
+    def best(self, metrics: Mapping[int, Mapping[str, float] | None]) -> list[tuple[int, float]]:
+        """Returns the steps that have the monitored metric with its value, the best first.
+
+        Of equal ones the latest step comes first. A value that is not finite counts as missing.
+        """
+        config = self.config
+        name, sign = config.metric_name_to_monitor or "", -1 if config.metric_mode == "min" else 1
+        values = {step: (each or {}).get(name, math.nan) for step, each in metrics.items()}
+        known = [(step, value) for step, value in values.items() if math.isfinite(value)]
+        return sorted(known, key=lambda item: (sign * item[1], item[0]), reverse=True)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """For each checkpoint, from the oldest: whether it stays."""
-        config = self._config
+        """Returns whether each checkpoint, from the oldest, stays."""
+        config = self.config
         if config.keep is None:
             return [True] * len(checkpoints)
         stay = {info.step for info in checkpoints[-config.keep :]}
         if config.metric_name_to_monitor is not None:
-            values = {info.step: self.value(info.metrics) for info in checkpoints}
-            stay |= {step for step, _ in best(values)[: config.keep_best]}
+            ranked = [step for step, _ in self.best({c.step: c.metrics for c in checkpoints})]
+            stay |= set(ranked[: config.keep_best])
             if config.keep_checkpoints_without_metrics:
-                stay |= {step for step, value in values.items() if value is None}
+                stay |= {info.step for info in checkpoints} - set(ranked)
         return [info.step in stay for info in checkpoints]
-
-
-def best(values: Mapping[int, float | None]) -> list[tuple[int, float]]:
-    """Returns the steps that have a value, the largest first; of equal ones the latest step."""
-    known = [(step, value) for step, value in values.items() if value is not None]
-    return sorted(known, key=lambda item: (item[1], item[0]), reverse=True)
 
 
 class CheckpointManager:
@@ -137,9 +158,9 @@ class CheckpointManager:
     def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig):
         _print_failed_saves_once()
         self.config = config
-        self._model_dir = model_dir
+        self.model_dir = Path(model_dir)
         self._unstack = jax.jit(unstack_layers)
-        self._policy = NewestAndBest(config)
+        self._policy = _NewestAndBest(config)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self._policy,
             # Without it Orbax would not write metrics; the policy alone decides.
@@ -164,16 +185,12 @@ class CheckpointManager:
 
     def best(self) -> tuple[Path, float] | None:
         """Returns the best checkpoint and its monitored metric; None: none has it."""
-        values = {
-            step: self._policy.value(self._manager.metrics(step))
-            for step in self._manager.all_steps()
-        }
-        ranked = best(values)
-        if not ranked:
-            return None
-        step, value = ranked[0]
-        path = Path(self._manager.directory) / f"{STEP_PREFIX}_{step}"
-        return path, -value if self.config.metric_mode == "min" else value
+        metrics = {step: self._manager.metrics(step) for step in self._manager.all_steps()}
+        ranked = self._policy.best(metrics)
+        return (self._path(ranked[0][0]), ranked[0][1]) if ranked else None
+
+    def _path(self, step: int) -> Path:
+        return Path(self._manager.directory) / f"{STEP_PREFIX}_{step}"
 
     def save(
         self,
@@ -184,14 +201,13 @@ class CheckpointManager:
     ) -> None:
         """Begins to save; returns when the state has been copied off the devices.
 
-        A step that has a complete checkpoint already is left as it is.
-
-        A state that is not finite is never saved, so it cannot push a good one out.
+        A step that has a complete checkpoint already is left as it is. A state that is not finite
+        is never saved, so it cannot push a good one out.
 
         Args:
-          step: of the state.
+          step: the step of the state.
           state: a tree of arrays, as `TrainState.state_dict` gives it; layers may be stacked.
-          data_state: of this process's data iterator.
+          data_state: the state of this process's data iterator.
           metrics: what was measured at this step: "KIND/…/NAME" → value. What is not finite
             counts as not measured.
 
@@ -222,14 +238,9 @@ class CheckpointManager:
         )
 
     def add_measured(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds to a checkpoint the evaluations that it owed. It is complete at all times.
-
-        Args:
-          step: of the checkpoint.
-          metrics: what was measured at this step, as for `save`.
-        """
+        """Adds to a checkpoint the metrics that it owed, as for `save`. It stays complete."""
         if jax.process_index() == 0:
-            steps.add_measured(self._model_dir, step, metrics)
+            steps.add_measured(self.model_dir, step, metrics)
         multihost_utils.sync_global_devices("mtf: add_measured")
         self._manager.reload()
 
@@ -239,7 +250,7 @@ class CheckpointManager:
         Raises:
           UserError: the checkpoint has none.
         """
-        path = self._manager.directory / f"{STEP_PREFIX}_{step}"
+        path = self._path(step)
         if not (path / "data").is_dir():
             raise UserError(
                 f"{path} lacks the place in the data (its directory data/), so it cannot be "
@@ -276,17 +287,14 @@ def _gather(data_state: dict[str, Any]) -> dict[str, Any]:
     sizes = multihost_utils.process_allgather(np.array([blob.size]))
     padded = np.zeros(int(sizes.max()), np.uint8)
     padded[: blob.size] = blob
-    merged: dict[str, Any] = {}
     blobs = multihost_utils.process_allgather(padded)
-    for row, size in zip(blobs, sizes.reshape(-1), strict=True):
-        merged = _merge(merged, json.loads(row[: int(size)].tobytes()))
-    return merged
+    states = (
+        json.loads(row[: int(size)].tobytes())
+        for row, size in zip(blobs, sizes.reshape(-1), strict=True)
+    )
+    return functools.reduce(_merge, states)
 
 
 def _merge(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    out = dict(a)
-    for key, value in b.items():
-        if isinstance(value, dict) and isinstance(out.get(key), dict):
-            value = _merge(out[key], value)
-        out[key] = value
-    return out
+    nested = {k: _merge(a[k], v) for k, v in b.items() if isinstance(v, dict) and k in a}
+    return {**a, **b, **nested}

@@ -15,21 +15,23 @@ _STEP = re.compile(r"checkpoint_(\d+)")
 
 
 def saved_steps(model_dir: str | Path) -> list[int]:
-    """Returns the steps of a run directory's complete checkpoints, in order.
-
-    A checkpoint gets its final name when all of it is on disk, so a name is enough.
-    """
+    """Returns the steps of a run directory's checkpoints, in order; their names say: complete."""
     folder = Path(model_dir) / CHECKPOINTS
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(match[1]) for match in map(_STEP.fullmatch, names) if match)
 
 
-# Among what was measured at a step: an evaluation that was due and has not been done.
+def checkpoint_dir(model_dir: str | Path, step: int) -> Path:
+    """Returns where the checkpoint of a step lies in a run directory."""
+    return Path(model_dir) / CHECKPOINTS / f"checkpoint_{step}"
+
+
+# Prefix, among the metrics of a checkpoint, of an evaluation that was due and is not done.
 _OWED = "owed/"
 
 
 def owing(kinds: Iterable[str]) -> dict[str, float]:
-    """Returns what a checkpoint has in place of the metrics of evaluations that it owes."""
+    """Returns what a checkpoint stores in place of the metrics of evaluations that it owes."""
     return {f"{_OWED}{kind}": 1.0 for kind in kinds}
 
 
@@ -48,8 +50,7 @@ def add_measured(model_dir: str | Path, step: int, metrics: Mapping[str, float])
 
 
 def _metrics_file(model_dir: str | Path, step: int) -> Path:
-    # Orbax's name for both.
-    return Path(model_dir) / CHECKPOINTS / f"checkpoint_{step}" / "metrics" / "metrics"
+    return checkpoint_dir(model_dir, step) / "metrics" / "metrics"  # as Orbax names it
 
 
 def _measured(file: Path) -> dict[str, float]:

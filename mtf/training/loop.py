@@ -1,19 +1,19 @@
 """The training loop. In each step, in this order:
 
-    train → count → hear signals → look whether all is finite → statistics → evaluate → save
+    train → hear signals → check that all is finite → statistics → evaluate → save
 
-Evaluation comes before saving, so that a checkpoint of step N stands for everything that step N
-has to show. A signal skips or ends the evaluation, so that saving comes at once; the checkpoint
-then says that its evaluation is owed, and the run that continues from it begins with that.
+Evaluation comes before saving, so that a checkpoint of step N has all metrics of step N. A signal
+skips or ends the evaluation, so that saving comes at once; the checkpoint then says that it owes
+its evaluation, and the run that continues from it begins with that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -21,7 +21,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
+from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import owed_evaluations, owing
+from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator, Evaluations
 from mtf.progress import Progress, duration
 from mtf.signals import Interrupts
@@ -30,13 +32,10 @@ from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from mtf.training.watch import Watch
 
-# Name of an evaluation → its batches, anew at each call.
-# "KIND/…/NAME" → a metric of one step, as checkpoints are told by.
+# "KIND/…/NAME" → a metric of one step, by which checkpoints are compared.
 Measured = dict[str, float]
 
-TRAINING_EVAL, INFERENCE_EVAL = "training_eval", "inference_eval"
-# What a signal is answered with.
-SAVING = "saving after this step"
+TRAIN, TRAINING_EVAL, INFERENCE_EVAL = METRIC_KINDS
 
 
 class Evaluator(Protocol):
@@ -46,86 +45,66 @@ class Evaluator(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is evaluated."""
+        """The names of what is evaluated."""
 
     def evaluate(
         self, params: Any, on_progress: Callable[[int], None] | None = None
     ) -> Mapping[str, Mapping[str, float]]:
-        """Name → metric → value, with these parameters.
+        """Returns name → metric → value.
 
         Args:
-          params: of the network.
+          params: parameters of the network.
           on_progress: called after each batch with its number of examples.
         """
 
 
-def evaluation_dir(run_dir: Path, name: str) -> Path:
-    """Returns where an evaluation during training writes its metrics."""
-    return run_dir / TRAINING_EVAL / name
+@dataclasses.dataclass
+class TrainLoop:
+    """Trains up to an absolute step, and evaluates and saves in between.
 
-
-def inference_dir(run_dir: Path, name: str) -> Path:
-    """Returns where an evaluation by decoding writes its metrics."""
-    return run_dir / INFERENCE_EVAL / name
-
-
-def train(
-    trainer: Trainer,
-    state: TrainState,
-    batches: BatchIterator,
-    *,
-    train_steps: int,
-    batch_size: int,
-    run_dir: Path,
-    checkpoints: CheckpointManager,
-    evaluations: Evaluations,
-    progress: Progress,
-    setup_seconds: float,
-    interrupts: Interrupts,
-    evaluator: Evaluator | None = None,
-) -> tuple[TrainState, str | None]:
-    """Trains from the state's step up to `train_steps`.
-
-    Args:
+    Attributes:
       trainer: the compiled steps.
-      state: where to begin; its memory is taken over.
-      batches: positioned after the state's step.
-      train_steps: absolute, as in T5X.
-      batch_size: of the global batch.
-      run_dir: where metrics go.
-      checkpoints: where states go.
-      evaluations: what to evaluate on every `eval_period` steps and at the end.
+      batches: positioned after the step to start from.
+      train_steps: the last step, absolute, as in T5X.
+      batch_size: rows of a global batch.
+      checkpoints: where states go; metrics go to the same run directory.
       progress: where lines go.
-      setup_seconds: for T5X's metric timing/init_or_restore_seconds.
       interrupts: hears signals, from the first step on at the latest.
+      evaluations: the batches whose loss is computed every `eval_period` steps and at the end.
       evaluator: evaluates by decoding.
-
-    Returns:
-      The last state, which is saved, and what asked to stop, if anything did.
-
-    Raises:
-      RunError: loss, gradients or state are no longer finite (`mtf.training.watch`).
     """
-    config, partitioner = trainer.config, trainer.partitioner
-    first_step = step = int(state.step)
-    started = period_started = time.perf_counter()
-    asked = _Agreement(interrupts)
-    owed = owed_evaluations(run_dir, first_step)
-    with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(MetricsWriter(run_dir / "train", first_step))
-        evaluating = _Evaluating(
-            trainer,
-            evaluations,
-            evaluator,
-            run_dir,
-            first_step,
-            owed,
-            batch_size,
-            progress,
-            asked,
-            stack,
-        )
-        watch = Watch(trainer, run_dir, checkpoints, writer, progress)
+
+    trainer: Trainer
+    batches: BatchIterator
+    train_steps: int
+    batch_size: int
+    checkpoints: CheckpointManager
+    progress: Progress
+    interrupts: Interrupts
+    evaluations: Evaluations
+    evaluator: Evaluator | None = None
+
+    def __post_init__(self) -> None:
+        self._stop_asked = _Agreement(self.interrupts)
+        self._writers: dict[str, MetricsWriter] = {}
+
+    def run(self, state: TrainState, setup_seconds: float) -> tuple[TrainState, str | None]:
+        """Trains from a state, whose memory is reused.
+
+        Args:
+          state: where to begin.
+          setup_seconds: for T5X's metric timing/init_or_restore_seconds.
+
+        Returns:
+          The last state, which is saved, and the name of the signal that ended the run, if any.
+
+        Raises:
+          RunError: loss, gradients or state are no longer finite (`mtf.training.watch`).
+        """
+        trainer, checkpoints, progress = self.trainer, self.checkpoints, self.progress
+        first_step = step = int(state.step)
+        started = period_started = time.perf_counter()
+        owed = owed_evaluations(checkpoints.model_dir, first_step)
         period: list[Any] = []
         extra = {"timing/init_or_restore_seconds": setup_seconds}
         stopping = False
@@ -136,79 +115,172 @@ def train(
             now = time.perf_counter()
             seconds = now - period_started
             length = batch["decoder_target_tokens"].shape[1]
-            times = timing(len(period), batch_size, length, seconds, now - started)
-            writer.write(step, {**summary, **times, **extra})
+            times = timing(len(period), self.batch_size, length, seconds, now - started)
+            measured = self._record(TRAIN, step, summary, {**times, **extra})
             loss = summary["loss_per_target_token"]
             progress.stats(step, loss, summary["accuracy"], seconds / len(period))
             watch.count_skipped(step, period)
-            period, extra = [], {}
-            period_started = now
-            return _named("train", summary)
+            period, extra, period_started = [], {}, now
+            return measured
 
-        if owed:
-            made_up = evaluating.run(owed, state, step)
-            stopping = made_up is None
-            if made_up is not None:
-                checkpoints.add_measured(step, made_up)
-        while step < train_steps and not stopping:
-            # Train. The step before is waited for, so that the host is one step ahead, no more.
-            batch = partitioner.global_batch(next(batches), batch_size)
-            if step == first_step:
-                extra["timing/compilation_seconds"] = _compile(trainer, state, batch, progress)
-                period_started = time.perf_counter()
-                interrupts.hold()
-            if period:
-                jax.block_until_ready(period[-1])
-            state, metrics = trainer.train_step(state, batch)
-            step += 1
-            period.append(metrics)
-            progress.tick(step)
-            checkpoints.check()
-            if len(period) > 1:  # Free: that step is done, and the devices are at work.
-                watch.check(step - 1, period, len(period) - 1)
+        with self._metrics_files(first_step, owed):
+            watch = Watch(trainer, checkpoints, self._writers[TRAIN], progress)
+            if owed:
+                found = self._evaluate(owed, state, step)
+                stopping = found is None
+                if found is not None:
+                    checkpoints.add_measured(step, found)
+            while step < self.train_steps and not stopping:
+                # Train. The step before is waited for: the host is at most one step ahead.
+                batch = trainer.partitioner.global_batch(next(self.batches), self.batch_size)
+                if step == first_step:
+                    extra["timing/compilation_seconds"] = self._compile(state, batch)
+                    period_started = time.perf_counter()
+                    self.interrupts.hold()
+                if period:
+                    jax.block_until_ready(period[-1])
+                state, metrics = trainer.train_step(state, batch)
+                step += 1
+                period.append(metrics)
+                progress.tick(step)
+                checkpoints.check()
+                if len(period) > 1:  # Free: that step is done, and the devices are at work.
+                    watch.check(step - 1, period[:-1])
 
-            # Hear signals. What there is so far is recorded and saved then, as at the end.
-            stopping = asked()
-            last = step == train_steps
-            measured: Measured = {}
-            due = evaluating.due(step, last=last)
-            saves = checkpoints.due(step) or last or stopping
-            reports = step % config.stats_period == 0 or last or stopping
-            if reports or due or saves:
-                watch.check(step, period, len(period))
+                # Hear signals. What there is so far is recorded and saved then, as at the end.
+                stopping = self._stop_asked()
+                last = step == self.train_steps
+                measured: Measured = {}
+                due = self._evaluations_due(step, last=last)
+                saves = checkpoints.due(step) or last or stopping
+                reports = step % trainer.config.stats_period == 0 or last or stopping
+                if reports or due or saves:
+                    watch.check(step, period)
 
-            # Statistics.
-            if reports:
-                measured |= write_statistics()
-
-            # Evaluate.
-            pause = time.perf_counter()
-            if due:
-                found = None if stopping else evaluating.run(due, state, step)
-                stopping |= found is None
-                saves |= found is None
-                measured |= owing(due) if found is None else found
-                extra["timing/evaluate_seconds"] = time.perf_counter() - pause
-                if stopping and period:
+                # Statistics.
+                if reports:
                     measured |= write_statistics()
 
-            # Save.
-            if saves:
-                try:
-                    extra["timing/checkpoint_seconds"] = _save(
-                        checkpoints, step, state, batches, measured, progress
-                    )
-                except StateNotFiniteError as error:
-                    raise watch.failure(str(error)) from None
-            period_started += time.perf_counter() - pause
+                # Evaluate.
+                pause = time.perf_counter()
+                if due:
+                    found = None if stopping else self._evaluate(due, state, step)
+                    stopping |= found is None
+                    saves |= found is None
+                    measured |= owing(due) if found is None else found
+                    extra["timing/evaluate_seconds"] = time.perf_counter() - pause
+                    if stopping and period:
+                        measured |= write_statistics()
 
-        checkpoints.wait()
-    stopped = interrupts.requested or ("another process's signal" if stopping else None)
-    return state, stopped
+                # Save.
+                if saves:
+                    start = time.perf_counter()
+                    try:
+                        self._save(step, state, measured)
+                    except StateNotFiniteError as error:
+                        raise watch.failure(str(error)) from None
+                    extra["timing/checkpoint_seconds"] = time.perf_counter() - start
+                period_started += time.perf_counter() - pause
+
+            checkpoints.wait()
+        return state, self.interrupts.requested or (
+            "another process's signal" if stopping else None
+        )
+
+    @contextlib.contextmanager
+    def _metrics_files(self, first_step: int, owed: Iterable[str]) -> Iterator[None]:
+        """Opens the metrics files; lines up to `first_step` are kept, but for what is owed."""
+        evaluator_names = () if self.evaluator is None else self.evaluator.names
+        last_steps = {TRAIN: first_step}
+        for kind, names in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, evaluator_names)):
+            last_steps |= {f"{kind}/{name}": first_step - (kind in owed) for name in names}
+        with contextlib.ExitStack() as files:
+            for place, last_step in last_steps.items():
+                writer = MetricsWriter(self.checkpoints.model_dir / place, last_step)
+                self._writers[place] = files.enter_context(writer)
+            yield
+
+    def _record(
+        self, place: str, step: int, metrics: Mapping[str, float], extra: Measured | None = None
+    ) -> Measured:
+        """Writes the metrics of a step, and returns them under the names that checkpoints use."""
+        self._writers[place].write(step, {**metrics, **(extra or {})})
+        return {f"{place}/{name}": value for name, value in metrics.items()}
+
+    def _compile(self, state: TrainState, batch: Any) -> float:
+        start = time.perf_counter()
+        self.progress.note("compiling …")
+        self.trainer.compile(state, batch)
+        seconds = time.perf_counter() - start
+        self.progress.note(f"compiled in {duration(seconds)}")
+        return seconds
+
+    def _evaluations_due(self, step: int, *, last: bool) -> tuple[str, ...]:
+        periods = {
+            TRAINING_EVAL: self.trainer.config.eval_period,
+            INFERENCE_EVAL: None if self.evaluator is None else self.evaluator.period,
+        }
+        return tuple(kind for kind, n in periods.items() if n and (step % n == 0 or last))
+
+    def _evaluate(self, kinds: Iterable[str], state: TrainState, step: int) -> Measured | None:
+        """Returns the metrics of some kinds of evaluation; None: a signal came before the end."""
+        measured: Measured = {}
+        try:
+            for name, batches in self.evaluations.items() if TRAINING_EVAL in kinds else ():
+                measured |= self._evaluate_loss(name, batches(), state, step)
+            if INFERENCE_EVAL in kinds and self.evaluator is not None:
+                evaluate, check = self.evaluator.evaluate, lambda _: self._leave_if_asked()
+                for name, scores in evaluate(state.params, on_progress=check).items():
+                    measured |= self._record(f"{INFERENCE_EVAL}/{name}", step, scores)
+                    shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
+                    self.progress.note(f"step {step}  {name}, decoded: {shown}")
+        except _StopAsked:
+            return None
+        return measured
+
+    def _evaluate_loss(
+        self, name: str, batches: Iterator[HostBatch], state: TrainState, step: int
+    ) -> Measured:
+        """Returns the metrics of batches without dropout (T5X: `train_eval`); none: nothing."""
+        trainer, sums = self.trainer, list[Any]()
+        for rows in batches:
+            if trainer.config.eval_steps is not None and len(sums) == trainer.config.eval_steps:
+                break
+            batch = trainer.partitioner.global_batch(rows, self.batch_size)
+            if sums:
+                jax.block_until_ready(sums[-1])  # as in training
+            sums.append(trainer.eval_step(state.params, batch))
+            self._leave_if_asked()
+        if not sums:
+            return {}
+        summary = summarize(sums)
+        loss, accuracy = summary["loss_per_target_token"], summary["accuracy"]
+        measured = self._record(f"{TRAINING_EVAL}/{name}", step, summary)
+        self.progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
+        if not math.isfinite(loss):
+            self.progress.note(f"step {step}  {name}: this loss is not finite; that of training is")
+        return measured
+
+    def _leave_if_asked(self) -> None:
+        if self._stop_asked():
+            raise _StopAsked
+
+    def _save(self, step: int, state: TrainState, measured: Measured) -> None:
+        monitored = self.checkpoints.config.metric_name_to_monitor
+        if monitored is not None and not math.isfinite(measured.get(monitored, 0.0)):
+            self.progress.note(
+                f"step {step}: {monitored} is {measured[monitored]:g}, so this checkpoint is not "
+                "counted among the best"
+            )
+        self.checkpoints.save(step, state.state_dict(), self.batches.get_state(), measured)
+
+
+class _StopAsked(Exception):
+    """An evaluation ends early, as a signal came."""
 
 
 class _Agreement:
-    """Says whether to stop. All of several processes give the same answer at the same call.
+    """Returns whether to stop, the same on all processes at the same call.
 
     What one of them has heard, the others learn by a reduction over all devices, which is read one
     call later, so that no step waits for it.
@@ -226,147 +298,6 @@ class _Agreement:
         if jax.process_count() == 1:
             return asked
         local = np.full(jax.local_device_count(), asked)
-        before, self._before = (
-            self._before,
-            self._any(jax.make_array_from_process_local_data(self._of_each, local)),
-        )
+        before = self._before
+        self._before = self._any(jax.make_array_from_process_local_data(self._of_each, local))
         return before is not None and bool(before)
-
-
-class _Evaluating:
-    """The evaluations of a run, with the files that they write."""
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        evaluations: Evaluations,
-        evaluator: Evaluator | None,
-        run_dir: Path,
-        first_step: int,
-        owed: Sequence[str],
-        batch_size: int,
-        progress: Progress,
-        asked: Callable[[], bool],
-        files: contextlib.ExitStack,
-    ) -> None:
-        """Lines of step `first_step` are kept unless they are `owed`; `files` closes the files."""
-        self._trainer, self._evaluations, self._evaluator = trainer, evaluations, evaluator
-        self._batch_size, self._progress, self._asked = batch_size, progress, asked
-
-        def writers(kind: str, names: Iterable[str]) -> dict[str, MetricsWriter]:
-            folder = {TRAINING_EVAL: evaluation_dir, INFERENCE_EVAL: inference_dir}[kind]
-            last_step = first_step - (kind in owed)
-            return {
-                name: files.enter_context(MetricsWriter(folder(run_dir, name), last_step))
-                for name in names
-            }
-
-        self._writers = {
-            TRAINING_EVAL: writers(TRAINING_EVAL, evaluations),
-            INFERENCE_EVAL: writers(INFERENCE_EVAL, () if evaluator is None else evaluator.names),
-        }
-
-    def due(self, step: int, *, last: bool) -> tuple[str, ...]:
-        """Returns the kinds of evaluation that step N has."""
-        periods = {
-            TRAINING_EVAL: self._trainer.config.eval_period,
-            INFERENCE_EVAL: None if self._evaluator is None else self._evaluator.period,
-        }
-        return tuple(
-            kind
-            for kind, period in periods.items()
-            if period is not None and (step % period == 0 or last)
-        )
-
-    def run(self, kinds: Iterable[str], state: TrainState, step: int) -> Measured | None:
-        """Returns what some kinds of evaluation measure; None: a signal came before the end."""
-        measured: Measured = {}
-        try:
-            if TRAINING_EVAL in kinds:
-                measured |= self._losses(state, step)
-            if INFERENCE_EVAL in kinds:
-                measured |= self._decoded(state, step)
-        except _StopAsked:
-            return None
-        return measured
-
-    def _losses(self, state: TrainState, step: int) -> Measured:
-        """Returns the loss on each evaluation's batches, without dropout (T5X: `train_eval`)."""
-        measured: Measured = {}
-        trainer = self._trainer
-        for name, make_batches in self._evaluations.items():
-            sums: list[Any] = []
-            for rows in make_batches():
-                if trainer.config.eval_steps is not None and len(sums) == trainer.config.eval_steps:
-                    break
-                batch = trainer.partitioner.global_batch(rows, self._batch_size)
-                if sums:
-                    jax.block_until_ready(sums[-1])  # as in training
-                sums.append(trainer.eval_step(state.params, batch))
-                self._check()
-            if sums:
-                summary = summarize(sums)
-                self._writers[TRAINING_EVAL][name].write(step, summary)
-                loss, accuracy = summary["loss_per_target_token"], summary["accuracy"]
-                self._progress.note(
-                    f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}"
-                )
-                if not math.isfinite(loss):
-                    self._progress.note(
-                        f"step {step}  {name}: this loss is not finite; that of training is"
-                    )
-                measured |= _named(f"{TRAINING_EVAL}/{name}", summary)
-        return measured
-
-    def _decoded(self, state: TrainState, step: int) -> Measured:
-        """Returns what the evaluator's decoded texts are worth (T5X: `infer_eval`)."""
-        measured: Measured = {}
-        if self._evaluator is None:
-            return measured
-        found = self._evaluator.evaluate(state.params, on_progress=lambda _: self._check())
-        for name, scores in found.items():
-            self._writers[INFERENCE_EVAL][name].write(step, scores)
-            shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
-            self._progress.note(f"step {step}  {name}, decoded: {shown}")
-            measured |= _named(f"{INFERENCE_EVAL}/{name}", scores)
-        return measured
-
-    def _check(self) -> None:
-        if self._asked():
-            raise _StopAsked
-
-
-class _StopAsked(Exception):
-    """An evaluation is left for the sake of a signal."""
-
-
-def _named(place: str, metrics: Mapping[str, float]) -> Measured:
-    return {f"{place}/{name}": value for name, value in metrics.items()}
-
-
-def _compile(trainer: Trainer, state: TrainState, batch: Any, progress: Progress) -> float:
-    start = time.perf_counter()
-    progress.note("compiling …")
-    trainer.compile(state, batch)
-    seconds = time.perf_counter() - start
-    progress.note(f"compiled in {duration(seconds)}")
-    return seconds
-
-
-def _save(
-    checkpoints: CheckpointManager,
-    step: int,
-    state: TrainState,
-    batches: BatchIterator,
-    measured: Measured,
-    progress: Progress,
-) -> float:
-    start = time.perf_counter()
-    monitored = checkpoints.config.metric_name_to_monitor
-    if monitored is not None and not math.isfinite(measured.get(monitored, 0.0)):
-        progress.note(
-            f"step {step}: {monitored} is {measured[monitored]:g}, so this checkpoint is not "
-            "counted among the best"
-        )
-    checkpoints.save(step, state.state_dict(), batches.get_state(), measured)
-    return time.perf_counter() - start

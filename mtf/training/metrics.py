@@ -224,20 +224,15 @@ def _drop_steps_after(path: Path, first_step: int) -> None:
     write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
 
 
-def plot_loss(run_dir: Path, evals: Sequence[Path]) -> Path:
-    """Draws the loss per target token over steps to RUN_DIR/loss.png.
-
-    Args:
-      run_dir: with `train/metrics.jsonl`.
-      evals: directories of evaluations, each with a `metrics.jsonl`.
-    """
+def plot_loss(run_dir: Path, evaluations: Sequence[str]) -> Path:
+    """Draws the loss per target token, in training and `evaluations`, to RUN_DIR/loss.png."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for directory in (run_dir / "train", *evals):
+    for directory in (run_dir / "train", *(run_dir / "training_eval" / e for e in evaluations)):
         path = directory / "metrics.jsonl"
         lines = read_metrics(path) if path.exists() else []
         if lines:

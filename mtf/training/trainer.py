@@ -12,7 +12,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from mtf.checkpoints.restore import AssignmentMap, restore_tree
+from mtf.checkpoints import finite
+from mtf.checkpoints.restore import AssignmentMap, checkpoint_paths, restore_tree
+from mtf.checkpoints.settings import RestoreCheckpointConfig
+from mtf.checkpoints.steps import checkpoint_dir, saved_steps
+from mtf.errors import UserError
 from mtf.models import t5
 from mtf.models.settings import ModelConfig
 from mtf.models.stacking import Tree, stack_layers
@@ -288,3 +292,44 @@ class Trainer:
         num_microbatches = self.config.num_microbatches
         x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
         return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
+
+
+def starting_state(
+    trainer: Trainer, run_dir: Path, restore: RestoreCheckpointConfig | None, train_steps: int
+) -> TrainState:
+    """Returns the state to begin with: the run's latest checkpoint, else `restore`, else a new one.
+
+    Raises:
+      UserError: the checkpoint does not fit the model, with the tensors and both shapes; or holds
+        NaN or infinity; or is of another step than `restore` says.
+    """
+    own = saved_steps(run_dir)
+    if own:
+        advice = "Delete it to continue from the one before it."
+        path = checkpoint_dir(run_dir, own[-1])
+        state = trainer.restore_state(path)
+    elif restore is None:
+        return trainer.init_state()
+    else:
+        advice = "Set checkpoint.restore.path to an earlier one."
+        path = checkpoint_paths(restore)[-1]
+        state = trainer.restore_state(
+            path,
+            assignment_map=restore.assignment_map,
+            fallback_to_scratch=restore.fallback_to_scratch,
+        )
+        step = int(state.step)
+        if restore.step is not None and restore.step != step:
+            steps = train_steps - restore.step
+            raise UserError(
+                f"checkpoint.restore.step is {restore.step}, but {restore.path} is at step {step}: "
+                f"up to train_steps {train_steps} there would be {train_steps - step} steps, not "
+                f"{steps}. For {steps} steps: --set checkpoint.restore.step={step} "
+                f"train_steps={step + steps}"
+            )
+    bad = finite.not_finite(finite.flat_names(state.state_dict()))
+    if bad:
+        raise UserError(
+            f"The checkpoint {path} is not finite: NaN or infinity in {finite.shown(bad)}. {advice}"
+        )
+    return state

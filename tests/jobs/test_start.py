@@ -99,12 +99,12 @@ def test_a_finished_run_says_so_at_once(
     """Nothing is written, and what trains is not even imported."""
     run_dir = trained.model_dir
     before = _content(run_dir)
-    monkeypatch.delitem(sys.modules, "mtf.jobs.train_run")
+    monkeypatch.delitem(sys.modules, "mtf.training.loop")
     assert main(["--from", str(run_dir)]) == 0
     assert f"at step {STEPS} of {STEPS}: nothing to train" in capsys.readouterr().out
     again = fdl.build(_config(run_dir.parent, model_dir=run_dir)).run()
     assert again == trained
-    assert "mtf.jobs.train_run" not in sys.modules
+    assert "mtf.training.loop" not in sys.modules
     assert _content(run_dir) == before
 
 

@@ -12,7 +12,7 @@ import pytest
 import recipes
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.errors import UserError
-from mtf.jobs import train_run
+from mtf.training.trainer import starting_state
 from recipes import fiddlers
 
 # Recipe → its updates after the start.
@@ -88,7 +88,7 @@ def test_a_start_of_another_step_is_refused(tmp_path: Path) -> None:
     job = fdl.build(config)
     trainer: Any = _Trainer()
     with pytest.raises(UserError) as caught:
-        train_run.starting_state(job, trainer, tmp_path / "run")
+        starting_state(trainer, tmp_path / "run", job.checkpoint.restore, job.train_steps)
     message = str(caught.value)
     assert "checkpoint.restore.step is 1000000, but" in message
     assert "is at step 0" in message

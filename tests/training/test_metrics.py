@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import recipes
-from mtf.jobs.train_plan import make_trainer
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.metrics import summarize
+from mtf.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("factor", ["NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", 234496.0])
@@ -35,10 +35,8 @@ def test_the_loss_per_target_token_is_in_nats_whatever_the_loss_is_divided_by(
 
     def shown(loss_normalizing_factor: str | float | None) -> dict[str, float]:
         model = dataclasses.replace(job.model, loss_normalizing_factor=loss_normalizing_factor)
-        trainer = make_trainer(
-            dataclasses.replace(job, model=model),
-            PjitPartitioner.create(job.partitioner, jax.devices()[:1]),
-        )
+        partitioner = PjitPartitioner.create(job.partitioner, jax.devices()[:1])
+        trainer = Trainer(model, job.optimizer, partitioner, job.trainer, job.random_seed)
         return summarize([trainer.eval_step(trainer.init_state().params, batch)])
 
     plain, divided = shown(None), shown(factor)

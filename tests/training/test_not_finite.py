@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,23 +15,19 @@ import pytest
 import conversion
 from mtf import run
 from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
-from mtf.checkpoints.settings import (
-    CheckpointConfig,
-    RestoreCheckpointConfig,
-    SaveCheckpointConfig,
-)
+from mtf.checkpoints.settings import RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.errors import RunError, UserError
 from mtf.jobs.train import Train
-from mtf.jobs.train_run import starting_state
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.progress import Progress
 from mtf.signals import Interrupts
-from mtf.training import loop, settings
+from mtf.training import settings
+from mtf.training.loop import TrainLoop
 from mtf.training.metrics import MetricsWriter, read_metrics, summarize
 from mtf.training.train_state import TrainState
-from mtf.training.trainer import Trainer, loss_fn
+from mtf.training.trainer import Trainer, loss_fn, starting_state
 from mtf.training.watch import Watch
 from tests import small
 from tests.training import golden
@@ -96,19 +91,16 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     trainer = make_trainer(schedule, stats_period=5, eval_period=None)
     manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3))
     with pytest.raises(RunError) as error, Interrupts() as interrupts:
-        loop.train(
+        TrainLoop(
             trainer,
-            trainer.init_state(),
             Batches(),  # type: ignore[arg-type]
             train_steps=20,
             batch_size=2,
-            run_dir=run_dir,
             checkpoints=manager,
-            evaluations={},
             progress=Progress(0, 20, 16, 1.0, None, quiet=True),
-            setup_seconds=0.0,
             interrupts=interrupts,
-        )
+            evaluations={},
+        ).run(trainer.init_state(), setup_seconds=0.0)
     manager.close()
     return run_dir, str(error.value)
 
@@ -162,7 +154,6 @@ def test_a_run_that_skips_every_update_ends(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path, SaveCheckpointConfig())
     watch = Watch(
         make_trainer(skip_nonfinite_updates=True),
-        tmp_path,
         manager,
         MetricsWriter(tmp_path / "train", 0),
         Progress(0, 1000, 16, 1.0, None, stream=out),
@@ -273,10 +264,8 @@ def test_going_on_from_a_checkpoint_that_is_not_finite_is_refused(
         manager.save(3, state.state_dict(), {})
     manager.close()
     bad = tmp_path / "checkpoints" / "checkpoint_3"
-    own = SimpleNamespace(checkpoint=CheckpointConfig())
     with pytest.raises(UserError, match=r"in target/decoder/decoder_norm/scale\. Delete it to"):
-        starting_state(own, skipping, tmp_path)  # type: ignore[arg-type]
+        starting_state(skipping, tmp_path, None, 10)
     restore = RestoreCheckpointConfig(str(bad), "specific")
-    other = SimpleNamespace(checkpoint=CheckpointConfig(restore=restore))
     with pytest.raises(UserError, match=r"Set checkpoint\.restore\.path to an earlier one"):
-        starting_state(other, skipping, tmp_path / "new")  # type: ignore[arg-type]
+        starting_state(skipping, tmp_path / "new", restore, 10)
