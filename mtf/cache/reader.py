@@ -1,7 +1,7 @@
 """Reading a cache: tasks by name, examples by number.
 
-ArrayRecord's own reader is used, not Grain's data source over it: that one starts a pool of threads
-at every read, which takes longer than reading some records.
+This uses ArrayRecord's own reader, not Grain's data source over it, which starts a pool of threads
+at every read; that takes longer than reading some records.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from mtf.cache.format import (
     read_json,
 )
 from mtf.errors import UserError, did_you_mean
-from mtf.tasks.task import TaskKind
 
-# No read-ahead and no threads: records are read at random.
+# No read-ahead and no threads, because records are read at random.
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _READER_BUFFER_BYTES = 1 << 15
-# Reading several records at once goes through threads; one by one is faster up to so many.
+# Reading several records at once goes through threads; up to this many, one by one is faster.
 _NUM_SINGLE_READS = 4
 
 
 class TokenCache:
-    """A cache that is there.
+    """A cache on disk.
 
     Attributes:
       path: its directory.
@@ -43,10 +42,10 @@ class TokenCache:
     """
 
     def __init__(self, cache_dir: str | Path, mixture: str = "MIXTURE"):
-        """Opens the cache in a directory; `mixture` is what it is wanted for, for messages.
+        """Opens a cache; messages name `mixture` as what it is wanted for.
 
         Raises:
-          UserError: there is none, or of another version.
+          UserError: there is none, or one of another version.
         """
         self.path = Path(cache_dir).expanduser()
         if not (self.path / "cache.json").is_file():
@@ -67,10 +66,8 @@ class TokenCache:
         path = mixture_path(self.path, name)
         if path.is_file():
             return read_json(path, MixtureInfo)
-        if (self.path / name / "info.json").is_file():
-            return MixtureInfo(name, "", self.task(name).fingerprint, {name: None})
-        if (self.path / (name + INCOMPLETE)).is_dir():
-            raise UserError(self._incomplete(name))
+        if (task := self._find(name)) is not None:
+            return MixtureInfo(name, "", task.fingerprint, {name: None})
         tasks = [file.parent.name for file in self.path.glob("*/info.json")]
         known = sorted(path.stem for path in (self.path / "mixtures").glob("*.json"))
         raise UserError(
@@ -84,15 +81,12 @@ class TokenCache:
         Raises:
           UserError: it is not there, or not complete.
         """
-        path = self.path / name / "info.json"
-        if not path.is_file():
-            if (self.path / (name + INCOMPLETE)).is_dir():
-                raise UserError(self._incomplete(name))
+        if (task := self._find(name)) is None:
             raise UserError(f"the cache {self.path} has no task {name}")
-        return read_json(path, TaskInfo)
+        return task
 
     def split(self, task: TaskInfo, split: str) -> SplitReader:
-        """Opens a split of a task; raises UserError where a file is missing or cut off."""
+        """Opens a split of a task; raises UserError if a file is missing or cut off."""
         info = task.splits[split]
         for shard in info.shards:
             path = self.path / task.name / shard.file
@@ -103,11 +97,7 @@ class TokenCache:
         return SplitReader(self.path / task.name, task, info, self._wanted)
 
     def check_format(self) -> None:
-        """Checks that the cache is in a form that can be read at random.
-
-        Raises:
-          UserError: it is in SeqIO's.
-        """
+        """Raises UserError if the cache has SeqIO's layout, which cannot be read at random."""
         if self.info.format != "array_record":
             raise UserError(
                 f"data.cache_dir: {self.path} is in SeqIO's form; set data.loader='seqio' and "
@@ -115,53 +105,43 @@ class TokenCache:
             )
 
     def check_vocabulary(self, fingerprint: str, path: str) -> None:
-        """Checks that a vocabulary is the cache's.
-
-        Raises:
-          UserError: it is another.
-        """
+        """Raises UserError if a vocabulary is not the one that the cache was made with."""
         if fingerprint != self.info.vocabulary:
             raise UserError(
                 f"data.vocabulary: the cache {self.path} was made with {self.info.vocabulary} "
                 f"({self.info.vocabulary_path}), and this is {fingerprint} ({path})"
             )
 
-    def _incomplete(self, name: str) -> str:
-        return (
-            f"the cache {self.path} has the task {name} only in part: its writing has been "
-            f"interrupted. To finish it: {self._command(self._wanted)}"
-        )
+    def _find(self, name: str) -> TaskInfo | None:
+        """Returns a task; None if it is not there; raises UserError if it is not complete."""
+        if (self.path / name / "info.json").is_file():
+            return read_json(self.path / name / "info.json", TaskInfo)
+        if (self.path / (name + INCOMPLETE)).is_dir():
+            raise UserError(
+                f"the cache {self.path} has the task {name} only in part: its writing has been "
+                f"interrupted. To finish it: {self._command(self._wanted)}"
+            )
+        return None
 
     def _command(self, name: str) -> str:
         return f"python -m mtf.cache '{name}' --output {self.path}"
 
 
 class SplitReader:
-    """The examples of a split of a task, by number.
-
-    Attributes:
-      num_examples: how many.
-      kind: of the task.
-    """
+    """The examples of a split of a task, by number."""
 
     def __init__(self, folder: Path, task: TaskInfo, split: SplitInfo, mixture: str):
-        """`mixture` is what the split is wanted for, for messages."""
-        self.num_examples = split.num_examples
-        self.kind: TaskKind = task.kind
+        """Messages name `mixture` as what the split is wanted for."""
         self._codec = RecordCodec(task.features)
         shards = [shard for shard in split.shards if shard.num_examples]
         self._shards = [_Shard(folder / shard.file, shard, mixture) for shard in shards]
         self._ends = list(itertools.accumulate(shard.num_examples for shard in shards))
 
     def __len__(self) -> int:
-        return self.num_examples
+        return self._ends[-1] if self._ends else 0
 
     def examples(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Returns some examples, with all their features.
-
-        Raises:
-          UserError: a file is damaged.
-        """
+        """Returns some examples, with all their features; raises UserError if a file is damaged."""
         return self._read(numbers, self._codec.decode)
 
     def pairs(self, numbers: Sequence[int]) -> list[tuple[Any, Any]]:
@@ -204,8 +184,7 @@ class _Shard:
             return [decode(reader.read((number,))[0]) for number in numbers]
         except UserError:
             raise
-        # What ArrayRecord raises at bytes that are not its own, and the codec at records that
-        # have another length.
+        # ArrayRecord fails on bytes that are not its own, the codec on records of another length.
         except Exception as error:
             raise damaged(self._path, f"cannot be read: {error}", self._mixture) from error
 
@@ -223,7 +202,7 @@ class _Shard:
 
 
 def damaged(path: Path, problem: str, mixture: str) -> UserError:
-    """Returns the error of a file that is not as it was written."""
+    """Returns the error for a file that is not as it was written."""
     folder = path.parent
     return UserError(
         f"{path} {problem}. The file is damaged: delete {folder} and write that task again: "
@@ -234,7 +213,7 @@ def damaged(path: Path, problem: str, mixture: str) -> UserError:
 def check_files(cache_dir: Path, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Reads tasks from end to end; yields each one's name and what is wrong with it.
 
-    Sizes, checksums and numbers of records are compared with what was written.
+    Compares sizes, checksums and numbers of records with those that were written.
     """
     cache = TokenCache(cache_dir)
     for name in names:

@@ -1,9 +1,9 @@
 """Objectives on tokens: a segment of documents becomes inputs and targets.
 
-`apply_objective` is where to enter. The objectives are those of T5
-(https://arxiv.org/abs/1910.10683, section 3; t5/data/preprocessors.py): span corruption, i.i.d.
-denoising, BERT's and prefix language modelling. Roundings are half to even of the exact product;
-TensorFlow's float32 product gives a few lengths (190, …) one noise token more.
+The objectives are those of T5 (https://arxiv.org/abs/1910.10683, section 3;
+t5/data/preprocessors.py): span corruption, i.i.d. denoising, BERT's and prefix language modeling.
+The exact product is rounded half to even; TensorFlow's float32 product gives a few lengths
+(190, …) one noise token more.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mtf.tasks.objectives import (
     num_noise_tokens_and_spans,
 )
 
-# Random numbers that an objective may use for each token of a segment.
+# The most random numbers that an objective uses for each token of a segment.
 BITS_PER_TOKEN = 3
-_NUM_RESERVED_IDS = 3  # padding, end of sequence and unknown, which no random token is
+_NUM_RESERVED_IDS = 3  # padding, end of sequence and unknown; no random token is one of them
 
 
 def apply_objective(
@@ -36,10 +36,10 @@ def apply_objective(
 
     Args:
       tokens: (length,) ids without padding, one or more, at most `lengths.num_tokens`.
-      objective: what is to be made of them.
+      objective: which objective.
       lengths: the objective's `segment_lengths`.
       vocab_size: of the vocabulary, with its extra ids; sentinels descend from `vocab_size - 1`.
-      bits: random uint64, `BITS_PER_TOKEN * length` of them or more; nothing else decides.
+      bits: at least `BITS_PER_TOKEN * length` random uint64, the only source of randomness.
     """
     match objective:
         case SpanCorruption():
@@ -50,7 +50,9 @@ def apply_objective(
         case BertStyle():
             return _mask_tokens(tokens, objective, vocab_size, bits), tokens
         case PrefixLM():
-            split = _split_point(len(tokens), lengths.targets_length - 1, bits)
+            # At least one token is a target, and no more than fit.
+            fewest = min(max(1, len(tokens) - lengths.targets_length + 1), len(tokens) - 1)
+            split = fewest + int(bits[0] % np.uint64(len(tokens) - fewest))
             return tokens[:split], tokens[split:]
     return replace_spans(tokens, mask, vocab_size), replace_spans(tokens, ~mask, vocab_size)
 
@@ -63,7 +65,7 @@ def noise_mask(length: int, config: SpanCorruption, bits: np.ndarray) -> np.ndar
     Args:
       length: number of tokens, 1 or more.
       config: density and span length.
-      bits: random uint64, at least `length` of them; nothing else decides.
+      bits: at least `length` random uint64.
     """
     num_tokens = max(length, 2)
     num_noise, num_spans = num_noise_tokens_and_spans(
@@ -77,27 +79,24 @@ def noise_mask(length: int, config: SpanCorruption, bits: np.ndarray) -> np.ndar
 
 
 def replace_spans(tokens: np.ndarray, mask: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Returns `tokens` with each masked span replaced by one sentinel, from `vocab_size - 1` down.
+    """Returns ids with each masked span replaced by a sentinel, `vocab_size - 1` downward.
 
-    Args:
-      tokens: (length,) ids.
-      mask: (length,) bool.
-      vocab_size: of the vocabulary, with its extra ids.
+    `tokens` and `mask` are (length,).
     """
     starts = _span_starts(mask)
     return np.where(starts, vocab_size - np.cumsum(starts), tokens)[starts | ~mask]
 
 
 def _span_starts(mask: np.ndarray) -> np.ndarray:
-    """Returns where a run of True begins, (length,) bool."""
+    """Returns where runs of True begin, (length,) bool."""
     return mask & ~np.concatenate(([False], mask[:-1]))
 
 
 def _random_segmentation(num_items: int, num_segments: int, bits: np.ndarray) -> np.ndarray:
     """Returns the lengths of a random division into segments that are not empty, (segments,).
 
-    Every choice of `num_segments - 1` out of the `num_items - 1` gaps (one number of `bits` each)
-    is equally likely.
+    `bits` has a number for each of the `num_items - 1` gaps, of which every choice is equally
+    likely.
     """
     gaps = np.argsort(bits, kind="stable")[: num_segments - 1] + 1
     edges = np.concatenate(([0], np.sort(gaps), [num_items]))
@@ -105,13 +104,13 @@ def _random_segmentation(num_items: int, num_segments: int, bits: np.ndarray) ->
 
 
 def _limit_noise(mask: np.ndarray, lengths: SegmentLengths) -> np.ndarray:
-    """Returns `mask` without its last noise, where targets or sentinels would be too many."""
+    """Returns `mask` without its last noise if there would be too many targets or sentinels."""
     kept_spans, noise_spans = np.cumsum(_span_starts(~mask)), np.cumsum(_span_starts(mask))
     num_targets = np.cumsum(mask) + kept_spans + 1
     num_sentinels = np.maximum(kept_spans, noise_spans)
     if num_targets[-1] <= lengths.targets_length and num_sentinels[-1] <= lengths.num_sentinels:
         return mask
-    # What follows the last noise is one more span of kept tokens.
+    # One more span of kept tokens follows the last noise.
     return mask & (num_targets < lengths.targets_length) & (num_sentinels < lengths.num_sentinels)
 
 
@@ -126,14 +125,6 @@ def _mask_tokens(
         vocab_size - 1,
     )
     return np.where(_less_than(is_noise, objective.noise_density), replacement, tokens)
-
-
-def _split_point(length: int, max_targets: int, bits: np.ndarray) -> int:
-    """Returns how many of `length` tokens are inputs; a single token is a target."""
-    if length == 1:
-        return 0
-    fewest = max(1, length - max_targets)
-    return fewest + int(bits[0] % np.uint64(length - fewest))
 
 
 def _less_than(bits: np.ndarray, probability: float) -> np.ndarray:

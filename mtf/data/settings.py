@@ -1,6 +1,6 @@
 """What a run trains on, as plain values: files, streams or mixtures; lengths, objective.
 
-Nothing is opened here; `mtf.loaders` does that.
+`mtf.loaders` opens it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ from mtf.tasks.objectives import Objective, SegmentLengths, SpanCorruption
 from mtf.text.normalization import Normalization
 from mtf.text.vocabularies import ByteVocabulary, Vocabulary
 
-# The loaders compare what was read before with what is there now, wherever it lies.
+# Paths may change between runs, because the loaders compare what is read with what was read before.
 _MAY_CHANGE = {"on_resume": "may change"}
-# Relative ones are looked for where the run was started, wherever it goes on.
+# Relative paths start in the directory in which the run was started first, also when it resumes.
 _PATH = {"path": True}
-
-
+_FEATURES = ("inputs", "targets")
 # Every position attends to every other, so that no machine holds a longer row.
 MAX_LENGTH = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What all training data has.
+    """Settings of all training data.
 
     Attributes:
       vocabulary: ByteVocabulary or SentencePieceVocabulary.
       task_feature_lengths: {"inputs": tokens, "targets": tokens} of a row, with end of sequence.
-      pack: put several examples into a row, where they fit.
-      shuffle: a new global order in every epoch; else the data's own.
-      seed: of the order, and of every random choice that is made with the data.
+      pack: put several examples into a row if they fit.
+      shuffle: use a new global order in every epoch; else the data's own.
+      seed: of the order, and of every other random choice about the data.
     """
 
     vocabulary: Vocabulary
@@ -47,13 +46,12 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         for name in self.task_feature_lengths:
-            if name not in ("inputs", "targets"):
-                hint = did_you_mean(name, ("inputs", "targets"))
+            if name not in _FEATURES:
                 raise UserError(
                     f"data.task_feature_lengths: there is no feature {name!r}; "
-                    f"expected 'inputs' and 'targets'.{hint}"
+                    f"expected 'inputs' and 'targets'.{did_you_mean(name, _FEATURES)}"
                 )
-        for name in ("inputs", "targets"):
+        for name in _FEATURES:
             length = self.task_feature_lengths.get(name)
             if length is None:
                 raise UserError(f"data.task_feature_lengths: the length of {name!r} is missing")
@@ -70,7 +68,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(DataConfig):
-    """What data of documents has: they become inputs and targets by an objective.
+    """Settings of documents, of which an objective makes inputs and targets.
 
     Attributes:
       objective: how documents become inputs and targets.
@@ -85,32 +83,28 @@ class TextConfig(DataConfig):
     def check_objective(self, vocab_size: int | None = None) -> SegmentLengths:
         """Returns the lengths of segments; raises UserError if documents cannot be used.
 
-        Sentinels descend from `vocab_size - 1`. Where the vocabulary has extra ids, all sentinels
-        must lie in them, so that no ordinary id is taken. Where it has none they are its last
-        ordinary ids, as in T5X (mT5's sentinels are pieces of its model, ByT5's are 258 downward):
-        then there must be that many ids beside padding, end of sequence and unknown. A
-        SentencePiece model without extra ids is not read for that until the loader gives
-        `vocab_size`.
+        Sentinels descend from `vocab_size - 1`. If the vocabulary has extra ids, all sentinels must
+        lie in them, so that no ordinary id is taken. If it has none, they are its last ordinary
+        ids, as in T5X (mT5's sentinels are pieces of its model, ByT5's are 258 downward): then
+        there must be that many ids beside padding, end of sequence and unknown. For a SentencePiece
+        model without extra ids, that is checked once the loader passes `vocab_size`.
         """
         lengths = self.objective.segment_lengths(self.task_feature_lengths, self.inputs_add_eos)
         extra_ids, num_sentinels = self.vocabulary.extra_ids, lengths.num_sentinels
+        need = f"segments of {lengths.num_tokens} tokens need {num_sentinels} sentinels"
         if isinstance(self.vocabulary, ByteVocabulary):
             vocab_size = self.vocabulary.vocab_size
         if 0 < extra_ids < num_sentinels:
-            raise UserError(
-                f"data.vocabulary.extra_ids: {extra_ids} are too few; segments of "
-                f"{lengths.num_tokens} tokens need {num_sentinels} sentinels"
-            )
+            raise UserError(f"data.vocabulary.extra_ids: {extra_ids} are too few; {need}")
         if not extra_ids and vocab_size is not None and vocab_size - 3 < num_sentinels:
             raise UserError(
-                f"data.vocabulary: {vocab_size} ids are too few; segments of "
-                f"{lengths.num_tokens} tokens need {num_sentinels} sentinels beside padding, end "
+                f"data.vocabulary: {vocab_size} ids are too few; {need} beside padding, end "
                 "of sequence and unknown"
             )
         return lengths
 
     def example_settings(self) -> dict[str, object]:
-        """Returns what decides, beside the text, which examples a document becomes."""
+        """Returns the settings that decide which examples a document becomes."""
         return {
             "vocabulary": self.vocabulary.fingerprint(),
             "task_feature_lengths": self.task_feature_lengths,
@@ -124,24 +118,24 @@ class TextConfig(DataConfig):
 class TextFilesConfig(TextConfig):
     """Text files as training data.
 
-    Documents go through the objective; pairs are trained on as they are. By the file's suffix
-    (each also with `.gz`, which is unpacked into memory):
+    Documents go through the objective; pairs are trained on as they are. The file's suffix decides
+    (each may be followed by `.gz`, which is unpacked into memory):
 
     * `.txt`: a line is a document, blank lines are skipped;
     * `.jsonl`: a line is `{"text": …}`, a document, or `{"inputs": …, "targets": …}`, a pair;
     * `.tsv`: a line is inputs, a tab, targets: a pair. No header, no quotation marks.
 
-    All must be UTF-8 and of one kind; all lines are checked first. A file is indexed, not loaded:
-    8 bytes of memory a line. Pairs that are longer than `task_feature_lengths` are truncated; for
+    All must be UTF-8 and of one kind; all lines are checked first. Files are indexed, not loaded,
+    at 8 bytes of memory a line. Pairs longer than `task_feature_lengths` are truncated; for
     documents the targets must be long enough for what the objective makes of the inputs' length.
 
     Attributes:
       files: a path or pattern (`corpus/*.jsonl`), or several. None: the English text that every
         Python carries (its documentation topics and the docstrings of its standard library).
-      num_held_out: documents or pairs that are kept from training, for evaluation. At most a
-        tenth of all is (but one, where there are two or more).
-      allow_empty_targets: train on pairs whose targets are empty, as if nothing but the end of
-        sequence was to be written. Without it, files that have such are refused.
+      num_held_out: documents or pairs kept from training, for evaluation; at most a tenth of all,
+        but at least one of two or more.
+      allow_empty_targets: train on pairs with empty targets, to write only the end of sequence;
+        else files that have such pairs are refused.
     """
 
     files: str | tuple[str, ...] | None = field(default=None, metadata=_PATH)
@@ -154,7 +148,7 @@ class TextFilesConfig(TextConfig):
             raise UserError(f"data.num_held_out: {self.num_held_out} is negative")
         if self.files is not None and not self.patterns:
             raise UserError("data.files: no file is named; expected a path, several, or None")
-        # What a .jsonl file holds is known when it is opened; the loader checks again then.
+        # The content of a .jsonl file is not known before the loader opens it and checks again.
         if all(pattern.endswith(TEXT_SUFFIXES) for pattern in self.patterns):
             self.check_objective()
 
@@ -166,18 +160,18 @@ class TextFilesConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TextCorporaConfig(TextConfig):
-    """Several corpora of text files, one a language, say, that are sampled from at rates.
+    """Several corpora of text files, such as one a language, that are sampled from at rates.
 
-    A rate is a corpus' part of the examples, as in SeqIO's mixtures. Each corpus goes through its
-    own documents in its own order and begins anew when it has come to their end.
+    A rate is a corpus' part of the examples, as in SeqIO's mixtures. Each corpus repeats its own
+    documents, in its own order.
 
     Attributes:
       files: name of a corpus → a path or pattern of its files, or several; as in `TextFilesConfig`.
       rates: name → how often it is sampled, relative to the others. None: |L| ** exponent, where
         |L| is the number of its documents that are trained on.
       sampling_exponent: see `rates`; mT5's is 0.3 (https://arxiv.org/abs/2010.11934, section 3.1).
-        0 samples all alike, 1 each as often as it is large.
-      num_held_out: documents of each corpus that are kept from training, as in `TextFilesConfig`.
+        0 samples all corpora equally, 1 in proportion to their sizes.
+      num_held_out: documents of each corpus kept from training, as in `TextFilesConfig`.
     """
 
     files: dict[str, str | tuple[str, ...]] = field(metadata=_PATH)
@@ -211,19 +205,16 @@ class TextCorporaConfig(TextConfig):
 
     def corpus(self, name: str, seed: int) -> TextFilesConfig:
         """Returns a corpus as data of its own."""
-        return TextFilesConfig(
-            **{field.name: getattr(self, field.name) for field in fields(TextConfig)}
-            | {"seed": seed},
-            files=self.files[name],
-            num_held_out=self.num_held_out,
-        )
+        shared = {field.name: getattr(self, field.name) for field in fields(TextConfig)}
+        own = {"seed": seed, "files": self.files[name], "num_held_out": self.num_held_out}
+        return TextFilesConfig(**shared | own)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubStreamConfig(TextConfig):
-    """Documents read from the Hugging Face hub as training goes on; nothing is downloaded first.
+    """Documents that are read from the Hugging Face hub during training, not downloaded first.
 
-    The dataset's files are divided into `num_streams` parts, each read by itself and giving
+    The dataset's files are divided into `num_streams` parts. Each is read by itself and gives
     batch_size / num_streams rows of every batch, so that batches do not depend on the number of
     processes. With fewer files than streams, each stream reads all of them and keeps every
     num_streams-th document.
@@ -231,18 +222,18 @@ class HubStreamConfig(TextConfig):
     Attributes:
       dataset: a repository of the hub (`dumitrescustefan/rlm`), or a format (`parquet`, `json`,
         `text`) for `data_files`.
-      subsets: configuration → how often it is sampled, relative to the others (its part of the
-        examples). None: the dataset has only one.
+      subsets: configuration → its part of the examples, relative to the others. None: the dataset
+        has only one.
       data_files: paths or patterns of local or remote files, for a format; or split → those.
-      split: what is trained on.
-      eval_split: what is evaluated on, where the dataset has it; None: nothing.
+      split: to train on.
+      eval_split: to evaluate on, if the dataset has it; None: nothing.
       text_key: the column that holds the text.
-      num_streams: in how many parts the dataset's files are divided, each read by itself; a
-        multiple of the number of processes and a divisor of the batch size.
-      window_documents: documents that a stream has in memory at a time, of each subset, and twice
-        that while it reads ahead. They are shuffled among each other, the files in every epoch. A
-        resumed run reads up to this many again.
-      eval_documents: how many documents of `eval_split` are evaluated on, the first ones; of
+      num_streams: parts that the dataset's files are divided into; a multiple of the number of
+        processes and a divisor of the batch size.
+      window_documents: documents that a stream holds of each subset, twice that while it reads
+        ahead. They are shuffled among each other, and the files in every epoch. A resumed run
+        reads up to this many again.
+      eval_documents: the number of documents of `eval_split` to evaluate on, the first ones; of
         several subsets an equal part each.
     """
 
@@ -279,12 +270,13 @@ class TaskMixtureConfig(DataConfig):
     """A mixture of tasks, or one task, by its name (T5X: `utils.DatasetConfig`).
 
     Attributes:
-      mixture_or_task_name: `t0++_train`, `c4_v220_span_corruption`, …; `python -m mtf.data --list`.
+      mixture_or_task_name: `t0++_train`, `c4_v220_span_corruption`, …; `python -m mtf.data --list`
+        shows all.
       loader: "cache" reads what `python -m mtf.cache` has written, without TensorFlow. "seqio"
-        renders and tokenises as training goes on, through SeqIO.
+        renders and tokenizes during training, through SeqIO.
       cache_dir: where the cache is; for "seqio", a directory of SeqIO's caches.
-      split: what is trained on.
-      eval_split: what is evaluated on; None: nothing.
+      split: to train on.
+      eval_split: to evaluate on; None: nothing.
       use_cached: for "seqio": read SeqIO's caches in `cache_dir` instead of the source.
       data_dir: for "seqio": a local mirror of the datasets; None: MTF_DATA_DIR, else the hub.
       templates: for "seqio": where promptsource's templates are; None: MTF_PROMPTS, else those

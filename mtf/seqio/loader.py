@@ -32,18 +32,31 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
     files, its own files).
     """
     provider, fingerprint = _open(data)
-    _check_split(provider, data.split)
+    tasks = _import_seqio().get_subtasks(provider)
+    without = [task.name for task in tasks if data.split not in task.splits]
+    if without:
+        known = sorted({name for task in tasks for name in task.splits})
+        raise UserError(
+            f"{provider.name}: there is no data of split {data.split!r} for {len(without)} of its "
+            f"tasks: {', '.join(without[:5])}.{did_you_mean_split(data.split, known)}"
+        )
 
     def start(num_skipped: int) -> Iterator[Mapping[str, np.ndarray]]:
-        # A dataset that was iterated over once is shuffled otherwise the second time.
+        # A dataset is shuffled in another order when it is iterated over for the second time.
         dataset = make_dataset(provider, data, shard.shard_id, shard.num_shards)
         dataset = dataset.batch(len(shard.rows), drop_remainder=True).skip(num_skipped)
         batches: Iterator[Mapping[str, np.ndarray]]
         batches = dataset.prefetch(prefetch).as_numpy_iterator()
         return batches
 
+    lengths = data.task_feature_lengths
+    settings = (
+        f"{data.mixture_or_task_name}, split {data.split}, inputs {lengths['inputs']}, targets "
+        f"{lengths['targets']}, pack {data.pack}, shuffle {data.shuffle}, seed {data.seed}, "
+        f"use_cached {data.use_cached}"
+    )
     place = {
-        "settings": _settings(data),
+        "settings": settings,
         "data": fingerprint,
         "batch_size": shard.batch_size,
         "num_shards": shard.num_shards,
@@ -84,7 +97,8 @@ def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
     if data.eval_split is None:
         return {}
     provider, _ = _open(data)
-    tasks = _tasks_with(provider, data.eval_split)
+    all_tasks = _import_seqio().get_subtasks(provider)
+    tasks = [task for task in all_tasks if data.eval_split in task.splits]
     # A mixture of SeqIO's would end with the first of its tasks that does.
     read = functools.partial(_all_examples, tasks, data, data.eval_split)
     return {data.mixture_or_task_name: [read]} if tasks else {}
@@ -92,12 +106,9 @@ def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
 
 def provenance(data: TaskMixtureConfig) -> dict[str, Any]:
     """See `mtf.loaders.provenance`."""
-    fingerprint = _open(data)[1]
-    return {
-        "mixture": data.mixture_or_task_name,
-        "data": fingerprint,
-        "vocabulary": data.vocabulary.fingerprint(),
-    }
+    _, fingerprint = _open(data)
+    vocabulary = data.vocabulary.fingerprint()
+    return {"mixture": data.mixture_or_task_name, "data": fingerprint, "vocabulary": vocabulary}
 
 
 class _TrainIterator:
@@ -117,9 +128,11 @@ class _TrainIterator:
     def __next__(self) -> HostBatch:
         if self._batches is None:
             self._batches = self._start(self._num_batches)
-        batch = _to_batch(next(self._batches))
+        batch = next(self._batches)
         self._num_batches += 1
-        return batch
+        # Without packing, SeqIO feeds the decoder the end of sequence once more behind the targets.
+        tokens = batch["decoder_input_tokens"] * batch["decoder_loss_weights"]
+        return {**batch, "decoder_input_tokens": tokens}
 
     def get_state(self) -> IteratorState:
         return {**self._place, "num_batches": self._num_batches}
@@ -167,32 +180,6 @@ def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str]:
     return built.provider, f"{built.fingerprints[name]}/{built.vocabulary}"
 
 
-def _settings(data: TaskMixtureConfig) -> str:
-    lengths = data.task_feature_lengths
-    return (
-        f"{data.mixture_or_task_name}, split {data.split}, inputs {lengths['inputs']}, targets "
-        f"{lengths['targets']}, pack {data.pack}, shuffle {data.shuffle}, seed {data.seed}, "
-        f"use_cached {data.use_cached}"
-    )
-
-
-def _check_split(provider: seqio.Task | seqio.Mixture, split: str) -> None:
-    with_split = _tasks_with(provider, split)
-    tasks = _import_seqio().get_subtasks(provider)
-    without = [task.name for task in tasks if task not in with_split]
-    known = sorted({name for task in tasks for name in task.splits})
-    if without:
-        raise UserError(
-            f"{provider.name}: there is no data of split {split!r} for {len(without)} of its "
-            f"tasks: {', '.join(without[:5])}.{did_you_mean_split(split, known)}"
-        )
-
-
-def _tasks_with(provider: seqio.Task | seqio.Mixture, split: str) -> list[seqio.Task]:
-    tasks = _import_seqio().get_subtasks(provider)
-    return [task for task in tasks if split in task.splits]
-
-
 def _all_examples(
     tasks: Sequence[seqio.Task], data: TaskMixtureConfig, split: str
 ) -> Iterator[Example]:
@@ -207,9 +194,3 @@ def _all_examples(
         )
         for example in examples.as_numpy_iterator():
             yield Example(example["inputs"], example["targets"])
-
-
-def _to_batch(batch: Mapping[str, np.ndarray]) -> HostBatch:
-    # Where rows are not packed, SeqIO feeds the decoder the end of sequence once more behind it.
-    tokens = batch["decoder_input_tokens"] * batch["decoder_loss_weights"]
-    return {**batch, "decoder_input_tokens": tokens}

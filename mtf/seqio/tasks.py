@@ -1,6 +1,6 @@
 """Our tasks as SeqIO's: sources, preprocessors, mixtures. Needs the extra `seqio`.
 
-`mtf.seqio.registry` is where to enter.
+Users call `mtf.seqio.registry.register`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,9 +33,10 @@ from mtf.text.vocabularies import (
 )
 
 MT5_PREFIX = "mt5_"
-# Rows of a source that are one part of it for SeqIO's Beam cacher, and parts at most.
+# SeqIO's Beam cacher works on parts of a source: rows of each, and the most parts.
 ROWS_PER_SHARD = 10_000
 MAX_SHARDS = 64
+# Rows that are shuffled as one block.
 ROWS_PER_BLOCK = 5_000
 
 
@@ -48,7 +49,7 @@ class OpenDatasets:
         self._opened: dict[tuple[str, str | None, str], Rows | MissingDatasetError] = {}
 
     def rows(self, task: Task, split: str) -> Rows:
-        """Returns the rows of a task's split; raises MissingDatasetError where there are none."""
+        """Returns the rows of a task's split; raises MissingDatasetError if there are none."""
         key = (task.dataset, task.subset, task.source_split(split))
         if key not in self._opened:
             try:
@@ -60,15 +61,28 @@ class OpenDatasets:
             raise rows
         return rows
 
+    def splits(self, task: Task) -> tuple[str, ...]:
+        """Returns those of a task's splits that have data; raises MissingDatasetError if none."""
+        found, missing = [], []
+        for split in task.splits:
+            try:
+                self.rows(task, split)
+                found.append(split)
+            except MissingDatasetError as error:
+                missing.append(error)
+        if not found:
+            raise missing[0]
+        return tuple(found)
+
 
 class TaskSource(seqio.DataSource):
     """The examples of one of our tasks, rendered as they are read.
 
-    Any number of readers can share a split: each gets a part of its rows.
+    Several readers can share a split: each gets a part of its rows.
     """
 
     def __init__(self, task: Task, datasets: OpenDatasets, seed: int = 0):
-        """Nothing is opened before it is used; `seed` is of the templates' random choices."""
+        """Opens nothing yet; `seed` is that of the templates' random choices."""
         super().__init__(splits=())
         self._task = task
         self._datasets = datasets
@@ -76,44 +90,42 @@ class TaskSource(seqio.DataSource):
 
     @functools.cached_property
     def splits(self) -> Sequence[str]:
-        """Those of the task's splits that there is data for, and the training set in any case.
+        """The task's splits that have data, and the training set in any case.
 
-        SeqIO skips tasks that do not have a split: without its data, training is to fail instead.
+        SeqIO skips tasks that lack a split: if the training data is missing, training is to fail
+        instead.
 
         Raises:
           MissingDatasetError: there is no data at all.
         """
-        found = available_splits(self._task, self._datasets)
+        found = self._datasets.splits(self._task)
         trained_on = self._task.kind != "rank" and "train" in self._task.splits
         return tuple(dict.fromkeys(("train", *found))) if trained_on else found
 
     @functools.cached_property
     def signature(self) -> dict[str, tf.TensorSpec]:
-        """What an example has: text; idx, is_correct and weight too where choices are ranked."""
-        text = tf.TensorSpec((), tf.string)
-        if self._task.kind == "documents":
-            return {"targets": text}
-        if self._task.kind == "generate":
-            return {"inputs": text, "targets": text}
-        return {
-            "inputs": text,
-            "targets": text,
-            "idx": tf.TensorSpec((2,), tf.int32),
-            "is_correct": tf.TensorSpec((), tf.bool),
-            "weight": tf.TensorSpec((), tf.float32),
-        }
+        """The features of an example: text; to rank choices, idx, is_correct and weight too."""
+        names = ["targets"] if self._task.kind == "documents" else ["inputs", "targets"]
+        features = dict.fromkeys(names, tf.TensorSpec((), tf.string))
+        if self._task.kind == "rank":
+            features |= {
+                "idx": tf.TensorSpec((2,), tf.int32),
+                "is_correct": tf.TensorSpec((), tf.bool),
+                "weight": tf.TensorSpec((), tf.float32),
+            }
+        return features
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """True: rows can be read from any one on."""
+        """True: reading can start at any row."""
         return True
 
     def num_input_examples(self, split: str) -> int:
-        """Returns the number of rows, of which not each need be an example."""
+        """Returns the number of rows, some of which may give no example."""
         return len(self._datasets.rows(self._task, split))
 
     def list_shards(self, split: str) -> Sequence[str]:
-        """Returns names of the parts that SeqIO's Beam cacher works on."""
+        """Returns the names of the parts that SeqIO's Beam cacher works on."""
         num_shards = min(MAX_SHARDS, max(1, self.num_input_examples(split) // ROWS_PER_SHARD))
         return [f"{split}-{index}-of-{num_shards}" for index in range(num_shards)]
 
@@ -127,8 +139,8 @@ class TaskSource(seqio.DataSource):
     ) -> tf.data.Dataset:
         """Returns the examples of a shard of a split.
 
-        `shuffle` puts blocks of rows in an order that depends on `seed`. SeqIO shuffles what comes
-        out of the task, but only a thousand examples at a time.
+        `shuffle` puts blocks of rows in an order that depends on `seed`. SeqIO shuffles the task's
+        examples too, but only a thousand at a time.
         """
         index, num_shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         rows = self._datasets.rows(self._task, split)
@@ -147,30 +159,12 @@ class TaskSource(seqio.DataSource):
         return tf.data.Dataset.from_generator(examples, output_signature=self.signature)
 
 
-def available_splits(task: Task, datasets: OpenDatasets) -> tuple[str, ...]:
-    """Returns those of a task's splits that there is data for.
-
-    Raises:
-      MissingDatasetError: there is none at all.
-    """
-    found, missing = [], []
-    for split in task.splits:
-        try:
-            datasets.rows(task, split)
-            found.append(split)
-        except MissingDatasetError as error:
-            missing.append(error)
-    if not found:
-        raise missing[0]
-    return tuple(found)
-
-
 class Built(NamedTuple):
     """A mixture or a task of ours, as SeqIO's.
 
     Attributes:
-      provider: it itself, not registered.
-      vocabulary: what its vocabulary is.
+      provider: SeqIO's object, not registered.
+      vocabulary: the vocabulary's fingerprint.
       fingerprints: hashes of its definition and of its tasks', by their names.
     """
 
@@ -187,26 +181,30 @@ def build(
 ) -> Built:
     """Returns a mixture or a task by its name.
 
-    Arguments and errors are those of `registry.register`. Of a mixture that is only
-    evaluated, tasks whose data nobody need have are left out, with a message.
+    Arguments and errors are those of `registry.register`. If a mixture is only evaluated, tasks
+    whose data may be missing and is are left out, with a message.
     """
     if not isinstance(templates, Templates) and templates is not None:
         templates = load_templates(templates)
     found = mixture(name, templates)
-    vocabulary = vocabulary or _original_vocabulary(found.vocabulary)
+    if vocabulary is None:
+        if found.vocabulary not in RELEASED_MODELS:
+            raise UserError(
+                f"vocabulary: the {found.vocabulary} model has no public address; name a file of it"
+            )
+        # The released models have their extra ids as pieces.
+        vocabulary = SentencePieceVocabulary(RELEASED_MODELS[found.vocabulary], extra_ids=0)
     described, vocab = vocabulary.fingerprint(), seqio_vocabulary(vocabulary)
     datasets = OpenDatasets(data_dir)
-    is_task = [task.name for task, _ in found.tasks] == [name]
-    if is_task:
+    if [task.name for task, _ in found.tasks] == [name]:
         [(task, _)] = found.tasks
-        made = seqio_task(name, task, vocab, datasets)
-        return Built(made, described, {name: task.fingerprint})
+        return Built(seqio_task(name, task, vocab, datasets), described, {name: task.fingerprint})
     left_out = _without_data([task for task, _ in found.tasks], datasets)
     rates = []
     fingerprints = {name: found.fingerprint}
     for task, rate in found.tasks:
         if task.name not in left_out:
-            # mT5's own tasks are only there with its vocabulary.
+            # mT5's own tasks exist with its vocabulary only.
             prefix = MT5_PREFIX if task.vocabulary != found.vocabulary == "mt5" else ""
             made = seqio_task(prefix + task.name, task, vocab, datasets)
             size = functools.partial(_num_examples, task, datasets)
@@ -224,31 +222,24 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> seqio.Vocabulary:
     return seqio.SentencePieceVocabulary(str(vocabulary.file), extra_ids=vocabulary.num_added_ids)
 
 
-def _original_vocabulary(name: str) -> Vocabulary:
-    if name not in RELEASED_MODELS:
-        raise UserError(f"vocabulary: the {name} model has no public address; name a file of it")
-    # Both models have their extra ids as pieces.
-    return SentencePieceVocabulary(RELEASED_MODELS[name], extra_ids=0)
-
-
 def _without_data(tasks: Sequence[Task], datasets: OpenDatasets) -> set[str]:
-    """Returns the names of ranked tasks whose data nobody need have; says so, once a dataset."""
+    """Returns the names of ranked tasks whose data may be missing and is; prints the reasons."""
     reasons: dict[str, list[str]] = {}
     for task in tasks:
         if task.kind == "rank":
             try:
-                available_splits(task, datasets)
+                datasets.splits(task)
             except MissingDatasetError as error:
                 if error.skippable_in_evaluation:
                     reasons.setdefault(str(error), []).append(task.name)
     for reason, names in reasons.items():
         print(f"{len(names)} tasks ({names[0]}, …) are left out: {reason}", file=sys.stderr)
-    return {name for names in reasons.values() for name in names}
+    return set().union(*reasons.values())
 
 
 def _num_examples(task: Task, datasets: OpenDatasets, made: seqio.Task) -> float:
     rate: float = seqio.mixing_rate_num_examples(
-        made, maximum=MAX_EXAMPLES_PER_DATASET, split=available_splits(task, datasets)[0]
+        made, maximum=MAX_EXAMPLES_PER_DATASET, split=datasets.splits(task)[0]
     )
     return rate
 
@@ -258,7 +249,7 @@ class CachedSeqioTask(seqio.Task):
 
     @property
     def cache_dir(self) -> str | None:
-        """Where the task's cache is, None where there is none."""
+        """Returns the directory of the task's cache, None if there is none."""
         found: str | None = super().cache_dir
         if found is None:
             for folder in seqio.get_global_cache_dirs():
@@ -271,13 +262,19 @@ class CachedSeqioTask(seqio.Task):
 def seqio_task(
     name: str, task: Task, vocabulary: seqio.Vocabulary, datasets: OpenDatasets, seed: int = 0
 ) -> seqio.Task:
-    """Returns a task as SeqIO's, under a name; `seed` is of its template's random choices."""
+    """Returns a task as SeqIO's; `seed` is that of its template's random choices."""
     cached = seqio.CacheDatasetPlaceholder()
     if isinstance(task, TextTask):
         last = seqio.preprocessors.append_eos_after_trim
         steps = [cached, functools.partial(denoise, objective=task.objective), last]
     else:
         steps = [seqio.preprocessors.append_eos, cached]
+
+    def postprocess(text: Any, example: Any = None, **_: Any) -> Any:
+        if task.kind == "rank":  # what a metric of rank classification takes as its targets
+            return tuple(example["idx"]), example["is_correct"], example["weight"]
+        return task.postprocess(text)
+
     return CachedSeqioTask(
         name,
         source=TaskSource(task, datasets, seed),
@@ -286,21 +283,8 @@ def seqio_task(
             "targets": seqio.Feature(vocabulary, add_eos=task.targets_add_eos),
         },
         preprocessors=[seqio.preprocessors.tokenize, *steps],
-        postprocess_fn=_postprocess(task),
+        postprocess_fn=None if task.kind == "documents" else postprocess,
     )
-
-
-def _postprocess(task: Task) -> Callable[..., Any] | None:
-    if task.kind == "generate":
-        return lambda text, **_: task.postprocess(text)
-    if task.kind == "rank":
-        # What a metric of rank classification takes as its targets.
-        return lambda _, example, **__: (
-            tuple(example["idx"]),
-            example["is_correct"],
-            example["weight"],
-        )
-    return None
 
 
 def denoise(
@@ -309,10 +293,10 @@ def denoise(
     output_features: Mapping[str, seqio.Feature],
     objective: Objective,
 ) -> tf.data.Dataset:
-    """Makes inputs and targets of tokenised documents (feature `targets`), without EOS.
+    """Makes inputs and targets of tokenized documents (feature `targets`), without EOS.
 
-    T5's steps: a chunk of a long document, concatenation, segments, noise. The noise is made by
-    `mtf.data.denoising`, from SeqIO's seeds.
+    Takes T5's steps: a chunk of each long document, concatenation, segments, noise.
+    `mtf.data.denoising` makes the noise, from SeqIO's seeds.
     """
     lengths = objective.segment_lengths(sequence_length, output_features["inputs"].add_eos)
     num_tokens = lengths.num_tokens
