@@ -95,7 +95,7 @@ def mt0_xxl(
     """mT0 XXL (13B): T0++'s prompts on mT5, as on the project's page.
 
     Paper: none for this setting; `mt0_xxl_xmtf` is the published model.
-    Source checkpoint: T5X's mt5_xxl at step 1,000,000.
+    Source checkpoint: T5X's mt5_xxl (mt5_SIZE) at step 1,000,000.
     The original command: T5X's `train.py` with its XXL and finetune gin files, mixture
     `mt5_d4_gpt_sglue_train`, inputs and targets of 256, to step 1,125,000, without cached tasks.
     Command: `python -m mtf.run recipes.mt0_xxl`, which renders and tokenizes during training;
@@ -228,7 +228,7 @@ def mt5_lm_adapt(
         data = fdl.Config(
             HubStreamConfig,
             dataset="allenai/c4",
-            subsets=builders.data.mc4_subsets(),
+            subsets=dict(builders.data.mc4_subsets()),
             window_documents=128,  # In each stream, for each of 107 languages.
             **text,
         )

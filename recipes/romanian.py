@@ -25,7 +25,6 @@ class _Original(NamedTuple):
     """What differs between the original gin files; `updates` count from the checkpoint `start`."""
 
     size: str
-    vocab_size: int
     targets_length: int
     updates: int
     learning_rate: float
@@ -36,11 +35,10 @@ class _Original(NamedTuple):
 
 
 # fmt: off
-_MT5 = builders.model.MT5_VOCAB_SIZE
-_T5_BASE = _Original("base", 64_000, 256, 2_000_000, 1.0, 2, 10_000, 5)
-_T5_LARGE = _Original("large", 64_000, 512, 2_000_000, 1.0, 4, 10_000, 5)
-_MT5_BASE = _Original("base", _MT5, 256, 1_000_000, 0.4, 2, 25_000, 3, "mt5_base")
-_MT5_LARGE = _Original("large", _MT5, 512, 500_000, 0.5, 2, 10_000, 3, "mt5_large")
+_T5_BASE = _Original("base", 256, 2_000_000, 1.0, 2, 10_000, 5)
+_T5_LARGE = _Original("large", 512, 2_000_000, 1.0, 4, 10_000, 5)
+_MT5_BASE = _Original("base", 256, 1_000_000, 0.4, 2, 25_000, 3, "mt5_base")
+_MT5_LARGE = _Original("large", 512, 500_000, 0.5, 2, 10_000, 3, "mt5_large")
 # fmt: on
 
 
@@ -138,10 +136,10 @@ def _pretrain(
     checkpoint: str | None = None,
 ) -> fdl.Config[Train]:
     schedule = builders.schedule.rsqrt(original.learning_rate, warmup_steps=10_000)
-    start, first_step = None, 0
+    start, first_step, vocab_size = None, 0, 64_000
     if original.start is not None:
         start = builders.checkpoint.start(original.start, checkpoint)
-        first_step = start.step
+        first_step, vocab_size = start.step, builders.model.MT5_VOCAB_SIZE
         if not first_step:  # The rate still counts the steps of the start.
             schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[original.start]
     text: dict[str, Any] = {
@@ -153,9 +151,7 @@ def _pretrain(
     }
     return fdl.Config(
         Train,
-        model=builders.model.t5_1_1(
-            original.size, vocab_size=original.vocab_size, dropout_rate=0.0
-        ),
+        model=builders.model.t5_1_1(original.size, vocab_size=vocab_size, dropout_rate=0.0),
         data=fdl.Config(HubStreamConfig, dataset="dumitrescustefan/rlm", **text)
         if files is None
         else fdl.Config(TextFilesConfig, files=files, **text),

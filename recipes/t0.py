@@ -16,7 +16,6 @@ from mtf.partitioning import PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
 
 _LENGTHS = {"inputs": 1024, "targets": 256}
-_FINETUNING_STEPS = 12_200
 _MODEL_PARALLELISM = 8
 _NUM_REPLICAS = 512 // _MODEL_PARALLELISM  # A v3-512 has 512 cores.
 
@@ -231,7 +230,7 @@ def _train(
         model=model,
         data=_mixture(mixture, cache_dir, vocabulary),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=start.step + _FINETUNING_STEPS,
+        train_steps=start.step + 12_200,
         batch_size=batch_size,
         trainer=fdl.Config(
             TrainerConfig, num_microbatches=_num_microbatches(batch_size), eval_period=None

@@ -7,7 +7,7 @@ Raffel et al. 2020, https://arxiv.org/abs/1910.10683.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import fiddle as fdl
 
@@ -165,11 +165,10 @@ def t5_1_1_finetune(
     start = builders.checkpoint.start(f"t5_1_1_{size}", checkpoint)
     model = _model(size, dropout_rate)
     model.loss_normalizing_factor = 2048 * 114
-    lengths = {"inputs": inputs_length, "targets": targets_length}
     return fdl.Config(
         Train,
         model=model,
-        data=_data(files, mixture, cache_dir, vocabulary, lengths),
+        data=_data(files, mixture, cache_dir, _text(vocabulary, inputs_length, targets_length)),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
         train_steps=start.step + finetuning_steps,
         batch_size=128,
@@ -188,19 +187,18 @@ def _pretrain(
     *,
     eval_period: int = 1000,
 ) -> fdl.Config[Train]:
-    lengths = {"inputs": 512, "targets": 114}
+    text = _text(vocabulary, 512, 114)
     if files is None and cache_dir is None:
         data = fdl.Config(
             HubStreamConfig,
             dataset="allenai/c4",
             subsets={"en": 1.0},
-            vocabulary=builders.vocabulary.t5(vocabulary),
-            task_feature_lengths=lengths,
             objective=fdl.Config(SpanCorruption),
+            **text,
         )
     else:
         task = "c4_v220_span_corruption" if files is None else None
-        data = _data(files, task, cache_dir, vocabulary, lengths)
+        data = _data(files, task, cache_dir, text)
     return fdl.Config(
         Train,
         model=_model(size, dropout_rate=0.0),
@@ -223,28 +221,23 @@ def _partitioner(size: str) -> fdl.Config[PartitionerConfig]:
     return fdl.Config(PartitionerConfig, 8 if size in ("xl", "xxl") else 1)
 
 
+def _text(vocabulary: str, inputs_length: int, targets_length: int) -> dict[str, Any]:
+    lengths = {"inputs": inputs_length, "targets": targets_length}
+    return {"vocabulary": builders.vocabulary.t5(vocabulary), "task_feature_lengths": lengths}
+
+
 def _data(
     files: str | tuple[str, ...] | None,
     mixture: str | None,
     cache_dir: str | None,
-    vocabulary: str,
-    lengths: dict[str, int],
+    text: dict[str, Any],
 ) -> fdl.Config:
     """Returns a mixture or task, or else the files."""
-    words = builders.vocabulary.t5(vocabulary)
     if mixture is None:
         return fdl.Config(
-            TextFilesConfig,
-            files=files,
-            vocabulary=words,
-            task_feature_lengths=lengths,
-            objective=fdl.Config(SpanCorruption),
+            TextFilesConfig, files=files, objective=fdl.Config(SpanCorruption), **text
         )
+    loader = "seqio" if cache_dir is None else "cache"
     return fdl.Config(
-        TaskMixtureConfig,
-        mixture_or_task_name=mixture,
-        vocabulary=words,
-        task_feature_lengths=lengths,
-        loader="seqio" if cache_dir is None else "cache",
-        cache_dir=cache_dir,
+        TaskMixtureConfig, mixture_or_task_name=mixture, loader=loader, cache_dir=cache_dir, **text
     )

@@ -25,11 +25,7 @@ RELEASED_STEPS = {
 
 
 def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns a T5X checkpoint that Google released, such as `mt5_base`.
-
-    Raises:
-      UserError: there is none with that name.
-    """
+    """Returns a T5X checkpoint that Google released, such as `mt5_base`, or raises UserError."""
     if name not in RELEASED_STEPS:
         raise UserError(
             f"There is no released checkpoint {name!r}; there are {', '.join(RELEASED_STEPS)}."

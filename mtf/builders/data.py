@@ -7,18 +7,9 @@ import dataclasses
 import fiddle as fdl
 
 from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextConfig, TextFilesConfig
+from mtf.tasks.text import mc4_subsets as mc4_subsets
 
 _TEXT_FIELDS = {field.name for field in dataclasses.fields(TextConfig)}
-
-
-def mc4_subsets() -> dict[str, float]:
-    """Returns mC4's configurations in the hub's `allenai/c4`, each with mT5's sampling percentage.
-
-    Source of the percentages: the mT5 paper, https://arxiv.org/abs/2010.11934, Table 6.
-    """
-    from mtf.tasks.text import mc4_languages
-
-    return {language.subset: language.percent for language in mc4_languages()}
 
 
 def is_remote(data: fdl.Config) -> bool:

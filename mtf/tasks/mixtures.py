@@ -68,11 +68,7 @@ def list_mixtures() -> tuple[str, ...]:
 
 
 def list_tasks(templates: Templates | None = None) -> tuple[str, ...]:
-    """Returns the names of all tasks: text, translation, prompted, and the prompted ones' twins.
-
-    Raises:
-      UserError: there are no templates.
-    """
+    """Returns the names of all tasks: text, translation, prompted, and the prompted ones' twins."""
     prompted = _prompted(templates or load_templates())
     twins = (n + SCORE_EVAL for n, (_, task) in prompted.items() if task.template.answer_choices)
     return (*_unprompted(), *prompted, *twins)
@@ -81,12 +77,11 @@ def list_tasks(templates: Templates | None = None) -> tuple[str, ...]:
 def mixture(
     name: str, templates: Templates | None = None, *, check_version: bool = True
 ) -> Mixture:
-    """Returns a mixture, or a task as a mixture of one, by its name.
+    """Returns one of `list_mixtures()`, or one of `list_tasks()` as a mixture of one.
 
     Args:
-      name: one of `list_mixtures()` or `list_tasks()`.
-      templates: promptsource's; None: those that `load_templates` finds. Text and translation need
-        none.
+      name: of the mixture or task.
+      templates: promptsource's, which only prompted tasks need; None: what `load_templates` finds.
       check_version: refuse templates of a version that would change the mixture.
 
     Raises:
@@ -127,11 +122,7 @@ def _defined_prompts(definition: Mapping[str, str], templates: Templates) -> Ite
 
 
 def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask:
-    """Returns one of the tasks that the mixtures are made of, or the ranked twin of one.
-
-    Raises:
-      UserError: there is no such task.
-    """
+    """Returns a task by its name, or the ranked twin of one; raises UserError if there is none."""
     templates = templates or load_templates()
     ranked = name.endswith(SCORE_EVAL)
     _, task = _prompted(templates).get(name.removesuffix(SCORE_EVAL), (None, None))

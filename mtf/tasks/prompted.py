@@ -79,11 +79,7 @@ class PromptedTask(Task):
         return tuple(dict.fromkeys(_METRICS[name] for name in self.template.metrics))
 
     def score_eval(self) -> PromptedTask:
-        """Returns the ranked twin of this task.
-
-        Raises:
-          UserError: its template has no answer choices.
-        """
+        """Returns the ranked twin of this task; raises UserError without answer choices."""
         if self.template.answer_choices is None:
             raise UserError(f"task {self.name} has no answer choices to be ranked")
         return replace(self, name=self.name + SCORE_EVAL, kind="rank")
@@ -101,9 +97,6 @@ class PromptedTask(Task):
         split and the index. An example to be generated has inputs, targets and the template's
         answer_choices, if any; one to be ranked has inputs, targets, idx [row, choice], is_correct
         (whether targets are the row's) and weight 1.
-
-        Raises:
-          UserError: the template fails on this row.
         """
         rendered = render(self.template, row, f"{self.prompt_name}/{split}/{index}/{seed}")
         if rendered is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from mtf.errors import UserError
 from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
@@ -52,11 +52,7 @@ class TextTask(Task):
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the text of a row as `[{"targets": text}]`, or nothing if it is empty.
-
-        Raises:
-          UserError: the row has no such column, or no text in it.
-        """
+        """Returns the text of a row as `[{"targets": text}]`, or nothing if it is empty."""
         text = column(row, self.text_key, self)
         if not isinstance(text, str):
             raise UserError(
@@ -66,37 +62,22 @@ class TextTask(Task):
         return [{"targets": normalize(text, self.normalization)}] if text else []
 
 
-class Language(NamedTuple):
-    """A row of the mT5 paper's Table 6.
-
-    Attributes:
-      code: mC4's; Hebrew is `iw`, and romanized text of six languages ends in `-Latn`.
-      percent: share of the training examples.
-    """
-
-    code: str
-    percent: float
-
-    @property
-    def subset(self) -> str:
-        """The configuration of the hub's allenai/c4, whose `en` is the English C4, not mC4's."""
-        return "en-multi" if self.code == "en" else self.code
-
-
 @functools.cache
-def mc4_languages() -> tuple[Language, ...]:
-    """Returns the languages of mC4 with mT5's sampling, the most sampled first.
+def mc4_subsets() -> Mapping[str, float]:
+    """Returns mC4's configurations in the hub's allenai/c4, each with mT5's sampling percentage.
 
-    These are 101 languages, and six of them again in Latin letters. The percentages are the
-    paper's own, proportional to the number of pages to the power of 0.3.
+    They are 101 languages, the most sampled first, and six of them again in Latin letters. Hebrew
+    is `iw`; English is `en-multi`, since the hub's `en` is C4. The percentages are the paper's own,
+    proportional to the number of pages to the power of 0.3.
     """
-    return tuple(Language(row["code"], float(row["percent"])) for row in table("mc4_languages.csv"))
+    rows = {row["code"]: float(row["percent"]) for row in table("mc4_languages.csv")}
+    return {"en-multi" if code == "en" else code: percent for code, percent in rows.items()}
 
 
 def mc4(prefix: str) -> list[tuple[Task, int]]:
     """Returns the tasks of mC4 with a prefix, each at its percentage in hundredths."""
     tasks = [task for name, task in text_tasks().items() if name.startswith(f"{prefix}.")]
-    rates = [round(100 * language.percent) for language in mc4_languages()]
+    rates = [round(100 * percent) for percent in mc4_subsets().values()]
     return list(zip(tasks, rates, strict=True))
 
 
@@ -136,15 +117,15 @@ def text_tasks() -> Mapping[str, TextTask]:
     )
     tasks += [
         TextTask(
-            name=f"{prefix}.{language.code.replace('-', '_')}",
+            name=f"{prefix}.{subset.removesuffix('-multi').replace('-', '_')}",
             dataset="mc4",
-            subset=language.subset,
+            subset=subset,
             objective=objective,
             streaming=True,
             inputs_add_eos=prefix == "mc4",
             vocabulary="mt5",
         )
-        for language in mc4_languages()
+        for subset in mc4_subsets()
         for prefix, objective in (("mc4", SpanCorruption()), ("mc4_prefix_lm", PrefixLM()))
     ]
     return {task.name: task for task in tasks}

@@ -44,11 +44,7 @@ class TranslationTask(Task):
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the example of a row, or nothing if a sentence is empty.
-
-        Raises:
-          UserError: the row has no column `translation`, or not both languages in it.
-        """
+        """Returns the example of a row, or nothing if a sentence is empty."""
         sentences = column(row, "translation", self)
         source = column(sentences, self.source, self)
         target = column(sentences, self.target, self)

@@ -31,13 +31,7 @@ _ROW_ERRORS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeErr
 
 
 class Rendered(NamedTuple):
-    """A row as text.
-
-    Attributes:
-      inputs: what the model reads.
-      targets: what it should write; `<NO LABEL>` if the row has no label.
-      answer_choices: what is ranked; None if the template has no choices.
-    """
+    """A row as text; targets are `<NO LABEL>` without a label, choices None if there are none."""
 
     inputs: str
     targets: str
@@ -55,12 +49,10 @@ def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | N
     Raises:
       UserError: the template is not valid Jinja, or fails on this row.
     """
-    variables = {
-        name.replace("-", "_"): value.replace(SEPARATOR, _PROTECTED_SEPARATOR)
-        if isinstance(value, str)
-        else value
-        for name, value in row.items()
-    }
+    variables = {name.replace("-", "_"): value for name, value in row.items()}
+    for name, value in variables.items():
+        if isinstance(value, str):
+            variables[name] = value.replace(SEPARATOR, _PROTECTED_SEPARATOR)
     if "answer_choices" in variables:
         raise UserError(
             f"prompt {template.name!r}: a column is called answer_choices, "
@@ -126,11 +118,15 @@ def _environment() -> Any:
     # Templates come from others: the sandbox keeps them from running code.
     environment = sandbox.SandboxedEnvironment(loader=jinja2.BaseLoader())
     environment.globals["zip"] = zip
+    environment.filters["highlight"] = "<span style='color: #F08080'>{}</span>".format
+    environment.filters["most_frequent"] = _most_frequent
+
     # A filter that reads the context is not evaluated once and for all when Jinja compiles.
-    choice = jinja2.pass_context(_choice)
-    environment.filters.update(
-        highlight=_highlight, most_frequent=_most_frequent, choice=choice, random=choice
-    )
+    @jinja2.pass_context
+    def choice(context: Mapping[str, Any], items: Any) -> Any:
+        return context[_RANDOM](items if isinstance(items, Sequence) else list(items))
+
+    environment.filters["choice"] = environment.filters["random"] = choice
     return environment
 
 
@@ -148,17 +144,9 @@ def _draws(key: str) -> Callable[[Sequence[Any]], Any]:
     return draw
 
 
-def _choice(context: Mapping[str, Any], items: Any) -> Any:
-    return context[_RANDOM](items if isinstance(items, Sequence) else list(items))
-
-
 def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
     """Returns the items that occur most often, in the order of their first occurrence."""
     if not items:
         return None
     counts = Counter(items)
     return [item for item, count in counts.items() if count == max(counts.values())]
-
-
-def _highlight(text: str) -> str:
-    return f"<span style='color: #F08080'>{text}</span>"

@@ -15,6 +15,7 @@ import os
 import re
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +65,7 @@ class Templates:
         return tuple(sorted(self._files))
 
     def get(self, dataset: str, subset: str | None = None) -> tuple[Template, ...]:
-        """Returns the templates of a dataset, in the order of its file.
-
-        Raises:
-          UserError: it has none, or its file is not a file of templates.
-        """
+        """Returns the templates of a dataset in its file's order; raises UserError without any."""
         name = f"{dataset}/{subset}" if subset else dataset
         if name not in self._files:
             raise UserError(
@@ -176,9 +173,8 @@ def _parse(content: bytes, where: str) -> tuple[Template, ...]:
     if not isinstance(entries, dict):
         raise UserError(f"{where}: has no mapping 'templates' at its top")
     templates = tuple(_template(entry, f"{where}: {key}") for key, entry in entries.items())
-    names = [template.name for template in templates]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(template.name for template in templates).items():
+        if count > 1:
             raise UserError(f"{where}: two templates are called {name!r}")
     return templates
 
