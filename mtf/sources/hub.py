@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub can be reached, asked once, so that nobody waits for retries."""
+"""Whether the Hugging Face hub can be reached; asked once, so that nobody waits for retries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ _TIMEOUT_SECONDS = 10
 
 
 def import_datasets(purpose: str) -> ModuleType:
-    """Returns the package `datasets`, which looks only into its own cache if there is no hub.
+    """Returns the package `datasets`, which uses only its own cache if there is no hub.
 
-    Otherwise it would ask again and again, for 50 seconds and more, before it says so.
-
-    Raises:
-      UserError: it is not installed; `purpose` says what it would be for.
+    Otherwise it would retry for 50 seconds and more. Raises UserError if it is not installed;
+    `purpose` says what it would be for.
     """
     datasets = import_extra("datasets", purpose)
     if why_unreachable() is not None and hasattr(datasets, "config"):
@@ -31,18 +29,16 @@ def import_datasets(purpose: str) -> ModuleType:
     return datasets
 
 
-def endpoint() -> str:
-    """Returns the hub's address."""
+def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
 @functools.cache
 def why_unreachable() -> str | None:
     """Returns why the hub cannot be reached; None: something answers there."""
-    # What `urllib` knows nothing of, `datasets` may.
-    if "all" in urllib.request.getproxies():
+    if "all" in urllib.request.getproxies():  # `datasets` may know it, `urllib` does not.
         return None
-    request = urllib.request.Request(endpoint(), method="HEAD")
+    request = urllib.request.Request(_endpoint(), method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):
             return None
@@ -59,6 +55,6 @@ def no_hub_hint() -> str:
     if reason is None:
         return ""
     return (
-        f" {endpoint()} cannot be reached ({reason}), so only what was downloaded before can be "
+        f" {_endpoint()} cannot be reached ({reason}), so only what was downloaded before can be "
         "used. Another address of the hub is set with HF_ENDPOINT, a proxy with HTTPS_PROXY."
     )

@@ -75,13 +75,8 @@ def open_splits(
 ) -> dict[str, Split]:
     """Opens a split of each subset of a dataset, of the only one under the name "".
 
-    Args:
-      dataset: a repository of the hub, or a format for `data_files`.
-      subsets: names of its configurations; None: it has only one.
-      split: the split's name.
-      text_key: the column that holds the text.
-      data_files: paths or patterns of files, for a format; or split → those.
-      required: whether each subset must have the split; else those that lack it are left out.
+    See `HubStreamConfig` for the arguments. Without `required`, subsets that lack the split are
+    left out.
 
     Raises:
       UserError: the package `datasets` is missing; or the dataset, a subset, the split or the
@@ -108,34 +103,28 @@ def open_splits(
 @functools.lru_cache(maxsize=256)
 def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
     """Returns the splits of a dataset, as the `datasets` library streams them."""
-
     files = json.loads(data_files)
     purpose = f"streaming {dataset}"
     datasets = import_datasets(purpose) if files is None else import_extra("datasets", purpose)
     hint = f".{no_hub_hint()}{_OWN_FILES}" if files is None and no_hub_hint() else ""
     where = f"data.dataset: {dataset}" + (f", subset {subset!r}" if subset else "")
     try:
+        name = hub_name(dataset) if files is None else dataset
         splits: Mapping[str, Any] = datasets.load_dataset(
-            hub_name(dataset) if files is None else dataset,
-            subset or None,
-            data_files=files,
-            streaming=True,
+            name, subset or None, data_files=files, streaming=True
         )
     except FileNotFoundError as error:
-        expected = (
-            "expected a repository of the Hugging Face hub (one that asks for a login needs "
-            "`hf auth login`)"
-        )
-        raise UserError(
-            f"{where} was not found: {_first_line(error)}"
-            + (hint or ("" if files else f"; {expected}"))
-        ) from error
+        if not hint and not files:
+            hint = (
+                "; expected a repository of the Hugging Face hub (one that asks for a login needs "
+                "`hf auth login`)"
+            )
+        raise UserError(f"{where} was not found: {_first_line(error)}{hint}") from error
     except OSError as error:
         raise UserError(f"{where} cannot be reached: {_first_line(error)}{hint}") from error
-    except StopIteration as error:  # what `datasets` raises where it looks for the first row
-        raise UserError(
-            f"data.data_files: {files} names no file, or none that holds a row"
-        ) from error
+    except StopIteration as error:  # `datasets` looks for the first row.
+        message = f"data.data_files: {files} names no file, or none that holds a row"
+        raise UserError(message) from error
     except (ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UserError(f"{where} cannot be streamed: {_first_line(error)}{hint}") from error
     return splits

@@ -1,6 +1,6 @@
-"""The English text that every Python installation carries, as documents to train on.
+"""The English text that every Python installation carries: two million characters.
 
-The sources are parsed, never imported: about two seconds and two million characters.
+The sources of the standard library are parsed, never imported, in about two seconds.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ def python_documents() -> tuple[str, ...]:
     """Returns the documentation topics, then the library's docstrings in the order of their files.
 
     A docstring is one document, without its indentation; a text that occurs several times is given
-    once, so that what is held out from training does not occur there.
-
-    Raises:
-      UserError: this Python comes without the sources of its library.
+    once, so that what is held out from training does not occur there. Raises UserError if this
+    Python comes without the sources of its library.
     """
     root = Path(sysconfig.get_path("stdlib"))
     documents = dict.fromkeys([*_topics(root), *_docstrings(root)])
@@ -50,24 +48,19 @@ def _topics(root: Path) -> Iterator[str]:
 
 
 def _docstrings(root: Path) -> Iterator[str]:
-    for path in _sources(root):
-        source = path.read_bytes()
-        # Parsing is what takes the time, and a third of the files have no docstring.
-        if b'"""' not in source and b"'''" not in source:
-            continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SyntaxWarning)
-                module = ast.parse(source)
-        except (SyntaxError, ValueError):
-            continue  # a template or a file for another Python: it has no docstrings to read
-        yield from _docstrings_below(module)
-
-
-def _sources(root: Path) -> Iterator[Path]:
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = sorted(set(subfolders) - _SKIPPED_FOLDERS)
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+        for name in sorted(name for name in names if name.endswith(".py")):
+            source = Path(folder, name).read_bytes()
+            # Parsing is what takes the time, and a third of the files have no docstring.
+            if b'"""' not in source and b"'''" not in source:
+                continue
+            try:
+                with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
+                    module = ast.parse(source)
+            except (SyntaxError, ValueError):
+                continue  # A template, or a file for another Python.
+            yield from _docstrings_below(module)
 
 
 def _docstrings_below(node: ast.AST) -> Iterator[str]:

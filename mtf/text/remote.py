@@ -28,9 +28,8 @@ def is_remote(path: str) -> bool:
 def local_copy(address: str) -> Path:
     """Returns where the file of a `gs://BUCKET/OBJECT` address lies on this machine.
 
-    It is downloaded where it is not there yet, into `~/.cache/mtf` (or `$XDG_CACHE_HOME/mtf`),
-    from the public endpoint or the one that STORAGE_EMULATOR_HOST names, and compared with the
-    checksum that the server sends.
+    If it is missing, it is downloaded into `~/.cache/mtf` (or `$XDG_CACHE_HOME/mtf`), from the
+    public endpoint or the one that STORAGE_EMULATOR_HOST names, and its checksum is compared.
 
     Raises:
       UserError: the address is of another kind, nothing is there, or it cannot be reached; says
@@ -39,7 +38,8 @@ def local_copy(address: str) -> Path:
     if not address.startswith(_SCHEME):
         raise UserError(f"{address} is a remote address; expected a local file or gs://…")
     name = address.removeprefix(_SCHEME)
-    target = _user_cache() / name
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    target = Path(cache).expanduser() / "mtf" / name
     if target.is_file():
         return target
     host = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
@@ -50,14 +50,11 @@ def local_copy(address: str) -> Path:
             content: bytes = response.read()
             hashes: list[str] = response.headers.get_all("x-goog-hash", [])
     except urllib.error.HTTPError as error:
-        raise UserError(
-            f"{address}: {url} answers {error.code} {error.reason}. {by_hand}"
-        ) from error
+        what = f": {url} answers {error.code} {error.reason}"
+        raise UserError(f"{address}{what}. {by_hand}") from error
     except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise UserError(
-            f"{address} cannot be downloaded from {url}: {reason}. {by_hand}"
-        ) from error
+        what = f" cannot be downloaded from {url}: {getattr(error, 'reason', error)}"
+        raise UserError(f"{address}{what}. {by_hand}") from error
     md5 = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
     sent = [part.strip() for line in hashes for part in line.split(",")]
     if any(part.startswith("md5=") and part != f"md5={md5}" for part in sent):
@@ -65,8 +62,3 @@ def local_copy(address: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, content)
     return target
-
-
-def _user_cache() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "mtf"

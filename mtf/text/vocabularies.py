@@ -1,7 +1,6 @@
 """Vocabularies: text to ids and back, with SeqIO's ids and names.
 
-A vocabulary is a small frozen description (it can sit in a config); the SentencePiece model behind
-it is read at first use and shared by every vocabulary of the same path.
+A vocabulary is a small frozen value of a config; a SentencePiece model is read at first use, once.
 """
 
 from __future__ import annotations
@@ -30,8 +29,32 @@ _NUM_BYTE_SPECIALS = 3
 _FIRST_BYTE_OUTSIDE_UTF8 = 0xF5
 
 
+class _ExtraIds:
+    """What both kinds of vocabularies do with extra ids."""
+
+    extra_ids: int
+
+    def __post_init__(self) -> None:
+        if self.extra_ids < 0:
+            raise UserError(
+                f"vocabulary.extra_ids: {self.extra_ids} is negative; expected 0 or more"
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, the extra ones included."""
+        raise NotImplementedError
+
+    def sentinel(self, index: int) -> int:
+        """Returns the id of sentinel `index`, counted from 0: `vocab_size - 1 - index`."""
+        size = self.vocab_size
+        if not 0 <= index < size:
+            raise UserError(f"there is no sentinel {index} in a vocabulary of {size} ids")
+        return size - 1 - index
+
+
 @dataclass(frozen=True)
-class ByteVocabulary:
+class ByteVocabulary(_ExtraIds):
     """ByT5's ids: 0 padding, 1 end of sequence, 2 unknown, then byte + 3, then `extra_ids`.
 
     Without extra ids, sentinels descend from 258 as in ByT5. The first eleven of those ids are the
@@ -45,17 +68,10 @@ class ByteVocabulary:
     eos_id: ClassVar[int] = 1
     unk_id: ClassVar[int] = 2
 
-    def __post_init__(self) -> None:
-        _check_extra_ids(self.extra_ids)
-
     @property
     def vocab_size(self) -> int:
         """Number of ids: 259 and the extra ones."""
         return _NUM_BYTE_SPECIALS + 256 + self.extra_ids
-
-    def sentinel(self, index: int) -> int:
-        """Returns the id of sentinel `index`, counted from 0: `vocab_size - 1 - index`."""
-        return _sentinel(self.vocab_size, index)
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of the UTF-8 bytes of `text`, without end of sequence."""
@@ -83,7 +99,7 @@ class ByteVocabulary:
 
 
 @dataclass(frozen=True)
-class SentencePieceVocabulary:
+class SentencePieceVocabulary(_ExtraIds):
     """A SentencePiece model file, and `extra_ids` sentinels after its pieces.
 
     `path` is a local file, or `gs://…`, which is downloaded once into the user's cache.
@@ -96,9 +112,6 @@ class SentencePieceVocabulary:
     extra_ids: int = 100
 
     pad_id: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        _check_extra_ids(self.extra_ids)
 
     @property
     def vocab_size(self) -> int:
@@ -123,11 +136,7 @@ class SentencePieceVocabulary:
     @property
     def num_added_ids(self) -> int:
         """How many of `extra_ids` are not pieces of the model already: all or none."""
-        return int(self._model.get_piece_size()) - _num_pieces(self.path)
-
-    def sentinel(self, index: int) -> int:
-        """Returns the id of sentinel `index`, counted from 0: `vocab_size - 1 - index`."""
-        return _sentinel(self.vocab_size, index)
+        return self.vocab_size - int(_load_sentencepiece(self.path, 0).get_piece_size())
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`, without end of sequence."""
@@ -162,17 +171,6 @@ Vocabulary = ByteVocabulary | SentencePieceVocabulary
 def _up_to(eos_id: int, ids: Iterable[int]) -> Iterable[int]:
     """Returns the ids before the first end of sequence."""
     return itertools.takewhile(lambda i: i != eos_id, ids)
-
-
-def _check_extra_ids(extra_ids: int) -> None:
-    if extra_ids < 0:
-        raise UserError(f"vocabulary.extra_ids: {extra_ids} is negative; expected 0 or more")
-
-
-def _sentinel(vocab_size: int, index: int) -> int:
-    if not 0 <= index < vocab_size:
-        raise UserError(f"there is no sentinel {index} in a vocabulary of {vocab_size} ids")
-    return vocab_size - 1 - index
 
 
 def _sentinel_text(index: int) -> str:
@@ -218,10 +216,6 @@ def _load_sentencepiece(path: str, extra_ids: int) -> SentencePieceProcessor:
     except RuntimeError as error:
         raise UserError(f"{path} is not a SentencePiece model: {error}") from error
     return processor
-
-
-def _num_pieces(path: str) -> int:
-    return int(_load_sentencepiece(path, 0).get_piece_size())
 
 
 def _serialized_piece(piece: str) -> bytes:
