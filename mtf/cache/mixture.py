@@ -28,7 +28,6 @@ from mtf.data.settings import TaskMixtureConfig, TextConfig
 from mtf.errors import UserError, did_you_mean_split
 from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
 from mtf.text.features import encode_feature
-from mtf.text.vocabularies import SentencePieceVocabulary
 
 MAX_EXAMPLES_PER_TASK = 500_000
 # Units that are read at once, for all rows of the process together: so each file is asked for
@@ -90,11 +89,8 @@ class CachedTask:
     def document_source(self, training: bool) -> ExampleSource:
         """Returns what the task's objective makes of its documents.
 
-        Args:
-          training: else in the order of the cache, and always with the same noise.
-
-        Raises:
-          UserError: the lengths or the vocabulary are too small for the objective.
+        Without `training` they are in the order of the cache, always with the same noise. Raises
+        UserError if the lengths or the vocabulary are too small for the objective.
         """
         text = TextConfig(
             vocabulary=self._data.vocabulary,
@@ -161,14 +157,27 @@ def shuffled(place: int, num_places: int, seed: int) -> int:
 
 def objective_of(info: TaskInfo) -> Objective:
     """Returns the objective of a task of documents."""
-    assert info.objective is not None
-    fields = dict(info.objective)
-    name = fields.pop("type")
+    fields = dict(info.objective or {})
+    name = fields.pop("type", None)
     known = {cls.__name__: cls for cls in (SpanCorruption, IidDenoising, BertStyle, PrefixLM)}
     if name not in known:
         raise UserError(f"task {info.name}: its cache has an unknown objective {name!r}")
     objective: Objective = known[name](**fields)
     return objective
+
+
+def open_cache(data: TaskMixtureConfig) -> TokenCache:
+    """Opens a cache; raises UserError if it is missing, or has another format or vocabulary."""
+    name, vocabulary = data.mixture_or_task_name, data.vocabulary
+    if data.cache_dir is None:
+        raise UserError(
+            "data.cache_dir is not set; expected the directory of a token cache, which "
+            f"`python -m mtf.cache '{name}' --output DIR` makes"
+        )
+    cache = TokenCache(data.cache_dir, name)
+    cache.check_format()
+    cache.check_vocabulary(vocabulary.fingerprint(), getattr(vocabulary, "path", "byt5"))
+    return cache
 
 
 class CachedMixture:
@@ -184,22 +193,13 @@ class CachedMixture:
         """Opens the cache.
 
         Raises:
-          UserError: it is not there, not complete, damaged, or made with another vocabulary.
+          UserError: as `open_cache`, or the cache is not complete.
           NoExamplesError: no task has the split.
         """
         name = data.mixture_or_task_name
-        if data.cache_dir is None:
-            raise UserError(
-                "data.cache_dir is not set; expected the directory of a token cache, which "
-                f"`python -m mtf.cache '{name}' --output DIR` makes"
-            )
         self.data = data
-        self.cache = TokenCache(data.cache_dir, name)
-        self.cache.check_format()
+        self.cache = open_cache(data)
         self.mixture = self.cache.mixture(name)
-        vocabulary = data.vocabulary
-        path = vocabulary.path if isinstance(vocabulary, SentencePieceVocabulary) else "byt5"
-        self.cache.check_vocabulary(vocabulary.fingerprint(), path)
         self.tasks: list[CachedTask] = []
         for task, rate in self.mixture.tasks.items():
             info = self.cache.task(task)
@@ -215,7 +215,9 @@ class CachedMixture:
             )
         _allow_open_files(sum(len(task.info.splits[split].shards) for task in self.tasks))
         self.num_units = sum(task.num_examples for task in self.tasks)
-        self.fingerprint = f"{zlib.crc32(json.dumps(self._identity(split)).encode()):08x}"
+        tasks = [[t.info.name, t.rate, asdict(t.info.splits[split])] for t in self.tasks]
+        identity = [self.cache.info.vocabulary, data.seed, data.shuffle, tasks]
+        self.fingerprint = f"{zlib.crc32(json.dumps(identity).encode()):08x}"
         self.mixing = Mixing([task.rate for task in self.tasks])
         # Rows drift apart, so that several blocks are in use at a time.
         self._block_order = functools.lru_cache(maxsize=256)(
@@ -230,25 +232,19 @@ class CachedMixture:
     def read(self, units: np.ndarray) -> list[Example]:
         """Returns the examples of some units of the mixed sequence; there are no documents."""
         if len(self.tasks) > 1:
-            units = self._scattered(units)
+            # `mtf.data.mixing.scattered` of each: rows must not meet a rhythm of the mixing.
+            blocks, places = np.divmod(units, BLOCK_UNITS)
+            found, numbers = np.unique(blocks, return_inverse=True)
+            orders = np.stack([self._block_order(block) for block in found.tolist()])
+            units = blocks * BLOCK_UNITS + orders[numbers, places]
         return self._read(self.mixing, units)
-
-    def _scattered(self, units: np.ndarray) -> np.ndarray:
-        """`mtf.data.mixing.scattered` of each: rows must not meet a rhythm of the mixing."""
-        blocks, places = np.divmod(units, BLOCK_UNITS)
-        found, numbers = np.unique(blocks, return_inverse=True)
-        orders = np.stack([self._block_order(block) for block in found.tolist()])
-        scattered: np.ndarray = blocks * BLOCK_UNITS + orders[numbers, places]
-        return scattered
 
     def _read(self, mixing: Mixing, units: np.ndarray) -> list[Example]:
         numbers, places = mixing.locate_many(units)
         order = np.argsort(numbers, kind="stable")
         tasks, starts = np.unique(numbers[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(order)]
         found: list[Any] = [None] * len(order)
-        for task, start, end in zip(tasks.tolist(), starts.tolist(), ends, strict=True):
-            chosen = order[start:end]
+        for task, chosen in zip(tasks.tolist(), np.split(order, starts[1:]), strict=True):
             examples = self.tasks[task].read(places[chosen])
             for index, example in zip(chosen.tolist(), examples, strict=True):
                 found[index] = example
@@ -285,20 +281,11 @@ class CachedMixture:
             "absent": list(self.mixture.absent),
         }
 
-    def _identity(self, split: str) -> list[Any]:
-        tasks = [
-            [task.info.name, task.rate, asdict(task.info.splits[split])] for task in self.tasks
-        ]
-        return [self.cache.info.vocabulary, self.data.seed, self.data.shuffle, tasks]
-
 
 def row_sources(
     sequence: CachedMixture | CachedTask, num_rows: int, stride: int
 ) -> list[RowSource]:
-    """Returns readers for `num_rows` rows of a batch, which read ahead together.
-
-    Units of a row are `stride` apart.
-    """
+    """Returns sources for rows of a batch that read ahead together, each every `stride`th unit."""
     sources: list[RowSource] = []
     sources += [RowSource(sequence, stride, sources) for _ in range(num_rows)]
     return sources

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtf.cache.format import TaskInfo
+from mtf.cache.mixture import open_cache
 from mtf.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError, did_you_mean_split
@@ -243,18 +244,13 @@ class _Encoder:
 
 
 def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
-    split, name = _eval_split(data), data.mixture_or_task_name
-    assert data.cache_dir is not None
-    cache = TokenCache(data.cache_dir, name)
-    cache.check_format()
-    vocabulary = data.vocabulary
-    cache.check_vocabulary(vocabulary.fingerprint(), getattr(vocabulary, "path", "bytes"))
-    mixture = cache.mixture(name)
+    split, cache = _eval_split(data), open_cache(data)
+    mixture = cache.mixture(data.mixture_or_task_name)
     infos = [cache.task(task) for task in mixture.tasks]
     _check_ranked(data, ((info.name, info.kind) for info in infos))
     made = []
     for info in infos:
-        load = functools.partial(_load_cached, cache, info, split, vocabulary)
+        load = functools.partial(_load_cached, cache, info, split, data.vocabulary)
         made.append(_rank_task(info.name, info.source or info.name, load))
     for task, reason in mixture.absent.items():
         made.append(_rank_task(task, _absent_dataset(task), None, reason))
