@@ -40,7 +40,7 @@ def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     environment = {
-        "working_directory": _working_directory(Path(run_dir)),
+        "working_directory": working_directory(run_dir) or os.getcwd(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,
@@ -50,13 +50,14 @@ def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
     write_atomically(Path(run_dir) / ENVIRONMENT_FILE, json.dumps(environment, indent=1) + "\n")
 
 
-def _working_directory(run_dir: Path) -> str:
+def working_directory(run_dir: str | Path) -> str | None:
+    """Returns the working directory that a run was started in, if it is known and still there."""
     try:
-        before = json.loads((run_dir / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
-        folder = str(before["working_directory"])
+        before = json.loads((Path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
+        folder = before["working_directory"]
     except (OSError, ValueError, KeyError, TypeError):
-        return os.getcwd()
-    return folder if os.path.isdir(folder) else os.getcwd()
+        return None
+    return folder if isinstance(folder, str) and os.path.isdir(folder) else None
 
 
 def _git_state() -> dict[str, Any] | None:

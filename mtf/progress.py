@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -31,37 +32,29 @@ def count(number: float) -> str:
     return f"{number:.3g}P"
 
 
+@dataclasses.dataclass
 class Progress:
     """Prints a line every `stats_period` steps, and on a terminal keeps one current in between.
 
-    Args:
-      first_step: of this run.
+    Attributes:
       train_steps: the last step.
       tokens_per_step: input and target positions of a global batch.
       flops_per_step: of all devices together.
       peak_flops: of all devices together; None: no MFU is shown.
-      stream: where the lines go; None: to stdout.
+      stream: where the lines go.
       quiet: print nothing (all processes but one).
     """
 
-    def __init__(
-        self,
-        first_step: int,
-        train_steps: int,
-        tokens_per_step: int,
-        flops_per_step: float,
-        peak_flops: float | None,
-        *,
-        stream: TextIO | None = None,
-        quiet: bool = False,
-    ) -> None:
-        self._train_steps = train_steps
-        self._tokens_per_step = tokens_per_step
-        self._flops_per_step = flops_per_step
-        self._peak_flops = peak_flops
-        self._stream = stream or sys.stdout
-        self._live = self._stream.isatty() and not quiet
-        self._quiet = quiet
+    train_steps: int
+    tokens_per_step: int
+    flops_per_step: float
+    peak_flops: float | None
+    _: dataclasses.KW_ONLY
+    stream: TextIO = dataclasses.field(default_factory=lambda: sys.stdout)
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        self._live = self.stream.isatty() and not self.quiet
         self._loss = ""
         self._seconds_per_step = 0.0
         self._shown = time.perf_counter()
@@ -92,24 +85,24 @@ class Progress:
 
     def _line(self, step: int) -> str:
         seconds = self._seconds_per_step
-        speed = f"{count(self._tokens_per_step / seconds)} tokens/s"
-        parts = [f"step {step}/{self._train_steps}", self._loss, speed]
-        if self._peak_flops:
-            parts.append(f"MFU {self._flops_per_step / seconds / self._peak_flops:.1%}")
-        parts.append(f"ETA {duration((self._train_steps - step) * seconds)}")
+        speed = f"{count(self.tokens_per_step / seconds)} tokens/s"
+        parts = [f"step {step}/{self.train_steps}", self._loss, speed]
+        if self.peak_flops:
+            parts.append(f"MFU {self.flops_per_step / seconds / self.peak_flops:.1%}")
+        parts.append(f"ETA {duration((self.train_steps - step) * seconds)}")
         return "  ".join(parts)
 
     def _print(self, text: str, end: str) -> None:
-        if self._quiet:
+        if self.quiet:
             return
         clear = "\r\x1b[K" if self._live else ""
         try:
-            self._stream.write(clear + text + end)
-            self._stream.flush()
+            self.stream.write(clear + text + end)
+            self.stream.flush()
         except OSError:
             # A run goes on, and saves, when its terminal or what reads its output is gone.
-            self._quiet = True
-            if self._stream is sys.stdout:
+            self.quiet = True
+            if self.stream is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

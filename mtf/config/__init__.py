@@ -5,7 +5,7 @@ Nothing here knows of training, and nothing here imports jax.
 
 from mtf.config.checks import build, check, find_problems, find_refusals, summarize
 from mtf.config.codegen import as_python
-from mtf.config.lookup import Listing, list_recipes, recipe_name, resolve
+from mtf.config.lookup import list_recipes, recipe_name, resolve
 from mtf.config.overrides import Override, apply_overrides, try_overrides
 from mtf.config.run_dir import (
     check_resume,
@@ -17,14 +17,11 @@ from mtf.config.run_dir import (
     write_run_dir,
 )
 from mtf.config.serialize import dump_json, load_json
-from mtf.config.show import Change, as_flat_text, as_history_text, diff, write_graph
+from mtf.config.show import as_flat_text, as_history_text, diff, write_graph
 from mtf.config.start import as_checked, check_types, in_run_directory, stored
 from mtf.config.tree import complete
-from mtf.environment import write_environment
 
 __all__ = [
-    "Change",
-    "Listing",
     "Override",
     "apply_overrides",
     "as_checked",
@@ -53,7 +50,6 @@ __all__ = [
     "summarize",
     "try_overrides",
     "undone_on_refusal",
-    "write_environment",
     "write_graph",
     "write_run_dir",
 ]

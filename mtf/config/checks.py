@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,8 +37,7 @@ def find_problems(config: fdl.Config) -> list[str]:
 def find_refusals(config: fdl.Config) -> list[str]:
     """Returns what components say against their own values, each with its full path.
 
-    A component whose own fields have problems, or one inside which something is refused, is left
-    out: what it would say may only follow from that.
+    A component with problems, or with refusals inside, is left out: its own may follow from them.
     """
     problems: list[str] = []
     refused: set[int] = set()
@@ -105,13 +105,10 @@ def build(config: fdl.Config) -> Any:
     """Checks the config and builds what it describes.
 
     Raises:
-      UserError: all mistakes in one message; one that a component finds in its own values stands
-        under the component's path.
+      UserError: all mistakes in one message, each with its path.
     """
     problems = find_problems(config)
-    if not problems:
-        try:
+    with contextlib.suppress(UserError):
+        if not problems:
             return fdl.build(config)
-        except UserError:
-            pass
     raise UserError(summarize([*problems, *find_refusals(config)]))

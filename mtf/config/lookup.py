@@ -34,8 +34,7 @@ def resolve(name: str) -> fdl.Config:
       UserError: no such recipe, wrong arguments, or it returns no config.
     """
     what, arguments = split_call(name)
-    function = find_recipe(what)
-    config = call(function, parse_arguments(function, arguments, what), what)
+    config = _call(find_recipe(what), arguments, what)
     if not isinstance(config, fdl.Config):
         raise UserError(
             f"{what} returns a {type(config).__name__}. A recipe returns a fdl.Config "
@@ -56,9 +55,9 @@ def make_component(text: str) -> fdl.Buildable:
         raise UserError(f"{name} is a {type(builder).__name__}, not a builder.")
     if isinstance(builder, type):
         # Fields without a default may still be set by a later override.
-        given = parse_arguments(builder, arguments, name, complete=False)
+        given = _parse_arguments(builder, arguments, name, complete=False)
         return tree.complete(fdl.Config(builder, **given))
-    made = call(builder, parse_arguments(builder, arguments, name), name, tracked=False)
+    made = _call(builder, arguments, name, tracked=False)
     if not isinstance(made, fdl.Buildable):
         raise UserError(
             f"{name} returns a {type(made).__name__}. A builder returns a fdl.Config, or is the "
@@ -74,14 +73,11 @@ def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
       UserError: no such fiddler, wrong arguments, or it returns something else.
     """
     name, arguments = split_call(text)
-    if ":" in name:
-        function = find_recipe(name)
-    else:
-        function = find(name if "." in name else f"{RECIPES}.fiddlers.{name}", "fiddler")
+    dotted = name if "." in name else f"{RECIPES}.fiddlers.{name}"
+    function = find_recipe(name) if ":" in name else find(dotted, "fiddler")
     if not callable(function):
         raise UserError(f"{name} is a {type(function).__name__}, not a fiddler (a function).")
-    parsed = parse_arguments(function, arguments, name, skip=1)  # The first is the config.
-    changed = call(function, parsed, name, config)
+    changed = _call(function, arguments, name, config)
     if changed is not None and not isinstance(changed, fdl.Config):
         raise UserError(
             f"{name} returns a {type(changed).__name__}. A fiddler changes the config that it "
@@ -101,17 +97,12 @@ def recipe_name(name: str) -> str:
     return split_call(name)[0].rpartition(":")[2].rpartition(".")[2]
 
 
-def parse_arguments(
+def _parse_arguments(
     function: Any, arguments: str, what: str, *, skip: int = 0, complete: bool = True
 ) -> dict[str, Any]:
     """Reads `(kw=literal, kw=@builder, …)` against the annotations of `function`.
 
-    Args:
-      function: what will be called.
-      arguments: the text with its brackets, or "".
-      what: names the call in messages.
-      skip: parameters at the front that are given otherwise.
-      complete: whether all that have no default must be given.
+    The first `skip` parameters are given otherwise; `complete`: the others must all be given.
 
     Raises:
       UserError: all mistakes in one message.
@@ -177,22 +168,16 @@ def keywords(arguments: str, what: str) -> dict[str, str]:
     }
 
 
-def call(
-    function: Any, arguments: dict[str, Any], what: str, *positional: Any, tracked: bool = True
-) -> Any:
-    """Calls a recipe, builder or fiddler; a failure inside is a UserError with their traceback.
+def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: bool = True) -> Any:
+    """Calls a recipe, builder or fiddler; a failure inside is a UserError with its traceback.
 
-    Args:
-      function: what to call.
-      arguments: by name.
-      what: its name, for messages.
-      positional: before them.
-      tracked: values that it sets are said to come from its lines.
+    If `tracked`, the values that it sets are said to come from its lines.
     """
+    parsed = _parse_arguments(function, arguments, what, skip=len(positional))
     tracking = provenance.in_file_of(function) if tracked else contextlib.nullcontext()
     try:
         with tracking:
-            return function(*positional, **arguments)
+            return function(*positional, **parsed)
     except UserError as error:
         raise UserError(f"{what}: {error}") from None
     except Exception as error:
@@ -210,7 +195,11 @@ def _user_traceback(error: BaseException, headline: str) -> str:
 
 
 def find_recipe(name: str) -> Any:
-    """Returns the function that `package.module.name` or `file.py:name` stands for."""
+    """Returns the function that `package.module.name` or `file.py:name` stands for.
+
+    Raises:
+      UserError: there is none.
+    """
     in_file = ":" in name or name.endswith(".py")
     function = _find_in_file(name) if in_file else find(name, "recipe")
     if isinstance(function, ModuleType):
@@ -223,14 +212,11 @@ def find_recipe(name: str) -> Any:
 
 
 def find(dotted: str, kind: str) -> Any:
-    """Returns what a dotted name stands for, importing modules as far as needed.
-
-    Args:
-      dotted: as in `package.module.name`.
-      kind: "recipe", "builder" or "fiddler", for messages.
+    """Returns what `package.module.name` stands for, importing modules as far as needed.
 
     Raises:
-      UserError: there is nothing of that name, with the nearest; or importing it fails.
+      UserError: there is no recipe, builder or fiddler (`kind`) of that name, with the nearest; or
+        importing it fails.
     """
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
@@ -349,7 +335,7 @@ def _find_in_file(name: str) -> Any:
         inside = ", ".join(f"{file}:{recipe}" for recipe in recipes) or f"{file}:my_recipe"
         raise UserError(f"{name} names a file. Name the recipe in it too, as in {inside}.")
     if not hasattr(module, function):
-        options = recipes or [n for n in vars(module) if not n.startswith("_")]
+        options = list(recipes) or [n for n in vars(module) if not n.startswith("_")]
         near = nearest(function, options) or options[:3]
         hint = suggestion(f"{file}:{option}" for option in near)
         raise UserError(f"There is no recipe {function} in {file}.{hint}")
@@ -381,13 +367,13 @@ class Listing:
     summary: str
 
 
-def _recipes_in(module: Any) -> list[str]:
-    """Returns the names of a module's functions that are declared to return a fdl.Config."""
-    return [
-        name
+def _recipes_in(module: Any) -> dict[str, Any]:
+    """Returns a module's public functions that are declared to return a fdl.Config, by name."""
+    return {
+        name: value
         for name, value in vars(module).items()
         if not name.startswith("_") and inspect.isfunction(value) and _returns_config(value)
-    ]
+    }
 
 
 def _returns_config(function: Any) -> bool:
@@ -410,45 +396,41 @@ def list_recipes() -> list[Listing]:
         package = _import(RECIPES)
     except ModuleNotFoundError:
         return []
-    folder = package.__path__[:1]
-    names = [m.name for m in pkgutil.iter_modules(folder) if m.name[0] != "_"]
-    found = _list_package(package, {name: f"{RECIPES}.{name}" for name in names})
+    names = [module.name for module in pkgutil.iter_modules(package.__path__[:1])]
+    ours = {name: f"{RECIPES}.{name}" for name in names if name[0] != "_"}
+    names = siblings.own_modules(RECIPES)
+    yours = {name: siblings.own_module_name(RECIPES, name) for name in names}
     has_top = siblings.own_file(RECIPES) is not None
     top = _import(siblings.own_module_name(RECIPES)) if has_top else None
-    own = siblings.own_modules(RECIPES)
-    own_names = {name: siblings.own_module_name(RECIPES, name) for name in own}
-    return found + _list_package(top, own_names)
+    return _list_package(package, ours) + _list_package(top, yours)
 
 
 def _list_package(package: Any, modules: dict[str, str]) -> list[Listing]:
     """Lists the recipes of modules, which are imported by name, and of the package itself."""
-    exported = {}
-    if package is not None:
-        exported = {id(getattr(package, name)): name for name in _recipes_in(package)}
+    exported = _recipes_in(package) if package is not None else {}
+    public = {id(function): name for name, function in exported.items()}
     found: list[Listing] = []
     for module_name, imported_as in modules.items():
         module = _import(imported_as)
-        for name in _recipes_in(module):
-            function = getattr(module, name)
-            if function.__module__ != module.__name__:
-                continue
-            public = exported.pop(id(function), None)
-            own = _free_name(module, f"{module_name}.{name}", name)
-            found.append(_listing(_free_name(package, public, public) if public else own, function))
-    for name in exported.values():
-        function = getattr(package, name)
+        for name, function in _recipes_in(module).items():
+            if function.__module__ == module.__name__:
+                short = public.pop(id(function), None)
+                place = (package, short) if short else (module, f"{module_name}.{name}")
+                found.append(_listing(_free_name(*place), function))
+    for name in public.values():
+        function = exported[name]
         defined_here = function.__module__ == package.__name__
         exports = Path(package.__file__).name == "__init__.py"
         mine = package.__name__ == RECIPES or not siblings.is_ours(inspect.getfile(function))
         if defined_here or (exports and mine):
-            found.append(_listing(_free_name(package, name, name), function))
+            found.append(_listing(_free_name(package, name), function))
     return found
 
 
-def _free_name(module: Any, dotted: str, name: str) -> str:
+def _free_name(module: Any, dotted: str) -> str:
     """Returns `recipes.DOTTED`, or names the file where mtf's own module has such a recipe too."""
     if not siblings.is_ours(module.__file__):
-        inside = dotted.rpartition(".")[0]
+        inside, _, name = dotted.rpartition(".")
         ours = sys.modules.get(f"{RECIPES}.{inside}".removesuffix("."))
         if ours is not None and siblings.is_ours(ours.__file__) and name in vars(ours):
             return f"{_shown(Path(module.__file__))}:{name}"

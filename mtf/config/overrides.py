@@ -42,13 +42,9 @@ class _Swap(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a path leads.
+    """Where a path leads: into the innermost component `node`, to a value of type `declared`.
 
-    Attributes:
-      node: the innermost component on the way.
-      field: its field.
-      steps: what follows inside the field's dicts, lists and tuples.
-      declared: the type at the end.
+    `steps` are what follows inside the dicts, lists and tuples of its `field`.
     """
 
     node: fdl.Buildable
@@ -58,13 +54,9 @@ class _Place(NamedTuple):
 
 
 def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> fdl.Config:
-    """Returns a copy of the config with the changes made, in their order.
+    """Returns a copy of the config with the changes made, in their order; a string is a `set`.
 
     A path that leads into a shared component changes it wherever it is used.
-
-    Args:
-      config: stays as it is.
-      overrides: a plain string is a `set`.
 
     Raises:
       UserError: all mistakes in one message.
@@ -142,11 +134,7 @@ def _unset(config: fdl.Config, text: str) -> None:
 
 
 def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
-    """Follows a path to a place that can be set.
-
-    Raises:
-      UserError: it leads nowhere; says the nearest paths of the whole tree.
-    """
+    """Follows a path to a place that can be set; a UserError names the nearest paths."""
     shown = what if what.startswith("--") else f"{format_path(path)}={what.partition('=')[2]}"
 
     def refuse(reason: str) -> UserError:
@@ -225,10 +213,9 @@ def _rebuilt(container: Any, steps: Path, value: Any) -> Any:
 def _warn_of_loss(swap: _Swap, config: fdl.Config) -> None:
     """Says which values a swap has dropped, and how to keep them.
 
-    These are values other than the default that were set on the old component, for which the new
-    one has a field that neither the call nor a later override sets, and that has now another
-    value. What the old component's own builder chose is not among them, unless the new builder
-    has an argument for it.
+    These were set on the old component, and differ from its default and from the value that the
+    new one has now without having been set. What the old component's own builder chose is not
+    among them, unless the new builder has an argument for it.
     """
     name, arguments = lookup.split_call(swap.call[1:])
     given = set(lookup.keywords(arguments, name))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import glob
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from fiddle import daglish
 
 from mtf.config import codegen, paths, provenance, serialize, show, tree
 from mtf.config.paths import format_path, parse_path
-from mtf.environment import ENVIRONMENT_FILE, write_environment
+from mtf.environment import ENVIRONMENT_FILE, working_directory, write_environment
 from mtf.errors import UserError
 from mtf.writing import LOCK_FILE, TEMPORARY, os_errors_refused, write_atomically
 
@@ -56,19 +55,14 @@ def load_config(path: str | Path) -> fdl.Config:
 def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] = ()) -> bool:
     """Checks that a run of this config may be started, or go on, in the directory.
 
-    A change of a field whose dataclass declares `metadata={"on_resume": "may change"}`, on the
-    field itself or on one above it, is fine; any other must be allowed by name.
-
-    Args:
-      config: the config as it is now.
-      run_dir: may not exist yet.
-      allow: paths; what lies below them may change too.
+    A field may change if it, or one above it, declares `metadata={"on_resume": "may change"}`, or
+    if a path of `allow` leads to it or above it.
 
     Returns:
       Whether the directory holds a run already.
 
     Raises:
-      UserError: the changes that are not allowed; or the directory holds something else.
+      UserError: other changes; or the directory holds something else.
     """
     run_dir = Path(run_dir)
     with os_errors_refused(run_dir, "model_dir"):
@@ -134,7 +128,7 @@ def write_run_dir(run_dir: str | Path, config: fdl.Config, command: str, title: 
     Args:
       run_dir: made if it does not exist.
       config: what will be run.
-      command: the command line; each start in the directory adds a line to overrides.txt.
+      command: what started it, which is added to overrides.txt.
       title: first line of config.py.
 
     Raises:
@@ -164,10 +158,9 @@ def write_run_dir(run_dir: str | Path, config: fdl.Config, command: str, title: 
 
 @contextlib.contextmanager
 def undone_on_refusal(run_dir: str | Path) -> Iterator[None]:
-    """Puts the directory back as it was, if a UserError leaves the block before anything ran.
+    """Puts the directory back as it was, if a UserError comes before the job has written there.
 
     Some refusals need the devices or the checkpoint, so they come after the config is written.
-    Once the job itself has written something there, everything stays.
     """
     run_dir = Path(run_dir)
     made = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
@@ -202,11 +195,9 @@ def locate(config: fdl.Config, run_dir: str | Path) -> tuple[fdl.Config, fdl.Con
     """Returns the config to store in a run directory, and the one to run.
 
     They differ where a run goes on in another working directory than it was started in. Relative
-    paths that the run directory's config has are then looked for where the run was started, and
-    left as they are if nothing is there. Those that have been set since are relative to the
-    working directory, and are stored as absolute ones.
-
-    A field holds paths where its dataclass declares `metadata={"path": True}`.
+    paths of the stored config are then looked for where the run was started, and left as they are
+    if nothing is there. Those that have been set since are stored as absolute ones. A field holds
+    paths where its dataclass declares `metadata={"path": True}`.
     """
     started = _started_elsewhere(run_dir)
     if started is None:
@@ -236,14 +227,8 @@ def located(config: fdl.Config, run_dir: str | Path) -> fdl.Config:
 
 def _started_elsewhere(run_dir: str | Path) -> str | None:
     """Returns the working directory that a run was started in, if it is there and another one."""
-    try:
-        environment = json.loads((Path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    folder = environment.get("working_directory")
-    if not isinstance(folder, str) or not os.path.isdir(folder):
-        return None
-    return None if os.path.samefile(folder, os.getcwd()) else folder
+    folder = working_directory(run_dir)
+    return None if folder is None or os.path.samefile(folder, os.getcwd()) else folder
 
 
 def _below(folder: str, path: str) -> str:

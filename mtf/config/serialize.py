@@ -59,11 +59,7 @@ def dump_json(config: fdl.Config) -> str:
 
 
 def load_json(text: str, source: str) -> fdl.Config:
-    """Returns the config that `dump_json` wrote.
-
-    Args:
-      text: the JSON.
-      source: where it came from, for messages.
+    """Returns the config that `dump_json` wrote into the file `source`.
 
     Raises:
       UserError: no JSON, no config, or it names what cannot be imported (any more).
@@ -83,7 +79,7 @@ def load_json(text: str, source: str) -> fdl.Config:
     except serialization.PyrefPolicyError as error:
         raise UserError(f"{source}: {error}") from None
     except (KeyError, TypeError, serialization.DeserializationError):
-        raise UserError(f"{source} is not a config that mtf wrote.") from None
+        config = None
     if not isinstance(config, fdl.Config):
         raise UserError(f"{source} is not a config that mtf wrote.")
     return config

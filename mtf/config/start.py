@@ -25,11 +25,7 @@ _entered: contextvars.ContextVar[str | None] = contextvars.ContextVar("entered",
 
 
 def check_types(job: Any) -> None:
-    """Checks the types of a job's values, all the way down.
-
-    Raises:
-      UserError: all mistakes in one message.
-    """
+    """Raises a UserError with every value of a job, however deep, that has the wrong type."""
     check(_config_of(job))
 
 
@@ -37,7 +33,7 @@ def as_checked(job: Job) -> Job:
     """Returns the job with values in the form of their declared types: 1 as 1.0, lists as tuples.
 
     Raises:
-      UserError: values of other types; all of them in one message.
+      UserError: values of other types, all in one message.
     """
     return build(_config_of(job))
 
@@ -60,8 +56,7 @@ def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
       The job to run: with its run directory, and values in the form of their declared types.
 
     Raises:
-      UserError: values of the wrong type; or the directory holds a run of another config, or
-        something else. Nothing has been written then.
+      UserError: values of the wrong type, or what `check_resume` refuses. Nothing is written.
     """
     model_dir = getattr(job, "model_dir", None)
     if model_dir is not None and _entered.get() == os.path.abspath(model_dir):
@@ -89,15 +84,10 @@ def _is_first_process() -> bool:
 
 @contextlib.contextmanager
 def stored(job: Any, config: fdl.Config, command: str, title: str = "") -> Iterator[None]:
-    """Writes the config into its run directory; takes it back if the block refuses the input.
+    """Holds a job's run directory, and writes its config there as `write_run_dir` does.
 
-    A job that says of itself `is_finished()` has nothing to run, and nothing is written.
-
-    Args:
-      job: what is run in the block.
-      config: its config, whose `model_dir` is set and has been checked by `check_resume`.
-      command: what started it.
-      title: first line of config.py.
+    The config is taken back if the block refuses the input. A job whose `is_finished()` is true
+    has nothing to run, and nothing is written.
     """
     token = _entered.set(os.path.abspath(config.model_dir))
     try:

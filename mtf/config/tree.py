@@ -140,9 +140,8 @@ def _step(element: daglish.PathElement) -> Any:
 def complete(config: fdl.Buildable) -> fdl.Buildable:
     """Returns a copy in which components that are only defaults can be set like any other.
 
-    Default factories are called, dataclass instances (defaults or set ones) become components,
-    and values take the form of their declared type (an int of a float field, a list of a tuple's)
-    where it allows them. What is shared stays shared.
+    Default factories are called, dataclass instances become components, and values take the form
+    of their declared type (1 as 1.0, a list as a tuple). What is shared stays shared.
     """
     config = copy.deepcopy(config)
     _complete(config)
@@ -197,10 +196,7 @@ def _as_components(value: Any) -> Any:
 
 
 def from_instance(instance: Any) -> fdl.Config:
-    """Returns the config of a dataclass instance; its values come from "the arguments of NAME".
-
-    Values that are no dataclasses stay as they are.
-    """
+    """Returns the config of a dataclass instance; its values come from "the arguments of NAME"."""
     with history.suspend_tracking():
         config = _as_components(instance)
     for _, node in components(config):

@@ -276,7 +276,7 @@ class Train:
         kind = devices.flat[0].device_kind
         peak = peak_flops(kind)
         peak = peak and peak * devices.size
-        progress = Progress(first_step, self.train_steps, tokens, flops, peak, quiet=quiet)
+        progress = Progress(self.train_steps, tokens, flops, peak, quiet=quiet)
         progress.note(
             f"{run_dir}: {count(num_parameters(self.model.network))} parameters on {devices.size} "
             f"× {kind}, {tokens:,} tokens a step"

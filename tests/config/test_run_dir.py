@@ -12,6 +12,7 @@ import pytest
 
 from mtf import config as config_lib
 from mtf.config import apply_overrides
+from mtf.environment import write_environment
 from mtf.errors import UserError
 from tests.config import example
 
@@ -34,7 +35,7 @@ def test_files(run_dir: Path) -> None:
 
 
 def test_environment(run_dir: Path) -> None:
-    config_lib.write_environment(run_dir, ["cpu:0"])
+    write_environment(run_dir, ["cpu:0"])
     environment = json.loads((run_dir / "environment.json").read_text())
     assert environment["python"] == platform.python_version()
     assert environment["packages"]["fiddle"].startswith("0.3")
@@ -50,7 +51,7 @@ def test_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return done.stdout.strip()
 
     def state() -> dict[str, object]:
-        config_lib.write_environment(tmp_path / "run", [])
+        write_environment(tmp_path / "run", [])
         environment = json.loads((tmp_path / "run" / "environment.json").read_text())
         return dict(environment["git"])
 
