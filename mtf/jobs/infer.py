@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.jobs.results import InferResult
 from mtf.partitioning.settings import PartitionerConfig
+from mtf.writing import os_errors_refused
+
+if TYPE_CHECKING:
+    from mtf.inference.batch import Source
+    from mtf.inference.loading import Loaded
 
 MODES = ("predict", "score", "predict_with_aux")
 
@@ -106,9 +113,45 @@ class Infer:
             written.
         """
         job = self._checked()
-        from mtf.jobs.infer_run import run
+        import jax
 
-        return run(job)
+        from mtf.inference.batch import BatchInference
+        from mtf.inference.files import Results
+        from mtf.inference.loading import load_model
+        from mtf.inference.opening import open_model
+        from mtf.partitioning.mesh import PjitPartitioner
+
+        # Everything that can be wrong with the input is found before anything is written.
+        partitioner = PjitPartitioner.create(job.partitioner)
+        opened = open_model(str(job.checkpoint), step=job.step, vocabulary=job.vocabulary)
+        sources = job._sources(opened.inputs_add_eos)
+        loaded = load_model(opened, dtype=job.dtype, partitioner=partitioner)
+        output_dir, lengths = job._output_dir(loaded.path), job.task_feature_lengths
+        shard = {"shard_id": job.shard_id, "num_shards": job.num_shards}
+        results = [
+            Results(output_dir, f"{source.name}-{job.mode}", job._decides(source, loaded), **shard)
+            for source in sources
+        ]
+        batch = BatchInference(
+            loaded.predictor(job.batch_size, lengths["inputs"], lengths["targets"]),
+            loaded.vocabulary,
+            lengths,
+            job.mode,
+            job.decoding,
+            job.batch_size * job.checkpoint_period,
+            **shard,
+        )
+        files = []
+        for source, result in zip(sources, results, strict=True):
+            try:
+                with os_errors_refused(output_dir, "output_dir"):
+                    files.append(batch.write(source, result))
+            except UserError:
+                if jax.process_index() == 0:
+                    result.take_back()
+                raise
+        sys.stdout.flush()
+        return InferResult(tuple(files))
 
     def describe(self) -> str:
         """Returns what would be run on what; reads all of the input, and no parameter.
@@ -117,9 +160,28 @@ class Infer:
           UserError: as `run`.
         """
         job = self._checked()
-        from mtf.jobs.infer_run import describe
+        from mtf.inference.opening import open_model
+        from mtf.models.t5 import num_parameters
+        from mtf.partitioning.mesh import PjitPartitioner
 
-        return describe(job)
+        mesh = PjitPartitioner.create(job.partitioner).mesh
+        opened = open_model(str(job.checkpoint), step=job.step, vocabulary=job.vocabulary)
+        path, size = opened.checkpoint.path, num_parameters(opened.model.network)
+        sources, lengths = job._sources(opened.inputs_add_eos), job.task_feature_lengths
+        rows = {
+            "checkpoint": f"{path}, {size:,} parameters, "
+            f"a vocabulary of {opened.vocabulary.vocab_size}",
+            "mode": job.mode if job.mode == "score" else f"{job.mode}, {job.decoding.method}",
+            "lengths": f"inputs {lengths['inputs']}, targets {lengths['targets']}",
+            "dtype": job.dtype,
+            "devices": f"{mesh.size} × {mesh.devices.flat[0].device_kind}",
+            "mesh": " × ".join(f"{name} {n}" for name, n in mesh.shape.items()),
+            "batch": f"{job.batch_size} examples, shard {job.shard_id} of {job.num_shards}",
+            "output_dir": str(job._output_dir(path)),
+        }
+        rows |= {each.name: f"{each.summary.num_examples:,} examples" for each in sources}
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
     def _checked(self) -> Infer:
         from mtf.config import as_checked
@@ -129,3 +191,42 @@ class Infer:
         if self.files is None and self.mixture_or_task_name is None:
             raise UserError("There is no input: set files or mixture_or_task_name.")
         return as_checked(self)
+
+    def _sources(self, model_adds_eos: bool) -> list[Source]:
+        from mtf.inference.batch import file_sources, task_sources
+        from mtf.tasks.mixtures import mixture
+        from mtf.tasks.prompts.templates import load_templates
+
+        add_eos = self.inputs_add_eos
+        if self.files is not None:
+            files = (self.files,) if isinstance(self.files, str) else self.files
+            return file_sources(files, self.mode, model_adds_eos if add_eos is None else add_eos)
+        templates = None if self.templates is None else load_templates(self.templates)
+        tasks = mixture(str(self.mixture_or_task_name), templates)
+        return task_sources(tasks, self.split, self.mode, self.data_dir, add_eos)
+
+    def _output_dir(self, checkpoint: Path) -> Path:
+        if self.output_dir is not None:
+            return Path(self.output_dir).expanduser()
+        folder = checkpoint.resolve().parent
+        if folder.name == "checkpoints":
+            return folder.parent / "inference"
+        return Path("inference") / checkpoint.resolve().name
+
+    def _decides(self, source: Source, loaded: Loaded) -> dict[str, Any]:
+        """Returns all that decides the results of a source."""
+        return {
+            "examples": source.summary.num_examples,
+            "fingerprint": source.summary.fingerprint,
+            "checkpoint": str(loaded.path.resolve()),
+            "step": loaded.step,
+            "vocabulary": loaded.vocabulary.fingerprint(),
+            "mode": self.mode,
+            "dtype": self.dtype,
+            "task_feature_lengths": self.task_feature_lengths,
+            "inputs_add_eos": source.inputs_add_eos,
+            "targets_add_eos": source.targets_add_eos,
+            "batch_size": self.batch_size,
+            "checkpoint_period": self.checkpoint_period,
+            **({} if self.mode == "score" else {"decoding": dataclasses.asdict(self.decoding)}),
+        }

@@ -21,7 +21,7 @@ import recipes
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.inference.loading import load_model
-from mtf.jobs import Infer, infer_run
+from mtf.jobs import Infer
 from mtf.tasks.mixtures import Mixture
 from tests import small
 from tests.cache.helpers import FRUIT, write_mirror
@@ -244,7 +244,8 @@ def test_a_ranked_task_is_decoded_once_a_row_and_scored_once_a_choice(
     checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = {task.name: task for task in (FRUIT, FRUIT.score_eval())}
-    monkeypatch.setattr(infer_run, "mixture", lambda name, _: Mixture(name, ((tasks[name], None),)))
+    one_task = lambda name, _: Mixture(name, ((tasks[name], None),))  # noqa: E731
+    monkeypatch.setattr("mtf.tasks.mixtures.mixture", one_task)
     mirror = write_mirror(tmp_path / "mirror")
 
     def lines_of(name: str, mode: str) -> list[dict[str, Any]]:

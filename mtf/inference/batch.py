@@ -1,0 +1,210 @@
+"""Batch inference: the examples of files or tasks become the lines of results, part by part."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from mtf.decoding.settings import DecodingConfig
+from mtf.errors import UserError
+from mtf.inference.api import NOT_FINITE, encode
+from mtf.inference.files import Request, Results, Summary, input_files, read_requests, summarize
+from mtf.inference.predictor import NotFiniteError, Predictor
+from mtf.progress import progress_bar
+from mtf.sources.datasets import open_split
+from mtf.sources.problems import Problems
+from mtf.tasks.mixtures import Mixture, split_available
+from mtf.tasks.prompted import PromptedTask
+from mtf.tasks.task import Task
+from mtf.text.vocabularies import Vocabulary
+
+
+class Source(NamedTuple):
+    """A file or a task.
+
+    Attributes:
+      name: of the result.
+      requests: yields all examples, from the first, whenever it is called.
+      summary: of all examples.
+      inputs_add_eos, targets_add_eos: whether end of sequence follows them.
+    """
+
+    name: str
+    requests: Callable[[], Iterator[Request]]
+    summary: Summary
+    inputs_add_eos: bool
+    targets_add_eos: bool
+
+
+def file_sources(patterns: Sequence[str], mode: str, inputs_add_eos: bool) -> list[Source]:
+    """Opens files, and reads them once.
+
+    Raises:
+      UserError: there is no file, or lines cannot be used; names them.
+    """
+    sources, problems = [], Problems("files")
+    for name, path in input_files(patterns).items():
+        requests = functools.partial(read_requests, path)
+        summary = summarize(requests(problems), name, problems, need_targets=mode == "score")
+        sources.append(Source(name, requests, summary, inputs_add_eos, True))
+    problems.check()
+    return sources
+
+
+def task_sources(
+    mixture: Mixture, split: str, mode: str, data_dir: str | None, inputs_add_eos: bool | None
+) -> list[Source]:
+    """Opens the tasks of a mixture that have data, and reads their examples once.
+
+    Raises:
+      UserError: a task has documents, or examples cannot be used; names them.
+    """
+    tasks, absent = split_available(mixture, split, data_dir)
+    for task, reason in absent:
+        print(f"left out: {task.name}: {reason}")
+    sources, problems = [], Problems("mixture_or_task_name", "examples")
+    for task in tasks:
+        if task.kind == "documents":
+            raise UserError(
+                f"mixture_or_task_name: {task.name} has documents, not inputs and targets"
+            )
+        rows = open_split(task.dataset, task.subset, task.source_split(split), data_dir=data_dir)
+        read = task
+        if isinstance(task, PromptedTask) and task.kind == "rank" and mode != "score":
+            read = task.to_generate()  # Choices are scored, not decoded.
+        requests = functools.partial(_task_requests, read, rows, split)
+        summary = summarize(requests(), task.name, problems, need_targets=mode == "score")
+        add_eos = task.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
+        sources.append(Source(task.name, requests, summary, add_eos, task.targets_add_eos))
+    problems.check()
+    return sources
+
+
+def _task_requests(task: Task, rows: Any, split: str) -> Iterator[Request]:
+    for index, row in enumerate(rows):
+        for example in task.row_examples(row, index, split):
+            place = f"{task.name}, row {index} (from 0) of {split}"
+            yield Request(example["inputs"], example["targets"], place)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchInference:
+    """Writes results for sources.
+
+    Attributes:
+      predictor: the model.
+      vocabulary: text to ids and back.
+      lengths: of "inputs" and "targets"; what is longer is cut off.
+      mode: "predict", "score" or "predict_with_aux", as in `Infer`.
+      decoding: how targets are decoded.
+      part_size: examples in each part that is written.
+      shard_id: which part of the examples this process takes.
+      num_shards: how many there are.
+    """
+
+    predictor: Predictor
+    vocabulary: Vocabulary
+    lengths: Mapping[str, int]
+    mode: str
+    decoding: DecodingConfig
+    part_size: int
+    shard_id: int
+    num_shards: int
+
+    def write(self, source: Source, results: Results) -> Path:
+        """Writes all of one source that is not there yet; returns the file, joined if complete.
+
+        Raises:
+          UserError: an example has no tokens, or a score is not a number; says where.
+        """
+        primary = jax.process_index() == 0
+        total = source.summary.num_examples
+        first = total * self.shard_id // self.num_shards
+        last = total * (self.shard_id + 1) // self.num_shards
+        # All processes do as the first one finds it, also where they see other files.
+        there = multihost_utils.broadcast_one_to_all(np.array([results.num_parts, results.done]))
+        num_parts, done = map(int, there)
+        start = first + num_parts * self.part_size
+        if not done:
+            if primary:
+                results.start()
+            requests = itertools.islice(source.requests(), start, last)
+            with progress_bar(source.name, last - start, shown=primary) as advance:
+                for begin in range(start, last, self.part_size):
+                    part = list(itertools.islice(requests, min(self.part_size, last - begin)))
+                    lines, num_truncated = self._lines(source, part, begin, advance)
+                    if primary:
+                        results.write_part(lines, num_truncated)
+        if not primary:
+            return results.path
+        results.clean_up() if done else results.finish()
+        cut, merged = results.num_truncated, results.merged()
+        said = ", there already" if done else ""
+        if cut:
+            said += f"; {cut} of the examples were longer than task_feature_lengths and cut off"
+        print(f"{results.path}: {last - first} lines{said}")
+        if merged != results.path:
+            print(f"{merged}: {total} lines, of all shards")
+        return merged
+
+    def _lines(
+        self, source: Source, part: list[Request], begin: int, advance: Callable[[int], None]
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Returns the lines of some examples, and how many of those were cut off.
+
+        Sampling is seeded by the number of an example, `begin` that of the first.
+        """
+        inputs, truncated = self._encode([r.inputs for r in part], "inputs", source.inputs_add_eos)
+        if [] in inputs:
+            raise UserError(f"{part[inputs.index([])].place}: the inputs have no tokens")
+        lines: list[dict[str, Any]] = [{"inputs": _pretokenized(request)} for request in part]
+        if self.mode == "score":
+            texts = [request.targets or "" for request in part]
+            targets, cut = self._encode(texts, "targets", source.targets_add_eos)
+            truncated |= cut
+            examples = ((ids, [target]) for ids, target in zip(inputs, targets, strict=True))
+            found = self.predictor.log_likelihoods(examples, on_progress=advance)
+            try:
+                for line, score in zip(lines, found, strict=True):
+                    line["score"] = float(score.log_likelihoods[0])
+            except NotFiniteError as error:
+                place = part[error.example].place
+                raise UserError(f"{place}: the score is not a number. {NOT_FINITE}") from error
+            return lines, len(truncated)
+        seeds = range(begin, begin + len(part))
+        generated = self.predictor.generate(inputs, self.decoding, seeds, on_progress=advance)
+        for request, line, generations in zip(part, lines, generated, strict=True):
+            scores = [generation.score for generation in generations]
+            if not all(map(math.isfinite, scores)):
+                raise UserError(f"{request.place}: the score is not a number. {NOT_FINITE}")
+            texts = [self.vocabulary.decode(generation.ids) for generation in generations]
+            several = self.decoding.num_return > 1
+            line["prediction"] = texts if several else texts[0]
+            if self.mode == "predict_with_aux":
+                line["aux"] = {"scores": scores if several else scores[0]}
+        return lines, len(truncated)
+
+    def _encode(
+        self, texts: Sequence[str], feature: str, add_eos: bool
+    ) -> tuple[list[list[int]], set[int]]:
+        """Returns the ids of each text, and which of them were cut off."""
+        limit = self.lengths[feature]
+        encoded = [
+            encode(self.vocabulary, text, add_eos=add_eos, max_length=limit) for text in texts
+        ]
+        return [ids for ids, _ in encoded], {i for i, (_, cut) in enumerate(encoded) if cut}
+
+
+def _pretokenized(request: Request) -> dict[str, str]:
+    """Returns the texts of an example under T5X's names."""
+    texts = {"inputs_pretokenized": request.inputs, "targets_pretokenized": request.targets}
+    return {name: text for name, text in texts.items() if text is not None}
