@@ -7,13 +7,19 @@ included, are summed and not divided by their number; metrics are T5's. All are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TextIO
 
 import numpy as np
 
+from mtf import strict_json
 from mtf.errors import UserError
 from mtf.evaluation.metrics import auc, class_f1
+from mtf.evaluation.rank_data import RankData, RankTask
+from mtf.evaluation.report import TaskResult
+from mtf.inference.predictor import NotFiniteError, Predictor
+from mtf.progress import progress_bar
 
 # Scores that differ by less may change places with the batch size or the devices, which change the
 # order of float32 sums.
@@ -95,3 +101,80 @@ def rank_metrics(examples: Sequence[Ranked]) -> dict[str, float]:
 def _percent_right(examples: Sequence[Ranked], predictions: Sequence[int]) -> float:
     right = [e.correct[p] for e, p in zip(examples, predictions, strict=True)]
     return 100 * float(np.mean(right))
+
+
+def evaluate_tasks(
+    tasks: Sequence[RankTask], predictor: Predictor, predictions: TextIO | None = None
+) -> list[TaskResult]:
+    """Evaluates task by task; only one task's examples are in memory at a time.
+
+    Args:
+      tasks: those without data are in the results too.
+      predictor: the model.
+      predictions: gets the lines of `predictions.jsonl`. None: nothing is written or printed, as in
+        all processes but one.
+
+    Raises:
+      UserError: a score is not a number; says of which example.
+    """
+    results = []
+    present = [task for task in tasks if task.load is not None]
+    width = max(len(task.name) for task in present)
+    for task in tasks:
+        if task.load is None:
+            results.append(TaskResult(task.name, task.dataset, task.prompt, absent=task.absent))
+            continue
+        place = f"{present.index(task) + 1}/{len(present)}"
+        bar = None if predictions is None else f"{place} {task.name}"
+        result, lines = _evaluate_task(task, task.load(), predictor, bar)
+        results.append(result)
+        if predictions is not None:
+            predictions.writelines(strict_json.dumps(x, ensure_ascii=False) + "\n" for x in lines)
+            accuracy = f"{result.metrics['accuracy']:6.2f}" if result.metrics else "     –"
+            count = f"({result.num_examples:,})"
+            print(f"{place:>7}  {task.name:<{width}}  {accuracy}  {count}", flush=True)
+    return results
+
+
+def _evaluate_task(
+    task: RankTask, data: RankData, predictor: Predictor, bar: str | None
+) -> tuple[TaskResult, Iterator[dict[str, Any]]]:
+    """Scores and ranks the examples of one task; returns lines for them too."""
+    examples, truncated_before = data.examples, predictor.num_truncated
+    with progress_bar(bar or "", len(examples), shown=bar is not None) as advance:
+        try:
+            pairs = ((e.inputs, e.choices) for e in examples)
+            scores = list(predictor.log_likelihoods(pairs, on_progress=advance))
+        except NotFiniteError as error:
+            number = examples[error.example].id
+            raise UserError(f"task {task.name}, row {number} of its data: {error}") from error
+    ranked = [
+        Ranked(s.log_likelihoods.tolist(), s.num_tokens.tolist(), e.correct)
+        for s, e in zip(scores, examples, strict=True)
+    ]
+    result = TaskResult(
+        task.name,
+        task.dataset,
+        task.prompt,
+        rank_metrics(ranked) if ranked else {},
+        num_examples=len(ranked),
+        num_left_out=data.num_left_out,
+        num_truncated=predictor.num_truncated - truncated_before,
+        num_close=sum(r.is_close for r in ranked),
+        num_unanswerable=sum(r.label is None for r in ranked),
+        failed=data.failed,
+    )
+    lines = (
+        {
+            "task": task.name,
+            "id": e.id,
+            "log_likelihoods": r.log_likelihoods,
+            "num_tokens": r.num_tokens,
+            "correct": r.correct,
+            "prediction": r.prediction,
+            "length_normalized_prediction": r.length_normalized_prediction,
+            "truncated": s.truncated,
+        }
+        for e, r, s in zip(examples, ranked, scores, strict=True)
+    )
+    return result, lines

@@ -9,8 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
+from mtf import strict_json
+from mtf.environment import write_environment
+from mtf.training.metrics import MetricsWriter
+
+RESULTS, TABLE, FIGURE = "results.json", "results.md", "accuracy.png"
+PREDICTIONS = "predictions.jsonl"
 # Metric → the heading of its column, in the order of the columns.
 _HEADINGS = {
     "accuracy": "accuracy",
@@ -119,8 +126,27 @@ def overall(datasets: Sequence[DatasetResult]) -> dict[str, Any]:
     }
 
 
-def as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns everything that `results.json` has, for `strict_json`."""
+def write(folder: Path, results: Sequence[TaskResult], about: Mapping[str, Any]) -> None:
+    """Writes all but the predictions.
+
+    Args:
+      folder: an existing one.
+      results: of the tasks.
+      about: what was evaluated; has "data", "checkpoint" and "step".
+    """
+    content = strict_json.dumps(_as_json(results, about), indent=1, ensure_ascii=False)
+    (folder / RESULTS).write_text(content + "\n", encoding="utf-8")
+    title = f"{about['data']}: {Path(about['checkpoint']).name}"
+    (folder / TABLE).write_text(as_markdown(results, title), encoding="utf-8")
+    plot(results, folder / FIGURE, title)
+    step = about["step"] or 0
+    with MetricsWriter(folder / "tensorboard", step) as writer:
+        writer.write(step, scalars(results))
+    write_environment(folder, [str(device) for device in jax.devices()])
+
+
+def _as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what `results.json` has."""
     datasets = by_dataset(results)
     tasks = {result.task: asdict(result) for result in results}
     for values in tasks.values():
@@ -164,6 +190,14 @@ def summary_table(results: Sequence[TaskResult]) -> list[list[str]]:
             values = [*form.format(**summary).split(), f"{normalized['mean']:.2f}"]
         rows.append([d.dataset, f"{len(d.complete)} of {len(d.tasks)}", *values])
     return rows
+
+
+def summary(results: Sequence[TaskResult], output_dir: Path) -> str:
+    """Returns what the terminal shows at the end."""
+    lines = ["", as_text(summary_table(results)), overall_line(results)]
+    lines += [f"note: {note}" for note in notes(results)]
+    files = f"{output_dir}/{TABLE} (and {RESULTS}, {PREDICTIONS}, {FIGURE})"
+    return "\n".join([*lines, f"results        {files}"])
 
 
 def overall_line(results: Sequence[TaskResult]) -> str:

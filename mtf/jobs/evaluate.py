@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+from mtf import signals
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError
 from mtf.evaluation.settings import RankFilesConfig
 from mtf.jobs.results import EvaluateResult
 from mtf.partitioning.settings import PartitionerConfig
+from mtf.progress import count, duration
+from mtf.text.remote import is_remote
+from mtf.text.vocabularies import SentencePieceVocabulary
+
+if TYPE_CHECKING:
+    from mtf.evaluation.rank_data import RankTask
+    from mtf.inference.opening import Opened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +67,50 @@ class Evaluate:
         """
         from mtf.config import as_checked
 
-        job = as_checked(self)
-        from mtf.jobs.evaluate_run import run
+        job, started = as_checked(self), time.perf_counter()
+        import jax
 
-        return run(job)
+        from conversion.huggingface import new_directory
+        from mtf.evaluation import rank, report
+        from mtf.inference.loading import load_model
+        from mtf.models.t5 import num_parameters
+        from mtf.partitioning.mesh import PjitPartitioner
+
+        # Everything that can be wrong with the input is found here, before anything is written.
+        name = job.output_dir or time.strftime("runs/evaluate-%Y%m%d-%H%M%S")
+        output_dir = Path(name).expanduser()
+        _check_output(output_dir)
+        opened = job._open()
+        partitioner = PjitPartitioner.create(job.partitioner)
+        tasks = job._tasks(opened)
+        loaded = load_model(opened, dtype=job.dtype, partitioner=partitioner)
+        lengths = job.data.task_feature_lengths
+        predictor = loaded.predictor(job.batch_size, lengths["inputs"], lengths["targets"])
+        if jax.process_index() != 0:
+            return EvaluateResult(output_dir, tuple(rank.evaluate_tasks(tasks, predictor)))
+        devices, size = partitioner.mesh.devices, num_parameters(loaded.model.network)
+        on = f"{devices.size} × {devices.flat[0].device_kind}"
+        print(f"{loaded.path}: {count(size)} parameters on {on}", flush=True)
+        with new_directory(output_dir) as folder, signals.removed_on_stop(folder):
+            with open(folder / report.PREDICTIONS, "w", encoding="utf-8") as predictions:
+                results = rank.evaluate_tasks(tasks, predictor, predictions)
+            about = {
+                "data": job._data_name(),
+                "split": getattr(job.data, "eval_split", None),
+                "checkpoint": str(loaded.path),
+                "step": loaded.step,
+                "num_parameters": size,
+                "vocabulary": loaded.vocabulary.fingerprint(),
+                "dtype": job.dtype,
+                "batch_size": job.batch_size,
+                "mesh": dict(partitioner.mesh.shape),
+                "task_feature_lengths": lengths,
+                "seconds": round(time.perf_counter() - started, 1),
+            }
+            report.write(folder, results, about)
+        print(report.summary(results, output_dir))
+        print(f"time           {duration(time.perf_counter() - started)}", flush=True)
+        return EvaluateResult(output_dir, tuple(results))
 
     def describe(self) -> str:
         """Returns what would be evaluated: tasks with and without data, and the model's size.
@@ -70,6 +121,67 @@ class Evaluate:
         from mtf.config import as_checked
 
         job = as_checked(self)
-        from mtf.jobs.evaluate_run import describe
+        from mtf.evaluation.rank_data import rank_tasks
+        from mtf.models.t5 import num_parameters
+        from mtf.partitioning.mesh import PjitPartitioner
 
-        return describe(job)
+        mesh = PjitPartitioner.create(job.partitioner).mesh
+        checkpoint = job.checkpoint or "none: it must be set to run"
+        rows = {"data": job._data_name(), "checkpoint": checkpoint}
+        if job.checkpoint is None and isinstance(job.data, TaskMixtureConfig):
+            tasks = rank_tasks(job.data)
+        else:
+            opened = job._open()
+            tasks = job._tasks(opened)
+            rows["parameters"] = f"{num_parameters(opened.model.network):,}"
+        rows |= {
+            "dtype": job.dtype,
+            "devices": f"{mesh.size} × {mesh.devices.flat[0].device_kind}",
+            "mesh": " × ".join(f"{name} {n}" for name, n in mesh.shape.items()),
+            "batch": f"tokens of {job.batch_size} of the longest examples, choices beside them",
+        }
+        for dataset in dict.fromkeys(task.dataset for task in tasks):
+            absent = [task.absent for task in tasks if task.dataset == dataset]
+            reasons = [reason for reason in absent if reason is not None]
+            text = f"{len(absent) - len(reasons)} of {len(absent)} prompts"
+            rows[dataset] = f"{text}; absent: {reasons[0]}" if reasons else text
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+    def _open(self) -> Opened:
+        from mtf.inference.opening import open_model
+
+        if self.checkpoint is None:
+            raise UserError(
+                "checkpoint is not set; expected a run directory, a checkpoint_STEP directory or a "
+                "Hugging Face directory: --set checkpoint=PATH"
+            )
+        asked = self.data.vocabulary
+        # A released model's vocabulary at its address is the recipe's default; a run has its own.
+        if isinstance(asked, SentencePieceVocabulary) and is_remote(asked.path):
+            return open_model(self.checkpoint, default_vocabulary=asked)
+        return open_model(self.checkpoint, vocabulary=asked)
+
+    def _tasks(self, opened: Opened) -> tuple[RankTask, ...]:
+        from mtf.evaluation.rank_data import rank_tasks, with_vocabulary
+
+        add_eos = opened.run is not None and opened.run.inputs_add_eos
+        return rank_tasks(with_vocabulary(self.data, opened.vocabulary, add_eos))
+
+    def _data_name(self) -> str:
+        if isinstance(self.data, TaskMixtureConfig):
+            return self.data.mixture_or_task_name
+        return ", ".join(self.data.patterns)
+
+
+def _check_output(output_dir: Path) -> None:
+    there = next(p for p in (output_dir, *output_dir.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(
+            f"output_dir: {output_dir} cannot be made: {there} is not a writable directory."
+        )
+    if output_dir.exists() and any(output_dir.iterdir()):
+        raise UserError(
+            f"output_dir: {output_dir} is there already and not empty; results are never "
+            "overwritten. Give another one, or None for runs/evaluate-TIME."
+        )

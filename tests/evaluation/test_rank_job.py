@@ -18,7 +18,6 @@ from mtf.errors import UserError
 from mtf.evaluation import rank_data
 from mtf.evaluation.rank_data import RankData, RankExample, RankTask
 from mtf.evaluation.settings import RankFilesConfig
-from mtf.jobs import evaluate_run
 from mtf.jobs.evaluate import Evaluate
 from mtf.run import main
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
@@ -128,7 +127,7 @@ def test_prompts_without_data_or_with_failures_do_not_count_and_are_named(
         RankTask("d_three", "d", "three", lambda: RankData([], 2)),
         RankTask("e_four", "e", "four", None, "ask for it at https://example.org"),
     )
-    monkeypatch.setattr("mtf.jobs.evaluate_run.rank_tasks", lambda data: tasks)
+    monkeypatch.setattr("mtf.evaluation.rank_data.rank_tasks", lambda data: tasks)
     job(checkpoint, file, tmp_path / "out").run()
     shown = capsys.readouterr().out
     for text in (
@@ -237,7 +236,7 @@ def test_a_run_is_evaluated_with_its_own_vocabulary(
     monkeypatch.setattr("urllib.request.urlopen", None)
     run = models.write_run(tmp_path / "run")
     config = recipes.t0_eval(checkpoint=str(run))
-    opened = evaluate_run._open(config_lib.build(config))
+    opened = config_lib.build(config)._open()
     assert opened.vocabulary == ByteVocabulary(125)
     assert rank_data.with_vocabulary(t0_eval(), opened.vocabulary, True).vocabulary == (
         opened.vocabulary
