@@ -66,40 +66,26 @@ def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
 
 def add_source_options(group: argparse._ActionsContainer) -> None:
     """Adds --data-dir and --templates."""
-    group.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="DATASET[/SUBSET]/SPLIT.parquet (default: MTF_DATA_DIR, else the Hugging Face hub)",
-    )
-    group.add_argument(
-        "--templates", metavar="PATH", help="promptsource's, archive or directory (MTF_PROMPTS)"
-    )
+    add = group.add_argument
+    where = "DATASET[/SUBSET]/SPLIT.parquet (default: MTF_DATA_DIR, else the Hugging Face hub)"
+    add("--data-dir", metavar="DIR", help=where)
+    add("--templates", metavar="PATH", help="promptsource's, archive or directory (MTF_PROMPTS)")
 
 
 def add_vocabulary_options(group: argparse._ActionsContainer) -> None:
     """Adds --vocabulary and --extra-ids."""
-    group.add_argument(
-        "--vocabulary",
-        metavar="PATH.model|byt5",
-        help="SentencePiece model file, or ByT5's bytes (default: the original's, downloaded once)",
-    )
-    group.add_argument(
-        "--extra-ids",
-        type=int,
-        metavar="N",
-        help="sentinels behind the model's pieces, unless they are pieces (default: 100)",
-    )
+    add = group.add_argument
+    file = "SentencePiece model file, or ByT5's bytes (default: the original's, downloaded once)"
+    add("--vocabulary", metavar="PATH.model|byt5", help=file)
+    sentinels = "sentinels behind the model's pieces, unless they are pieces (default: 100)"
+    add("--extra-ids", type=int, metavar="N", help=sentinels)
 
 
 def chosen_vocabulary(options: argparse.Namespace, original: str) -> Vocabulary:
-    """Returns the vocabulary that the options name, or the one that a mixture is made for.
-
-    Args:
-      options: what `add_vocabulary_options` has parsed.
-      original: "t5", "mt5", …: `Mixture.vocabulary`.
+    """Returns the vocabulary that the options name, else the `original` of a mixture: "t5", "mt5".
 
     Raises:
-      UserError: no vocabulary is named, and the mixture is made for none that can be downloaded.
+      UserError: no vocabulary is named, and the original cannot be downloaded.
     """
     # Not at the top: --help does not need it.
     from mtf.text.vocabularies import RELEASED_MODELS, ByteVocabulary, SentencePieceVocabulary

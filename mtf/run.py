@@ -45,12 +45,8 @@ A value is a Python literal, a word where a string is allowed, or @package.build
 
 def _parser() -> argparse.ArgumentParser:
     parser = new_parser("run", "Run a recipe, or show what it would do.", _EPILOG)
-    parser.add_argument(
-        "recipe",
-        nargs="*",
-        metavar="RECIPE[(kw=literal,…)]",
-        help="package.module.recipe, or file.py:recipe",
-    )
+    names = "package.module.recipe, or file.py:recipe"
+    parser.add_argument("recipe", nargs="*", metavar="RECIPE[(kw=literal,…)]", help=names)
     change = parser.add_argument_group("change the config (applied in this command line's order)")
     changes: list[tuple[str, dict[str, Any], str, str]] = [
         ("set", _SEVERAL, "PATH=VALUE", "set a field; +PATH=VALUE adds a key to a dict"),
@@ -62,36 +58,21 @@ def _parser() -> argparse.ArgumentParser:
         change.add_argument(
             f"--{kind}", dest="overrides", type=with_kind, metavar=metavar, help=text, **number
         )
-    show = parser.add_argument_group("show instead of run")
-    show.add_argument(
-        "--print",
-        choices=("flat", "history", "python", "json"),
-        help="the config: every value; where each came from; as code; as JSON",
-    )
-    show.add_argument(
-        "--diff", metavar="OTHER", help="against a recipe, a run directory or a config.json"
-    )
-    show.add_argument("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
-    show.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="build everything but allocate and write nothing: parameters, mesh, tokens, bytes",
-    )
-    show.add_argument("--list", action="store_true", help="all recipes")
-    resume = parser.add_argument_group("go on")
-    resume.add_argument(
-        "--from",
-        dest="from_dir",
-        metavar="RUN_DIR",
-        help="take the config of a run directory and go on there",
-    )
-    resume.add_argument(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="let this differ from what the run directory was started with",
-    )
+    show = parser.add_argument_group("show instead of run").add_argument
+    kinds = ("flat", "history", "python", "json")
+    shown = "the config: every value; where each came from; as code; as JSON"
+    show("--print", choices=kinds, help=shown)
+    other = "against a recipe, a run directory or a config.json"
+    show("--diff", metavar="OTHER", help=other)
+    show("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
+    built = "build everything but allocate and write nothing: parameters, mesh, tokens, bytes"
+    show("--dry-run", action="store_true", help=built)
+    show("--list", action="store_true", help="all recipes")
+    resume = parser.add_argument_group("go on").add_argument
+    goes_on = "take the config of a run directory and go on there"
+    resume("--from", dest="from_dir", metavar="RUN_DIR", help=goes_on)
+    differs = "let this differ from what the run directory was started with"
+    resume("--allow", action="append", default=[], metavar="PATH", help=differs)
     parser.set_defaults(overrides=[])
     return parser
 
@@ -104,9 +85,7 @@ def _is_recipe(kind: str, text: str) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0 done, 1 failed, 2 refused,
-    130 interrupted.
-    """
+    """Runs the command line and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_intermixed_args(arguments)
     if not options.recipe:

@@ -67,9 +67,7 @@ def os_errors_refused(directory: Path, setting: str) -> Iterator[None]:
 def write_failure(error: BaseException, directory: Path) -> str | None:
     """Returns why something in a directory could not be written; None: the error is another.
 
-    Args:
-      error: with its causes; a library may have put the system's words into an error of its own.
-      directory: what is written there counts, and what does not say where it is.
+    Its causes count too: a library may have put the system's words into an error of its own.
     """
     within = str(directory.absolute())
     for each in _chain(error):
@@ -86,17 +84,14 @@ def write_failure(error: BaseException, directory: Path) -> str | None:
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    todo, seen = [error], set()
-    while todo:
-        each = todo.pop(0)
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        yield each
-        todo += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
-        if isinstance(each, BaseExceptionGroup):
-            todo += each.exceptions
+def _chain(error: BaseException) -> list[BaseException]:
+    """Returns an error, its causes, and the errors of a group."""
+    found = [error]
+    for each in found:
+        inside = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        causes = (each.__cause__, each.__context__, *inside)
+        found += [cause for cause in causes if cause is not None and cause not in found]
+    return found
 
 
 def free_space(directory: Path) -> str:
@@ -115,12 +110,8 @@ def locked(directory: Path, setting: str) -> Iterator[None]:
     the file names is looked for. The directory is made if it does not exist; it and the file are
     removed at the end if nothing else is there.
 
-    Args:
-      directory: what is written to.
-      setting: what names it, for messages, such as "model_dir".
-
     Raises:
-      UserError: another process holds it, or it cannot be written to.
+      UserError: another process holds it, or it cannot be written to; it names the `setting`.
     """
     file = directory / LOCK_FILE
     made = [folder for folder in (directory, *directory.parents) if not folder.exists()]

@@ -49,16 +49,11 @@ def as_python(config: fdl.Config, title: str) -> str:
 
 
 class _Writer:
-    """Writes values as expressions.
-
-    Attributes:
-      imports: the classes and functions that are named, by the names that the code gives them.
-      variables: the names of what is used more than once, by its id.
-    """
+    """Writes values as expressions."""
 
     def __init__(self) -> None:
-        self.imports: dict[str, Any] = {}
-        self.variables: dict[int, str] = {}
+        self.imports: dict[str, Any] = {}  # Classes and functions by their names in the code.
+        self.variables: dict[int, str] = {}  # Names of what is used more than once, by its id.
 
     def import_lines(self) -> str:
         by_module: dict[str, list[str]] = {}

@@ -220,10 +220,10 @@ def find(dotted: str, kind: str) -> Any:
     """
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
-        raise UserError(f"{dotted!r} is not the name of a {kind}.{_hint(dotted, kind, None)}")
+        raise UserError(f"{dotted!r} is not the name of a {kind}.{_hint(dotted, kind)}")
     found, depth = _import_prefix(parts)
     if found is None:
-        raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind, None)}")
+        raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind)}")
     for part in parts[depth:]:
         if not _has(found, part):
             raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind, found)}")
@@ -242,10 +242,7 @@ def _has(found: Any, name: str) -> bool:
 
 
 def _check_unambiguous(module: Any, name: str, dotted: str) -> None:
-    """Refuses a name that both mtf's own module and a file of the user's have.
-
-    The user's file is not run for that: a mistake in it is no reason not to run mtf's recipes.
-    """
+    """Refuses a name that both mtf's own module and a file of the user's have; runs neither."""
     file = getattr(module, "__file__", None)
     if not siblings.is_ours(file) or name not in vars(module):
         return
@@ -296,22 +293,16 @@ def _import(name: str) -> Any:
         raise UserError(_user_traceback(error, f"Importing {name} fails:")) from None
 
 
-def _hint(dotted: str, kind: str, inside: Any) -> str:
-    if kind == "recipe":
-        return _recipe_hint(dotted, inside)
-    if inside is None:
-        return ""
-    prefix = getattr(inside, "__name__", "")
-    names = [name for name, _ in inspect.getmembers(inside, callable) if not name.startswith("_")]
-    return suggestion(f"{prefix}.{name}" for name in nearest(dotted.rpartition(".")[2], names))
-
-
-def _recipe_hint(dotted: str, inside: Any = None) -> str:
-    options = [listing.name for listing in list_recipes()]
-    own: list[str] = []
-    if isinstance(inside, ModuleType) and inside.__name__ != RECIPES:
-        own = [f"{inside.__name__}.{name}" for name in _recipes_in(inside)]
+def _hint(dotted: str, kind: str, inside: Any = None) -> str:
+    """Says what a name may have meant that is not `inside` the module that was found."""
     last = dotted.rpartition(".")[2]
+    prefix = getattr(inside, "__name__", "")
+    if kind != "recipe":
+        names = [name for name, _ in inspect.getmembers(inside, callable) if name[0] != "_"]
+        return suggestion(f"{prefix}.{name}" for name in (nearest(last, names) if inside else ()))
+    options = [listing.name for listing in list_recipes()]
+    is_other = isinstance(inside, ModuleType) and prefix != RECIPES
+    own = [f"{prefix}.{name}" for name in _recipes_in(inside)] if is_other else []
     # Where the module is right, what it has comes first.
     found = _nearest_by_last(last, own) or _nearest_by_last(last, options)
     hint = suggestion(found or nearest(dotted, [*options, *own]))
@@ -389,8 +380,8 @@ def _returns_config(function: Any) -> bool:
 def list_recipes() -> list[Listing]:
     """Returns every recipe of mtf's package `recipes` and of the user's, in the order of modules.
 
-    A recipe that the package itself exports is named without its module. One of the user's whose
-    name is taken is named by its file.
+    One that the package exports is named without its module; one of the user's whose name is taken
+    is named by its file.
     """
     try:
         package = _import(RECIPES)

@@ -8,31 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 # Modules of version 0.1.0, and those of their classes that have another name today.
+_ROOMS = ("checkpoints", "data", "decoding", "evaluation", "models", "partitioning", "training")
 _MODULES = {
-    "mtf.checkpoints.config": "mtf.checkpoints.settings",
-    "mtf.data.config": "mtf.data.settings",
     "mtf.data.objectives": "mtf.tasks.objectives",
     "mtf.data.vocabularies": "mtf.text.vocabularies",
-    "mtf.decoding.config": "mtf.decoding.settings",
-    "mtf.evaluation.config": "mtf.evaluation.settings",
-    "mtf.models.config": "mtf.models.settings",
-    "mtf.partitioning.config": "mtf.partitioning.settings",
-    "mtf.training.config": "mtf.training.settings",
+    **{f"mtf.{room}.config": f"mtf.{room}.settings" for room in _ROOMS},
 }
+_NOW_CONFIGS = (
+    *("AdamW", "Adafactor", "Decoding", "HubStream", "InferEval", "RankFiles", "Schedule"),
+    *("TaskMixture", "TextCorpora", "TextFiles", "Trainer"),
+)
 _CLASSES = {
-    "AdamW": "AdamWConfig",
-    "Adafactor": "AdafactorConfig",
-    "Decoding": "DecodingConfig",
     "EncoderDecoderModel": "ModelConfig",
-    "HubStream": "HubStreamConfig",
-    "InferEval": "InferEvalConfig",
     "PjitPartitioner": "PartitionerConfig",
-    "RankFiles": "RankFilesConfig",
-    "Schedule": "ScheduleConfig",
-    "TaskMixture": "TaskMixtureConfig",
-    "TextCorpora": "TextCorporaConfig",
-    "TextFiles": "TextFilesConfig",
-    "Trainer": "TrainerConfig",
+    **{name: f"{name}Config" for name in _NOW_CONFIGS},
 }
 
 

@@ -23,8 +23,7 @@ _FIDDLE = os.path.dirname(fdl.__file__) + os.sep
 def in_file_of(function: Any) -> AbstractContextManager[Any]:
     """Has values that are set meanwhile come from the lines of the function's own file.
 
-    A recipe that calls a builder is shown as `recipes/t5.py:12 (small → model.t5)`: its own line,
-    and what it called there.
+    A recipe that calls a builder is shown as `recipes/t5.py:12 (small → model.t5)`.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     own_file = code.co_filename if code is not None else None

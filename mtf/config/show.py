@@ -33,10 +33,7 @@ def _lines(config: fdl.Config) -> list[tuple[str, tree.Leaf]]:
 
 
 def as_flat_text(config: fdl.Config) -> str:
-    """Returns `path = value`, a line for every value, defaults included.
-
-    A component has a line of its own where its declared type leaves a choice.
-    """
+    """Returns `path = value`, a line for every value, defaults included."""
     return "".join(f"{line}\n" for line, _ in _lines(config))
 
 

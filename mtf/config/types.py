@@ -27,11 +27,7 @@ class Mismatch(Exception):
 
 
 def type_hints(target: Any) -> dict[str, Any]:
-    """Returns the annotations of a class's or function's parameters (and "return").
-
-    Raises:
-      UserError: an annotation names something that does not exist.
-    """
+    """Returns the annotations of a class's or function's parameters (and "return")."""
     is_plain_class = inspect.isclass(target) and not dataclasses.is_dataclass(target)
     try:
         return _get_type_hints(target.__init__ if is_plain_class else target)
