@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mtf.data.packing import lay_out, shifted_right
 from mtf.decoding.generate import EOS_ID, Generated, generate
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
@@ -362,28 +363,24 @@ def _before(end: int, ids: np.ndarray) -> list[int]:
 
 def _packed_batch(packed: Packed, rows: Sequence[Sequence[Item]]) -> dict[str, np.ndarray]:
     """Returns the batch of some rows that `token_log_likelihoods` takes."""
-    batch: dict[str, np.ndarray] = {}
-    for i, row in enumerate(rows):
-        inputs, targets = [item.inputs for item in row], [t for item in row for t in item.targets]
-        values = {
-            "encoder_input_tokens": np.concatenate(inputs),
-            "encoder_segment_ids": _segment_ids([len(ids) for ids in inputs]),
-            "decoder_input_tokens": np.concatenate([[0, *target[:-1]] for target in targets]),
-            "decoder_target_tokens": np.concatenate(targets),
-            "decoder_segment_ids": _segment_ids([len(ids) for ids in targets]),
-            "cross_segment_ids": _segment_ids([item.num_target_tokens for item in row]),
-        }
-        for name, ids in values.items():
-            length = packed.inputs_length if "encoder" in name else packed.targets_length
-            if name not in batch:
-                batch[name] = np.zeros((packed.batch_rows, length), np.int32)
-            batch[name][i, : len(ids)] = ids
-    return batch
-
-
-def _segment_ids(lengths: Sequence[int]) -> np.ndarray:
-    """[2, 3] → 1 1 2 2 2."""
-    return np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    shape = packed.batch_rows, packed.targets_length
+    inputs, input_segments, _ = lay_out(
+        [[item.inputs for item in row] for row in rows], packed.batch_rows, packed.inputs_length
+    )
+    targets, segments, positions = lay_out(
+        [[target for item in row for target in item.targets] for row in rows], *shape
+    )
+    _, cross_segments, _ = lay_out(
+        [[np.concatenate(item.targets) for item in row] for row in rows], *shape
+    )
+    return {
+        "encoder_input_tokens": inputs,
+        "encoder_segment_ids": input_segments,
+        "decoder_input_tokens": shifted_right(targets, positions),
+        "decoder_target_tokens": targets,
+        "decoder_segment_ids": segments,
+        "cross_segment_ids": cross_segments,
+    }
 
 
 def token_log_likelihoods(
