@@ -1,4 +1,4 @@
-"""`python -m mtf.cache MIXTURE --output DIR`: render and tokenise once, then train from that."""
+"""`python -m mtf.cache MIXTURE --output DIR`: render and tokenize once, then train from that."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import contextlib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mtf import command
 from mtf.errors import RunError, UserError
@@ -74,53 +75,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("mixture", metavar="MIXTURE", help="a mixture or a task, by name")
     parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="of the cache")
-    what = parser.add_argument_group("what")
+    what, where, how = map(parser.add_argument_group, ("what", "from where", "how"))
+    splits = "default: train, and validation where there is one; validation of ranked tasks"
+    missing = "leave out tasks whose dataset is missing"
+    take_over = "take the examples from SeqIO's caches (DIR/TASK/SPLIT.tfrecord-*), such as P3's"
+    formats = "seqio: TFRecords that SeqIO and T5X read with use_cached=True (default: %(default)s)"
+    runners = "run on Beam (DirectRunner, DataflowRunner, …); its own options may follow"
+    check = "write nothing: read all of it, compare checksums"
+    number: dict[str, Any] = {"type": _positive, "metavar": "N"}
     command.add_vocabulary_options(what)
-    what.add_argument(
-        "--split",
-        nargs="+",
-        metavar="SPLIT",
-        help="default: train, and validation where there is one; validation of ranked tasks",
-    )
+    what.add_argument("--split", nargs="+", metavar="SPLIT", help=splits)
     what.add_argument("--only", nargs="+", metavar="GLOB", help="tasks whose names match")
+    what.add_argument("--max-rows", **number, help="of every split, for a trial (default: all)")
     what.add_argument(
-        "--max-rows", type=_positive, metavar="N", help="of every split, for a trial (default: all)"
+        "--seed", type=int, default=0, help="of templates' random choices (default: 0)"
     )
-    what.add_argument(
-        "--seed", type=int, default=0, help="of templates' random choices (default: %(default)s)"
-    )
-    where = parser.add_argument_group("from where")
     command.add_source_options(where)
-    where.add_argument(
-        "--skip-missing", action="store_true", help="leave out tasks whose dataset is missing"
-    )
-    where.add_argument(
-        "--from-seqio",
-        metavar="DIR",
-        type=Path,
-        help="take the examples from SeqIO's caches (DIR/TASK/SPLIT.tfrecord-*), such as P3's",
-    )
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--format",
-        choices=("array_record", "seqio"),
-        default="array_record",
-        help="seqio: TFRecords that SeqIO and T5X read with use_cached=True (default: %(default)s)",
-    )
-    how.add_argument(
-        "--num-workers", type=_positive, metavar="N", help="processes (default: one a core)"
-    )
-    how.add_argument(
-        "--num-shards", type=_positive, metavar="N", help="of a split (default: by its size)"
-    )
-    how.add_argument(
-        "--runner",
-        metavar="beam:RUNNER",
-        help="run on Beam (DirectRunner, DataflowRunner, …); its own options may follow",
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing: read all of it, compare checksums"
-    )
+    where.add_argument("--skip-missing", action="store_true", help=missing)
+    where.add_argument("--from-seqio", metavar="DIR", type=Path, help=take_over)
+    choices = ("array_record", "seqio")
+    how.add_argument("--format", choices=choices, default="array_record", help=formats)
+    how.add_argument("--num-workers", **number, help="processes (default: one a core)")
+    how.add_argument("--num-shards", **number, help="of a split (default: by its size)")
+    how.add_argument("--runner", metavar="beam:RUNNER", help=runners)
+    parser.add_argument("--check", action="store_true", help=check)
     return parser
 
 
@@ -185,9 +163,8 @@ def _say_what_is_left_out(plan: Plan) -> None:
     from mtf.cache.format import mixture_path
 
     absent = {task: reason for task, reason in plan.absent.items() if reason != NOT_CHOSEN}
-    reasons = list(dict.fromkeys(absent.values()))
-    for reason in reasons[:_NUM_REASONS_SHOWN]:
-        num_tasks = sum(other == reason for other in absent.values())
+    reasons = Counter(absent.values())
+    for reason, num_tasks in list(reasons.items())[:_NUM_REASONS_SHOWN]:
         print(f"left out ({num_tasks} tasks): {reason}", file=sys.stderr)
     if len(reasons) > _NUM_REASONS_SHOWN:
         where = mixture_path(plan.settings.cache_dir, plan.mixture.name)

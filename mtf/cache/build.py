@@ -94,15 +94,7 @@ class Plan:
         )
 
     def check(self, missing: Iterable[str], kind: str) -> None:
-        """Checks that the plan can be carried out.
-
-        Args:
-          missing: what is missing that must not be.
-          kind: what that is, in the plural.
-
-        Raises:
-          UserError: something is missing, or no task is left.
-        """
+        """Raises UserError if `missing`, things of a `kind`, is not empty, or no task is left."""
         name, reasons = self.mixture.name, list(dict.fromkeys(missing))
         if reasons:
             raise UserError(
@@ -127,15 +119,7 @@ def begin_plan(
     settings: CacheConfig,
     describe: Callable[[Task, CacheConfig], TaskInfo],
 ) -> tuple[Plan, list[tuple[Task, TaskInfo]]]:
-    """Compares what is wanted with what is there.
-
-    Args:
-      mixture: what is to be cached.
-      settings: how.
-      describe: returns the description of a task.
-
-    Returns:
-      A plan without works, and the tasks to be written with their descriptions.
+    """Returns a plan without works, and the tasks to be written with what `describe` returns.
 
     Raises:
       UserError: the cache was made with another vocabulary, seed or templates, or a pattern of
@@ -192,12 +176,9 @@ def make_plan(mixture: Mixture, settings: CacheConfig) -> Plan:
 
 
 def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], None]) -> None:
-    """Writes all that is planned.
+    """Writes all that is planned, in `num_workers` processes; 1 writes in this one.
 
-    Args:
-      plan: what to write.
-      num_workers: processes; 1 writes in this one.
-      report: called about twice a second.
+    Calls `report` about twice a second.
 
     Raises:
       UserError: a task fails on a row, a file cannot be written, or a process is killed.
@@ -216,12 +197,8 @@ def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], Non
     def tell(num_rows: int, num_examples: int) -> None:
         report(CacheProgress(len(finished), num_rows_before + num_rows, num_examples))
 
-    written = (
-        _written_here(todo, tell)
-        if num_workers == 1
-        else _written_in_processes(todo, num_workers, tell)
-    )
-    with contextlib.closing(written) as names:
+    write = _written_here if num_workers == 1 else _written_in_processes
+    with contextlib.closing(write(todo, num_workers, tell)) as names:
         for name in names:
             num_left[name] -= 1
             if not num_left[name]:
@@ -233,18 +210,10 @@ def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], Non
 def _write_mixture(plan: Plan) -> None:
     """Writes which tasks of the mixture are in the cache."""
     cache_dir, mixture = plan.settings.cache_dir, plan.mixture
-    absent = {
-        name: reason
-        for name, reason in plan.absent.items()
-        if not (cache_dir / name / "info.json").exists()
-    }
-    info = MixtureInfo(
-        name=mixture.name,
-        vocabulary=mixture.vocabulary,
-        fingerprint=mixture.fingerprint,
-        tasks={task.name: rate for task, rate in mixture.tasks if task.name not in absent},
-        absent=absent,
-    )
+    there = {path.parent.name for path in cache_dir.glob("*/info.json")}
+    absent = {name: reason for name, reason in plan.absent.items() if name not in there}
+    tasks = {task.name: rate for task, rate in mixture.tasks if task.name not in absent}
+    info = MixtureInfo(mixture.name, mixture.vocabulary, mixture.fingerprint, tasks, absent)
     write_json(mixture_path(cache_dir, mixture.name), info)
 
 
@@ -262,11 +231,7 @@ def cache_info(settings: CacheConfig) -> CacheInfo:
 
 
 def _check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
-    """Checks that a cache, if there is one, was made with the same settings.
-
-    Raises:
-      UserError: it was not; names both.
-    """
+    """Raises UserError if there is a cache that was made with other settings."""
     path = cache_dir / "cache.json"
     if not path.exists():
         if cache_dir.is_dir() and any(file.name != LOCK_FILE for file in cache_dir.iterdir()):
@@ -410,7 +375,7 @@ def _finish_task(works: Sequence[ShardWork]) -> None:
     os.replace(folder, settings.cache_dir / info.name)
 
 
-def _written_here(works: Iterable[ShardWork], tell: Tell) -> Generator[str, None, None]:
+def _written_here(works: Iterable[ShardWork], _: int, tell: Tell) -> Generator[str, None, None]:
     """Writes shards; yields the name of its task after each."""
     num_rows = num_examples = 0
 

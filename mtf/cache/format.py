@@ -99,7 +99,7 @@ class RecordCodec:
 
 
 class ShardWriter(Protocol):
-    """Takes the examples of one shard."""
+    """Writes the examples of one shard."""
 
     def write(self, example: Mapping[str, Any]) -> None:
         """Appends an example: token ids without end of sequence, and `FEATURE_pretokenized`."""
@@ -162,14 +162,7 @@ class _ArrayRecordWriter:
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """A file of examples.
-
-    Attributes:
-      file: its name in the task's folder.
-      num_examples: records in it.
-      num_bytes: its size.
-      crc32: of its content.
-    """
+    """A file of examples: its name in the task's folder, its records, size and checksum."""
 
     file: str
     num_examples: int
@@ -308,11 +301,7 @@ def write_json(path: Path, info: TaskInfo | CacheInfo | MixtureInfo | SplitInfo)
 
 
 def read_json(path: Path, cls: type[Info]) -> Info:
-    """Reads what `write_json` has written.
-
-    Raises:
-      UserError: it is of another version of the format, or something else.
-    """
+    """Reads what `write_json` has written; raises UserError if it is something else."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         version = values.get("format_version", FORMAT_VERSION)

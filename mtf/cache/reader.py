@@ -7,6 +7,7 @@ at every read; that takes longer than reading some records.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -42,11 +43,7 @@ class TokenCache:
     """
 
     def __init__(self, cache_dir: str | Path, mixture: str = "MIXTURE"):
-        """Opens a cache; messages name `mixture` as what it is wanted for.
-
-        Raises:
-          UserError: there is none, or one of another version.
-        """
+        """Opens a cache for a mixture, which messages name; raises UserError if there is none."""
         self.path = Path(cache_dir).expanduser()
         if not (self.path / "cache.json").is_file():
             there = "has no token cache" if self.path.is_dir() else "does not exist"
@@ -58,11 +55,7 @@ class TokenCache:
         self._wanted = mixture
 
     def mixture(self, name: str) -> MixtureInfo:
-        """Returns a mixture of the cache, or one of its tasks as a mixture.
-
-        Raises:
-          UserError: it is not there.
-        """
+        """Returns a mixture, or a task as a mixture; raises UserError if the cache has neither."""
         path = mixture_path(self.path, name)
         if path.is_file():
             return read_json(path, MixtureInfo)
@@ -76,11 +69,7 @@ class TokenCache:
         )
 
     def task(self, name: str) -> TaskInfo:
-        """Returns what a task of the cache holds.
-
-        Raises:
-          UserError: it is not there, or not complete.
-        """
+        """Returns what a task holds; raises UserError if it is not there, or not complete."""
         if (task := self._find(name)) is None:
             raise UserError(f"the cache {self.path} has no task {name}")
         return task
@@ -145,11 +134,7 @@ class SplitReader:
         return self._read(numbers, self._codec.decode)
 
     def pairs(self, numbers: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Returns (inputs, targets) of some examples, without end of sequence.
-
-        Raises:
-          UserError: a file is damaged.
-        """
+        """Returns (inputs, targets) of some examples, likewise; without end of sequence."""
         return self._read(numbers, self._codec.decode_pair)
 
     def _read(self, numbers: Sequence[int], decode: Callable[[bytes], Any]) -> list[Any]:
@@ -174,11 +159,10 @@ class _Shard:
         self._path = path
         self._mixture = mixture
         self._info = info
-        self._reader: Any = None
 
     def read(self, numbers: Sequence[int], decode: Callable[[bytes], Any]) -> list[Any]:
         try:
-            reader = self._reader or self._open()
+            reader = self._reader
             if len(numbers) > _NUM_SINGLE_READS:
                 return [decode(record) for record in reader.read(numbers)]
             return [decode(reader.read((number,))[0]) for number in numbers]
@@ -188,7 +172,8 @@ class _Shard:
         except Exception as error:
             raise damaged(self._path, f"cannot be read: {error}", self._mixture) from error
 
-    def _open(self) -> Any:
+    @functools.cached_property
+    def _reader(self) -> Any:
         from array_record.python.array_record_module import ArrayRecordReader
 
         reader = ArrayRecordReader(
@@ -197,7 +182,6 @@ class _Shard:
         if reader.num_records() != self._info.num_examples:
             found = f"has {reader.num_records()} records, not {self._info.num_examples}"
             raise damaged(self._path, found, self._mixture)
-        self._reader = reader
         return reader
 
 

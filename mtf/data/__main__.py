@@ -204,15 +204,10 @@ def _print_packing(dataset: CachedMixture) -> None:
     print(f"\npacking {len(examples):,} examples of the mixture into rows of the same lengths:")
     packer = Packer(lengths, pack=True)
     rows = [row for row in map(packer.add, examples) if row is not None]
-    print(
-        as_text(
-            [
-                ["", "rows", "examples a row", "inputs filled", "targets filled"],
-                ["best fit (ours)", *_fill(rows, lengths)],
-                ["in sequence", *_fill(_packed_in_sequence(examples, lengths), lengths)],
-            ]
-        )
-    )
+    table = [["", "rows", "examples a row", "inputs filled", "targets filled"]]
+    table.append(["best fit (ours)", *_fill(rows, lengths)])
+    table.append(["in sequence", *_fill(_packed_in_sequence(examples, lengths), lengths)])
+    print(as_text(table))
 
 
 def _packed_in_sequence(examples: list[Example], lengths: dict[str, int]) -> list[list[Example]]:
@@ -229,14 +224,12 @@ def _packed_in_sequence(examples: list[Example], lengths: dict[str, int]) -> lis
 
 
 def _fill(rows: Sequence[list[Example]], lengths: dict[str, int]) -> list[str]:
-    num_inputs = sum(len(example.inputs) for row in rows for example in row)
-    num_targets = sum(len(example.targets) for row in rows for example in row)
-    return [
-        f"{len(rows):,}",
-        f"{sum(map(len, rows)) / len(rows):.1f}",
-        f"{num_inputs / len(rows) / lengths['inputs']:.1%}",
-        f"{num_targets / len(rows) / lengths['targets']:.1%}",
+    fills = [
+        sum(len(example[i]) for row in rows for example in row) / len(rows) / lengths[name]
+        for i, name in enumerate(_FEATURES)
     ]
+    examples_a_row = sum(map(len, rows)) / len(rows)
+    return [f"{len(rows):,}", f"{examples_a_row:.1f}", *(f"{fill:.1%}" for fill in fills)]
 
 
 def _print_example(dataset: CachedMixture, number: int) -> None:

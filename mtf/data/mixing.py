@@ -33,12 +33,9 @@ class Mixing:
     """
 
     def __init__(self, rates: Sequence[float]):
-        """Takes rates relative to each other, which are kept to 2**-31 of their sum.
+        """Takes relative rates; raises UserError if there is none, or one is not positive.
 
-        Integers whose sum is less than 2**31, such as numbers of examples, are kept exactly.
-
-        Raises:
-          UserError: there is no rate, or one is not a positive number.
+        They are kept to 2**-31 of their sum, integers whose sum is less than 2**31 exactly.
         """
         if not len(rates):
             raise UserError("mixing rates: there is none; expected one or more")

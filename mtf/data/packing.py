@@ -101,10 +101,7 @@ def first_fit(
 ) -> list[list[int]]:
     """Returns the numbers of each row's examples: large ones first, in the first row with room.
 
-    Args:
-      inputs: (examples,) tokens of each example, at most `inputs_length`.
-      targets: likewise.
-      inputs_length, targets_length: of a row.
+    `inputs` and `targets` are the (examples,) numbers of tokens, at most the lengths of a row.
     """
     order = np.argsort(-(inputs / inputs_length + targets / targets_length), kind="stable")
     inputs_left = np.full(len(order), inputs_length)

@@ -70,13 +70,7 @@ def make_dataset(
     shard_id: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """Returns SeqIO's own rows without end, as T5X trains on them.
-
-    Args:
-      provider: a mixture or a task of `mtf.seqio.tasks`.
-      data: its other settings.
-      shard_id, num_shards: which part of the data.
-    """
+    """Returns SeqIO's own rows of a shard of the data, without end, as T5X trains on them."""
     seqio = _import_seqio()
     return seqio.get_dataset(
         provider,

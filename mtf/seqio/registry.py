@@ -1,4 +1,4 @@
-"""Our tasks and mixtures in SeqIO's registries, for T5X and for anything else that uses SeqIO.
+"""Adds our tasks and mixtures to SeqIO's registries, for T5X and other users of SeqIO.
 
     from mtf.seqio import registry
     registry.register("t0++_train")

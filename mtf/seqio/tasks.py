@@ -160,13 +160,7 @@ class TaskSource(seqio.DataSource):
 
 
 class Built(NamedTuple):
-    """A mixture or a task of ours, as SeqIO's.
-
-    Attributes:
-      provider: SeqIO's object, not registered.
-      vocabulary: the vocabulary's fingerprint.
-      fingerprints: hashes of its definition and of its tasks', by their names.
-    """
+    """A mixture or a task of ours as SeqIO's, not registered; fingerprints of it and its tasks."""
 
     provider: seqio.Task | seqio.Mixture
     vocabulary: str
