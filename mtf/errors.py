@@ -54,3 +54,11 @@ def did_you_mean_split(split: str, splits: Iterable[str]) -> str:
     if not found and len(options) == 1:
         found = options
     return suggestion(found)
+
+
+def check_at_least_one(settings: object, *fields: str, optional: bool = False) -> None:
+    """Refuses settings of which one of these fields is less than 1 (or, if optional, not None)."""
+    for field in fields:
+        value = getattr(settings, field)
+        if not (optional and value is None) and value < 1:
+            raise UserError(f"{field} must be at least 1{' or None' * optional}, not {value}.")

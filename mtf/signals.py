@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -30,18 +30,14 @@ _SECONDS_TO_REST = 0.3
 
 
 class Stopped(BaseException):
-    """A command was asked to stop, and has come to a point where it can.
-
-    Attributes:
-      number: of the signal.
-    """
+    """A command was asked to stop by the signal `number`, and has reached a point where it can."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
-class Interrupts:
+class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
     """From `hold()` to the end of the context a signal is noted; a second Ctrl-C ends the process.
 
     Where the process does not `listen` (a script or a notebook), handlers are installed for that
@@ -92,15 +88,7 @@ class Interrupts:
             # Also where the process listens: jax.distributed has a handler of SIGTERM of its own.
             self._handlers = _install(self._handle if _wakeup is None else _rest)
 
-    def __enter__(self) -> Interrupts:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Literal
 
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, check_at_least_one, did_you_mean
 
 # What a run measures, each in a directory of this name (T5X's names).
 METRIC_KINDS = ("train", "training_eval", "inference_eval")
@@ -42,15 +42,11 @@ class SaveCheckpointConfig:
     keep_checkpoints_without_metrics: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("period", "keep"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise UserError(f"{field} must be at least 1 or None, not {value}.")
+        check_at_least_one(self, "period", "keep", optional=True)
         for step in self.checkpoint_steps:
             if step < 1:
                 raise UserError(f"checkpoint_steps must be at least 1, not {step}.")
-        if self.keep_best < 1:
-            raise UserError(f"keep_best must be at least 1, not {self.keep_best}.")
+        check_at_least_one(self, "keep_best")
         self._check_metric()
         if self.dtype not in ("float32", "bfloat16"):
             raise UserError(f"dtype must be 'float32' or 'bfloat16', not {self.dtype!r}.")
@@ -84,20 +80,19 @@ class SaveCheckpointConfig:
 class RestoreCheckpointConfig:
     """What a fresh run starts from (T5X: `RestoreCheckpointConfig`).
 
-    A run directory that has checkpoints of its own continues from its latest, whatever is said
-    here.
+    A run directory that has checkpoints continues from its latest, whatever is set here.
 
     Attributes:
-      path: of our own checkpoints, T5X's zarr+msgpack or T5X's Orbax ones: one checkpoint for
-        mode "specific", else a directory that holds them.
+      path: one checkpoint (ours, T5X's zarr+msgpack or Orbax) for mode "specific", else a
+        directory that holds them.
       mode: "specific", "latest", or "all" (for evaluation, every one in turn).
       assignment_map: (pattern, replacement) pairs. The first pattern that matches the whole name
         of a tensor of ours ("target/…", "state/param_states/…", "state/step") says what it is
         called there; replacement None leaves it as initialised.
       fallback_to_scratch: tensors that the checkpoint lacks stay as initialised, instead of being
         an error.
-      step: the step that the checkpoint is expected to be of, from which the recipe has counted
-        `train_steps`; another one is refused. A Hugging Face directory is at step 0. None: any.
+      step: the checkpoint's expected step, from which the recipe has counted `train_steps`;
+        another one is refused. A Hugging Face directory is at step 0. None: any.
     """
 
     path: str = dataclasses.field(metadata={"path": True})

@@ -17,7 +17,7 @@ from mtf.checkpoints.steps import CHECKPOINTS, owed_evaluations, saved_steps
 from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
 from mtf.decoding.settings import DecodingConfig
 from mtf.environment import write_environment
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, check_at_least_one, did_you_mean
 from mtf.evaluation.settings import InferEvalConfig
 from mtf.jobs.results import TrainResult, train_result
 from mtf.models.settings import ModelConfig
@@ -82,9 +82,7 @@ class Train:
             raise
 
     def _check_values(self) -> None:
-        for field in ("train_steps", "batch_size"):
-            if getattr(self, field) < 1:
-                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        check_at_least_one(self, "train_steps", "batch_size")
         if self.train_steps > MAX_STEP:
             raise UserError(f"train_steps must be less than 2**31, not {self.train_steps}.")
         if not 0 <= self.random_seed < 2**32:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from mtf.errors import UserError
+from mtf.errors import UserError, check_at_least_one
 
 # Far more than any machine trains; each is described by itself before memory is looked at.
 MAX_LAYERS = 10_000
@@ -70,9 +70,8 @@ class T5Config:
 
     def __post_init__(self) -> None:
         layers = ("num_encoder_layers", "num_decoder_layers")
-        for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *layers):
-            if getattr(self, field) < 1:
-                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        sizes = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim")
+        check_at_least_one(self, *sizes, *layers)
         for field in layers:
             if getattr(self, field) > MAX_LAYERS:
                 raise UserError(

@@ -15,12 +15,12 @@ def devices_keeping_memory() -> list[Any]:
     """Returns `jax.devices()`, having told malloc to keep freed memory if they are CPUs.
 
     XLA allocates the temporary arrays of a program anew in each call. By default glibc gives
-    blocks of their size back to the kernel, and every training step begins with hundreds of
-    thousands of page faults, which take 10 to 15% of its time (benchmarks/RESULTS.md). The peak of
-    memory stays the same. Other C libraries are left alone, and so is jax if its backend has been
-    started before.
+    blocks of their size back to the kernel, and every training step begins with page faults that
+    take 10 to 15% of its time (benchmarks/RESULTS.md). The peak of memory stays the same. Other C
+    libraries are left alone, and so is jax if its backend has been started before.
     """
-    _use_one_arena()
+    # Before other threads start: each would get an arena of its own, where large blocks are mapped.
+    _mallopt(_M_ARENA_MAX, 1)
     devices = jax.devices()
     if devices[0].platform == "cpu":
         keep_freed_memory()
@@ -29,14 +29,9 @@ def devices_keeping_memory() -> list[Any]:
 
 def keep_freed_memory() -> None:
     """Tells malloc to keep freed memory for later allocations of this process."""
-    _use_one_arena()
+    _mallopt(_M_ARENA_MAX, 1)
     _mallopt(_M_MMAP_MAX, 0)
     _mallopt(_M_TRIM_THRESHOLD, -1)  # never
-
-
-def _use_one_arena() -> None:
-    # Before other threads start: each would get an arena of its own, where large blocks are mapped.
-    _mallopt(_M_ARENA_MAX, 1)
 
 
 def _mallopt(option: int, value: int) -> None:

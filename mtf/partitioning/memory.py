@@ -18,16 +18,14 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 
 def num_bytes(shapes: Any, shardings: Any = None) -> int:
-    """Returns bytes of a tree of arrays, or of one device's part of it."""
-    leaves = jax.tree.leaves(shapes)
-    sizes = [leaf.shape for leaf in leaves]
-    if shardings is not None:
-        sizes = [
-            s.shard_shape(shape) for s, shape in zip(jax.tree.leaves(shardings), sizes, strict=True)
-        ]
-    return sum(
-        math.prod(shape) * leaf.dtype.itemsize for shape, leaf in zip(sizes, leaves, strict=True)
-    )
+    """Returns bytes of a tree of arrays or, with shardings, of one device's part of it."""
+
+    def size(x: Any, sharding: Any = None) -> int:
+        shape = x.shape if sharding is None else sharding.shard_shape(x.shape)
+        return math.prod(shape) * x.dtype.itemsize
+
+    trees = (shapes,) if shardings is None else (shapes, shardings)
+    return sum(jax.tree.leaves(jax.tree.map(size, *trees)))
 
 
 def gib(count: int) -> str:

@@ -63,9 +63,8 @@ def partition_spec(
 ) -> PartitionSpec:
     """Returns the sharding of an array whose dimensions have these logical axes.
 
-    Rules hold in their order, as in flax (`flax.linen.logical_to_mesh_axes`): a rule gives its
-    mesh axes to its dimension, unless that has been decided already or one of them is taken. A
-    rule whose mesh axes do not divide the dimension is passed over.
+    As in flax (`flax.linen.logical_to_mesh_axes`), each rule in turn gives its mesh axes to its
+    dimension, unless that is decided, an axis is taken, or they do not divide the dimension.
     """
     decided: dict[int, tuple[str, ...]] = {}
     taken: set[str] = set()
@@ -141,32 +140,26 @@ class PjitPartitioner:
 
     def shardings(self, shapes: Any, axes: Any) -> Any:
         """Returns a tree of shardings for a tree of shapes and the tree of their logical axes."""
-
         return jax.tree.map(lambda shape, names: self.sharding(names, shape.shape), shapes, axes)
 
     def check_batch_size(self, batch_size: int, num_microbatches: int = 1) -> None:
-        """Refuses a batch that the mesh does not divide.
-
-        Raises:
-          UserError: see above.
-        """
+        """Refuses, with UserError, a batch that the mesh does not divide."""
         if batch_size % (self.num_data_shards * num_microbatches):
             microbatches = f" × {num_microbatches} microbatches" if num_microbatches > 1 else ""
             axes = " × ".join(f"{axis} {self.mesh.shape[axis]}" for axis in self._batch_axes)
             axes = f" ({axes})" if axes else ""
             parts = self.num_data_shards * num_microbatches
             below = batch_size // parts * parts
+            near = " or ".join(str(n) for n in (below, below + parts) if n)
             raise UserError(
                 f"batch_size {batch_size} is not divisible by the mesh: it is split over "
-                f"{self.num_data_shards} devices{axes}{microbatches}. Nearest: "
-                + " or ".join(str(n) for n in (below, below + parts) if n)
-                + "."
+                f"{self.num_data_shards} devices{axes}{microbatches}. Nearest: {near}."
             )
 
     def data_layout(self, batch_size: int) -> tuple[int, int]:
-        """(shard_id, num_shards): which part of each global batch this process reads.
+        """Returns (shard_id, num_shards): which part of each global batch this process reads.
 
-        Processes that share a part (their devices differ in the model axis only) get the same.
+        Processes whose devices differ in the model axis only read the same part.
         """
         rows: dict[int, tuple[int, int]] = {}
         device: Any
@@ -185,10 +178,6 @@ class PjitPartitioner:
         return low // size, batch_size // size
 
     def global_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
-        """Global arrays from this process's rows, without communication."""
-
-        def make(x: np.ndarray) -> jax.Array:
-            shape = (batch_size, *x.shape[1:])
-            return jax.make_array_from_process_local_data(self.batch, x, shape)
-
-        return {name: make(x) for name, x in rows.items()}
+        """Returns global arrays from this process's rows, without communication."""
+        make = functools.partial(jax.make_array_from_process_local_data, self.batch)
+        return {name: make(x, (batch_size, *x.shape[1:])) for name, x in rows.items()}

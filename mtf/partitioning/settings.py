@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, check_at_least_one, did_you_mean
 
 MESH_AXES = ("data", "fsdp", "model")
 Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
@@ -56,10 +56,8 @@ class PartitionerConfig:
     logical_axis_rules: Rules = LOGICAL_AXIS_RULES
 
     def __post_init__(self) -> None:
-        if self.num_partitions is not None and self.num_partitions < 1:
-            raise UserError(f"num_partitions must be at least 1, not {self.num_partitions}.")
-        if self.fsdp < 1:
-            raise UserError(f"fsdp must be at least 1, not {self.fsdp}.")
+        check_at_least_one(self, "num_partitions", optional=True)
+        check_at_least_one(self, "fsdp")
         submesh = self.model_parallel_submesh
         if submesh is not None:
             if len(submesh) != 4 or min(submesh) < 1:

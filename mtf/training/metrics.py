@@ -1,18 +1,17 @@
-"""T5X's metrics from the sums of each step, and where they are written.
+"""T5X's metrics (`models.compute_base_metrics`) from the sums of each step, and their files.
 
-Names are T5X's (`models.compute_base_metrics`); TensorBoard event files lie in `train/` and
-`training_eval/TASK/` and `inference_eval/TASK/` of the run directory, as T5X's do, with
-`metrics.jsonl` beside them.
+TensorBoard event files lie in `train/`, `training_eval/TASK/` and `inference_eval/TASK/` of the
+run directory, as T5X's do, with `metrics.jsonl` beside them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -44,15 +43,11 @@ SUMMARY_METRICS = (
 
 
 def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
-    """T5X's metrics of consecutive steps, or of an evaluation's batches.
+    """Returns T5X's metrics by name, from the sums of consecutive steps or evaluation batches.
 
-    Args:
-      steps: the sums that `Trainer.train_step` or `eval_step` gave for each.
-
-    Returns:
-      Name → value; "loss" and "z_loss" are means over the steps, the per-token ones are means over
-      tokens. Of these, T5X's contain the loss's normalizing factor; "loss_per_target_token" (not
-      T5X's) is in nats whatever that is, each token counting as much as in the loss.
+    "loss" and "z_loss" are means over the steps, the per-token ones means over tokens. T5X's
+    contain the loss's normalizing factor; "loss_per_target_token" (not T5X's) is in nats, each
+    token weighted as in the loss.
     """
     host = jax.device_get(list(steps))
     skipped = sum(float(s.get("skipped_updates", 0.0)) for s in host)
@@ -110,8 +105,8 @@ def timing(
     }
 
 
-class MetricsWriter:
-    """TensorBoard events and `metrics.jsonl` of one kind of metrics, written by process 0.
+class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
+    """Writes one kind of metrics to TensorBoard events and `metrics.jsonl`, on process 0.
 
     Args:
       directory: for instance RUN_DIR/train.
@@ -119,88 +114,57 @@ class MetricsWriter:
         so that a resumed run's files are those of an uninterrupted one.
     """
 
+    _SECONDS_BETWEEN_FLUSHES = 10.0
+
     def __init__(self, directory: Path, first_step: int) -> None:
         self._jsonl = None
         if jax.process_index() != 0:
             return
+        # Imported here: only the writing process pays for it.
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
-        _drop_steps_after(path, first_step)
+        if path.exists():
+            kept = [line for line in read_metrics(path) if line["step"] <= first_step]
+            write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
         self._jsonl = path.open("a", encoding="utf-8")
         # It warns of every NaN; the run says what is wrong itself.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
-        self._events = _EventFile(directory, purge_step=first_step + 1)
+        # SummaryWriter would hand events to a thread, which a full disk ends; whoever has the next
+        # events then waits for ever.
+        self._events = EventsWriter(str(directory / "events"))
+        self._event, self._scalar = event_pb2.Event, summary.scalar
+        # TensorBoard drops what earlier files have of this step and later ones.
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._add_event(first_step + 1, session_log=start)
+        self._flush_events()
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of one step to both files; NaN and infinities are null in the JSON."""
         if self._jsonl is None:
             return
         for name, value in metrics.items():
-            self._events.add_scalar(name, value, step)
-        self._events.flush_now_and_then()
+            self._add_event(step, summary=self._scalar(name, value, display_name=name))
+        # Flushing events waits for the disk, so not at each step of a fast run.
+        if time.monotonic() - self._flushed > self._SECONDS_BETWEEN_FLUSHES:
+            self._flush_events()
         self._jsonl.write(strict_json.dumps({"step": step, **metrics}) + "\n")
         self._jsonl.flush()
 
-    def close(self) -> None:
-        """Flushes and closes both files."""
+    def _add_event(self, step: int, **content: Any) -> None:
+        self._events.write_event(self._event(step=step, wall_time=time.time(), **content))
+
+    def _flush_events(self) -> None:
+        self._events.flush()
+        self._flushed = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
         if self._jsonl is not None:
             self._events.close()
             self._jsonl.close()
-
-    def __enter__(self) -> MetricsWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class _EventFile:
-    """TensorBoard events, written by the thread that has them.
-
-    tensorboardX's SummaryWriter hands them to a thread, which a full disk ends; whoever has the
-    next events then waits for ever.
-
-    Args:
-      directory: where the file goes.
-      purge_step: TensorBoard forgets what earlier files say of this step and later ones.
-    """
-
-    _SECONDS_BETWEEN_FLUSHES = 10.0
-
-    def __init__(self, directory: Path, purge_step: int) -> None:
-        # Imported here: only the writing process pays for it.
-        from tensorboardX import summary
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
-
-        self._make_event, self._make_scalar = event_pb2.Event, summary.scalar
-        self._writer = EventsWriter(str(directory / "events"))
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._add(step=purge_step, session_log=start)
-        self._flush()
-
-    def _add(self, **content: Any) -> None:
-        self._writer.write_event(self._make_event(wall_time=time.time(), **content))
-
-    def _flush(self) -> None:
-        self._writer.flush()
-        self._flushed = time.monotonic()
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        self._add(step=step, summary=self._make_scalar(name, value, display_name=name))
-
-    def flush_now_and_then(self) -> None:
-        """Flushing waits for the disk, so not at each step of a fast run."""
-        if time.monotonic() - self._flushed > self._SECONDS_BETWEEN_FLUSHES:
-            self._flush()
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -215,13 +179,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return lines
-
-
-def _drop_steps_after(path: Path, first_step: int) -> None:
-    if not path.exists():
-        return
-    kept = [line for line in read_metrics(path) if line["step"] <= first_step]
-    write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
 
 
 def plot_loss(run_dir: Path, evaluations: Sequence[str]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, check_at_least_one, did_you_mean
 
 SCHEDULE_FACTORS = (
     "constant",
@@ -18,6 +18,7 @@ SCHEDULE_FACTORS = (
 )
 
 MAX_STEP = 2**31 - 1  # The step is an int32, as T5X's.
+_MAY_CHANGE = {"on_resume": "may change"}
 
 FACTOR_PARTS = ("ROW", "COLUMN", "BATCH", "NONE")
 # Logical axis → its part in Adafactor's factored second moment, for parameters of rank > 2
@@ -70,12 +71,9 @@ class ScheduleConfig:
                     f"{', '.join(SCHEDULE_FACTORS)}, joined by ' * '."
                     + did_you_mean(name, SCHEDULE_FACTORS)
                 )
-        for field in ("base_learning_rate", "decay_factor", "min_learning_rate"):
-            _check_not_negative(field, getattr(self, field))
-        for field in ("steps_per_decay", "steps_per_cycle"):
-            _check_steps(field, getattr(self, field), least=1)
-        _check_steps("step_offset", self.step_offset)
-        _check_steps("warmup_steps", self.warmup_steps)
+        _check_not_negative(self, "base_learning_rate", "decay_factor", "min_learning_rate")
+        _check_steps(self, "steps_per_decay", "steps_per_cycle", least=1)
+        _check_steps(self, "step_offset", "warmup_steps")
         needs_warmup = {"linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay"}
         if self.warmup_steps < 1 and needs_warmup & set(self.names):
             raise UserError(
@@ -125,21 +123,14 @@ class AdafactorConfig:
     epsilon2: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check_rate("decay_rate", self.decay_rate)
-        if self.beta1 is not None:
-            _check_rate("beta1", self.beta1)
-        _check_positive("clipping_threshold", self.clipping_threshold)
-        _check_positive("global_norm_clip_threshold", self.global_norm_clip_threshold)
+        _check_rate(self, "decay_rate", *(["beta1"] if self.beta1 is not None else []))
+        _check_positive(self, "clipping_threshold", "global_norm_clip_threshold")
         # With 0, a gradient of 0 would be divided by 0.
-        _check_positive("epsilon1", self.epsilon1, optional=False)
-        _check_not_negative("epsilon2", self.epsilon2)
-        for field in ("weight_decay_rate", "weight_decay_rate_lr_exponent"):
-            _check_not_negative(field, getattr(self, field))
-        _check_steps("step_offset", self.step_offset)
-        if self.min_dim_size_to_factor < 1:
-            raise UserError(
-                f"min_dim_size_to_factor must be at least 1, not {self.min_dim_size_to_factor}."
-            )
+        _check_positive(self, "epsilon1", optional=False)
+        weight_decay = ("weight_decay_rate", "weight_decay_rate_lr_exponent")
+        _check_not_negative(self, "epsilon2", *weight_decay)
+        _check_steps(self, "step_offset")
+        check_at_least_one(self, "min_dim_size_to_factor")
         axes = [axis for axis, _ in self.logical_factor_rules]
         for axis, part in self.logical_factor_rules:
             if part not in FACTOR_PARTS:
@@ -172,31 +163,38 @@ class AdamWConfig:
     global_norm_clip_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        _check_rate("beta1", self.beta1)
-        _check_rate("beta2", self.beta2)
-        _check_positive("global_norm_clip_threshold", self.global_norm_clip_threshold)
-        _check_positive("epsilon", self.epsilon, optional=False)
-        _check_not_negative("weight_decay_rate", self.weight_decay_rate)
+        _check_rate(self, "beta1", "beta2")
+        _check_positive(self, "global_norm_clip_threshold")
+        _check_positive(self, "epsilon", optional=False)
+        _check_not_negative(self, "weight_decay_rate")
 
 
-def _check_rate(name: str, value: float) -> None:
-    if not 0.0 <= value < 1.0:
-        raise UserError(f"{name} must be in [0, 1), not {value}.")
+def _check_rate(settings: object, *fields: str) -> None:
+    for field in fields:
+        value = getattr(settings, field)
+        if not 0.0 <= value < 1.0:
+            raise UserError(f"{field} must be in [0, 1), not {value}.")
 
 
-def _check_positive(name: str, value: float | None, *, optional: bool = True) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise UserError(f"{name} must be positive{' or None' * optional}, not {value}.")
+def _check_positive(settings: object, *fields: str, optional: bool = True) -> None:
+    for field in fields:
+        value = getattr(settings, field)
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"{field} must be positive{' or None' * optional}, not {value}.")
 
 
-def _check_not_negative(name: str, value: float | None) -> None:
-    if value is not None and not 0 <= value < math.inf:
-        raise UserError(f"{name} must be a finite number and not negative, not {value}.")
+def _check_not_negative(settings: object, *fields: str) -> None:
+    for field in fields:
+        value = getattr(settings, field)
+        if value is not None and not 0 <= value < math.inf:
+            raise UserError(f"{field} must be a finite number and not negative, not {value}.")
 
 
-def _check_steps(name: str, value: int, least: int = 0) -> None:
-    if not least <= value <= MAX_STEP:
-        raise UserError(f"{name} must be in [{least}, 2**31), not {value}.")
+def _check_steps(settings: object, *fields: str, least: int = 0) -> None:
+    for field in fields:
+        value = getattr(settings, field)
+        if not least <= value <= MAX_STEP:
+            raise UserError(f"{field} must be in [{least}, 2**31), not {value}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,34 +202,24 @@ class TrainerConfig:
     """How the training step and the loop run (T5X: `trainer.Trainer` and `train.train`).
 
     Attributes:
-      num_microbatches: parts of a batch whose gradients are added up before the update. Loss and
-        gradients do not depend on it.
+      num_microbatches: parts of a batch whose gradients are added up before the update.
       stats_period: steps between lines of progress, TensorBoard and metrics.jsonl.
       eval_period: steps between evaluations; None: none.
       eval_steps: batches of each evaluation; None: all.
       loss_chunk_elements: logits are computed in parts of at most so many elements a device
         where the whole would have more, and never held together.
-      skip_nonfinite_updates: a step whose loss or gradient norm is NaN or infinite leaves
-        parameters and optimizer state as they are, and is counted (`skipped_updates`), instead of
-        ending the run. Its batch is used up: the step counter, and with it the schedule, goes on.
+      skip_nonfinite_updates: a step whose loss or gradient norm is not finite leaves parameters
+        and optimizer state as they are and is counted (`skipped_updates`), instead of ending the
+        run. The batch is used up, and the step counter and the schedule go on.
     """
 
-    num_microbatches: int = dataclasses.field(default=1, metadata={"on_resume": "may change"})
-    stats_period: int = dataclasses.field(default=100, metadata={"on_resume": "may change"})
-    eval_period: int | None = dataclasses.field(default=1000, metadata={"on_resume": "may change"})
-    eval_steps: int | None = dataclasses.field(default=20, metadata={"on_resume": "may change"})
-    loss_chunk_elements: int = dataclasses.field(
-        default=2**25, metadata={"on_resume": "may change"}
-    )
-    skip_nonfinite_updates: bool = dataclasses.field(
-        default=False, metadata={"on_resume": "may change"}
-    )
+    num_microbatches: int = dataclasses.field(default=1, metadata=_MAY_CHANGE)
+    stats_period: int = dataclasses.field(default=100, metadata=_MAY_CHANGE)
+    eval_period: int | None = dataclasses.field(default=1000, metadata=_MAY_CHANGE)
+    eval_steps: int | None = dataclasses.field(default=20, metadata=_MAY_CHANGE)
+    loss_chunk_elements: int = dataclasses.field(default=2**25, metadata=_MAY_CHANGE)
+    skip_nonfinite_updates: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
-        for field in ("num_microbatches", "stats_period", "loss_chunk_elements"):
-            if getattr(self, field) < 1:
-                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
-        for field in ("eval_period", "eval_steps"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise UserError(f"{field} must be at least 1 or None, not {value}.")
+        check_at_least_one(self, "num_microbatches", "stats_period", "loss_chunk_elements")
+        check_at_least_one(self, "eval_period", "eval_steps", optional=True)
