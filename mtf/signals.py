@@ -1,13 +1,12 @@
 """How SIGINT (Ctrl-C), SIGTERM and SIGHUP stop a command. Imports the standard library only.
 
-Python runs a signal handler in the main thread, between two bytecodes. An exception that is raised
-there may land in foreign code, which swallows it or aborts; and while the main thread compiles or
-restores, no handler runs at all. So a command starts a thread that hears signals at once, through
-`signal.set_wakeup_fd`, and no handler raises anything:
+An exception that a signal handler raises may land in foreign code, which swallows it or aborts;
+and while the main thread compiles or restores, no handler runs at all. So a command starts a
+thread that hears signals at once, through `signal.set_wakeup_fd`, and no handler raises anything:
 
 * by default a signal ends the process, with exit status 128 + its number (130, 143, 129);
-* within `Interrupts` it is noted, and whoever has something to save asks for it;
-* after `ending` it ends the process with the status that has been decided already.
+* within `Interrupts` it is noted, and the work in progress asks for it when it can save;
+* after `ending` it ends the process with the status given there.
 """
 
 from __future__ import annotations
@@ -38,13 +37,10 @@ class Stopped(BaseException):
 
 
 class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
-    """From `hold()` to the end of the context a signal is noted; a second Ctrl-C ends the process.
+    """Notes signals from `hold()` to the end of the context; a second Ctrl-C ends the process.
 
-    Where the process does not `listen` (a script or a notebook), handlers are installed for that
-    time, and a second Ctrl-C raises KeyboardInterrupt.
-
-    Attributes:
-      number: of the last signal, 0 before there is one.
+    Where the process does not `listen` (a script or a notebook), a second Ctrl-C raises
+    KeyboardInterrupt. `number` is the last signal's, 0 before there is one.
     """
 
     def __init__(self, what_follows: str = "") -> None:
@@ -139,7 +135,7 @@ def hint(text: str) -> None:
 
 
 def ending(status: int) -> int:
-    """Decides the exit status: from now on a signal only ends the process sooner."""
+    """Sets the exit status: from now on a signal only ends the process sooner."""
     global _decided
     with _lock:
         _decided = status

@@ -1,8 +1,7 @@
-"""Writing checkpoints: asynchronous, atomic, by all processes together (Orbax).
+"""Writes checkpoints with Orbax: asynchronous, atomic, by all processes together.
 
-`checkpoint_{step}/state` has the layout of T5X's Orbax checkpoints, layers unrolled under T5X's
-names; `checkpoint_{step}/data` the state of the data iterators of all processes, as JSON;
-`checkpoint_{step}/metrics` what was measured at that step, likewise.
+`checkpoint_{step}/` has `state` in the layout of T5X's Orbax checkpoints, layers unrolled under
+T5X's names; and, as JSON, `data` (data iterators of all processes) and `metrics` of that step.
 """
 
 from __future__ import annotations
@@ -163,8 +162,7 @@ class CheckpointManager:
         self._policy = _NewestAndBest(config)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self._policy,
-            # Without it Orbax would not write metrics; the policy alone decides.
-            best_fn=lambda metrics: 0.0,
+            best_fn=lambda metrics: 0.0,  # Not used, but without it Orbax writes no metrics.
             step_prefix=STEP_PREFIX,
             create=True,
             cleanup_tmp_directories=True,
@@ -179,7 +177,7 @@ class CheckpointManager:
         return self._manager.latest_step()
 
     def due(self, step: int) -> bool:
-        """Returns whether `step` is one at which to save."""
+        """Returns whether to save at `step`."""
         period = self.config.period
         return (period is not None and step % period == 0) or step in self.config.checkpoint_steps
 
@@ -280,7 +278,7 @@ class CheckpointManager:
 
 
 def _gather(data_state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the iterator states of all processes in one dict; keys are disjoint or equal."""
+    """Returns the iterator states of all processes in one dict."""
     if jax.process_count() == 1:
         return data_state
     blob = np.frombuffer(json.dumps(data_state).encode(), np.uint8)

@@ -26,36 +26,28 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
     Raises:
       UserError: the path is not there, or holds no complete checkpoint.
     """
-    path = Path(config.path).expanduser()
+    path, setting = Path(config.path).expanduser(), f"checkpoint.restore.path: {config.path}"
     if not path.exists():
-        raise UserError(
-            f"checkpoint.restore.path: {config.path} does not exist."
-            + (did_you_mean(path.name, _names(path.parent)) if path.parent.is_dir() else "")
-        )
+        names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise UserError(f"{setting} does not exist.{did_you_mean(path.name, names)}")
     if not path.is_dir():
         raise UserError(
-            f"checkpoint.restore.path: {config.path} is a file; expected a directory: "
-            "checkpoint_STEP, or one that holds such."
+            f"{setting} is a file; expected a directory: checkpoint_STEP, or one that holds such."
         )
     if config.mode == "specific":
         return [path]
     found = [checkpoint for _, checkpoint in conversion.list_checkpoints(path)]
     if not found and re.fullmatch(r"checkpoint_\d+", path.name):
         raise UserError(
-            f"checkpoint.restore.path: {config.path} is a checkpoint itself; mode "
-            f"{config.mode!r} expects the directory that holds checkpoints. For this one set "
-            "checkpoint.restore.mode=specific."
+            f"{setting} is a checkpoint itself; mode {config.mode!r} expects the directory that "
+            "holds checkpoints. For this one set checkpoint.restore.mode=specific."
         )
     if not found:
         raise UserError(
-            f"checkpoint.restore.path: {config.path} holds no complete checkpoint_STEP directory. "
-            "For one checkpoint, give its own path and mode 'specific'."
+            f"{setting} holds no complete checkpoint_STEP directory. For one checkpoint, give its "
+            "own path and mode 'specific'."
         )
     return found if config.mode == "all" else found[-1:]
-
-
-def _names(folder: Path) -> list[str]:
-    return [entry.name for entry in folder.iterdir()]
 
 
 def _source(name: str, assignment_map: AssignmentMap) -> str | None:
@@ -81,18 +73,17 @@ def restore_tree(
 
     Args:
       path: a checkpoint of any layout that `conversion` opens.
-      shapes: nested dicts with the names of the checkpoint (`TrainState.state_dict`) or a part
-        of them; layers may be stacked.
-      shardings: of the same.
-      initial: returns a fresh tree, for what is not read; called only if there is such. Of a
-        stacked tensor single layers may come from it. None: everything is read.
+      shapes: nested dicts under the checkpoint's names (`TrainState.state_dict`), or a part of
+        them; layers may be stacked.
+      shardings: likewise.
+      initial: returns a fresh tree for what is not read, which may be single layers of a stacked
+        tensor; called only if needed. None: everything is read.
       assignment_map: see `RestoreCheckpointConfig`.
       fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
-      UserError: the checkpoint lacks tensors, or has them in other shapes; names them all, or
-        says that it is of T5X's scanned network. Or a pattern of `assignment_map` matches no
-        tensor of this model.
+      UserError: the checkpoint lacks tensors or has them in other shapes, or is of T5X's scanned
+        network; or a pattern of `assignment_map` matches no tensor of this model.
     """
     checkpoint = conversion.open_checkpoint(path)
     patterns = assignment_map
@@ -115,13 +106,11 @@ def restore_tree(
             f"The checkpoint {checkpoint.path} does not fit this model:\n  " + "\n  ".join(shown)
         )
 
-    # First, and what is read does not stay: so no more than one state is held, and no whole tensor
-    # on the host.
+    # Made before anything is read, and only what is needed stays: so at most one state is held.
     fresh: dict[str, jax.Array] = {}
     if any(None in plan for plan in plans.values()):
         assert initial is not None
-        fresh = flat_names(initial())
-        fresh = {name: leaf for name, leaf in fresh.items() if None in plans[name]}
+        fresh = {name: x for name, x in flat_names(initial()).items() if None in plans[name]}
 
     def read(name: str) -> jax.Array:
         plan, shape = plans[name], leaf_shapes[name]
@@ -151,7 +140,7 @@ def restore_tree(
 
 
 def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
-    """Returns the slices of a part of an array as numbers, which can be compared."""
+    """Returns the bounds of a part of an array, which can be compared."""
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
 
 
@@ -163,7 +152,7 @@ def _plan(
     fallback_to_scratch: bool,
     problems: list[str],
 ) -> list[Any]:
-    """Returns what a leaf is read from: a tensor a layer if it is stacked; None: nothing."""
+    """Returns the tensors that a leaf is read from, one a layer if stacked; None: not read."""
     own_shape = shape[1:] if is_stacked(name) else shape
     plan: list[Any] = []
     for own_name in unstacked_names(name, shape):
@@ -179,7 +168,7 @@ def _plan(
 
 
 def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
-    """Refuses patterns that match nothing: what they were meant for would be read in silence."""
+    """Refuses patterns that match nothing, as their tensors would be read all the same."""
 
     def matches(pattern: str) -> bool:
         return any(re.fullmatch(pattern, name) for name in names)

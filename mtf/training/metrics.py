@@ -24,20 +24,12 @@ StepMetrics = Mapping[str, Any]
 
 # What `summarize` gives of training steps and evaluations alike.
 SUMMARY_METRICS = (
-    "loss",
-    "z_loss",
-    "cross_ent_loss",
-    "loss_per_nonpadding_target_token",
-    "loss_per_all_target_tokens",
-    "loss_per_target_token",
-    "z_loss_per_all_target_tokens",
-    "cross_ent_loss_per_all_target_tokens",
-    "accuracy",
-    "non_padding_fraction/loss_weights",
-    "effective_batch_size/encoder",
-    "non_padding_fraction/encoder",
-    "effective_batch_size/decoder",
-    "non_padding_fraction/decoder",
+    *("loss", "z_loss", "cross_ent_loss"),
+    *("loss_per_nonpadding_target_token", "loss_per_all_target_tokens", "loss_per_target_token"),
+    *("z_loss_per_all_target_tokens", "cross_ent_loss_per_all_target_tokens"),
+    *("accuracy", "non_padding_fraction/loss_weights"),
+    *("effective_batch_size/encoder", "non_padding_fraction/encoder"),
+    *("effective_batch_size/decoder", "non_padding_fraction/decoder"),
     "non_padding_fraction/overall",
 )
 
