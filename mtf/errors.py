@@ -62,3 +62,9 @@ def check_at_least_one(settings: object, *fields: str, optional: bool = False) -
         value = getattr(settings, field)
         if not (optional and value is None) and value < 1:
             raise UserError(f"{field} must be at least 1{' or None' * optional}, not {value}.")
+
+
+def nearest_multiples(n: int, divisor: int) -> str:
+    """Returns the positive multiples next to `n`, as in "4 or 8"."""
+    below = n // divisor * divisor
+    return " or ".join(str(multiple) for multiple in (below, below + divisor) if multiple)

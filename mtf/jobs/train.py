@@ -17,7 +17,7 @@ from mtf.checkpoints.steps import CHECKPOINTS, owed_evaluations, saved_steps
 from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
 from mtf.decoding.settings import DecodingConfig
 from mtf.environment import write_environment
-from mtf.errors import UserError, check_at_least_one, did_you_mean
+from mtf.errors import UserError, check_at_least_one, did_you_mean, nearest_multiples
 from mtf.evaluation.settings import InferEvalConfig
 from mtf.jobs.results import TrainResult, train_result
 from mtf.models.settings import ModelConfig
@@ -45,15 +45,14 @@ class Train:
       model: the network and its loss.
       data: what to train on.
       optimizer: with its learning rate schedule.
-      train_steps: the last step, absolute: a checkpoint of step 1,000,000 trained for 1,000 more
-        has 1,001,000.
+      train_steps: the last step, absolute: 1,001,000 for 1,000 more steps from step 1,000,000.
       batch_size: sequences (packed rows) in a global batch.
       trainer: microbatches, and how often to report and evaluate.
       partitioner: how model and batch are spread over devices.
       checkpoint: when to save, and what to start from.
       model_dir: the run directory. If it has checkpoints, the run continues from the latest.
       random_seed: of initial parameters and dropout, in [0, 2**32); the data has its own.
-      evaluator: decoding of held-out inputs every now and then; None: none.
+      evaluator: decodes held-out inputs every now and then; None: none.
       num_samples: held-out examples to show with their predictions at the end.
     """
 
@@ -94,11 +93,9 @@ class Train:
             raise UserError(f"num_samples must not be negative, not {self.num_samples}.")
         parts = self.trainer.num_microbatches
         if self.batch_size % parts:
-            below = self.batch_size // parts * parts
-            near = " or ".join(str(n) for n in (below, below + parts) if n)
             raise UserError(
                 f"batch_size {self.batch_size} is not divisible by trainer.num_microbatches "
-                f"{parts}. Nearest: {near}."
+                f"{parts}. Nearest: {nearest_multiples(self.batch_size, parts)}."
             )
         restore = self.checkpoint.restore
         if restore is not None and restore.mode == "all":
@@ -127,11 +124,10 @@ class Train:
         saved = [("period", save.period)] if save.period is not None else []
         for field, step in [*saved, *(("checkpoint_steps", s) for s in save.checkpoint_steps)]:
             if step % period:
-                below = step // period * period
-                near = " or ".join(str(n) for n in (below, below + period) if n)
                 raise UserError(
                     f"checkpoint.save.{field} {step} is not a multiple of {setting} {period}, so "
-                    f"{name} would not be known of checkpoints. Nearest: {near}."
+                    f"{name} would not be known of checkpoints. Nearest: "
+                    f"{nearest_multiples(step, period)}."
                 )
 
     def run(self, *, allow: Sequence[str] = ()) -> TrainResult:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mtf.errors import UserError
+from mtf.errors import UserError, nearest_multiples
 from mtf.partitioning.malloc import devices_keeping_memory
 from mtf.partitioning.settings import (
     LOGICAL_AXIS_RULES,
@@ -149,11 +149,10 @@ class PjitPartitioner:
             axes = " × ".join(f"{axis} {self.mesh.shape[axis]}" for axis in self._batch_axes)
             axes = f" ({axes})" if axes else ""
             parts = self.num_data_shards * num_microbatches
-            below = batch_size // parts * parts
-            near = " or ".join(str(n) for n in (below, below + parts) if n)
             raise UserError(
                 f"batch_size {batch_size} is not divisible by the mesh: it is split over "
-                f"{self.num_data_shards} devices{axes}{microbatches}. Nearest: {near}."
+                f"{self.num_data_shards} devices{axes}{microbatches}. Nearest: "
+                f"{nearest_multiples(batch_size, parts)}."
             )
 
     def data_layout(self, batch_size: int) -> tuple[int, int]:
