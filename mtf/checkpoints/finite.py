@@ -1,8 +1,7 @@
 """Which arrays of a state hold NaN or infinity.
 
-A finite loss and gradient norm do not prove that a state is finite: an update may overflow, and a
-slot of the optimizer may have come with a NaN. So the state itself is looked at wherever it is
-saved or read. That is exact, and costs one pass over arrays that go through memory then anyway.
+A finite loss and gradient norm do not prove that a state is finite: an update may overflow, or a
+slot of the optimizer hold a NaN. So the state itself is checked wherever it is saved or read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Layers one by one under T5X's names, or stacked along a leading axis for `lax.scan`.
 
-This is the one place that knows the rule: the layers `layers_0`, `layers_1`, … of a stack become
-`layers`, axis 0. It holds for every tree that is nested like the parameters, however deep they lie
-in it: the optimizer's state, or a whole checkpoint.
+The layers `layers_0`, `layers_1`, … of a stack become `layers`, axis 0, in every tree that is
+nested like the parameters, at any depth: the optimizer's state, or a whole checkpoint.
 """
 
 from __future__ import annotations

@@ -261,12 +261,7 @@ def relpos_bias(
 ) -> jax.Array:
     """Returns the bias of attention logits, (1, h, q, k) float32.
 
-    Args:
-      config: the network.
-      params: `relpos_bias` of a stack.
-      query_positions: (q,).
-      key_positions: (k,).
-      bidirectional: True in the encoder.
+    `params` is a stack's `relpos_bias`, positions are (q,) and (k,); the encoder is bidirectional.
     """
     buckets = relative_position_bucket(
         key_positions[None, :] - query_positions[:, None],

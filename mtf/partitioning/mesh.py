@@ -84,7 +84,7 @@ _rules_in_force = jax.make_user_context(LOGICAL_AXIS_RULES)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Pins an activation to the rules and the mesh in force; where there is no mesh, nothing."""
+    """Shards an activation by the rules and the mesh in force, if there is one."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x

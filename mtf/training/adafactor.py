@@ -94,16 +94,9 @@ def update_param(
     grad: jax.Array,
     axes: Axes,
 ) -> tuple[jax.Array, Slots]:
-    """Returns a parameter and its slots after one step.
+    """Returns a float32 parameter and its slots after one step.
 
-    Args:
-      config: Adafactor's settings.
-      step: number of updates made so far.
-      learning_rate: of this step.
-      param: float32.
-      slots: from `init_slots` or the last step.
-      grad: of the parameter's shape.
-      axes: the parameter's logical axes.
+    `step` is the number of updates made so far; `slots` come from `init_slots` or the last step.
     """
     dims = _dims(config, param.shape, axes)
     age = (step - config.step_offset + 1).astype(jnp.float32)

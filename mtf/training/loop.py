@@ -50,12 +50,7 @@ class Evaluator(Protocol):
     def evaluate(
         self, params: Any, on_progress: Callable[[int], None] | None = None
     ) -> Mapping[str, Mapping[str, float]]:
-        """Returns name → metric → value.
-
-        Args:
-          params: parameters of the network.
-          on_progress: called after each batch with its number of examples.
-        """
+        """Returns name → metric → value; calls `on_progress` with each batch's examples."""
 
 
 @dataclasses.dataclass
@@ -242,7 +237,8 @@ class TrainLoop:
         self, name: str, batches: Iterator[HostBatch], state: TrainState, step: int
     ) -> Measured:
         """Returns the metrics of batches without dropout (T5X: `train_eval`); none: nothing."""
-        trainer, sums = self.trainer, list[Any]()
+        trainer = self.trainer
+        sums: list[Any] = []
         for rows in batches:
             if trainer.config.eval_steps is not None and len(sums) == trainer.config.eval_steps:
                 break
@@ -282,8 +278,8 @@ class _StopAsked(Exception):
 class _Agreement:
     """Returns whether to stop, the same on all processes at the same call.
 
-    What one of them has heard, the others learn by a reduction over all devices, which is read one
-    call later, so that no step waits for it.
+    A reduction over all devices tells what one has heard; it is read one call later, so that no
+    step waits for it.
     """
 
     def __init__(self, interrupts: Interrupts) -> None:

@@ -84,12 +84,7 @@ def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
 class Trainer:
     """Compiles and runs steps for one model, optimizer and mesh.
 
-    Attributes:
-      model: the network and its loss.
-      optimizer: its settings.
-      partitioner: the mesh.
-      config: microbatches and chunks.
-      random_seed: of initial parameters and dropout.
+    `random_seed` is that of initial parameters and dropout.
     """
 
     model: ModelConfig
@@ -300,8 +295,8 @@ def starting_state(
     """Returns the state to begin with: the run's latest checkpoint, else `restore`, else a new one.
 
     Raises:
-      UserError: the checkpoint does not fit the model, with the tensors and both shapes; or holds
-        NaN or infinity; or is of another step than `restore` says.
+      UserError: the checkpoint does not fit the model, holds NaN or infinity, or is of another
+        step than `restore` says.
     """
     own = saved_steps(run_dir)
     if own:

@@ -20,15 +20,9 @@ MAX_SKIPPED_IN_A_ROW = 100
 
 @dataclasses.dataclass
 class Watch:
-    """Checks the loss and the gradient norm of every step.
+    """Checks the loss and the gradient norm of every step, the same on all processes.
 
-    The metrics are the same on all processes, so all of them end at the same step.
-
-    Attributes:
-      trainer: whose steps are checked.
-      checkpoints: of the run.
-      writer: of train/metrics.jsonl.
-      progress: where lines go.
+    `writer` is that of train/metrics.jsonl.
     """
 
     trainer: Trainer
