@@ -1,14 +1,10 @@
 """Rows of batches: each row of the global batch is a stream of its own.
 
 Row r takes the units r, r + batch_size, … of a sequence of examples that goes on over all epochs,
-each in its own random order (`mtf.data.examples`). So
-
-* the global batch at a step is the same however many processes share it;
-* each unit of each epoch belongs to exactly one stream: over all rows, every document or pair is
-  used exactly once an epoch, and an epoch need not be a multiple of anything (with fewer units than
-  rows, some rows start in later epochs);
-* streams run at their own pace, so where rows are packed one stream may begin an epoch a little
-  before another has finished the last.
+each in its own random order (`mtf.data.examples`). So the global batch at a step is the same
+however many processes share it, and over all rows every document or pair is used exactly once an
+epoch. An epoch need not be a multiple of anything: with fewer units than rows, some rows start in
+later epochs. Where rows are packed, one stream may begin an epoch before another ends the last.
 """
 
 from __future__ import annotations
@@ -233,7 +229,7 @@ class SourceRowStream(RowStream[SourceReader]):
 
 
 class StreamsIterator:
-    """Batches of row streams, made ahead of time in a thread."""
+    """Batches of row streams, made ahead of time in a thread (`BatchIterator`)."""
 
     def __init__(
         self,
@@ -246,16 +242,14 @@ class StreamsIterator:
         """Starts at the beginning.
 
         Args:
-          streams: by their numbers in the global batch, each `rows_per_stream` rows of it.
+          streams: by their numbers in the global batch.
           data: the lengths of a row, and whether it holds several examples.
           fingerprint: of what is trained on, and how: `name=value; …`.
           prefetch: batches made ahead of time.
           rows_per_stream: rows that each stream makes for a batch, one after the other.
         """
-        self._streams = streams
-        self._rows_per_stream = rows_per_stream
-        self._data = data
-        self._fingerprint = fingerprint
+        self._streams, self._rows_per_stream = streams, rows_per_stream
+        self._data, self._fingerprint = data, fingerprint
         self._prefetch = prefetch
         # One worker makes the batches in their order. Each comes with the place after it, so that
         # what was made ahead does not count as handed out.
@@ -277,11 +271,7 @@ class StreamsIterator:
         return self._state
 
     def set_state(self, state: IteratorState) -> None:
-        """See `BatchIterator`.
-
-        Raises:
-          UserError: the place belongs to another batch size, or to other data.
-        """
+        """See `BatchIterator`; raises UserError if the place is of other data or batch size."""
         missing = [str(number) for number in self._streams if str(number) not in state]
         if missing:
             raise UserError(

@@ -2,9 +2,9 @@
 
 The files of the dataset are divided into `num_streams` parts. A stream reads its own files, in a
 new order in every epoch, a window of documents at a time; the documents of a window are shuffled,
-grouped and cut into segments as those of local files are (`mtf.data.examples`), and what comes of
-them is packed into the stream's rows of every batch. The place in a stream is where its window
-begins, which the `datasets` library can return to, and where in the window it is.
+grouped and cut into segments as those of local files are (`mtf.data.examples`), and the examples
+are packed into the stream's rows of every batch. The place in a stream is where its window begins,
+which the `datasets` library can return to, and the place within the window.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import itertools
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +65,7 @@ def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) 
     mixing = Mixing(list((data.subsets or {"": 1.0}).values()))
     streams = {}
     for number in range(shard.shard_id * num_streams, (shard.shard_id + 1) * num_streams):
-        subsets = [_Subset(data, name, splits[name], number, executor) for name in splits]
+        subsets = [_Subset(data, split, number, executor) for split in splits.items()]
         streams[number] = _Stream(subsets, data, number, data.num_streams, mixing)
     return StreamsIterator(
         streams, data, _fingerprint(data), prefetch, batch_size // data.num_streams
@@ -121,8 +120,7 @@ def _open_splits(data: HubStreamConfig, split: str, *, required: bool = True) ->
     )
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a window of documents begins in a stream's part of a subset.
 
     Attributes:
@@ -141,9 +139,8 @@ class _Place:
 
 
 class _Window(NamedTuple):
-    """Documents that are shuffled together, where they begin, and where the next ones do."""
+    """Documents that are shuffled together, and where the next ones begin."""
 
-    place: _Place
     texts: list[str]
     following: _Place
 
@@ -203,7 +200,7 @@ class _Reader:
             following = _Place(place.epoch + 1)
             self._documents = self._read_documents(following)
         self._at = following
-        return _Window(place, [text for text, *_ in read], following)
+        return _Window([text for text, *_ in read], following)
 
     def _read_documents(self, place: _Place) -> Iterator[tuple[str, int, int, Any]]:
         """Yields the documents from a place to the end of its epoch.
@@ -233,19 +230,14 @@ class _Subset:
     """The examples of a stream's part of a subset, one window after the other."""
 
     def __init__(
-        self,
-        data: HubStreamConfig,
-        name: str,
-        split: Split,
-        stream: int,
-        executor: ThreadPoolExecutor,
+        self, data: HubStreamConfig, split: tuple[str, Split], stream: int, executor: Executor
     ):
-        """`executor` reads ahead."""
+        """`split` has its subset's name before it; `executor` reads ahead."""
+        name, files = split
         self.name = name
         self._data = data
-        # What is drawn within windows, and the order of files.
         self._seed = derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode()), stream)
-        self._reader = _Reader(data, split, self._seed, stream)
+        self._reader = _Reader(data, files, self._seed, stream)
         self._executor = executor
         self._source: DocumentSource | None = None
         self._ahead: Future[_Window] | None = None
@@ -268,7 +260,7 @@ class _Subset:
 
     def get_state(self) -> IteratorState:
         """Returns the place after the last example."""
-        return {"window": self._window_state, "next": list(self._cursor)}
+        return {"window": self._place._asdict(), "next": list(self._cursor)}
 
     def set_state(self, state: IteratorState) -> None:
         """Returns to a place; its window is read when the next example is asked for."""
@@ -283,7 +275,6 @@ class _Subset:
         """Leaves the window in use for the beginning of another."""
         self._source = None
         self._place = place
-        self._window_state = asdict(place)
         self._cursor = _BEGINNING
 
     def _open(self) -> DocumentSource:
@@ -291,13 +282,12 @@ class _Subset:
         ahead = self._ahead or self._executor.submit(self._reader.read, self._place)
         self._ahead = None
         window = ahead.result()
-        if not window.texts:
-            # The epoch before ended with a window.
+        if not window.texts:  # The last window of the epoch was full.
             self._go_to(window.following)
             return self._open()
         self._following = window.following
         self._ahead = self._executor.submit(self._reader.read, window.following)
-        seed = derived_seed(self._seed, Purpose.WINDOW, window.place.epoch, window.place.window)
+        seed = derived_seed(self._seed, Purpose.WINDOW, self._place.epoch, self._place.window)
         order = Order(len(window.texts), seed, self._data.shuffle)
         read = window.texts.__getitem__
         self._source = DocumentSource(self._data, read, order, Purpose.NOISE)
@@ -323,10 +313,12 @@ class _Stream(RowStream[_Subset]):
         self._num_taken = state["taken"]
         for subset in self._readers:
             subset.set_state(state["subsets"][subset.name])
-        self._packer.open_rows = [OpenRow() for _ in state["open"]]
-        for row, examples in zip(self._packer.open_rows, state["open"], strict=True):
-            for inputs, targets in examples:
-                row.add(Example(np.array(inputs, np.int32), np.array(targets, np.int32)), ())
+        self._packer.open_rows = []
+        for examples in state["open"]:
+            row = OpenRow()
+            for ids in examples:
+                row.add(Example(*(np.array(feature, np.int32) for feature in ids)), ())
+            self._packer.open_rows.append(row)
 
 
 def _fingerprint(data: HubStreamConfig) -> str:
