@@ -71,20 +71,19 @@ class CachedTask:
         self._reader = reader
         self._data = data
         self._order = _Order(len(reader), f"{data.seed}/{info.name}/{split}", data.shuffle)
-        lengths = data.task_feature_lengths
-        encode = functools.partial(encode_feature, data.vocabulary)
-        self._inputs = functools.partial(
-            encode, add_eos=info.inputs_add_eos, max_length=lengths["inputs"]
-        )
-        self._targets = functools.partial(
-            encode, add_eos=info.targets_add_eos, max_length=lengths["targets"]
-        )
 
     def read(self, units: np.ndarray) -> list[Example]:
         """Returns examples by their numbers in the sequence of all epochs of this task."""
         numbers = [self._order.number(unit) for unit in units.tolist()]
-        pairs = self._reader.pairs(numbers)
-        return [Example(self._inputs(inputs), self._targets(targets)) for inputs, targets in pairs]
+        lengths = self._data.task_feature_lengths
+        encode = functools.partial(encode_feature, self._data.vocabulary)
+        return [
+            Example(
+                encode(inputs, add_eos=self.info.inputs_add_eos, max_length=lengths["inputs"]),
+                encode(targets, add_eos=self.info.targets_add_eos, max_length=lengths["targets"]),
+            )
+            for inputs, targets in self._reader.pairs(numbers)
+        ]
 
     def document_source(self, training: bool) -> ExampleSource:
         """Returns what the task's objective makes of its documents.

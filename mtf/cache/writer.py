@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,14 +85,10 @@ Tick = Callable[[int, int], None]
 
 
 def write_shard(work: ShardWork, tick: Tick) -> SplitInfo:
-    """Renders, tokenises and writes the rows of a shard; returns what it holds.
+    """Renders, tokenizes and writes the rows of a shard; returns what it holds.
 
-    Args:
-      work: what to write.
-      tick: is told the numbers of rows and of examples since it was told last.
-
-    Raises:
-      UserError: the task fails on a row, or the rows cannot be read.
+    `tick` is told the numbers of rows and of examples since it was told last. Raises UserError if
+    the task fails on a row, or the rows cannot be read.
     """
     split = SplitInfo()
     # Not `writing.replacing`: a TFRecord file is shuffled by this name.
@@ -110,19 +106,13 @@ def write_shard(work: ShardWork, tick: Tick) -> SplitInfo:
             num_ticked = split.num_examples
     writer.close()
     tick(split.num_rows % _ROWS_PER_TICK, split.num_examples - num_ticked)
-    finish_shard(partial, work.path, split)
-    write_json(work.done_path, split)
-    return split
-
-
-def finish_shard(partial: Path, path: Path, split: SplitInfo) -> None:
-    """Gives a file that is closed its name, and notes it in the description of its content."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
-    checksum = file_crc32(partial)
-    num_bytes = partial.stat().st_size
-    os.replace(partial, path)
-    split.shards.append(ShardInfo(path.name, split.num_examples, num_bytes, checksum))
+    checksum, num_bytes = file_crc32(partial), partial.stat().st_size
+    os.replace(partial, work.path)
+    split.shards.append(ShardInfo(work.path.name, split.num_examples, num_bytes, checksum))
+    write_json(work.done_path, split)
+    return split
 
 
 def _tokenized(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
@@ -130,42 +120,33 @@ def _tokenized(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
     if work.read is not None:
         yield from ([example] for example in work.read(work))
         return
+    task, settings = work.task, work.settings
     encode = functools.lru_cache(maxsize=4096)(
-        functools.partial(encode_feature, work.settings.vocabulary, add_eos=False)
+        functools.partial(encode_feature, settings.vocabulary, add_eos=False)
     )
-    for index, row in enumerate(_rows(work), start=work.start):
-        texts = work.task.row_examples(row, index, work.split, work.settings.seed)
-        examples = [_tokenize(text, work.info, encode) for text in texts]
-        if work.settings.format.keeps_text:
+
+    def ids(value: Any) -> np.ndarray:
+        return encode(value) if isinstance(value, str) else np.atleast_1d(value)
+
+    source_split = task.source_split(work.split)
+    rows = open_rows(task.dataset, task.subset, source_split, settings.data_dir)
+    for index, row in enumerate(rows.rows(work.start, work.stop), start=work.start):
+        texts = task.row_examples(row, index, work.split, settings.seed)
+        examples = [
+            {name: ids(text[name]).astype(dtype) for name, dtype in work.info.features.items()}
+            for text in texts
+        ]
+        if settings.format.keeps_text:
             for example, text in zip(examples, texts, strict=True):
                 names = [name for name in ("inputs", "targets") if name in example]
                 example |= {f"{name}_pretokenized": text[name] for name in names}
         yield examples
 
 
-def _tokenize(
-    text: Mapping[str, Any], info: TaskInfo, encode: Callable[[str], np.ndarray]
-) -> dict[str, Any]:
-    example: dict[str, Any] = {}
-    for name, dtype in info.features.items():
-        value = text[name]
-        example[name] = encode(value) if isinstance(value, str) else np.atleast_1d(value)
-        example[name] = example[name].astype(dtype)
-    return example
-
-
 @functools.lru_cache(maxsize=256)
 def open_rows(dataset: str, subset: str | None, split: str, data_dir: str | None) -> Rows:
     """Returns the rows of a split (`mtf.sources.datasets.open_split`), opened once a process."""
     return open_split(dataset, subset, split, data_dir=data_dir)
-
-
-def _rows(work: ShardWork) -> Iterator[Mapping[str, Any]]:
-    task = work.task
-    rows = open_rows(
-        task.dataset, task.subset, task.source_split(work.split), work.settings.data_dir
-    )
-    return rows.rows(work.start, work.stop)
 
 
 # The counters of the process that started this one: rows and examples.
@@ -179,14 +160,14 @@ def start_worker(counters: Any) -> None:
     # Signals may reach the whole group of processes; the one that started this one ends it.
     for number in signals.NUMBERS:
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
 
+    def die_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
 
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    threading.Thread(target=die_with_parent, daemon=True).start()
 
 
 def write_shard_in_worker(work: ShardWork) -> SplitInfo:

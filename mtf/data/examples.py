@@ -61,7 +61,7 @@ class Order:
       num_items: how many.
       seed: of the shuffle.
       shuffle: a new random order in every epoch; else always 0 … num_items-1.
-      to_id: from places 0 … num_items-1 to numbers in all examples of the run.
+      to_id: maps places 0 … num_items-1 to numbers in all examples of the run.
     """
 
     num_items: int

@@ -55,9 +55,6 @@ class Shard:
       batch_size: rows of the global batch.
       shard_id: which part.
       num_shards: how many there are, a divisor of `batch_size`.
-
-    Raises:
-      UserError: the rows cannot be shared by so many processes.
     """
 
     batch_size: int

@@ -124,12 +124,9 @@ def with_vocabulary(
 def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...]:
     """Returns the tasks of an evaluation, those without data among them.
 
-    A mixture is read from the cache in `cache_dir` or, where that is None, its datasets are read
-    from the mirror or the hub and go through the templates. Files need a vocabulary: see
-    `with_vocabulary`.
-
-    Raises:
-      UserError: there is no such mixture, it has tasks that are not ranked, or data for none.
+    A mixture is read from the cache in `cache_dir` or, if that is None, from the mirror or the hub
+    through the templates. Files need a vocabulary: see `with_vocabulary`. Raises UserError if there
+    is no such mixture, it has tasks that are not ranked, or there is data for none.
     """
     if isinstance(data, RankFilesConfig):
         tasks = _file_tasks(data)
@@ -148,14 +145,11 @@ def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...
     return tasks
 
 
-def _eval_split(data: TaskMixtureConfig) -> str:
+def _check_ranked(data: TaskMixtureConfig, tasks: Iterable[Task | TaskInfo]) -> str:
+    """Returns the split to evaluate; raises UserError if a task is not ranked."""
     if data.eval_split is None:
         raise UserError("data.eval_split is None; expected the split to be evaluated")
-    return data.eval_split
-
-
-def _check_ranked(data: TaskMixtureConfig, kinds: Iterable[tuple[str, str]]) -> None:
-    others = [name for name, kind in kinds if kind != "rank"]
+    others = [task.name for task in tasks if task.kind != "rank"]
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise UserError(
@@ -163,16 +157,16 @@ def _check_ranked(data: TaskMixtureConfig, kinds: Iterable[tuple[str, str]]) -> 
             f"choices to be ranked ({others[0]}{more}); expected a mixture such as "
             f"t0_eval_score_eval, or tasks whose names end in {SCORE_EVAL}"
         )
+    return data.eval_split
 
 
 # ------------------------------------------------------------------------- datasets and templates
 
 
 def _live_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
-    split = _eval_split(data)
     templates = None if data.templates is None else load_templates(data.templates)
     tasks = [task for task, _ in mixture(data.mixture_or_task_name, templates).tasks]
-    _check_ranked(data, ((task.name, task.kind) for task in tasks))
+    split = _check_ranked(data, tasks)
 
     def open_source(source: tuple[str, str | None, str]) -> Rows | MissingDatasetError:
         try:
@@ -244,10 +238,10 @@ class _Encoder:
 
 
 def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
-    split, cache = _eval_split(data), open_cache(data)
+    cache = open_cache(data)
     mixture = cache.mixture(data.mixture_or_task_name)
     infos = [cache.task(task) for task in mixture.tasks]
-    _check_ranked(data, ((info.name, info.kind) for info in infos))
+    split = _check_ranked(data, infos)
     made = []
     for info in infos:
         load = functools.partial(_load_cached, cache, info, split, data.vocabulary)

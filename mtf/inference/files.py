@@ -64,26 +64,21 @@ def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
         )
     expected = '{"inputs": …}'
     values = parse_line(split_suffix(path)[1], line, expected)
-    match values:
-        case str():
-            return values, None
-        case [inputs]:
-            targets = None
-        case [inputs, targets]:
-            pass
-        case list():
+    if isinstance(values, str):
+        return values, None
+    if isinstance(values, list):
+        if len(values) > 2:
             raise UserError(
                 f"it has {len(values)} columns; expected inputs, or inputs, a tab, targets"
             )
-        case _:
-            inputs = get_text(values, "inputs", expected)
-            has_targets = values.get("targets") is not None
-            targets = get_text(values, "targets", expected) if has_targets else None
-    for name, text in (("inputs", inputs), ("targets", targets)):
-        if text is not None and not text.strip():
+        values = dict(zip(Request._fields, values, strict=False))
+    names = ["inputs"] if values.get("targets") is None else ["inputs", "targets"]
+    texts = [get_text(values, name, expected) for name in names]
+    for name, text in zip(names, texts, strict=True):
+        if not text.strip():
             raise UserError(f"{name!r} is empty; expected text")
-        check_unicode(repr(name), text or "")
-    return inputs, targets
+        check_unicode(repr(name), text)
+    return texts[0], texts[1] if len(texts) > 1 else None
 
 
 def input_files(patterns: Sequence[str]) -> dict[str, Path]:
@@ -158,12 +153,8 @@ class Results:
         Args:
           output_dir: may not exist yet.
           name: of the task or file, and the mode.
-          described: what decides the results, as JSON.
-          shard_id: which part of the examples.
-          num_shards: how many parts there are.
-
-        Raises:
-          UserError: what is there was made of other inputs or with other settings.
+          described: what decides the results; UserError is raised if what is there has others.
+          shard_id, num_shards: which part of the examples, of how many.
         """
         self._output_dir, self._name, self._described = output_dir, name, described
         self._shards = [f"{i:05}-of-{num_shards:05}" for i in range(num_shards)]
@@ -245,10 +236,7 @@ class Results:
     def merged(self) -> Path:
         """Returns the file of all shards, written if they are all there; else this shard's own.
 
-        The process that finishes last writes it; two at once write the same.
-
-        Raises:
-          UserError: another shard was made otherwise.
+        Two processes at once write the same. Raises UserError if a shard was made otherwise.
         """
         shards = [self._output_dir / f"{self._name}.jsonl-{shard}" for shard in self._shards]
         if len(shards) == 1 or not all(shard.is_file() for shard in shards):

@@ -37,15 +37,9 @@ def read_lines(path: Path, setting: str) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_line(suffix: str, line: bytes, expected: str) -> str | list[str] | dict[str, Any]:
-    """Returns the text, the columns or the JSON object of a line.
+    """Returns the text (`.txt`), the columns (`.tsv`) or the JSON object (`.jsonl`) of a line.
 
-    Args:
-      suffix: ".txt", ".tsv" or ".jsonl".
-      line: with or without its end.
-      expected: what a JSON object must hold, for messages.
-
-    Raises:
-      UserError: the line is not UTF-8, or not a JSON object.
+    Raises UserError if it is not UTF-8, or not a JSON object, which is to hold `expected`.
     """
     try:
         text = line.removesuffix(b"\n").decode().rstrip("\r")

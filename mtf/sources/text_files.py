@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import codecs
+import contextlib
 import functools
 import glob
 import itertools
@@ -16,7 +17,7 @@ import mmap
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -39,12 +40,6 @@ class Pair(NamedTuple):
 LineKind = Literal["documents", "pairs"]
 
 
-class _Part(Protocol):
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> str | Pair: ...
-
-
 class Examples:
     """All documents (`str`) or all pairs of a run, by number.
 
@@ -53,7 +48,7 @@ class Examples:
       fingerprint: hash of the content, so that a resumed run sees whether it has changed.
     """
 
-    def __init__(self, parts: Sequence[_Part], kind: LineKind, fingerprint: str):
+    def __init__(self, parts: Sequence[TextFile | Sequence[str]], kind: LineKind, fingerprint: str):
         self.kind: LineKind = kind
         self.fingerprint = fingerprint
         self._parts = parts
@@ -68,11 +63,7 @@ class Examples:
 
 
 def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) -> Examples:
-    """Finds, indexes and checks files, or the text that Python carries.
-
-    Args:
-      patterns: paths and patterns, as for `find_files`; None: the text that Python carries.
-      allow_empty_targets: whether the targets of a pair may be empty.
+    """Finds, indexes and checks files (see `find_files`), or for None the text of Python.
 
     Raises:
       UserError: a file is missing, empty or of an unknown suffix; lines cannot be used (all are
@@ -86,19 +77,6 @@ def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) 
     for path in find_files(patterns):
         stat = path.stat()
         files.append(_open_file(path, stat.st_size, stat.st_mtime_ns))
-    _check_lines(files, allow_empty_targets)
-    first = files[0]
-    for file in files:
-        if file.kind != first.kind:
-            raise UserError(
-                f"data.files: {first.path} holds {first.kind} and {file.path} holds {file.kind}; "
-                "expected files of one kind"
-            )
-    checksum = zlib.crc32(" ".join(f"{file.checksum:08x}" for file in files).encode())
-    return Examples(files, first.kind, f"{checksum:08x}")
-
-
-def _check_lines(files: Sequence[TextFile], allow_empty_targets: bool) -> None:
     problems, num_empty = Problems("data.files"), 0
     for file in files:
         problems.merge(file.problems)
@@ -111,6 +89,15 @@ def _check_lines(files: Sequence[TextFile], allow_empty_targets: bool) -> None:
         if num_empty
         else ""
     )
+    first = files[0]
+    for file in files:
+        if file.kind != first.kind:
+            raise UserError(
+                f"data.files: {first.path} holds {first.kind} and {file.path} holds {file.kind}; "
+                "expected files of one kind"
+            )
+    checksum = zlib.crc32(" ".join(f"{file.checksum:08x}" for file in files).encode())
+    return Examples(files, first.kind, f"{checksum:08x}")
 
 
 def find_files(patterns: Sequence[str]) -> list[Path]:
@@ -142,8 +129,7 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
 def named_files(patterns: Sequence[str], setting: str, advice: str) -> dict[str, Path]:
     """Returns the files of `find_files` by their names without suffixes.
 
-    Raises:
-      UserError: as for `find_files`, or two have one name; says `advice`.
+    If two have one name, raises UserError, which ends with `advice`.
     """
     files: dict[str, Path] = {}
     for path in find_files(patterns):
@@ -226,8 +212,10 @@ class TextFile:
 
     def _check(self, block: bytes, holds_text: np.ndarray, first: int) -> None:
         """Notes which lines of a block cannot be used; `first` is the number of its first one."""
-        if self._suffix == ".txt" and _is_utf8(block):
-            return
+        if self._suffix == ".txt":
+            with contextlib.suppress(UnicodeDecodeError):
+                block.decode()
+                return
         lines = block.split(b"\n")[: len(holds_text)]
         for number, (line, used) in enumerate(zip(lines, holds_text, strict=True), first):
             if used:
@@ -260,14 +248,6 @@ class TextFile:
         if "inputs" in values or "targets" in values:
             return Pair(*(get_text(values, name, _EXPECTED) for name in Pair._fields))
         return get_text(values, "text", _EXPECTED)
-
-
-def _is_utf8(block: bytes) -> bool:
-    try:
-        block.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 @functools.lru_cache(maxsize=256)
