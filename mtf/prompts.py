@@ -40,9 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = new_parser(
-        "prompts", "promptsource's prompt templates, which are read as data.", _EPILOG
-    )
+    parser = new_parser("prompts", "promptsource's prompt templates, read as data.", _EPILOG)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="download promptsource's templates to the user's cache")
     show = commands.add_parser("show", help="the templates of a dataset, or of one task")
@@ -73,7 +71,7 @@ def _show(options: argparse.Namespace) -> None:
     for task in tasks:
         print(f"\n{task.name}")
         for index, split, row in rows:
-            print(_rendered(task, row, index, split))
+            print(f"  {split} row {index}" + _rendered(task.row_examples(row, index, split)))
 
 
 def _tasks(name: str, templates: Templates) -> list[PromptedTask]:
@@ -110,19 +108,18 @@ def _rows(
             yield index, split, row
 
 
-def _rendered(task: PromptedTask, row: Mapping[str, Any], index: int, split: str) -> str:
-    examples = task.row_examples(row, index, split)
+def _rendered(examples: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the examples of a row as indented text."""
     if not examples:
-        return f"  {split} row {index}: the template leaves it out"
+        return ": the template leaves it out"
     names = {None: "targets", True: "correct", False: "wrong"}
     shown = [("inputs", examples[0]["inputs"])]
     shown += [(names[example.get("is_correct")], example["targets"]) for example in examples]
     width = max(len(name) for name, _ in shown)
-    texts = [
-        f"{name:<{width}}  {textwrap.indent(text, ' ' * (width + 6)).lstrip()}"
+    return "".join(
+        f"\n    {name:<{width}}  {textwrap.indent(text, ' ' * (width + 6)).lstrip()}"
         for name, text in shown
-    ]
-    return "\n    ".join([f"  {split} row {index}", *texts])
+    )
 
 
 if __name__ == "__main__":

@@ -223,8 +223,9 @@ def mt5_lm_adapt(
         "objective": fdl.Config(PrefixLM),
         "inputs_add_eos": False,
     }
-    data: fdl.Config[HubStreamConfig] | fdl.Config[TextCorporaConfig]
-    if files is None:
+    if files is not None:
+        data = fdl.Config(TextCorporaConfig, files=dict(files), sampling_exponent=0.3, **text)
+    else:
         data = fdl.Config(
             HubStreamConfig,
             dataset="allenai/c4",
@@ -232,8 +233,6 @@ def mt5_lm_adapt(
             window_documents=128,  # In each stream, for each of 107 languages.
             **text,
         )
-    else:
-        data = fdl.Config(TextCorporaConfig, files=dict(files), sampling_exponent=0.3, **text)
     schedule = builders.schedule.rsqrt(1.0, warmup_steps=10_000)
     if not start.step:  # The rate still counts the steps of the start.
         schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[f"mt5_{size}"]

@@ -34,12 +34,11 @@ class _Original(NamedTuple):
     start: str | None = None
 
 
-# fmt: off
+# Size, targets' length, updates, learning rate, partitions, period and number of checkpoints.
 _T5_BASE = _Original("base", 256, 2_000_000, 1.0, 2, 10_000, 5)
 _T5_LARGE = _Original("large", 512, 2_000_000, 1.0, 4, 10_000, 5)
 _MT5_BASE = _Original("base", 256, 1_000_000, 0.4, 2, 25_000, 3, "mt5_base")
 _MT5_LARGE = _Original("large", 512, 500_000, 0.5, 2, 10_000, 3, "mt5_large")
-# fmt: on
 
 
 def ro_t5_base(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import fiddle as fdl
 
 from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextConfig, TextFilesConfig
 from mtf.tasks.text import mc4_subsets as mc4_subsets
-
-_TEXT_FIELDS = {field.name for field in dataclasses.fields(TextConfig)}
 
 
 def is_remote(data: fdl.Config) -> bool:
@@ -30,5 +26,6 @@ def is_remote(data: fdl.Config) -> bool:
 
 def python_text(data: fdl.Config) -> fdl.Config[TextFilesConfig]:
     """Returns the text that Python carries, with the lengths, vocabulary and so on of `data`."""
-    shared = {n: value for n, value in data.__arguments__.items() if n in _TEXT_FIELDS}
+    fields = TextConfig.__dataclass_fields__
+    shared = {name: value for name, value in data.__arguments__.items() if name in fields}
     return fdl.Config(TextFilesConfig, files=None, **shared)

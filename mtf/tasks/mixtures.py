@@ -144,24 +144,23 @@ def split_available(
       MissingDatasetError: another dataset is missing, which would change the mixture's scores.
       UserError: a task has no such split.
     """
-    reasons: dict[tuple[str, str | None, str], str | None] = {}
-    present, absent = [], []
-    for task, _ in of.tasks:
-        source = (task.dataset, task.subset, task.source_split(split))
-        if source not in reasons:
-            reasons[source] = None
-            try:
-                open_split(*source, data_dir=data_dir)
-            except MissingDatasetError as error:
-                if not error.skippable_in_evaluation:
-                    raise
-                reasons[source] = str(error)
-        reason = reasons[source]
-        if reason is None:
-            present.append(task)
-        else:
-            absent.append((task, reason))
-    return tuple(present), tuple(absent)
+
+    @functools.cache
+    def why_absent(dataset: str, subset: str | None, source_split: str) -> str | None:
+        try:
+            open_split(dataset, subset, source_split, data_dir=data_dir)
+        except MissingDatasetError as error:
+            if not error.skippable_in_evaluation:
+                raise
+            return str(error)
+        return None
+
+    found = [
+        (task, why_absent(task.dataset, task.subset, task.source_split(split)))
+        for task, _ in of.tasks
+    ]
+    present = tuple(task for task, why in found if why is None)
+    return present, tuple((task, why) for task, why in found if why is not None)
 
 
 def _checked_task(name: str, templates: Templates | None, check_version: bool) -> PromptedTask:

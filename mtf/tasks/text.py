@@ -94,15 +94,14 @@ def text_tasks() -> Mapping[str, TextTask]:
     * `mc4_prefix_lm.LANGUAGE`: LM adaptation of mT5 as mT0's page describes it; targets end with
       EOS and inputs do not, as in its repository.
     """
-    objectives: dict[str, Objective] = {
-        "span_corruption": SpanCorruption(),
-        "iid_denoising": IidDenoising(),
-        "prefix_lm": PrefixLM(),
-        "bert_style": BertStyle(),
-    }
     tasks = [
         TextTask(name=f"c4_v220_{name}", dataset="c4", subset="en", objective=objective)
-        for name, objective in objectives.items()
+        for name, objective in (
+            ("span_corruption", SpanCorruption()),
+            ("iid_denoising", IidDenoising()),
+            ("prefix_lm", PrefixLM()),
+            ("bert_style", BertStyle()),
+        )
     ]
     tasks.append(
         TextTask(

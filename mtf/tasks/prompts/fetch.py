@@ -72,13 +72,8 @@ def _download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--no-binary=promptsource", "--no-build-isolation"]
     command += ["--ignore-requires-python", f"--dest={folder}", f"--requirement={requirements}"]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": str(package.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     downloaded = folder / f"promptsource-{PROMPTSOURCE_VERSION}.tar.gz"
     if done.returncode == 0 and downloaded.is_file():
         return downloaded
