@@ -158,7 +158,6 @@ def t5_1_1_finetune(
       size: of T5 1.1.
       vocabulary: T5's SentencePiece model.
       checkpoint: another start, such as a local copy.
-      inputs_length, targets_length: tokens.
       finetuning_steps: updates after those of the start.
       dropout_rate: T5 1.1 was pretrained without any.
     """

@@ -51,12 +51,7 @@ def train_result(model_dir: Path, step: int, stopped_by: str | None = None) -> T
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateResult:
-    """The outcome of a rank evaluation.
-
-    Attributes:
-      output_dir: directory of the tables, scores and figure.
-      tasks: the result of every task, in the order of the mixture.
-    """
+    """The directory of a rank evaluation's files, and its results in the mixture's order."""
 
     output_dir: Path
     tasks: tuple[TaskResult, ...]

@@ -102,10 +102,7 @@ class Segments:
     ) -> SegmentLengths:
         """Returns the lengths for rows with these lengths of `inputs` and `targets`.
 
-        Nothing that is made of a segment, or of a shorter one, exceeds them or is truncated.
-
-        Raises:
-          UserError: the inputs are too short for the objective, or the targets for the inputs.
+        No segment, or shorter one, gives more than fits; raises UserError if they are too short.
         """
         raise NotImplementedError
 

@@ -22,11 +22,7 @@ _ONLY_TRAIN = {"an-en", "dz-en", "en-hy", "en-mn", "en-yo"}
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationTask(Task):
-    """Sentences of one language with their translations into another.
-
-    Attributes:
-      source, target: codes of the languages, which are keys of the column `translation`.
-    """
+    """Sentences and translations; `source` and `target` are codes, as in column `translation`."""
 
     source: str
     target: str
