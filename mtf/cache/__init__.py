@@ -1,5 +1,4 @@
-"""The token cache: tasks rendered and tokenised once, read at random places ever after.
+"""The token cache: tasks are rendered and tokenized once, then read at random places.
 
-`build` writes a cache, `reader` opens it, `format` says what it looks like, `loader` makes batches
-of it.
+`build` writes a cache, `reader` opens it, `format` describes its files, `loader` makes batches.
 """

@@ -33,7 +33,7 @@ examples:
   python -m mtf.cache t0++_train --output caches/t0 --check
   python -m mtf.cache t0++_train --output caches/t0 --from-seqio p3 --vocabulary t5.spiece.model
 
-Killed or failed, it goes on where it was when it is run again: what is finished is kept.
+If it is killed or fails, run it again to go on: what is finished is kept.
 Exit status: 0 done, 1 failed or --check found damage, 2 refused; stopped: 130 by Ctrl-C, 143 by
 SIGTERM, 129 by SIGHUP.
 """

@@ -304,7 +304,7 @@ def _is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
 
 
 def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]]:
-    """Returns, for each split to be written, where it is read, and whether it must be there."""
+    """Returns, for each split to be written, its source, and whether that must exist."""
     if settings.splits is not None:
         required = dict.fromkeys(settings.splits, True)
     elif task.kind == "rank":

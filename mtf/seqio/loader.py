@@ -1,9 +1,9 @@
-"""Batches of a mixture through SeqIO as training goes on (`TaskMixtureConfig` with loader="seqio").
+"""Batches of a mixture through SeqIO during training (`TaskMixtureConfig` with loader="seqio").
 
-Everything is rendered, tokenised, mixed and packed by SeqIO's pipeline, or read from SeqIO's caches
-(`use_cached`). It is deterministic, so a place in it is the number of batches that were drawn; to
-return to one, the pipeline runs again up to there. The token cache (`mtf.cache.loader`) has
-neither that cost nor TensorFlow's.
+SeqIO's pipeline renders, tokenizes, mixes and packs, or reads SeqIO's caches (`use_cached`). It is
+deterministic, so a place in it is the number of batches that were drawn; to return to a place, the
+pipeline runs again up to there. The token cache (`mtf.cache.loader`) has neither that cost nor
+TensorFlow's.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _import_seqio() -> Any:
 
 
 def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str]:
-    """Returns what is trained on, and the hash of it."""
+    """Returns SeqIO's task or mixture, and a hash of it and its vocabulary."""
     seqio = _import_seqio()
     from mtf.seqio import tasks as seqio_tasks
 

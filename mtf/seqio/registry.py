@@ -17,7 +17,7 @@ from mtf.extras import import_extra
 from mtf.tasks.prompts.templates import Templates
 from mtf.text.vocabularies import Vocabulary
 
-# Name of what was registered here → what it is: vocabulary, mirror, definition.
+# Name of each task and mixture registered here → its vocabulary, mirror and definition.
 _REGISTERED: dict[str, str] = {}
 
 
