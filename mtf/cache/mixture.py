@@ -51,9 +51,8 @@ class CachedTask:
     """The examples of a split of a task, in a new order in every epoch.
 
     Attributes:
-      info: of the task.
-      num_examples: in the split; documents, where it has those.
-      num_units: in an epoch: examples.
+      info: the description of the task.
+      num_examples, num_units: examples in the split, or documents.
       rate: to which the number of its examples in the mixture is proportional.
     """
 
@@ -189,12 +188,7 @@ class CachedMixture:
     """
 
     def __init__(self, data: TaskMixtureConfig, split: str):
-        """Opens the cache.
-
-        Raises:
-          UserError: as `open_cache`, or the cache is not complete.
-          NoExamplesError: no task has the split.
-        """
+        """Opens the cache; raises NoExamplesError if no task has the split."""
         name = data.mixture_or_task_name
         self.data = data
         self.cache = open_cache(data)

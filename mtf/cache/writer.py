@@ -44,8 +44,7 @@ class ShardWork:
       split: of the task.
       shard, num_shards: of the split.
       start, stop: rows of the split.
-      read: yields examples that are tokenized already, instead of the rows of the dataset; `start`
-        and `stop` count them.
+      read: yields tokenized examples instead of rows; `start` and `stop` count them.
     """
 
     task: Task

@@ -76,7 +76,7 @@ def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
     """See `mtf.loaders`: the first documents of `eval_split`.
 
     Named by the split; of several subsets, an evaluation for each, `SPLIT_SUBSET`, if there are
-    not too many. Where the dataset has no such split, nothing is evaluated.
+    not too many. If the dataset has no such split, nothing is evaluated.
     """
     if data.eval_split is None:
         return {}
@@ -162,10 +162,9 @@ class _Reader:
         self._documents: Iterator[tuple[str, int, int, Any]] = iter(())
 
     def read(self, place: _Place) -> _Window:
-        """Returns the window that begins at `place`; tries again where the network fails.
+        """Returns the window that begins at `place`; tries again if the network fails.
 
-        Raises:
-          UserError: the files cannot be read for minutes, or what they hold is not text.
+        Raises UserError if the files cannot be read for minutes, or hold no text.
         """
         for delay in (*RETRY_DELAYS, None):
             try:

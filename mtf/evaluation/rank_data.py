@@ -85,10 +85,9 @@ class RankTask:
 
     Attributes:
       name: unique.
-      dataset: what it is one prompt of; results are summarised over the prompts of a dataset.
+      dataset: what it is one prompt of; results are summarized over the prompts of a dataset.
       prompt: short name.
-      load: reads its examples; None: there is no data.
-      absent: why not.
+      load: reads its examples; None: there is no data, for the reason `absent`.
     """
 
     name: str

@@ -82,11 +82,7 @@ def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
 
 
 def input_files(patterns: Sequence[str]) -> dict[str, Path]:
-    """Returns the files that paths or patterns name, by their names without suffixes.
-
-    Raises:
-      UserError: nothing is there, its suffix says nothing, or two files have one name.
-    """
+    """Returns the files that paths or patterns name, by their names without suffixes."""
     advice = "and so would their results; rename one of them, or run them into different output_dir"
     return named_files(patterns, "files", advice)
 
@@ -103,10 +99,7 @@ def summarize(
 ) -> Summary:
     """Goes through the examples of `name`, so that errors are found before anything is written.
 
-    With `need_targets`, examples without targets are added to `problems`.
-
-    Raises:
-      UserError: there is no example.
+    With `need_targets`, those without are added to `problems`. Raises UserError if there is none.
     """
     number, digest, before = 0, hashlib.sha256(), problems.count
     for request in requests:

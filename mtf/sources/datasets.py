@@ -108,10 +108,9 @@ class ParquetRows:
 
     def _open(self) -> Any:
         parquet = import_extra("pyarrow.parquet", "reading Parquet files")
-        pyarrow = import_extra("pyarrow", "reading Parquet files")
         try:
             return parquet.ParquetFile(self.path)
-        except (pyarrow.ArrowInvalid, OSError) as error:
+        except (ValueError, OSError) as error:
             raise UserError(f"{self.path} is not a Parquet file: {error}") from error
 
 
@@ -133,12 +132,9 @@ class HubRows:
 
 
 def hub_name(dataset: str) -> str:
-    """Returns the repository that a dataset, by its name of 2021, has on the hub today.
+    """Returns the repository that a dataset of 2021 has on the hub today, or the name as it is.
 
-    Other names are returned as they are.
-
-    Raises:
-      MissingDatasetError: the hub does not have the dataset, or no longer as it was; says why.
+    Raises MissingDatasetError if the hub does not have the dataset, or no longer as it was.
     """
     if dataset in _NOT_ON_HUB:
         raise MissingDatasetError(
@@ -157,9 +153,7 @@ def open_split(
       split: the dataset's own name of it.
       data_dir: the mirror; None: the directory that the environment variable MTF_DATA_DIR names.
 
-    Raises:
-      MissingDatasetError: it is nowhere; says where it was looked for and how to get it.
-      UserError: the mirror's file is damaged.
+    Raises MissingDatasetError if it is nowhere; says where it was looked for and how to get it.
     """
     name = f"{dataset}/{subset}" if subset else dataset
     folder = _mirror_folder(dataset, subset, data_dir)

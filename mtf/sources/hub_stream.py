@@ -75,12 +75,9 @@ def open_splits(
 ) -> dict[str, Split]:
     """Opens a split of each subset of a dataset, of the only one under the name "".
 
-    See `HubStreamConfig` for the arguments. Without `required`, subsets that lack the split are
-    left out.
-
-    Raises:
-      UserError: the package `datasets` is missing; or the dataset, a subset, the split or the
-        column of the text is.
+    The arguments are those of `HubStreamConfig`. Without `required`, subsets that lack the split
+    are left out. Raises UserError if the package `datasets`, the dataset, a subset, the split or
+    the column of the text is missing.
     """
     names = list(subsets or ("",))
     with ThreadPoolExecutor(_NUM_REQUESTS) as pool:

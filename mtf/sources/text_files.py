@@ -103,8 +103,7 @@ def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) 
 def find_files(patterns: Sequence[str]) -> list[Path]:
     """Returns the files that paths or patterns name, in their order, a pattern's sorted.
 
-    Raises:
-      UserError: nothing is there, or it is a directory, or its suffix is not one of `SUFFIXES`.
+    Raises UserError if one is missing, is a directory, or has none of `SUFFIXES`.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:

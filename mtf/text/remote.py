@@ -30,10 +30,7 @@ def local_copy(address: str) -> Path:
 
     If it is missing, it is downloaded into `~/.cache/mtf` (or `$XDG_CACHE_HOME/mtf`), from the
     public endpoint or the one that STORAGE_EMULATOR_HOST names, and its checksum is compared.
-
-    Raises:
-      UserError: the address is of another kind, nothing is there, or it cannot be reached; says
-        where to put a copy instead.
+    Raises UserError if that fails; says where to put a copy instead.
     """
     if not address.startswith(_SCHEME):
         raise UserError(f"{address} is a remote address; expected a local file or gs://…")
