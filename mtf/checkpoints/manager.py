@@ -259,7 +259,7 @@ class CheckpointManager:
         return restored["data"]
 
     def check(self) -> None:
-        """Raises what has failed in the background so far; waits for nothing."""
+        """Raises the error of a background save that has failed; does not wait."""
         self._manager.check_for_errors()
 
     def wait(self) -> None:

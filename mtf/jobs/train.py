@@ -303,10 +303,7 @@ class Train:
         sys.stdout.flush()
 
     def is_finished(self) -> bool:
-        """Returns whether the run directory has a checkpoint of the last step, or of a later one.
-
-        One that owes an evaluation, as a signal came before it, is not the end.
-        """
+        """Returns whether the last step, or a later one, is saved and owes no evaluation."""
         steps = saved_steps(self.model_dir) if self.model_dir is not None else []
         at_end = bool(steps) and steps[-1] >= self.train_steps
         return at_end and not owed_evaluations(self.model_dir or "", steps[-1])
@@ -416,11 +413,10 @@ def show_samples(job: Train, partitioner: PjitPartitioner, params: Params) -> st
     def text(ids: Any) -> str:
         return " ".join(job.data.vocabulary.decode([int(i) for i in ids]).split())
 
-    lines = []
-    for example, (predicted, *_) in zip(
-        examples, predictor.generate(inputs, decoding), strict=True
-    ):
-        lines.append(f"input      {text(example.inputs)}")
-        lines.append(f"true       {text(example.targets)}")
-        lines.append(f"predicted  {text(predicted.ids)}\n")
-    return "\n".join(lines) + "\n"
+    return "".join(
+        f"input      {text(example.inputs)}\ntrue       {text(example.targets)}\n"
+        f"predicted  {text(predicted.ids)}\n\n"
+        for example, (predicted, *_) in zip(
+            examples, predictor.generate(inputs, decoding), strict=True
+        )
+    )

@@ -301,7 +301,7 @@ def starting_state(
     own = saved_steps(run_dir)
     if own:
         advice = "Delete it to continue from the one before it."
-        path = checkpoint_dir(run_dir, own[-1])
+        path = checkpoint_dir(run_dir.resolve(), own[-1])
         state = trainer.restore_state(path)
     elif restore is None:
         return trainer.init_state()
