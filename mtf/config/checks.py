@@ -65,7 +65,11 @@ def _wrong_fields(path: Path, node: fdl.Buildable) -> list[str]:
     wrong = []
     for field, value in node.__arguments__.items():
         where = format_path((*path, field))
-        if field not in known and isinstance(field, str) and not tree.takes_any_name(node):
+        if (
+            field not in known
+            and isinstance(field, str)
+            and not node.__signature_info__.has_var_keyword
+        ):
             owner = types.qualified_name(target)
             wrong.append(f"{where}: {owner} has no field {field}.{did_you_mean(field, known)}")
             continue

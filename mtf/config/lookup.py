@@ -44,11 +44,7 @@ def resolve(name: str) -> fdl.Config:
 
 
 def make_component(text: str) -> fdl.Buildable:
-    """Makes the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` stands for.
-
-    Raises:
-      UserError: no such builder, wrong arguments, or it returns no config.
-    """
+    """Makes the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` stands for."""
     name, arguments = split_call(text)
     builder = find(name, "builder")
     if not callable(builder):
@@ -67,11 +63,7 @@ def make_component(text: str) -> fdl.Buildable:
 
 
 def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
-    """Calls the fiddler `name(kw=…)`, which changes the config or returns another one.
-
-    Raises:
-      UserError: no such fiddler, wrong arguments, or it returns something else.
-    """
+    """Calls the fiddler `name(kw=…)`, which changes the config or returns another one."""
     name, arguments = split_call(text)
     dotted = name if "." in name else f"{RECIPES}.fiddlers.{name}"
     function = find_recipe(name) if ":" in name else find(dotted, "fiddler")
@@ -103,9 +95,6 @@ def _parse_arguments(
     """Reads `(kw=literal, kw=@builder, …)` against the annotations of `function`.
 
     The first `skip` parameters are given otherwise; `complete`: the others must all be given.
-
-    Raises:
-      UserError: all mistakes in one message.
     """
     known = dict(list(inspect.signature(function).parameters.items())[skip:])
     hints = types.type_hints(function)
@@ -113,13 +102,12 @@ def _parse_arguments(
     parsed: dict[str, Any] = {}
     problems: list[str] = []
     for name, text in keywords(arguments, what).items():
-        if name not in known and not takes_any:
-            hint = did_you_mean(name, known)
-            names = ", ".join(known) or "none"
-            problems.append(f"{what} has no argument {name}; it has: {names}.{hint}")
-            continue
         try:
-            parsed[name] = parse_value(text, hints.get(name, Any))
+            if name in known or takes_any:
+                parsed[name] = parse_value(text, hints.get(name, Any))
+            else:
+                names, hint = ", ".join(known) or "none", did_you_mean(name, known)
+                problems.append(f"{what} has no argument {name}; it has: {names}.{hint}")
         except (types.Mismatch, UserError) as error:
             problems.append(f"{what}: {name}={text}: {error}")
     if problems:
@@ -195,11 +183,7 @@ def _user_traceback(error: BaseException, headline: str) -> str:
 
 
 def find_recipe(name: str) -> Any:
-    """Returns the function that `package.module.name` or `file.py:name` stands for.
-
-    Raises:
-      UserError: there is none.
-    """
+    """Returns the function that `package.module.name` or `file.py:name` stands for."""
     in_file = ":" in name or name.endswith(".py")
     function = _find_in_file(name) if in_file else find(name, "recipe")
     if isinstance(function, ModuleType):

@@ -149,7 +149,7 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
         if isinstance(current, fdl.Buildable):
             known = step in tree.parameters(current) or step in current.__arguments__
             target = fdl.get_callable(current)
-            if not known and not (add and last and tree.takes_any_name(current)):
+            if not known and not (add and last and current.__signature_info__.has_var_keyword):
                 owner = types.qualified_name(target).rpartition(".")[2]
                 raise refuse(f"{owner} has no field {step}")
             place = _Place(current, step, (), types.type_hints(target).get(str(step), Any))

@@ -23,11 +23,7 @@ _ASSIGNMENT = re.compile(r"(?P<path>\+?(?:[^=\[\]]|\[[^\]]*\])+)=(?P<value>.*)",
 
 
 def parse_path(text: str) -> Path:
-    """Reads `a.b.0`, `a[0]` or `a['some.key']`.
-
-    Raises:
-      UserError: where the text is not a path.
-    """
+    """Reads `a.b.0`, `a[0]` or `a['some.key']`; a UserError if the text is not a path."""
     steps: list[Any] = []
     position = 0
     while position < len(text):
@@ -73,11 +69,7 @@ def follow(value: Any, path: Path) -> Any:
 
 
 def split_assignment(text: str) -> tuple[str, str]:
-    """Splits `PATH=VALUE` at its first `=` outside brackets.
-
-    Raises:
-      UserError: where there is no `=`.
-    """
+    """Splits `PATH=VALUE` at its first `=` outside brackets; a UserError if there is none."""
     match = _ASSIGNMENT.fullmatch(text)
     if match is None:
         raise UserError(f"{text!r} sets nothing. Write PATH=VALUE, as in train_steps=100.")

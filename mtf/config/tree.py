@@ -48,11 +48,6 @@ def parameters(node: fdl.Buildable) -> dict[str, inspect.Parameter]:
     }
 
 
-def takes_any_name(node: fdl.Buildable) -> bool:
-    """Returns whether the component takes `**kwargs`."""
-    return bool(node.__signature_info__.has_var_keyword)
-
-
 def arguments(node: fdl.Buildable) -> dict[Any, Any]:
     """Returns what is set on a component or has a default, in the order of its fields."""
     return fdl.ordered_arguments(node, include_defaults=True)
