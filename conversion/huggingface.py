@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -14,125 +13,103 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from conversion import mapping, safetensors_file
+from conversion import mapping
 from conversion.architecture import Architecture, infer_architecture
 from conversion.errors import ConversionError
-from conversion.tensor import Checkpoint, Tensor
+from conversion.json_file import write_json
+from conversion.safetensors_file import write_sharded
+from conversion.tensor import Checkpoint
 from conversion.tokenizer import Tokenizer, check_size, write_tokenizer
 
 ModelType = Literal["t5", "mt5", "byt5"]
 
-MT5_VOCAB_SIZE = 250112
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-DEFAULT_SHARD_SIZE = 5 * 10**9
+# T5's gelu is the tanh approximation, which "gated-gelu" means too.
+FEED_FORWARD_PROJ = {
+    ("relu",): "relu",
+    ("gelu",): "gelu_new",
+    ("silu",): "silu",
+    ("gelu", "linear"): "gated-gelu",
+    ("relu", "linear"): "gated-relu",
+    ("silu", "linear"): "gated-silu",
+}
+_MT5_VOCAB_SIZE = 250112
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Export:
-    """A checked plan of what will be written.
+    """What to write; making one checks that it can be written, and reads no tensor.
 
     Attributes:
-      checkpoint: the source.
-      architecture: its sizes.
-      entries: a tensor each.
-      model_type: t5 and byt5 are the class T5ForConditionalGeneration.
-      tokenizer: None writes no tokenizer.
-      dtype: "float32" or "bfloat16".
-      dropout_rate: for config.json; the tensors do not tell.
-      relative_attention_max_distance: likewise.
-      inputs_add_eos: whether the tokenizer appends end of sequence.
+      checkpoint: T5 1.0, 1.1, mT5 or ByT5, unrolled.
+      mlp_activations: where known; None means what the published models of that shape have.
+      model_type: None means mt5 for mT5's vocabulary size, else t5. t5 and byt5 are the class
+        T5ForConditionalGeneration.
+      tokenizer: None writes none.
+      dtype: of the tensors written, "float32" or "bfloat16".
+      dropout_rate, relative_attention_max_distance: noted in config.json; no tensor tells them.
+      inputs_add_eos: whether inputs ended with end of sequence in training; the tokenizer then
+        appends it.
       max_shard_size: bytes of tensors in a file.
+      architecture: the sizes of the checkpoint.
+      entries: a tensor each.
+
+    Raises:
+      ConversionError: parameters are missing, unexpected or of another shape; the vocabulary is
+        larger than the embedding; T5's values do not fit the type.
     """
 
     checkpoint: Checkpoint
-    architecture: Architecture
-    entries: list[mapping.Entry]
-    model_type: ModelType
-    tokenizer: Tokenizer | None
-    dtype: str
-    dropout_rate: float
-    relative_attention_max_distance: int
-    inputs_add_eos: bool
-    max_shard_size: int
+    _: dataclasses.KW_ONLY
+    mlp_activations: dataclasses.InitVar[tuple[str, ...] | None] = None
+    model_type: ModelType | None = None
+    tokenizer: Tokenizer | None = None
+    dtype: str = "float32"
+    dropout_rate: float = 0.1
+    relative_attention_max_distance: int = 128
+    inputs_add_eos: bool = True
+    max_shard_size: int = 5 * 10**9
+    architecture: Architecture = dataclasses.field(init=False)
+    entries: list[mapping.Entry] = dataclasses.field(init=False)
+
+    def __post_init__(self, mlp_activations: tuple[str, ...] | None) -> None:
+        if self.dtype not in DTYPES:
+            reason = (
+                " float16 is refused: T5's activations overflow its range (largest value 65,504)."
+                if self.dtype in ("float16", "fp16", "half")
+                else ""
+            )
+            raise ConversionError(f"dtype must be float32 or bfloat16, not {self.dtype}.{reason}")
+        if self.max_shard_size < 1:
+            raise ConversionError(
+                f"max_shard_size must be at least 1 byte, not {self.max_shard_size}."
+            )
+        sizes = infer_architecture(self.checkpoint)
+        if mlp_activations is not None:
+            sizes = dataclasses.replace(sizes, mlp_activations=mlp_activations)
+        if sizes.mlp_activations not in FEED_FORWARD_PROJ:
+            known = ", ".join(str(activations) for activations in FEED_FORWARD_PROJ)
+            raise ConversionError(
+                f"mlp_activations {sizes.mlp_activations} cannot be expressed in Hugging Face's "
+                f"T5; these can: {known}."
+            )
+        self.architecture, self.entries = sizes, mapping.entries(sizes)
+        mapping.check_parameters(self.checkpoint, self.entries)
+        if self.model_type is None:
+            self.model_type = "mt5" if sizes.vocab_size == _MT5_VOCAB_SIZE else "t5"
+        if self.model_type == "mt5" and sizes.logits_via_embedding:
+            raise ConversionError(
+                f"{self.checkpoint.path} has no output projection of its own (T5 1.0): its logits "
+                "are scaled, which MT5ForConditionalGeneration does not do. Use --model-type t5."
+            )
+        if self.tokenizer is not None:
+            check_size(self.tokenizer, sizes.vocab_size)
 
     @property
     def class_name(self) -> str:
         """The class of `transformers` that loads the result."""
         prefix = "MT5" if self.model_type == "mt5" else "T5"
         return f"{prefix}ForConditionalGeneration"
-
-    @property
-    def num_parameters(self) -> int:
-        """How many numbers the tensors hold."""
-        return sum(int(np.prod(entry.shape)) for entry in self.entries)
-
-
-def plan_export(
-    checkpoint: Checkpoint,
-    *,
-    mlp_activations: tuple[str, ...] | None = None,
-    model_type: ModelType | None = None,
-    tokenizer: Tokenizer | None = None,
-    dtype: str = "float32",
-    dropout_rate: float = 0.1,
-    relative_attention_max_distance: int = 128,
-    inputs_add_eos: bool = True,
-    max_shard_size: int = DEFAULT_SHARD_SIZE,
-) -> Export:
-    """Checks that `checkpoint` can be exported so; reads no tensor and writes nothing.
-
-    Args:
-      checkpoint: T5 1.0, 1.1, mT5 or ByT5, unrolled.
-      mlp_activations: where known; None means what the published models of that shape have.
-      model_type: None means mt5 for mT5's vocabulary size, else t5.
-      tokenizer: None writes none.
-      dtype: of the tensors written.
-      dropout_rate: noted in config.json.
-      relative_attention_max_distance: noted in config.json.
-      inputs_add_eos: whether inputs ended with end of sequence in training; the tokenizer then
-        appends it.
-      max_shard_size: bytes.
-
-    Raises:
-      ConversionError: parameters missing, unexpected or of another shape; a vocabulary larger
-        than the embedding; a type that T5's values do not fit.
-    """
-    if dtype not in DTYPES:
-        reason = (
-            " float16 is refused: T5's activations overflow its range (largest value 65,504)."
-            if dtype in ("float16", "fp16", "half")
-            else ""
-        )
-        raise ConversionError(f"dtype must be float32 or bfloat16, not {dtype}.{reason}")
-    if max_shard_size < 1:
-        raise ConversionError(f"max_shard_size must be at least 1 byte, not {max_shard_size}.")
-    architecture = infer_architecture(checkpoint)
-    if mlp_activations is not None:
-        architecture = dataclasses.replace(architecture, mlp_activations=mlp_activations)
-    feed_forward_proj(architecture)
-    expected = mapping.entries(architecture)
-    mapping.check_parameters(checkpoint, expected)
-    if model_type is None:
-        model_type = "mt5" if architecture.vocab_size == MT5_VOCAB_SIZE else "t5"
-    if model_type == "mt5" and architecture.logits_via_embedding:
-        raise ConversionError(
-            f"{checkpoint.path} has no output projection of its own (T5 1.0): its logits are "
-            "scaled, which MT5ForConditionalGeneration does not do. Use --model-type t5."
-        )
-    if tokenizer is not None:
-        check_size(tokenizer, architecture.vocab_size)
-    return Export(
-        checkpoint,
-        architecture,
-        expected,
-        model_type,
-        tokenizer,
-        dtype,
-        dropout_rate,
-        relative_attention_max_distance,
-        inputs_add_eos,
-        max_shard_size,
-    )
 
 
 def write_export(export: Export, directory: Path) -> list[str]:
@@ -142,28 +119,13 @@ def write_export(export: Export, directory: Path) -> list[str]:
     """
     files = set(directory.iterdir())
     tensors = export.checkpoint.parameters()
-    dtype = DTYPES[export.dtype]
-    outputs = [
-        safetensors_file.Output(entry.hf, entry.hf_shape, dtype, _Maker(tensors[entry.t5x], entry))
-        for entry in export.entries
-    ]
-    safetensors_file.write_sharded(directory, outputs, export.max_shard_size)
-    _dump(directory / "config.json", config(export))
-    _dump(directory / "generation_config.json", generation_config(export))
+    views = [tensors[e.t5x].view(e.hf, transposed=e.transposed) for e in export.entries]
+    write_sharded(directory, views, DTYPES[export.dtype], export.max_shard_size)
+    write_json(directory / "config.json", config(export))
+    write_json(directory / "generation_config.json", generation_config(export))
     if export.tokenizer is not None:
         write_tokenizer(directory, export.tokenizer, add_eos=export.inputs_add_eos)
     return sorted(path.name for path in set(directory.iterdir()) - files)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Maker:
-    """Reads one tensor and turns it into Hugging Face's form, when called."""
-
-    tensor: Tensor
-    entry: mapping.Entry
-
-    def __call__(self) -> np.ndarray[Any, Any]:
-        return self.entry.convert(self.tensor.read())
 
 
 _SPECIAL_IDS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
@@ -182,7 +144,7 @@ def config(export: Export) -> dict[str, Any]:
         "num_layers": sizes.num_encoder_layers,
         "num_decoder_layers": sizes.num_decoder_layers,
         "num_heads": sizes.num_heads,
-        "feed_forward_proj": feed_forward_proj(sizes),
+        "feed_forward_proj": FEED_FORWARD_PROJ[sizes.mlp_activations],
         "relative_attention_num_buckets": sizes.relative_attention_num_buckets,
         "relative_attention_max_distance": export.relative_attention_max_distance,
         "dropout_rate": export.dropout_rate,
@@ -205,46 +167,13 @@ def config(export: Export) -> dict[str, Any]:
 
 def generation_config(export: Export) -> dict[str, Any]:
     """Returns the contents of generation_config.json."""
-    sizes = export.architecture
-    if sizes.num_decoder_layers > sizes.num_encoder_layers:
-        # `generate` of transformers 5 makes as many cache entries as the encoder has layers.
-        return {**_SPECIAL_IDS, "use_cache": False}
-    return dict(_SPECIAL_IDS)
-
-
-# T5's gelu is the tanh approximation, which "gated-gelu" means too.
-FEED_FORWARD_PROJ = {
-    ("relu",): "relu",
-    ("gelu",): "gelu_new",
-    ("silu",): "silu",
-    ("gelu", "linear"): "gated-gelu",
-    ("relu", "linear"): "gated-relu",
-    ("silu", "linear"): "gated-silu",
-}
-
-
-def feed_forward_proj(architecture: Architecture) -> str:
-    """Hugging Face's name for the MLP's activations.
-
-    Raises:
-      ConversionError: it has none.
-    """
-    found = FEED_FORWARD_PROJ.get(architecture.mlp_activations)
-    if found is None:
-        known = ", ".join(str(activations) for activations in FEED_FORWARD_PROJ)
-        raise ConversionError(
-            f"mlp_activations {architecture.mlp_activations} cannot be expressed in Hugging "
-            f"Face's T5; these can: {known}."
-        )
-    return found
+    # `generate` of transformers 5 makes as many cache entries as the encoder has layers.
+    deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
+    return {**_SPECIAL_IDS, **({"use_cache": False} if deeper else {})}
 
 
 def check_output(directory: Path) -> None:
-    """Checks that `directory` may be written: absent, or empty.
-
-    Raises:
-      ConversionError: there is something.
-    """
+    """Raises ConversionError unless `directory` is absent or empty."""
     if directory.is_dir() and not directory.is_symlink():
         if any(directory.iterdir()):
             raise ConversionError(f"{directory} exists and is not empty; nothing is overwritten.")
@@ -267,7 +196,3 @@ def new_directory(directory: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary)
         raise
-
-
-def _dump(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A SentencePiece model file: pieces, scores and the normalization, which its library hides."""
+"""The pieces, scores and normalization of a SentencePiece model file, read with protobuf."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ Index = types.EllipsisType | tuple[slice, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One array of a checkpoint. Holds no data: `read` fetches it.
+    """An array of a checkpoint, which `read` reads.
 
     Attributes:
-      name: T5X's name, with '/': "target/encoder/layers_0/attention/query/kernel".
+      name: T5X's, as "target/encoder/layers_0/attention/query/kernel", or Hugging Face's.
       shape: of the whole array.
       dtype: as stored.
     """
@@ -35,7 +35,7 @@ class Tensor:
     _reader: Callable[[Index], np.ndarray[Any, Any]] = dataclasses.field(repr=False, compare=False)
 
     def read(self, index: Index = ...) -> np.ndarray[Any, Any]:
-        """Reads the array, or of it only what a tuple of slices selects, in its stored dtype.
+        """Reads the array, or what a tuple of slices selects of it, in its stored dtype.
 
         Raises:
           ConversionError: the stored bytes cannot be read.
@@ -43,7 +43,20 @@ class Tensor:
         try:
             return self._reader(index)
         except (ValueError, OSError, KeyError) as error:
+            if isinstance(error, ConversionError):  # That of another view, which names itself.
+                raise
             raise ConversionError(f"{self.name} cannot be read: {error}") from error
+
+    def view(self, name: str, *, transposed: bool) -> Tensor:
+        """Returns the same tensor under another name, and a matrix transposed if asked to."""
+
+        def read(index: Index) -> np.ndarray[Any, Any]:
+            if not transposed:
+                return self.read(index)
+            rows, columns = (*(() if index is ... else index), slice(None), slice(None))[:2]
+            return self.read((columns, rows)).T
+
+        return Tensor(name, self.shape[::-1] if transposed else self.shape, self.dtype, read)
 
 
 @dataclasses.dataclass

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from conversion.errors import ConversionError
+from conversion.json_file import read_json, write_json
 from conversion.sentencepiece_model import SentencePieceModel
 
 _NUM_BYTES = 256
@@ -93,8 +93,9 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = Tr
             str(i): _added_token(text) for text, i in _added(tokenizer).items()
         }
     else:
-        _dump(directory / "tokenizer.json", _tokenizer_json(tokenizer, add_eos))
-    _dump(directory / "tokenizer_config.json", config)
+        content = _tokenizer_json(tokenizer, add_eos)
+        write_json(directory / "tokenizer.json", content, indent=None)
+    write_json(directory / "tokenizer_config.json", config)
     return name
 
 
@@ -141,13 +142,7 @@ def bytes_of(directory: Path) -> Bytes | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConversionError(f"{path} is not JSON: {error}.") from error
-    return content
+    return read_json(path) if path.is_file() else {}
 
 
 def _sentinels(extra_ids: int) -> list[str]:
@@ -256,9 +251,3 @@ def _sentence_pieces(tokenizer: SentencePieces) -> dict[str, Any]:
             "byte_fallback": model.byte_fallback,
         },
     }
-
-
-def _dump(path: Path, content: dict[str, Any]) -> None:
-    indent = None if path.name == "tokenizer.json" else 2
-    text = json.dumps(content, ensure_ascii=False, indent=indent)
-    path.write_text(text + "\n", encoding="utf-8")

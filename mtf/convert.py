@@ -10,6 +10,7 @@ if __name__ == "__main__":
 import argparse
 import importlib.util
 import logging
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -107,7 +108,7 @@ def _export(arguments: argparse.Namespace) -> int:
     checkpoint = open_checkpoint(arguments.checkpoint, arguments.step)
     known = _known(checkpoint, arguments.vocabulary, arguments.config)
     tokenizer = _tokenizer(arguments, known, infer_architecture(checkpoint).vocab_size)
-    export = huggingface.plan_export(
+    export = huggingface.Export(
         checkpoint,
         model_type=arguments.model_type,
         tokenizer=tokenizer,
@@ -141,9 +142,10 @@ def _export(arguments: argparse.Namespace) -> int:
             print(result.report())
             if not result.passed:
                 raise _VerificationFailed  # which makes `new_directory` drop what was written
+    num_parameters = sum(math.prod(entry.shape) for entry in export.entries)
     print(
         f"Wrote {arguments.out_dir}: {len(export.entries)} tensors, "
-        f"{export.num_parameters:,} parameters, {export.dtype}, {num_bytes:,} bytes in "
+        f"{num_parameters:,} parameters, {export.dtype}, {num_bytes:,} bytes in "
         f"{len(files)} files ({', '.join(files)})"
     )
     if tokenizer is None:
@@ -173,7 +175,7 @@ class _Known(NamedTuple):
     """What is known of a checkpoint that its tensors do not tell.
 
     Attributes:
-      network: values for `plan_export`.
+      network: values for `Export`.
       vocabulary: one of `mtf.text.vocabularies`.
       inputs_add_eos: whether inputs ended with end of sequence in training.
       is_described: whether anything but the tensors says so; else it is assumed.

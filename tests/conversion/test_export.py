@@ -154,7 +154,7 @@ def test_one_tensor_in_memory_at_a_time(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "none", "orbax", 1, tensors)
     total = sum(4 * int(np.prod(tensor.shape)) for tensor in tensors.values())
     assert total > 50 * largest
-    export = huggingface.plan_export(checkpoint, dtype="bfloat16")
+    export = huggingface.Export(checkpoint, dtype="bfloat16")
     tracemalloc.start()
     try:
         huggingface.write_export(export, tmp_path)

@@ -17,7 +17,7 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed (extra: torch)"
 )
 
-from conversion import huggingface, infer_architecture, open_checkpoint  # noqa: E402
+from conversion import Architecture, huggingface, infer_architecture, open_checkpoint  # noqa: E402
 from conversion.sentencepiece_model import read_sentencepiece  # noqa: E402
 from conversion.tokenizer import (  # noqa: E402
     Bytes,
@@ -84,7 +84,7 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
     # The class that the config names, and our model, both from what the user would load.
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).float().eval()
     checkpoint = open_checkpoint(source)
-    export = huggingface.plan_export(
+    export = huggingface.Export(
         checkpoint, dtype="bfloat16" if name.endswith("bfloat16") else "float32"
     )
     config, params = verify.load_network(export)
@@ -147,13 +147,17 @@ def test_swapped_tensors_fail(
     from conversion import mapping
 
     first, second = (f".{name}." for name in swapped)
-    changed = tuple(
-        row._replace(hf=row.hf.replace(first, second))
-        if first in row.hf
-        else row._replace(hf=row.hf.replace(second, first))
-        for row in mapping.ROWS
-    )
-    monkeypatch.setattr(mapping, "ROWS", changed)
+    right = mapping.entries
+
+    def entries(sizes: Architecture) -> list[mapping.Entry]:
+        return [
+            entry._replace(hf=entry.hf.replace(first, second))
+            if first in entry.hf
+            else entry._replace(hf=entry.hf.replace(second, first))
+            for entry in right(sizes)
+        ]
+
+    monkeypatch.setattr(mapping, "entries", entries)
     source = writers.write_t5x(tmp_path, writers.random_parameters())
     assert convert.main([str(source), str(tmp_path / "out"), "--to", "hf", "--verify"]) == 1
     assert "VERIFICATION FAILED" in capsys.readouterr().out

@@ -44,7 +44,7 @@ def models(name: str, folder: Path) -> tuple[Any, Any, Any]:
     assert convert.main([str(source), str(out), "--to", "hf", *options]) == 0
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).float().eval()
     config, params = verify.load_network(
-        huggingface.plan_export(open_checkpoint(source), dtype="float32")
+        huggingface.Export(open_checkpoint(source), dtype="float32")
     )
     return model, config, params
 

@@ -1,0 +1,33 @@
+"""JSON files of a Hugging Face directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from conversion.errors import ConversionError, IncompleteCheckpoint
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object that a file holds.
+
+    Raises:
+      IncompleteCheckpoint: there is no such file.
+      ConversionError: it is not JSON, or not an object.
+    """
+    if not path.is_file():
+        raise IncompleteCheckpoint(f"{path.parent} lacks {path.name}.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConversionError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise ConversionError(f"{path} holds no JSON object.")
+    return content
+
+
+def write_json(path: Path, content: dict[str, Any], indent: int | None = 2) -> None:
+    """Writes a file."""
+    text = json.dumps(content, ensure_ascii=False, indent=indent)
+    path.write_text(text + "\n", encoding="utf-8")
