@@ -61,7 +61,7 @@ class Export:
 
     checkpoint: Checkpoint
     _: dataclasses.KW_ONLY
-    mlp_activations: dataclasses.InitVar[tuple[str, ...] | None] = None
+    mlp_activations: tuple[str, ...] | None = None
     model_type: ModelType | None = None
     tokenizer: Tokenizer | None = None
     dtype: str = "float32"
@@ -72,7 +72,7 @@ class Export:
     architecture: Architecture = dataclasses.field(init=False)
     entries: list[mapping.Entry] = dataclasses.field(init=False)
 
-    def __post_init__(self, mlp_activations: tuple[str, ...] | None) -> None:
+    def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             reason = (
                 " float16 is refused: T5's activations overflow its range (largest value 65,504)."
@@ -85,8 +85,9 @@ class Export:
                 f"max_shard_size must be at least 1 byte, not {self.max_shard_size}."
             )
         sizes = infer_architecture(self.checkpoint)
-        if mlp_activations is not None:
-            sizes = dataclasses.replace(sizes, mlp_activations=mlp_activations)
+        if self.mlp_activations is not None:
+            sizes = dataclasses.replace(sizes, mlp_activations=self.mlp_activations)
+        self.mlp_activations = sizes.mlp_activations
         if sizes.mlp_activations not in FEED_FORWARD_PROJ:
             known = ", ".join(str(activations) for activations in FEED_FORWARD_PROJ)
             raise ConversionError(

@@ -15,15 +15,15 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from mtf.command import exit_status, new_parser
 from mtf.errors import UserError, conversion_as_user_errors
 
 if TYPE_CHECKING:
-    from conversion import Checkpoint
+    from conversion.huggingface import Export
     from conversion.tokenizer import Tokenizer
+    from mtf.text.vocabularies import Vocabulary
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
@@ -51,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.verify:
             _require_torch()
         try:
-            with conversion_as_user_errors():
-                return _export(arguments)
+            return _export(arguments)
         except _VerificationFailed:
             return 1
 
@@ -101,34 +100,12 @@ def _require_torch() -> None:
         )
 
 
+@conversion_as_user_errors()
 def _export(arguments: argparse.Namespace) -> int:
-    from conversion import huggingface, infer_architecture, open_checkpoint
+    from conversion import huggingface
 
     huggingface.check_output(arguments.out_dir)
-    checkpoint = open_checkpoint(arguments.checkpoint, arguments.step)
-    known = _known(checkpoint, arguments.vocabulary, arguments.config)
-    tokenizer = _tokenizer(arguments, known, infer_architecture(checkpoint).vocab_size)
-    export = huggingface.Export(
-        checkpoint,
-        model_type=arguments.model_type,
-        tokenizer=tokenizer,
-        dtype=arguments.dtype,
-        max_shard_size=_parse_size(arguments.max_shard_size),
-        inputs_add_eos=known.inputs_add_eos,
-        **known.network,
-    )
-    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
-    print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
-    if not known.is_described:
-        from mtf.inference.opening import assumed
-
-        network = SimpleNamespace(
-            mlp_activations=export.architecture.mlp_activations,
-            relative_attention_max_distance=export.relative_attention_max_distance,
-            dropout_rate=export.dropout_rate,
-        )
-        verified = " --verify assumes the same." if arguments.verify else ""
-        print(f"{assumed(network, known.inputs_add_eos)}. If not: --config PATH.{verified}")
+    export = _plan(arguments)
     with (
         huggingface.new_directory(arguments.out_dir) as directory,
         signals.removed_on_stop(directory),
@@ -148,65 +125,50 @@ def _export(arguments: argparse.Namespace) -> int:
         f"{num_parameters:,} parameters, {export.dtype}, {num_bytes:,} bytes in "
         f"{len(files)} files ({', '.join(files)})"
     )
-    if tokenizer is None:
-        print("No tokenizer: none is known for this checkpoint; name one with --vocabulary.")
-    print("Load it with:")
-    name, out = export.class_name, repr(str(arguments.out_dir))
-    print(f"  from transformers import {name}; model = {name}.from_pretrained({out})")
-    if tokenizer is not None:
-        print(
-            "  from transformers import AutoTokenizer; "
-            f"tokenizer = AutoTokenizer.from_pretrained({out})"
-        )
-    if not known.inputs_add_eos and tokenizer is None:
-        print(
-            "Inputs had no end of sequence in training: use "
-            "tokenizer(…, add_special_tokens=False), or mtf.load(…, inputs_add_eos=False)."
-        )
-    elif not known.inputs_add_eos:
-        print(
-            "Inputs had no end of sequence in training, so the tokenizer appends none. Targets "
-            "had: tokenizer(text_target=text + tokenizer.eos_token)."
-        )
+    _print_usage(export, repr(str(arguments.out_dir)))
     return 0
 
 
-class _Known(NamedTuple):
-    """What is known of a checkpoint that its tensors do not tell.
-
-    Attributes:
-      network: values for `Export`.
-      vocabulary: one of `mtf.text.vocabularies`.
-      inputs_add_eos: whether inputs ended with end of sequence in training.
-      is_described: whether anything but the tensors says so; else it is assumed.
-    """
-
-    network: dict[str, Any]
-    vocabulary: Any
-    inputs_add_eos: bool = True
-    is_described: bool = True
-
-
-def _known(checkpoint: Checkpoint, vocabulary: str | None, config: str | None) -> _Known:
-    """Reads the config of the run directory, or what Hugging Face's directory says."""
+def _plan(arguments: argparse.Namespace) -> Export:
+    """Returns the export, and prints what is read and what is assumed of it."""
+    from conversion import infer_architecture, open_checkpoint
+    from conversion.huggingface import Export
     from conversion.tokenizer import tokenizer_adds_eos
-    from mtf.inference.opening import huggingface_vocabulary, read_run_config
+    from mtf.inference.opening import assumed, huggingface_vocabulary, read_run_config
 
-    run = read_run_config(checkpoint, config)
+    checkpoint = open_checkpoint(arguments.checkpoint, arguments.step)
+    is_huggingface = checkpoint.layout == "huggingface"
+    run = read_run_config(checkpoint, arguments.config)
+    vocab_size = infer_architecture(checkpoint).vocab_size
+    vocabulary: Vocabulary | None = None
     if run is not None:
-        return _Known(run.described, run.vocabulary, run.inputs_add_eos)
-    if checkpoint.layout != "huggingface":
-        return _Known(checkpoint.described, None, is_described=False)
-    add_eos = tokenizer_adds_eos(checkpoint.path)
-    if vocabulary is not None:
-        return _Known(checkpoint.described, None, add_eos)
-    num_rows = checkpoint.tensors["target/token_embedder/embedding"].shape[0]
-    found = huggingface_vocabulary(checkpoint.path, num_rows)
-    return _Known(checkpoint.described, found, add_eos)
+        described, vocabulary, add_eos = run.described, run.vocabulary, run.inputs_add_eos
+    else:
+        described = checkpoint.described
+        add_eos = tokenizer_adds_eos(checkpoint.path) if is_huggingface else True
+        if is_huggingface and arguments.vocabulary is None:
+            vocabulary = huggingface_vocabulary(checkpoint.path, vocab_size)
+    export = Export(
+        checkpoint,
+        model_type=arguments.model_type,
+        tokenizer=_tokenizer(arguments, vocabulary, vocab_size),
+        dtype=arguments.dtype,
+        max_shard_size=_parse_size(arguments.max_shard_size),
+        inputs_add_eos=add_eos,
+        **described,
+    )
+    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
+    print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
+    if run is None and not is_huggingface:
+        verified = " --verify assumes the same." if arguments.verify else ""
+        print(f"{assumed(export, add_eos)}. If not: --config PATH.{verified}")
+    return export
 
 
-def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) -> Tokenizer | None:
-    """Returns the tokenizer to write: the one asked for, else the run's, else ByT5's."""
+def _tokenizer(
+    arguments: argparse.Namespace, vocabulary: Vocabulary | None, vocab_size: int
+) -> Tokenizer | None:
+    """Returns the tokenizer to write: the one asked for, else the checkpoint's, else ByT5's."""
     from conversion.sentencepiece_model import read_sentencepiece
     from conversion.tokenizer import Bytes, SentencePieces, default_extra_ids
     from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
@@ -214,23 +176,40 @@ def _tokenizer(arguments: argparse.Namespace, known: _Known, vocab_size: int) ->
     asked = arguments.vocabulary
     if asked == "none":
         return None
-    if asked == "byt5":
-        same = isinstance(known.vocabulary, ByteVocabulary)
-        return Bytes(known.vocabulary.extra_ids if same else 0)
-    if asked is not None:
+    if asked not in (None, "byt5"):
         model = read_sentencepiece(Path(asked).expanduser())
         return SentencePieces(model, default_extra_ids(model, vocab_size))
-    if isinstance(known.vocabulary, ByteVocabulary):
-        return Bytes(known.vocabulary.extra_ids)
-    if isinstance(known.vocabulary, SentencePieceVocabulary):
-        path = known.vocabulary.file
-        if not path.is_file():
+    if isinstance(vocabulary, ByteVocabulary):
+        return Bytes(vocabulary.extra_ids)
+    if asked is None and isinstance(vocabulary, SentencePieceVocabulary):
+        if not vocabulary.file.is_file():
             raise UserError(
-                f"The run's vocabulary {path} is not there; say where it is with --vocabulary "
-                "PATH.model, or export without a tokenizer by --vocabulary none."
+                f"The run's vocabulary {vocabulary.file} is not there; say where it is with "
+                "--vocabulary PATH.model, or export without a tokenizer by --vocabulary none."
             )
-        return SentencePieces(read_sentencepiece(path), known.vocabulary.num_added_ids)
-    return Bytes() if arguments.model_type == "byt5" else None
+        return SentencePieces(read_sentencepiece(vocabulary.file), vocabulary.num_added_ids)
+    return Bytes() if "byt5" in (asked, arguments.model_type) else None
+
+
+def _print_usage(export: Export, out: str) -> None:
+    name, has_tokenizer = export.class_name, export.tokenizer is not None
+    if not has_tokenizer:
+        print("No tokenizer: none is known for this checkpoint; name one with --vocabulary.")
+    print("Load it with:")
+    print(f"  from transformers import {name}; model = {name}.from_pretrained({out})")
+    if has_tokenizer:
+        print(
+            "  from transformers import AutoTokenizer; "
+            f"tokenizer = AutoTokenizer.from_pretrained({out})"
+        )
+    if not export.inputs_add_eos:
+        print(
+            "Inputs had no end of sequence in training, so the tokenizer appends none. Targets "
+            "had: tokenizer(text_target=text + tokenizer.eos_token)."
+            if has_tokenizer
+            else "Inputs had no end of sequence in training: use "
+            "tokenizer(…, add_special_tokens=False), or mtf.load(…, inputs_add_eos=False)."
+        )
 
 
 def _parse_size(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Whether an exported model computes in PyTorch what its checkpoint computes here."""
+"""Compares the logits of an exported model in PyTorch with those of its checkpoint in JAX."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from conversion import huggingface
-from conversion.tokenizer import Bytes
+from conversion.tokenizer import SentencePieces
 from mtf.errors import UserError
 from mtf.inference.opening import network_config
 from mtf.models import t5
 from mtf.models.settings import T5Config
-from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 
 TOLERANCE = 1e-4
 
@@ -38,12 +39,12 @@ _RANDOM_SHAPES = ((3, 17, 9), (2, 160, 144))  # batch, encoder length, decoder l
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What the comparison found.
+    """The largest differences between the logits of the two frameworks.
 
     Attributes:
-      random_tokens: largest difference of any logit on random tokens.
-      real_text: the same on real text; None without a tokenizer.
-      largest_logit: to see the differences in proportion.
+      random_tokens: on random tokens.
+      real_text: on real text; None without a tokenizer.
+      largest_logit: of all, to see the differences in proportion.
       tokenizer_problem: the first text that the two tokenizers split differently.
     """
 
@@ -55,11 +56,11 @@ class Comparison:
     @property
     def passed(self) -> bool:
         """All logits within TOLERANCE (none of them NaN), and the same token ids."""
-        found = [self.random_tokens] + ([] if self.real_text is None else [self.real_text])
-        return all(delta <= TOLERANCE for delta in found) and self.tokenizer_problem is None
+        deltas = (self.random_tokens, self.real_text or 0.0)
+        return all(delta <= TOLERANCE for delta in deltas) and self.tokenizer_problem is None
 
     def report(self) -> str:
-        """Lines to print."""
+        """Returns the lines to print."""
         real = "" if self.real_text is None else f", {self.real_text:.2e} on real text"
         lines = [
             f"Verified: float32 logits, JAX against PyTorch: max |Δ| = {self.random_tokens:.2e} "
@@ -87,23 +88,19 @@ def compare(export: huggingface.Export, directory: Path) -> Comparison:
         tokenizer_problem, text_ids = _compare_tokenizers(export, directory)
     config, params = load_network(export)
     rng = np.random.default_rng(0)
-
-    deltas, largest = [], 0.0
-    batches = [
-        _random_batch(rng, export.architecture.vocab_size, *shape) for shape in _RANDOM_SHAPES
-    ]
+    sizes = export.architecture
+    batches = [_random_batch(rng, sizes.vocab_size, *shape) for shape in _RANDOM_SHAPES]
     if text_ids is not None:
         batches.append(_text_batch(text_ids))
-    for encoder_tokens, decoder_tokens in batches:
-        ours = _our_logits(config, params, encoder_tokens, decoder_tokens)
-        theirs = _torch_logits(model, encoder_tokens, decoder_tokens)
+    deltas, largest = [], []
+    for batch in batches:
+        ours, theirs = _our_logits(config, params, *batch), _torch_logits(model, *batch)
         deltas.append(float(np.max(np.abs(ours - theirs))))
-        largest = max(largest, float(np.max(np.abs(ours))))
-    num_random = len(_RANDOM_SHAPES)
+        largest.append(float(np.max(np.abs(ours))))
     return Comparison(
-        random_tokens=float(np.max(deltas[:num_random])),
-        real_text=deltas[num_random] if text_ids is not None else None,
-        largest_logit=largest,
+        random_tokens=float(np.max(deltas[: len(_RANDOM_SHAPES)])),
+        real_text=None if text_ids is None else deltas[-1],
+        largest_logit=max(largest),
         tokenizer_problem=tokenizer_problem,
     )
 
@@ -111,7 +108,7 @@ def compare(export: huggingface.Export, directory: Path) -> Comparison:
 def _random_batch(
     rng: np.random.Generator, vocab_size: int, batch: int, encoder: int, decoder: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Encoder tokens whose rows end in ever more padding, and decoder tokens."""
+    """Returns encoder tokens, whose rows end with more and more padding, and decoder tokens."""
     encoder_tokens = rng.integers(1, vocab_size, (batch, encoder))
     for row in range(batch):
         encoder_tokens[row, encoder - row * encoder // (2 * batch) :] = 0
@@ -139,20 +136,17 @@ def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
     )
     tensors = export.checkpoint.parameters()
     written = huggingface.DTYPES[export.dtype]
-    params: t5.Params = {}
-    for entry in export.entries:
-        *parents, last = entry.t5x.split("/")
-        node = params
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = tensors[entry.t5x].read().astype(written).astype(np.float32)
-    return config, params
+    params = {
+        tuple(name.split("/")): tensor.read().astype(written).astype(np.float32)
+        for name, tensor in tensors.items()
+    }
+    return config, unflatten_dict(params)
 
 
 def _our_logits(
     config: T5Config, params: t5.Params, encoder_tokens: np.ndarray, decoder_tokens: np.ndarray
 ) -> np.ndarray:
-    # On the CPU, in whole float32: an accelerator's products are rounder by default.
+    # On the CPU in full float32: accelerators multiply at lower precision by default.
     with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("float32"):
         batch = {
             "encoder_input_tokens": jnp.asarray(encoder_tokens, jnp.int32),
@@ -195,12 +189,10 @@ def _compare_tokenizers(
         return None, None
     from transformers import AutoTokenizer
 
-    vocabulary: ByteVocabulary | SentencePieceVocabulary
-    if isinstance(export.tokenizer, Bytes):
-        vocabulary = ByteVocabulary(export.tokenizer.extra_ids)
-    else:
-        path = str(export.tokenizer.model.path)
-        vocabulary = SentencePieceVocabulary(path, export.tokenizer.extra_ids)
+    extra_ids = export.tokenizer.extra_ids
+    vocabulary: Vocabulary = ByteVocabulary(extra_ids)
+    if isinstance(export.tokenizer, SentencePieces):
+        vocabulary = SentencePieceVocabulary(str(export.tokenizer.model.path), extra_ids)
     theirs = AutoTokenizer.from_pretrained(directory)
     text_ids, problem = [], None
     for text in _TEXTS:
@@ -209,7 +201,7 @@ def _compare_tokenizers(
         found = theirs(text).input_ids
         if found != expected and problem is None:
             problem = f"{text!r} is {expected} here and {found} in transformers"
-    if export.tokenizer.extra_ids and problem is None:
+    if extra_ids and problem is None:
         expected_id = vocabulary.sentinel(0)
         found_id = theirs.convert_tokens_to_ids("<extra_id_0>")
         if found_id != expected_id:
@@ -219,7 +211,7 @@ def _compare_tokenizers(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the notes and progress bars of `transformers`."""
+    """Silences the notes and progress bars of `transformers`."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
