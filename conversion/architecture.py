@@ -1,4 +1,4 @@
-"""What network a checkpoint's tensors belong to, from their names and shapes alone."""
+"""The network that a checkpoint's tensors belong to, from their names and shapes alone."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import dataclasses
 import re
 
 from conversion.errors import ConversionError
-from conversion.tensor import Checkpoint, Tensor
-
-_LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/")
+from conversion.tensor import Checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,45 +39,55 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     Raises:
       ConversionError: they are not those of an unrolled T5, or do not fit together.
     """
-    tensors = checkpoint.parameters()
-    if not tensors:
+    shapes = {name: tensor.shape for name, tensor in checkpoint.parameters().items()}
+    if not shapes:
         raise ConversionError(f"{checkpoint.path} has no parameters (no tensor under target/).")
     check_unrolled(checkpoint)
 
-    vocab_size, emb_dim = _shape(checkpoint, tensors, "token_embedder/embedding", 2)
-    num_heads, num_buckets = _shape(checkpoint, tensors, "encoder/relpos_bias/rel_embedding", 2)
-    query = "encoder/layers_0/attention/query/kernel"
-    _, joined = _shape(checkpoint, tensors, query, 2)
+    def shape(name: str) -> tuple[int, ...]:
+        if name not in shapes:
+            raise ConversionError(
+                f"{checkpoint.path} is not a T5 model: it has no target/{name} "
+                f"(of its {len(shapes)} parameters the first is target/{min(shapes)})."
+            )
+        if len(shapes[name]) != 2:
+            raise ConversionError(
+                f"{checkpoint.path}: target/{name} has shape {shapes[name]}; expected 2 dimensions."
+            )
+        return shapes[name]
+
+    def num_layers(side: str) -> int:
+        matches = (re.match(rf"{side}/layers_(\d+)/", name) for name in shapes)
+        return 1 + max((int(match[1]) for match in matches if match), default=-1)
+
+    vocab_size, emb_dim = shape("token_embedder/embedding")
+    num_heads, num_buckets = shape("encoder/relpos_bias/rel_embedding")
+    query, mlp = "encoder/layers_0/attention/query/kernel", "encoder/layers_0/mlp"
+    _, joined = shape(query)
     if joined % num_heads:
         raise ConversionError(
             f"{checkpoint.path}: {query} has {joined} columns, which the {num_heads} heads of "
             "encoder/relpos_bias/rel_embedding do not divide."
         )
-    gated = "encoder/layers_0/mlp/wi_0/kernel" in tensors
-    wi = "encoder/layers_0/mlp/wi_0/kernel" if gated else "encoder/layers_0/mlp/wi/kernel"
-    _, mlp_dim = _shape(checkpoint, tensors, wi, 2)
+    gated = f"{mlp}/wi_0/kernel" in shapes
+    _, mlp_dim = shape(f"{mlp}/wi_0/kernel" if gated else f"{mlp}/wi/kernel")
+    activations = ("gelu", "linear") if gated else ("relu",)
     return Architecture(
         vocab_size=vocab_size,
         emb_dim=emb_dim,
         num_heads=num_heads,
         head_dim=joined // num_heads,
-        num_encoder_layers=_num_layers(tensors, "encoder"),
-        num_decoder_layers=_num_layers(tensors, "decoder"),
+        num_encoder_layers=num_layers("encoder"),
+        num_decoder_layers=num_layers("decoder"),
         mlp_dim=mlp_dim,
-        mlp_activations=checkpoint.described.get(
-            "mlp_activations", ("gelu", "linear") if gated else ("relu",)
-        ),
-        logits_via_embedding="decoder/logits_dense/kernel" not in tensors,
+        mlp_activations=checkpoint.described.get("mlp_activations", activations),
+        logits_via_embedding="decoder/logits_dense/kernel" not in shapes,
         relative_attention_num_buckets=num_buckets,
     )
 
 
 def check_unrolled(checkpoint: Checkpoint) -> None:
-    """Checks that a checkpoint is not one of T5X's scanned network.
-
-    Raises:
-      ConversionError: it is; says what that is and what can be used.
-    """
+    """Raises ConversionError for a checkpoint of T5X's scanned network."""
     scanned = ("encoder/encoder/", "decoder/decoder/")
     if any(name.startswith(scanned) for name in checkpoint.parameters()):
         raise ConversionError(
@@ -90,24 +98,3 @@ def check_unrolled(checkpoint: Checkpoint) -> None:
             "the network that is not scanned (t5x/examples/t5), such as the released t5_1_1_* "
             "and mt5_*."
         )
-
-
-def _shape(
-    checkpoint: Checkpoint, tensors: dict[str, Tensor], name: str, rank: int
-) -> tuple[int, ...]:
-    if name not in tensors:
-        raise ConversionError(
-            f"{checkpoint.path} is not a T5 model: it has no target/{name} "
-            f"(of its {len(tensors)} parameters the first is target/{min(tensors)})."
-        )
-    shape = tensors[name].shape
-    if len(shape) != rank:
-        raise ConversionError(
-            f"{checkpoint.path}: target/{name} has shape {shape}; expected {rank} dimensions."
-        )
-    return shape
-
-
-def _num_layers(tensors: dict[str, Tensor], side: str) -> int:
-    matches = (_LAYER.match(name) for name in tensors)
-    return 1 + max((int(m[2]) for m in matches if m and m[1] == side), default=-1)

@@ -1,15 +1,15 @@
-"""Opening a checkpoint of any layout that is read here.
+"""Opens checkpoints of every layout as flat dicts of tensors under T5X's names:
 
-A checkpoint is a flat dict of tensors under T5X's names, read slice by slice when asked:
-
-    checkpoint = open_checkpoint("gs-copy/t5_1_1_small/checkpoint_1000000")
-    checkpoint.tensors["target/token_embedder/embedding"].read((slice(0, 10),))
+checkpoint = open_checkpoint("gs-copy/t5_1_1_small/checkpoint_1000000")
+checkpoint.tensors["target/token_embedder/embedding"].read((slice(0, 10),))
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from conversion import huggingface_reader, orbax, t5x
@@ -26,16 +26,12 @@ _UNFINISHED = re.compile(r"(\.|-)(orbax-checkpoint-)?tmp(-|$)")
 def list_checkpoints(directory: str | Path) -> list[tuple[int, Path]]:
     """Returns the `checkpoint_{step}` folders of `directory`, or of its `checkpoints/`, by step.
 
-    Directories that a writer has not renamed yet are not among them.
+    Directories that their writer has not renamed yet are left out.
     """
-    directory = Path(directory)
-    inside = directory / "checkpoints"
-    found = []
-    for child in (inside if inside.is_dir() else directory).iterdir():
-        match = _STEP.fullmatch(child.name)
-        if match and child.is_dir():
-            found.append((int(match[1]), child))
-    return sorted(found)
+    inside = Path(directory) / "checkpoints"
+    children = (inside if inside.is_dir() else Path(directory)).iterdir()
+    found = ((_STEP.fullmatch(child.name), child) for child in children if child.is_dir())
+    return sorted((int(match[1]), child) for match, child in found if match)
 
 
 def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
@@ -69,35 +65,32 @@ def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
         if step is not None:
             raise ConversionError(f"{path} is a Hugging Face model, which has no step {step}.")
         return huggingface_reader.open_huggingface(path)
-    if _is_checkpoint(path):
-        found = _STEP.fullmatch(path.resolve().name)
-        own_step = int(found[1]) if found else None
-        if step is not None and own_step is not None and step != own_step:
-            raise ConversionError(f"{path} is the checkpoint of step {own_step}, not {step}.")
-        return _open(path, own_step)
-    return _open_one_of(path, step)
+    if not (_opener(path) or _STEP.fullmatch(path.name)):
+        return _open_one_of(path, step)
+    found = _STEP.fullmatch(path.resolve().name)
+    own_step = int(found[1]) if found else None
+    if None not in (step, own_step) and step != own_step:
+        raise ConversionError(f"{path} is the checkpoint of step {own_step}, not {step}.")
+    return _open(path, own_step)
 
 
-def _is_checkpoint(path: Path) -> bool:
-    return (
-        (path / "checkpoint").is_file()
-        or (path / "state").is_dir()
-        or orbax.is_state(path)
-        or bool(_STEP.fullmatch(path.name))
-    )
+def _opener(path: Path) -> Callable[[Path, int | None], Checkpoint] | None:
+    """Returns what opens the checkpoint `path`; None if there is nothing of one."""
+    if (path / "checkpoint").is_file():
+        return t5x.open_zarr
+    if (path / "state").is_dir():
+        return functools.partial(orbax.open_orbax, path / "state")
+    return functools.partial(orbax.open_orbax, path) if orbax.is_state(path) else None
 
 
 def _open(path: Path, step: int | None) -> Checkpoint:
-    if (path / "checkpoint").is_file():
-        return t5x.open_zarr(path, step)
-    if (path / "state").is_dir():
-        return orbax.open_orbax(path, path / "state", step)
-    if orbax.is_state(path):
-        return orbax.open_orbax(path, path, step)
-    raise IncompleteCheckpoint(
-        f"{path} is not a complete checkpoint: it has neither a 'checkpoint' file (T5X) "
-        "nor a 'state' directory (Orbax)."
-    )
+    opener = _opener(path)
+    if opener is None:
+        raise IncompleteCheckpoint(
+            f"{path} is not a complete checkpoint: it has neither a 'checkpoint' file (T5X) "
+            "nor a 'state' directory (Orbax)."
+        )
+    return opener(path, step)
 
 
 def _open_one_of(path: Path, step: int | None) -> Checkpoint:
@@ -112,10 +105,10 @@ def _open_one_of(path: Path, step: int | None) -> Checkpoint:
                 f"{' and others' if len(steps) > len(near) else ''}."
             )
         return _open(steps[step], step)
-    reasons = []
-    for candidate in sorted(steps, reverse=True):
+    reasons: list[str] = []
+    for latest in sorted(steps, reverse=True):
         try:
-            checkpoint = _open(steps[candidate], candidate)
+            checkpoint = _open(steps[latest], latest)
         except IncompleteCheckpoint as error:
             reasons.append(str(error))
             continue

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import shutil
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +29,19 @@ FEED_FORWARD_PROJ = {
     ("relu", "linear"): "gated-relu",
     ("silu", "linear"): "gated-silu",
 }
+# Fields of config.json → of Architecture.
+SIZES = {
+    "vocab_size": "vocab_size",
+    "d_model": "emb_dim",
+    "d_kv": "head_dim",
+    "d_ff": "mlp_dim",
+    "num_layers": "num_encoder_layers",
+    "num_decoder_layers": "num_decoder_layers",
+    "num_heads": "num_heads",
+}
+# What every T5 has.
+SPECIAL_IDS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+LAYER_NORM_EPSILON = 1e-6
 _MT5_VOCAB_SIZE = 250112
 
 
@@ -116,7 +125,7 @@ class Export:
 def write_export(export: Export, directory: Path) -> list[str]:
     """Writes the model's files into an existing directory; returns their names.
 
-    Holds one tensor at a time. `new_directory` makes the result appear as a whole.
+    Holds one tensor at a time.
     """
     files = set(directory.iterdir())
     tensors = export.checkpoint.parameters()
@@ -129,27 +138,18 @@ def write_export(export: Export, directory: Path) -> list[str]:
     return sorted(path.name for path in set(directory.iterdir()) - files)
 
 
-_SPECIAL_IDS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-
-
 def config(export: Export) -> dict[str, Any]:
     """Returns the contents of config.json, for `transformers` 4 and 5."""
     sizes = export.architecture
     return {
         "architectures": [export.class_name],
         "model_type": "mt5" if export.model_type == "mt5" else "t5",
-        "vocab_size": sizes.vocab_size,
-        "d_model": sizes.emb_dim,
-        "d_kv": sizes.head_dim,
-        "d_ff": sizes.mlp_dim,
-        "num_layers": sizes.num_encoder_layers,
-        "num_decoder_layers": sizes.num_decoder_layers,
-        "num_heads": sizes.num_heads,
+        **{name: getattr(sizes, ours) for name, ours in SIZES.items()},
         "feed_forward_proj": FEED_FORWARD_PROJ[sizes.mlp_activations],
         "relative_attention_num_buckets": sizes.relative_attention_num_buckets,
         "relative_attention_max_distance": export.relative_attention_max_distance,
         "dropout_rate": export.dropout_rate,
-        "layer_norm_epsilon": 1e-6,
+        "layer_norm_epsilon": LAYER_NORM_EPSILON,
         "initializer_factor": 1.0,
         "is_encoder_decoder": True,
         "use_cache": True,
@@ -160,7 +160,7 @@ def config(export: Export) -> dict[str, Any]:
         "scale_decoder_outputs": sizes.logits_via_embedding,
         "dtype": export.dtype,
         "torch_dtype": export.dtype,
-        **_SPECIAL_IDS,
+        **SPECIAL_IDS,
         # Whose fields these are; without it 4.57 and 5.0 warn of tokenizers made by Mistral.
         "transformers_version": "5.0.0",
     }
@@ -170,7 +170,7 @@ def generation_config(export: Export) -> dict[str, Any]:
     """Returns the contents of generation_config.json."""
     # `generate` of transformers 5 makes as many cache entries as the encoder has layers.
     deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
-    return {**_SPECIAL_IDS, **({"use_cache": False} if deeper else {})}
+    return {**SPECIAL_IDS, **({"use_cache": False} if deeper else {})}
 
 
 def check_output(directory: Path) -> None:
@@ -180,20 +180,3 @@ def check_output(directory: Path) -> None:
             raise ConversionError(f"{directory} exists and is not empty; nothing is overwritten.")
     elif directory.exists() or directory.is_symlink():
         raise ConversionError(f"{directory} exists and is not a directory.")
-
-
-@contextlib.contextmanager
-def new_directory(directory: Path) -> Iterator[Path]:
-    """A directory beside `directory` that takes its name at the end, and is removed on failure."""
-    check_output(directory)
-    temporary = directory.parent / f".{directory.name}.{uuid.uuid4().hex[:8]}.tmp"
-    try:
-        temporary.mkdir(parents=True)
-    except OSError as error:
-        raise ConversionError(f"{directory} cannot be made: {error}") from error
-    try:
-        yield temporary
-        temporary.rename(directory)
-    except BaseException:
-        shutil.rmtree(temporary)
-        raise

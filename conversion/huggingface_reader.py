@@ -17,7 +17,7 @@ import numpy as np
 from conversion import mapping
 from conversion.architecture import Architecture
 from conversion.errors import ConversionError, IncompleteCheckpoint
-from conversion.huggingface import FEED_FORWARD_PROJ
+from conversion.huggingface import FEED_FORWARD_PROJ, LAYER_NORM_EPSILON, SIZES, SPECIAL_IDS
 from conversion.json_file import read_json
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.safetensors_file import open_tensors
@@ -29,22 +29,9 @@ _EMBEDDINGS = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.w
 # The first T5s have a bias there that no version of the network uses.
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "emb_dim": "d_model",
-    "num_heads": "num_heads",
-    "head_dim": "d_kv",
-    "num_encoder_layers": "num_layers",
-    "mlp_dim": "d_ff",
-}
 _ACTIVATIONS = {name: activations for activations, name in FEED_FORWARD_PROJ.items()}
 # What our network has; absent or None there means the same.
-_FIXED = {
-    "layer_norm_epsilon": 1e-6,
-    "decoder_start_token_id": 0,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-}
+_FIXED = {"layer_norm_epsilon": LAYER_NORM_EPSILON, **SPECIAL_IDS}
 
 
 def is_huggingface(directory: Path) -> bool:
@@ -89,7 +76,9 @@ def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
         raise ConversionError(
             f"{where}: model_type is {model_type!r}; expected 't5' (ByT5's too) or 'mt5'.{reason}"
         )
-    missing = [name for name in _SIZES.values() if not isinstance(config.get(name), int)]
+    if config.get("num_decoder_layers") is None:
+        config = {**config, "num_decoder_layers": config.get("num_layers")}
+    missing = [name for name in SIZES if not isinstance(config.get(name), int)]
     if missing:
         raise ConversionError(f"{where} lacks {', '.join(missing)}.")
     for name, value in _FIXED.items():
@@ -104,10 +93,8 @@ def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
             f"{where}: feed_forward_proj {activation!r} is not supported; these are: "
             f"{', '.join(_ACTIVATIONS)}."
         )
-    depth = config.get("num_decoder_layers")
     return Architecture(
-        **{ours: config[theirs] for ours, theirs in _SIZES.items()},
-        num_decoder_layers=config["num_layers"] if depth is None else depth,
+        **{ours: config[theirs] for theirs, ours in SIZES.items()},
         mlp_activations=_ACTIVATIONS[activation],
         logits_via_embedding=False,
         relative_attention_num_buckets=int(config.get("relative_attention_num_buckets", 32)),

@@ -1,4 +1,4 @@
-"""Orbax's layout, ours and T5X's: one OCDBT database with a zarr array per leaf, dotted names."""
+"""Orbax's layout, ours and T5X's: an OCDBT database with a zarr array per leaf, dotted names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_state(path: Path) -> bool:
     return (path / "manifest.ocdbt").is_file() or (path / "_METADATA").is_file()
 
 
-def open_orbax(path: Path, state: Path, step: int | None) -> Checkpoint:
+def open_orbax(state: Path, path: Path, step: int | None) -> Checkpoint:
     """Opens the checkpoint `path` whose arrays lie in `state`.
 
     Raises:
@@ -48,11 +48,11 @@ def open_orbax(path: Path, state: Path, step: int | None) -> Checkpoint:
 
     base = {"driver": "file", "path": f"{state.resolve()}/"}  # TensorStore takes no "..".
     arrays = _read_descriptions(path, {"driver": "ocdbt", "base": base})
-    missing = [".".join(leaf) for leaf in leaves if ".".join(leaf) not in arrays]
+    missing = sorted({".".join(leaf) for leaf in leaves} - arrays.keys())
     if missing:
         raise IncompleteCheckpoint(
             f"{path} is incomplete: {len(missing)} of {len(leaves)} arrays are missing "
-            f"({', '.join(sorted(missing)[:3])}{', …' if len(missing) > 3 else ''})."
+            f"({', '.join(missing[:3])}{', …' if len(missing) > 3 else ''})."
         )
     tensors = {}
     for leaf in leaves:
@@ -70,7 +70,7 @@ def open_orbax(path: Path, state: Path, step: int | None) -> Checkpoint:
 
 
 def _read_descriptions(path: Path, kvstore: dict[str, Any]) -> dict[str, tuple[bytes, set[str]]]:
-    """By dotted name: the contents of `.zarray`, and the names of the keys beside it."""
+    """Returns by dotted name the contents of `.zarray` and the names of the keys beside it."""
     try:
         database = ts.KvStore.open(kvstore).result()
         keys = [key.decode() for key in database.list().result()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -14,7 +13,8 @@ import numpy as np
 from conversion.errors import ConversionError, IncompleteCheckpoint
 from conversion.tensor import Checkpoint, Tensor, array_tensor, dtype_from_name, zarr_tensor
 
-# flax.serialization's extension types, and its mark of an array cut into pieces (over 1 GiB).
+# flax.serialization's extension types, and its mark of an array cut into pieces (over 1 GiB). They
+# are decoded here because flax imports jax, and does not know how older versions wrote bfloat16.
 _NDARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
 _CHUNKED = "__msgpack_chunked_array__"
 
@@ -23,7 +23,7 @@ def open_zarr(path: Path, step: int | None) -> Checkpoint:
     """Opens `path`, which has a file named `checkpoint`.
 
     Raises:
-      ConversionError: that file is none of T5X's.
+      ConversionError: T5X did not write that file.
       IncompleteCheckpoint: it is cut off, or an array that it names is not all there.
     """
     content = (path / "checkpoint").read_bytes()
@@ -49,15 +49,11 @@ def open_zarr(path: Path, step: int | None) -> Checkpoint:
 
 def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and _CHUNKED not in value and not _is_spec(value):
-            yield from _leaves(value, f"{name}/")
+        is_tree = isinstance(value, Mapping) and _CHUNKED not in value
+        if is_tree and not (isinstance(value.get("driver"), str) and "kvstore" in value):
+            yield from _leaves(value, f"{prefix}{key}/")
         elif value is not None:
-            yield name, value
-
-
-def _is_spec(leaf: Mapping[Any, Any]) -> bool:
-    return isinstance(leaf.get("driver"), str) and "kvstore" in leaf
+            yield f"{prefix}{key}", value
 
 
 def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
@@ -79,7 +75,9 @@ def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
             "which is missing or has no .zarray."
         ) from error
     kvstore = {"driver": "file", "path": f"{directory.resolve()}{os.sep}"}
-    tensor = zarr_tensor(name, metadata, _files_below(directory), kvstore, str(path))
+    # Chunks may lie in folders, as 0/1.
+    files = {file.relative_to(directory).as_posix() for file in directory.rglob("*")}
+    tensor = zarr_tensor(name, metadata, files, kvstore, str(path))
     noted = (leaf.get("metadata") or {}).get("shape")
     if noted is not None and tuple(noted) != tensor.shape:
         raise ConversionError(
@@ -89,15 +87,6 @@ def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
     return tensor
 
 
-def _files_below(directory: Path) -> set[str]:
-    """Returns the files, by their path from `directory` (chunks may lie in folders, as 0/1)."""
-    found: set[str] = set()
-    for root, _, names in os.walk(directory):
-        prefix = os.path.relpath(root, directory)
-        found.update(n if prefix == "." else f"{prefix}/{n}" for n in names)
-    return found
-
-
 def _unpack_extension(code: int, data: bytes) -> Any:
     """Decodes flax's msgpack extensions: [shape, dtype name, bytes], or a complex number."""
     if code == _COMPLEX:
@@ -105,10 +94,7 @@ def _unpack_extension(code: int, data: bytes) -> Any:
     if code not in (_NDARRAY, _NUMPY_SCALAR):
         raise ValueError(f"unknown msgpack extension {code}")
     shape, dtype, buffer = msgpack.unpackb(data, strict_map_key=False)
-    array = np.frombuffer(buffer, dtype=dtype_from_name(dtype))
-    if array.size != math.prod(shape):
-        raise ValueError(f"an array of shape {tuple(shape)} has {array.size} numbers")
-    return array.reshape(shape)
+    return np.frombuffer(buffer, dtype=dtype_from_name(dtype)).reshape(shape)
 
 
 def _join_chunks(leaf: Mapping[Any, Any]) -> np.ndarray[Any, Any]:

@@ -111,12 +111,12 @@ def zarr_tensor(
     """Returns a tensor stored in zarr's version 2 format.
 
     Args:
-      name: the tensor's name.
+      name: of the tensor.
       metadata: contents of its `.zarray`.
       files: names of the keys beside it.
-      kvstore: TensorStore's description of where it lies.
-      where: for messages.
-      all_chunks_stored: the writer stored chunks of zeros too, so one that is not there is lost.
+      kvstore: its place, as TensorStore describes it.
+      where: the same for messages.
+      all_chunks_stored: whether the writer stores chunks of zeros too, so that no chunk is absent.
 
     Raises:
       IncompleteCheckpoint: chunks are missing, or `.zarray` is cut off.

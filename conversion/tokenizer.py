@@ -2,13 +2,15 @@
 
 For SentencePiece, `tokenizer.json` holds all that is needed, so that neither `sentencepiece` nor
 `protobuf` has to be installed where the model is used; `spiece.model` lies beside it for older
-versions and other tools.
+versions and other tools. The JSON is written here because `tokenizers` cannot be had without
+`huggingface-hub`, which exports do not need.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -59,11 +61,7 @@ def default_extra_ids(model: SentencePieceModel, vocab_size: int) -> int:
 
 
 def check_size(tokenizer: Tokenizer, vocab_size: int) -> None:
-    """Checks that every id has a row in the embedding.
-
-    Raises:
-      ConversionError: some have none.
-    """
+    """Raises ConversionError unless every id has a row in the embedding."""
     if tokenizer.num_ids > vocab_size:
         raise ConversionError(
             f"The vocabulary has {tokenizer.num_ids} ids ({tokenizer.extra_ids} of them "
@@ -87,13 +85,37 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = Tr
         # T5Tokenizer rebuilds itself without byte fallback, whatever tokenizer.json says.
         name = "T5Tokenizer" if add_eos and not tokenizer.model.byte_fallback else _GENERIC
         shutil.copyfile(tokenizer.model.path, directory / "spiece.model")
-    config = _config(name, tokenizer.extra_ids)
+    sentinels = [f"<extra_id_{i}>" for i in range(tokenizer.extra_ids)]
+    added = dict(zip(_SPECIAL.values(), itertools.count(), strict=False))
+    added |= {text: tokenizer.num_ids - 1 - i for i, text in enumerate(sentinels)}
+    config = {
+        "tokenizer_class": name,
+        **_SPECIAL,
+        "extra_ids": tokenizer.extra_ids,
+        "additional_special_tokens": sentinels,
+        "model_max_length": 10**9,  # relative positions set no limit
+        "clean_up_tokenization_spaces": False,
+    }
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    tokens = {i: {"content": text, **flags, "special": True} for text, i in added.items()}
     if name == "ByT5Tokenizer":
-        config["added_tokens_decoder"] = {
-            str(i): _added_token(text) for text, i in _added(tokenizer).items()
-        }
+        config["added_tokens_decoder"] = {str(i): token for i, token in tokens.items()}
     else:
-        content = _tokenizer_json(tokenizer, add_eos)
+        eos = [{"SpecialToken": {"id": "</s>", "type_id": 0}}] if add_eos else []
+        first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+        content = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [{"id": i, **tokens[i]} for i in sorted(tokens)],
+            **(_bytes(added) if isinstance(tokenizer, Bytes) else _sentence_pieces(tokenizer)),
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [first, *eos],
+                "pair": [first, *eos, second, *eos],
+                "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
+            },
+        }
         write_json(directory / "tokenizer.json", content, indent=None)
     write_json(directory / "tokenizer_config.json", config)
     return name
@@ -135,7 +157,7 @@ def bytes_of(directory: Path) -> Bytes | None:
         }
     else:
         added = _read(directory / "tokenizer.json").get("model", {}).get("vocab", {})
-        if not isinstance(added, dict) or added.get(_byte_piece(0)) != len(_SPECIAL):
+        if not isinstance(added, dict) or added.get("<0x00>") != len(_SPECIAL):
             return None
     own = Bytes(int(config.get("extra_ids", 0)))
     return own if added.get("<extra_id_0>") == own.num_ids - 1 else Bytes()
@@ -145,60 +167,8 @@ def _read(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def _sentinels(extra_ids: int) -> list[str]:
-    return [f"<extra_id_{i}>" for i in range(extra_ids)]
-
-
-def _added(tokenizer: Tokenizer) -> dict[str, int]:
-    """Returns the tokens that are matched as they stand, with their ids."""
-    last = tokenizer.num_ids - 1
-    special = {text: i for i, text in enumerate(_SPECIAL.values())}
-    sentinels = {text: last - i for i, text in enumerate(_sentinels(tokenizer.extra_ids))}
-    return special | sentinels
-
-
-def _added_token(text: str) -> dict[str, Any]:
-    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
-    return {"content": text, **flags, "special": True}
-
-
-def _config(class_name: str, extra_ids: int) -> dict[str, Any]:
-    return {
-        "tokenizer_class": class_name,
-        **_SPECIAL,
-        "extra_ids": extra_ids,
-        "additional_special_tokens": _sentinels(extra_ids),
-        "model_max_length": 10**9,  # relative positions set no limit
-        "clean_up_tokenization_spaces": False,
-    }
-
-
-def _tokenizer_json(tokenizer: Tokenizer, add_eos: bool) -> dict[str, Any]:
-    """Returns the tokenizer in the terms of Hugging Face's `tokenizers`."""
-    added = _added(tokenizer)
-    eos = [{"SpecialToken": {"id": "</s>", "type_id": 0}}] if add_eos else []
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": i, **_added_token(text)}
-            for text, i in sorted(added.items(), key=lambda item: item[1])
-        ],
-        **(_bytes(added) if isinstance(tokenizer, Bytes) else _sentence_pieces(tokenizer)),
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [first, *eos],
-            "pair": [first, *eos, second, *eos],
-            "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
-        },
-    }
-
-
 def _bytes(added: dict[str, int]) -> dict[str, Any]:
     """Returns what ByT5Tokenizer does: no character is a piece, so each falls back to its bytes."""
-    pieces = {_byte_piece(i): len(_SPECIAL) + i for i in range(_NUM_BYTES)}
     return {
         "normalizer": None,
         "pre_tokenizer": None,
@@ -208,14 +178,10 @@ def _bytes(added: dict[str, int]) -> dict[str, Any]:
             "unk_token": _SPECIAL["unk_token"],
             "fuse_unk": False,
             "byte_fallback": True,
-            "vocab": added | pieces,
+            "vocab": added | {f"<0x{i:02X}>": len(_SPECIAL) + i for i in range(_NUM_BYTES)},
             "merges": [],
         },
     }
-
-
-def _byte_piece(value: int) -> str:
-    return f"<0x{value:02X}>"
 
 
 def _sentence_pieces(tokenizer: SentencePieces) -> dict[str, Any]:
@@ -224,30 +190,16 @@ def _sentence_pieces(tokenizer: SentencePieces) -> dict[str, Any]:
     # The special tokens go by T5's names, whatever the model calls them.
     pieces = [[text, 0.0] for text in _SPECIAL.values()]
     pieces += [list(piece) for piece in model.pieces[len(_SPECIAL) :]]
-    pieces += [[text, 0.0] for text in reversed(_sentinels(tokenizer.extra_ids))]
-    metaspace = {
-        "type": "Metaspace",
-        "replacement": "▁",
-        "prepend_scheme": "always",
-        "split": True,
-    }
+    pieces += [[f"<extra_id_{i}>", 0.0] for i in reversed(range(tokenizer.extra_ids))]
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     charsmap = base64.b64encode(model.charsmap).decode("ascii")
-    byte_decoder = [{"type": "ByteFallback"}, metaspace, {"type": "Fuse"}]
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None
+    split = [{"type": "WhitespaceSplit"}, metaspace]
+    joined = [{"type": "ByteFallback"}, metaspace, {"type": "Fuse"}]
+    fallback = model.byte_fallback
     return {
-        "normalizer": (
-            {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None
-        ),
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
-        },
-        "decoder": (
-            {"type": "Sequence", "decoders": byte_decoder} if model.byte_fallback else metaspace
-        ),
-        "model": {
-            "type": "Unigram",
-            "unk_id": 2,
-            "vocab": pieces,
-            "byte_fallback": model.byte_fallback,
-        },
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": split},
+        "decoder": {"type": "Sequence", "decoders": joined} if fallback else metaspace,
+        "model": {"type": "Unigram", "unk_id": 2, "vocab": pieces, "byte_fallback": fallback},
     }

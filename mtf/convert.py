@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from mtf.command import exit_status, new_parser
 from mtf.errors import UserError, conversion_as_user_errors
+from mtf.writing import replacing
 
 if TYPE_CHECKING:
     from conversion.huggingface import Export
@@ -106,19 +107,20 @@ def _export(arguments: argparse.Namespace) -> int:
 
     huggingface.check_output(arguments.out_dir)
     export = _plan(arguments)
-    with (
-        huggingface.new_directory(arguments.out_dir) as directory,
-        signals.removed_on_stop(directory),
-    ):
+    with replacing(arguments.out_dir) as directory, signals.removed_on_stop(directory):
+        try:
+            directory.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"{arguments.out_dir} cannot be made: {error}") from error
         files = huggingface.write_export(export, directory)
         num_bytes = sum((directory / name).stat().st_size for name in files)
         if arguments.verify:
             from mtf import verify
 
-            result = verify.compare(export, directory)
-            print(result.report())
-            if not result.passed:
-                raise _VerificationFailed  # which makes `new_directory` drop what was written
+            passed, report = verify.compare(export, directory)
+            print(report)
+            if not passed:
+                raise _VerificationFailed  # So what was written is removed.
     num_parameters = sum(math.prod(entry.shape) for entry in export.entries)
     print(
         f"Wrote {arguments.out_dir}: {len(export.entries)} tensors, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,55 +36,19 @@ _TEXTS = (
 _RANDOM_SHAPES = ((3, 17, 9), (2, 160, 144))  # batch, encoder length, decoder length
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """The largest differences between the logits of the two frameworks.
-
-    Attributes:
-      random_tokens: on random tokens.
-      real_text: on real text; None without a tokenizer.
-      largest_logit: of all, to see the differences in proportion.
-      tokenizer_problem: the first text that the two tokenizers split differently.
-    """
-
-    random_tokens: float
-    real_text: float | None
-    largest_logit: float
-    tokenizer_problem: str | None
-
-    @property
-    def passed(self) -> bool:
-        """All logits within TOLERANCE (none of them NaN), and the same token ids."""
-        deltas = (self.random_tokens, self.real_text or 0.0)
-        return all(delta <= TOLERANCE for delta in deltas) and self.tokenizer_problem is None
-
-    def report(self) -> str:
-        """Returns the lines to print."""
-        real = "" if self.real_text is None else f", {self.real_text:.2e} on real text"
-        lines = [
-            f"Verified: float32 logits, JAX against PyTorch: max |Δ| = {self.random_tokens:.2e} "
-            f"on random tokens{real} (largest |logit| {self.largest_logit:.3g}, "
-            f"at most {TOLERANCE:.0e} allowed)"
-        ]
-        if self.real_text is not None and self.tokenizer_problem is None:
-            lines.append(f"Verified: the tokenizer gives the same ids on {len(_TEXTS)} texts")
-        if self.passed:
-            return "\n".join(lines)
-        lines[0] = lines[0].replace("Verified", "Compared")
-        if self.tokenizer_problem is not None:
-            lines.append(f"The tokenizers differ: {self.tokenizer_problem}")
-        return "\n".join([*lines, "VERIFICATION FAILED: nothing was written"])
-
-
-def compare(export: huggingface.Export, directory: Path) -> Comparison:
+def compare(export: huggingface.Export, directory: Path) -> tuple[bool, str]:
     """Loads `directory` with `transformers` and the checkpoint here, and compares logits.
+
+    Returns:
+      Whether all logits are within TOLERANCE (none of them NaN) and the tokenizers agree; and a
+      report of that.
 
     Raises:
       UserError: `transformers` misses tensors or finds others than it expects.
     """
     with _quiet():
         model = _load_torch(export, directory)
-        tokenizer_problem, text_ids = _compare_tokenizers(export, directory)
+        problem, text_ids = _compare_tokenizers(export, directory)
     config, params = load_network(export)
     rng = np.random.default_rng(0)
     sizes = export.architecture
@@ -97,12 +60,20 @@ def compare(export: huggingface.Export, directory: Path) -> Comparison:
         ours, theirs = _our_logits(config, params, *batch), _torch_logits(model, *batch)
         deltas.append(float(np.max(np.abs(ours - theirs))))
         largest.append(float(np.max(np.abs(ours))))
-    return Comparison(
-        random_tokens=float(np.max(deltas[: len(_RANDOM_SHAPES)])),
-        real_text=None if text_ids is None else deltas[-1],
-        largest_logit=max(largest),
-        tokenizer_problem=tokenizer_problem,
-    )
+    passed = problem is None and all(delta <= TOLERANCE for delta in deltas)
+    real = "" if text_ids is None else f", {deltas[-1]:.2e} on real text"
+    lines = [
+        f"{'Verified' if passed else 'Compared'}: float32 logits, JAX against PyTorch: max |Δ| = "
+        f"{np.max(deltas[: len(_RANDOM_SHAPES)]):.2e} on random tokens{real} "
+        f"(largest |logit| {max(largest):.3g}, at most {TOLERANCE:.0e} allowed)"
+    ]
+    if problem is not None:
+        lines.append(f"The tokenizers differ: {problem}")
+    elif text_ids is not None:
+        lines.append(f"Verified: the tokenizer gives the same ids on {len(_TEXTS)} texts")
+    if not passed:
+        lines.append("VERIFICATION FAILED: nothing was written")
+    return passed, "\n".join(lines)
 
 
 def _random_batch(

@@ -35,7 +35,7 @@ _OTHERS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENAMETOOLON
 def replacing(file: Path) -> Iterator[Path]:
     """Yields a temporary path beside `file`; what is written there takes its place at the end.
 
-    So a file appears whole or not at all. If the block fails, the temporary file is removed.
+    So a file, or a new directory, appears whole or not at all. If the block fails, it is removed.
     """
     # The name is random because processes on two machines may have the same process id.
     temporary = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
@@ -43,6 +43,8 @@ def replacing(file: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, file)
     except BaseException:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
         temporary.unlink(missing_ok=True)
         raise
 
