@@ -2,8 +2,7 @@
 
 from conversion.architecture import Architecture, check_unrolled, infer_architecture
 from conversion.checkpoint import list_checkpoints, open_checkpoint
-from conversion.errors import ConversionError, IncompleteCheckpoint
-from conversion.tensor import Checkpoint, Tensor
+from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, Tensor
 
 __all__ = [
     "Architecture",

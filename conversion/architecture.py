@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from conversion.errors import ConversionError
-from conversion.tensor import Checkpoint
+from conversion.tensor import Checkpoint, ConversionError
 
 
 @dataclasses.dataclass(frozen=True)

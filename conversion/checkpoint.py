@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conversion import huggingface_reader, orbax, t5x
-from conversion.errors import ConversionError, IncompleteCheckpoint
-from conversion.tensor import Checkpoint
+from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +95,17 @@ def _open(path: Path, step: int | None) -> Checkpoint:
 def _open_one_of(path: Path, step: int | None) -> Checkpoint:
     steps = dict(list_checkpoints(path))
     if not steps:
-        raise ConversionError(_no_checkpoint(path))
+        if any(path.glob("model.ckpt-*.index")):
+            raise ConversionError(
+                f"{path} is a Mesh TensorFlow checkpoint; reading those is not supported yet."
+            )
+        unfinished = sorted(p.name for p in path.rglob("*") if _UNFINISHED.search(p.name))
+        hint = f" (only unfinished: {', '.join(unfinished[:3])})" if unfinished else ""
+        raise ConversionError(
+            f"There is no checkpoint in {path}{hint}; expected checkpoint_STEP directories, a "
+            "'checkpoint' file (T5X), a 'state' directory (Orbax), or model.safetensors (Hugging "
+            "Face)."
+        )
     if step is not None:
         if step not in steps:
             near = sorted(sorted(steps, key=lambda s: abs(s - step))[:5])
@@ -116,15 +125,3 @@ def _open_one_of(path: Path, step: int | None) -> Checkpoint:
             _logger.warning("Passed over an incomplete checkpoint: %s", reason)
         return checkpoint
     raise IncompleteCheckpoint(f"{path} has no complete checkpoint. The latest: {reasons[0]}")
-
-
-def _no_checkpoint(path: Path) -> str:
-    if any(path.glob("model.ckpt-*.index")):
-        return f"{path} is a Mesh TensorFlow checkpoint; reading those is not supported yet."
-    unfinished = [child.name for child in path.rglob("*") if _UNFINISHED.search(child.name)]
-    hint = f" (only unfinished: {', '.join(sorted(unfinished)[:3])})" if unfinished else ""
-    return (
-        f"There is no checkpoint in {path}{hint}; expected checkpoint_STEP directories, "
-        "a 'checkpoint' file (T5X), a 'state' directory (Orbax), or model.safetensors (Hugging "
-        "Face)."
-    )

@@ -1,4 +1,4 @@
-"""Writing a checkpoint as a Hugging Face model directory."""
+"""Writes a checkpoint as a Hugging Face model directory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import numpy as np
 
 from conversion import mapping
 from conversion.architecture import Architecture, infer_architecture
-from conversion.errors import ConversionError
 from conversion.json_file import write_json
 from conversion.safetensors_file import write_sharded
-from conversion.tensor import Checkpoint
-from conversion.tokenizer import Tokenizer, check_size, write_tokenizer
+from conversion.tensor import Checkpoint, ConversionError
+from conversion.tokenizer import Tokenizer, write_tokenizer
 
 ModelType = Literal["t5", "mt5", "byt5"]
 
@@ -112,8 +111,11 @@ class Export:
                 f"{self.checkpoint.path} has no output projection of its own (T5 1.0): its logits "
                 "are scaled, which MT5ForConditionalGeneration does not do. Use --model-type t5."
             )
-        if self.tokenizer is not None:
-            check_size(self.tokenizer, sizes.vocab_size)
+        if self.tokenizer is not None and self.tokenizer.num_ids > sizes.vocab_size:
+            raise ConversionError(
+                f"The vocabulary has {self.tokenizer.num_ids} ids ({self.tokenizer.extra_ids} of "
+                f"them sentinels), but the checkpoint's embedding only {sizes.vocab_size} rows."
+            )
 
     @property
     def class_name(self) -> str:
@@ -132,7 +134,10 @@ def write_export(export: Export, directory: Path) -> list[str]:
     views = [tensors[e.t5x].view(e.hf, transposed=e.transposed) for e in export.entries]
     write_sharded(directory, views, DTYPES[export.dtype], export.max_shard_size)
     write_json(directory / "config.json", config(export))
-    write_json(directory / "generation_config.json", generation_config(export))
+    # `generate` of transformers 5 makes as many cache entries as the encoder has layers.
+    deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
+    generation = {**SPECIAL_IDS, "use_cache": False} if deeper else SPECIAL_IDS
+    write_json(directory / "generation_config.json", generation)
     if export.tokenizer is not None:
         write_tokenizer(directory, export.tokenizer, add_eos=export.inputs_add_eos)
     return sorted(path.name for path in set(directory.iterdir()) - files)
@@ -164,13 +169,6 @@ def config(export: Export) -> dict[str, Any]:
         # Whose fields these are; without it 4.57 and 5.0 warn of tokenizers made by Mistral.
         "transformers_version": "5.0.0",
     }
-
-
-def generation_config(export: Export) -> dict[str, Any]:
-    """Returns the contents of generation_config.json."""
-    # `generate` of transformers 5 makes as many cache entries as the encoder has layers.
-    deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
-    return {**SPECIAL_IDS, **({"use_cache": False} if deeper else {})}
 
 
 def check_output(directory: Path) -> None:

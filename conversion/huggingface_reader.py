@@ -1,14 +1,15 @@
-"""Reading a Hugging Face directory of T5, mT5 or ByT5 as a checkpoint with T5X's names.
+"""Reads a Hugging Face directory of T5, mT5 or ByT5 as a checkpoint with T5X's names.
 
-What `transformers` 5 computes counts, which config.json alone does not tell. The output projection
-is the file's `lm_head.weight`, or the embedding where it has none, whatever `tie_word_embeddings`
-says. T5's logits are scaled by d_model**-0.5 unless `scale_decoder_outputs`, or without that
+The checkpoint computes what `transformers` 5 computes: the output projection is the file's
+`lm_head.weight`, or the embedding where it has none, whatever `tie_word_embeddings` says. T5's
+logits are scaled by d_model**-0.5 unless `scale_decoder_outputs`, or without that
 `tie_word_embeddings`, is false; mT5's never are.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,11 @@ import numpy as np
 
 from conversion import mapping
 from conversion.architecture import Architecture
-from conversion.errors import ConversionError, IncompleteCheckpoint
 from conversion.huggingface import FEED_FORWARD_PROJ, LAYER_NORM_EPSILON, SIZES, SPECIAL_IDS
 from conversion.json_file import read_json
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.safetensors_file import open_tensors
-from conversion.tensor import Checkpoint, Index, Tensor
+from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, Index, Tensor
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -41,9 +41,7 @@ def is_huggingface(directory: Path) -> bool:
 
 
 def open_huggingface(directory: Path) -> Checkpoint:
-    """Opens a Hugging Face directory; reads names, shapes and types.
-
-    Of the tensors it reads those that must be copies of the embedding, if the file has such.
+    """Opens a Hugging Face directory; of the tensors only copies of the embedding are read.
 
     Raises:
       ConversionError: it is of another kind of model, has no safetensors, or its tensors are not
@@ -52,8 +50,7 @@ def open_huggingface(directory: Path) -> Checkpoint:
     """
     config = read_json(directory / "config.json")
     architecture = _architecture(config, directory)
-    stored = _stored(directory)
-    tensors = _tensors(architecture, _is_scaled(config), stored, directory)
+    tensors = _tensors(architecture, _is_scaled(config), _stored(directory), directory)
     described = {
         "mlp_activations": architecture.mlp_activations,
         "dropout_rate": float(config.get("dropout_rate", 0.1)),
@@ -63,7 +60,7 @@ def open_huggingface(directory: Path) -> Checkpoint:
 
 
 def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
-    """Returns the sizes that config.json gives; whether the projection is tied is not known yet."""
+    """Returns the sizes that config.json gives, as of a network whose projection is not tied."""
     where = directory / "config.json"
     model_type = config.get("model_type")
     if model_type not in ("t5", "mt5"):
@@ -86,8 +83,7 @@ def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
             raise ConversionError(
                 f"{where}: {name} is {config[name]}; only {value} is supported, T5's own."
             )
-    default = "gated-gelu" if model_type == "mt5" else "relu"
-    activation = config.get("feed_forward_proj", default)
+    activation = config.get("feed_forward_proj", "gated-gelu" if model_type == "mt5" else "relu")
     if activation not in _ACTIVATIONS:
         raise ConversionError(
             f"{where}: feed_forward_proj {activation!r} is not supported; these are: "
@@ -102,9 +98,8 @@ def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
 
 
 def _is_scaled(config: dict[str, Any]) -> bool:
-    if config["model_type"] == "mt5":
-        return False
-    return bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False))
+    default = config.get("tie_word_embeddings") is not False
+    return config["model_type"] != "mt5" and bool(config.get("scale_decoder_outputs", default))
 
 
 def _stored(directory: Path) -> dict[str, Tensor]:
@@ -113,13 +108,13 @@ def _stored(directory: Path) -> dict[str, Tensor]:
         places = read_json(directory / _INDEX).get("weight_map")
         if not isinstance(places, dict):
             raise ConversionError(f"{directory / _INDEX} has no weight_map.")
-        files = {name: open_tensors(directory / name) for name in places.values()}
-        lost = [name for name, file in places.items() if name not in files[file]]
-        if lost:
-            raise IncompleteCheckpoint(
-                f"{directory}: {places[lost[0]]} lacks {lost[0]}, which {_INDEX} places there."
-            )
-        return {name: tensor for header in files.values() for name, tensor in header.items()}
+        files = {file: open_tensors(directory / file) for file in sorted(set(places.values()))}
+        for name, file in places.items():
+            if name not in files[file]:
+                raise IncompleteCheckpoint(
+                    f"{directory}: {file} lacks {name}, which {_INDEX} places there."
+                )
+        return dict(itertools.chain.from_iterable(tensors.items() for tensors in files.values()))
     if (directory / _WEIGHTS).is_file():
         return open_tensors(directory / _WEIGHTS)
     others = sorted(path.name for path in directory.glob("*.safetensors"))

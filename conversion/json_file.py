@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conversion.errors import ConversionError, IncompleteCheckpoint
+from conversion.tensor import ConversionError, IncompleteCheckpoint
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from conversion.architecture import Architecture
-from conversion.errors import ConversionError
-from conversion.tensor import Checkpoint
+from conversion.tensor import Checkpoint, ConversionError
 
 EMBEDDING, LOGITS = "shared.weight", "lm_head.weight"
 

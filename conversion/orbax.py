@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorstore as ts
 
-from conversion.errors import ConversionError, IncompleteCheckpoint
-from conversion.tensor import Checkpoint, zarr_tensor
+from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, zarr_tensor
 
 _ZARRAY = "/.zarray"
 
@@ -31,10 +30,11 @@ def open_orbax(state: Path, path: Path, step: int | None) -> Checkpoint:
     try:
         metadata = json.loads((state / "_METADATA").read_bytes())
         leaves = [
-            tuple(str(key["key"]) for key in leaf["key_metadata"])
+            [str(key["key"]) for key in leaf["key_metadata"]]
             for leaf in metadata["tree_metadata"].values()
             if not leaf["value_metadata"].get("skip_deserialize")  # empty dicts, None
         ]
+        names = {".".join(keys): "/".join(keys) for keys in leaves}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IncompleteCheckpoint(f"{path}: {state / '_METADATA'} is damaged.") from error
     if metadata.get("use_zarr3") or not metadata.get("use_ocdbt", True):
@@ -48,23 +48,18 @@ def open_orbax(state: Path, path: Path, step: int | None) -> Checkpoint:
 
     base = {"driver": "file", "path": f"{state.resolve()}/"}  # TensorStore takes no "..".
     arrays = _read_descriptions(path, {"driver": "ocdbt", "base": base})
-    missing = sorted({".".join(leaf) for leaf in leaves} - arrays.keys())
+    missing = sorted(names.keys() - arrays.keys())
     if missing:
         raise IncompleteCheckpoint(
-            f"{path} is incomplete: {len(missing)} of {len(leaves)} arrays are missing "
+            f"{path} is incomplete: {len(missing)} of {len(names)} arrays are missing "
             f"({', '.join(missing[:3])}{', …' if len(missing) > 3 else ''})."
         )
+    all_stored = metadata.get("store_array_data_equal_to_fill_value", True)
     tensors = {}
-    for leaf in leaves:
-        dotted, name = ".".join(leaf), "/".join(leaf)
-        description, files = arrays[dotted]
+    for dotted, name in names.items():
+        kvstore = {"driver": "ocdbt", "base": base, "path": f"{dotted}/"}
         tensors[name] = zarr_tensor(
-            name,
-            description,
-            files,
-            {"driver": "ocdbt", "base": base, "path": f"{dotted}/"},
-            str(path),
-            all_chunks_stored=metadata.get("store_array_data_equal_to_fill_value", True),
+            name, *arrays[dotted], kvstore, str(path), all_chunks_stored=all_stored
         )
     return Checkpoint(path, "orbax", step, tensors)
 
@@ -74,10 +69,10 @@ def _read_descriptions(path: Path, kvstore: dict[str, Any]) -> dict[str, tuple[b
     try:
         database = ts.KvStore.open(kvstore).result()
         keys = [key.decode() for key in database.list().result()]
-        reads = {
-            key.removesuffix(_ZARRAY): database.read(key) for key in keys if key.endswith(_ZARRAY)
+        reads = [(key, database.read(key)) for key in keys if key.endswith(_ZARRAY)]
+        arrays = {
+            key.removesuffix(_ZARRAY): (read.result().value, set[str]()) for key, read in reads
         }
-        arrays = {name: (read.result().value, set[str]()) for name, read in reads.items()}
     except ValueError as error:
         raise IncompleteCheckpoint(
             f"{path} cannot be read; files are missing or cut off: {error}"

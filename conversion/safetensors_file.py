@@ -16,9 +16,8 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from conversion.errors import ConversionError, IncompleteCheckpoint
 from conversion.json_file import write_json
-from conversion.tensor import Index, Tensor
+from conversion.tensor import ConversionError, IncompleteCheckpoint, Index, Tensor
 
 _DTYPES = {
     "F32": np.dtype(np.float32),

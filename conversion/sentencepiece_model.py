@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from conversion.errors import ConversionError
 from conversion.protobuf import message_class
+from conversion.tensor import ConversionError
 
 _CONTROL, _UNKNOWN = 3, 2
 _UNIGRAM = 1
-_SENTINEL = re.compile(r"▁?<extra_id_0>")
 
 # The fields of sentencepiece_model.proto that a tokenizer depends on.
 _ModelProto = message_class(
@@ -52,19 +50,13 @@ class SentencePieceModel:
     byte_fallback: bool
     charsmap: bytes
 
-    @property
-    def has_sentinels(self) -> bool:
-        """Whether the sentinels are pieces of the model, as in mT5's."""
-        return any(_SENTINEL.fullmatch(piece) for piece, _ in self.pieces)
 
-
-def read_sentencepiece(path: str | Path) -> SentencePieceModel:
+def read_sentencepiece(path: Path) -> SentencePieceModel:
     """Reads a model file.
 
     Raises:
       ConversionError: there is no such file, or it is not a model of the kind that T5 uses.
     """
-    path = Path(path)
     if not path.is_file():
         raise ConversionError(f"There is no SentencePiece model at {path}.")
     try:
@@ -82,11 +74,8 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
             f"they are {', '.join(name for name, _ in pieces[:3])}."
         )
     normalizer = proto.normalizer_spec
-    if not (
-        normalizer.add_dummy_prefix
-        and normalizer.remove_extra_whitespaces
-        and normalizer.escape_whitespaces
-    ):
+    switches = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
+    if not all(getattr(normalizer, name) for name in switches):
         raise ConversionError(
             f"{path} keeps white space as it is (add_dummy_prefix, remove_extra_whitespaces or "
             "escape_whitespaces is off), which T5's tokenizer cannot."

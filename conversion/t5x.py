@@ -10,8 +10,15 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from conversion.errors import ConversionError, IncompleteCheckpoint
-from conversion.tensor import Checkpoint, Tensor, array_tensor, dtype_from_name, zarr_tensor
+from conversion.tensor import (
+    Checkpoint,
+    ConversionError,
+    IncompleteCheckpoint,
+    Tensor,
+    array_tensor,
+    dtype_from_name,
+    zarr_tensor,
+)
 
 # flax.serialization's extension types, and its mark of an array cut into pieces (over 1 GiB). They
 # are decoded here because flax imports jax, and does not know how older versions wrote bfloat16.

@@ -1,4 +1,4 @@
-"""A checkpoint as a dict of tensors that are read when asked, and the zarr reading beneath it."""
+"""A checkpoint as a dict of tensors that are read when asked, and the reading of zarr arrays."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ import ml_dtypes
 import numpy as np
 import tensorstore as ts
 
-from conversion.errors import ConversionError, IncompleteCheckpoint
-
 Index = types.EllipsisType | tuple[slice, ...]
+
+
+class ConversionError(ValueError):
+    """A checkpoint that cannot be used as asked; the message says what, where and why."""
+
+
+class IncompleteCheckpoint(ConversionError):
+    """A checkpoint whose writing was interrupted, or of which files are missing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +74,8 @@ class Checkpoint:
       layout: how it is stored.
       step: from the directory's name; None if the name has none.
       tensors: by T5X's names: "target/…", "state/param_states/…/v_row", "state/step".
-      described: what the checkpoint says of its network that no tensor shows: mlp_activations,
-        dropout_rate, relative_attention_max_distance. Only Hugging Face's do.
+      described: mlp_activations, dropout_rate and relative_attention_max_distance, which no tensor
+        tells; empty unless the checkpoint is Hugging Face's.
     """
 
     path: Path
@@ -80,12 +86,8 @@ class Checkpoint:
 
     def parameters(self) -> dict[str, Tensor]:
         """Returns the model's parameters, under their names without "target/"."""
-        prefix = "target/"
-        return {
-            name.removeprefix(prefix): tensor
-            for name, tensor in self.tensors.items()
-            if name.startswith(prefix)
-        }
+        parts = ((name.partition("/"), tensor) for name, tensor in self.tensors.items())
+        return {name: tensor for (root, _, name), tensor in parts if root == "target"}
 
 
 def dtype_from_name(name: str) -> np.dtype[Any]:

@@ -15,7 +15,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from conversion.errors import ConversionError
 from conversion.json_file import read_json, write_json
 from conversion.sentencepiece_model import SentencePieceModel
 
@@ -27,59 +26,38 @@ _FOLLOW_FILE = (_GENERIC, "TokenizersBackend")
 
 
 @dataclasses.dataclass(frozen=True)
-class Bytes:
-    """ByT5's vocabulary: 3 special ids, 256 bytes, then `extra_ids` sentinels, the 0th one last."""
+class Tokenizer:
+    """A vocabulary, and `extra_ids` sentinels after it, of which the 0th is the last id.
 
+    Attributes:
+      model: None means ByT5's vocabulary: 3 special ids and 256 bytes.
+      extra_ids: how many sentinels.
+    """
+
+    model: SentencePieceModel | None = None
     extra_ids: int = 0
 
     @property
     def num_ids(self) -> int:
         """How many ids there are."""
-        return len(_SPECIAL) + _NUM_BYTES + self.extra_ids
-
-
-@dataclasses.dataclass(frozen=True)
-class SentencePieces:
-    """A SentencePiece model, then `extra_ids` sentinels, the 0th one last."""
-
-    model: SentencePieceModel
-    extra_ids: int
-
-    @property
-    def num_ids(self) -> int:
-        """How many ids there are."""
-        return len(self.model.pieces) + self.extra_ids
-
-
-Tokenizer = Bytes | SentencePieces
+        own = len(_SPECIAL) + _NUM_BYTES if self.model is None else len(self.model.pieces)
+        return own + self.extra_ids
 
 
 def default_extra_ids(model: SentencePieceModel, vocab_size: int) -> int:
-    """T5's 100 sentinels, unless they are pieces of the model or do not fit the embedding."""
-    fits = len(model.pieces) + 100 <= vocab_size
-    return 100 if fits and not model.has_sentinels else 0
-
-
-def check_size(tokenizer: Tokenizer, vocab_size: int) -> None:
-    """Raises ConversionError unless every id has a row in the embedding."""
-    if tokenizer.num_ids > vocab_size:
-        raise ConversionError(
-            f"The vocabulary has {tokenizer.num_ids} ids ({tokenizer.extra_ids} of them "
-            f"sentinels), but the checkpoint's embedding only {vocab_size} rows."
-        )
+    """Returns T5's 100, unless they are pieces of the model or do not fit the embedding."""
+    sentinel_is_piece = any(piece.removeprefix("▁") == "<extra_id_0>" for piece, _ in model.pieces)
+    return 0 if sentinel_is_piece or len(model.pieces) + 100 > vocab_size else 100
 
 
 def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = True) -> str:
     """Writes the tokenizer's files; returns the name of the class that will read them.
 
-    Args:
-      directory: exists.
-      tokenizer: what to write.
-      add_eos: whether the tokenizer appends end of sequence to a text. T5Tokenizer and
-        ByT5Tokenizer always do, so without it the class is PreTrainedTokenizerFast, which follows
-        tokenizer.json.
+    `add_eos` says whether the tokenizer appends end of sequence to a text. T5Tokenizer and
+    ByT5Tokenizer always do, so without it the class is PreTrainedTokenizerFast, which follows
+    tokenizer.json.
     """
-    if isinstance(tokenizer, Bytes):
+    if tokenizer.model is None:
         name = "ByT5Tokenizer" if add_eos else _GENERIC
     else:
         # T5Tokenizer rebuilds itself without byte fallback, whatever tokenizer.json says.
@@ -108,7 +86,7 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = Tr
             "truncation": None,
             "padding": None,
             "added_tokens": [{"id": i, **tokens[i]} for i in sorted(tokens)],
-            **(_bytes(added) if isinstance(tokenizer, Bytes) else _sentence_pieces(tokenizer)),
+            **(_sentence_pieces(tokenizer.model, sentinels) if tokenizer.model else _bytes(added)),
             "post_processor": {
                 "type": "TemplateProcessing",
                 "single": [first, *eos],
@@ -124,7 +102,7 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = Tr
 def tokenizer_adds_eos(directory: Path) -> bool:
     """Returns whether the tokenizer of a Hugging Face directory appends end of sequence to a text.
 
-    As transformers 5 reads it: T5Tokenizer and ByT5Tokenizer always do, other classes where the
+    In transformers 5 T5Tokenizer and ByT5Tokenizer always do, other classes where the
     post-processor of tokenizer.json does. True where there is no tokenizer.
 
     Raises:
@@ -140,11 +118,11 @@ def tokenizer_adds_eos(directory: Path) -> bool:
     )
 
 
-def bytes_of(directory: Path) -> Bytes | None:
-    """Returns the vocabulary of bytes of a Hugging Face directory; None: it has another, or none.
+def bytes_of(directory: Path) -> Tokenizer | None:
+    """Returns the vocabulary of bytes of a Hugging Face directory, or None if it has no such.
 
-    ByT5's sentinels are its last ids, the 0th one last, where the directory's are so (ours are);
-    else it has none, as in training, where they are 258 downward.
+    It has sentinels if they are the directory's last ids, the 0th one last, as in our exports.
+    ByT5's own were 258 and downward in training, and count as bytes.
 
     Raises:
       ConversionError: a file is not JSON.
@@ -159,8 +137,8 @@ def bytes_of(directory: Path) -> Bytes | None:
         added = _read(directory / "tokenizer.json").get("model", {}).get("vocab", {})
         if not isinstance(added, dict) or added.get("<0x00>") != len(_SPECIAL):
             return None
-    own = Bytes(int(config.get("extra_ids", 0)))
-    return own if added.get("<extra_id_0>") == own.num_ids - 1 else Bytes()
+    own = Tokenizer(extra_ids=int(config.get("extra_ids", 0)))
+    return own if added.get("<extra_id_0>") == own.num_ids - 1 else Tokenizer()
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -184,13 +162,12 @@ def _bytes(added: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _sentence_pieces(tokenizer: SentencePieces) -> dict[str, Any]:
+def _sentence_pieces(model: SentencePieceModel, sentinels: list[str]) -> dict[str, Any]:
     """Returns what SentencePiece does."""
-    model = tokenizer.model
     # The special tokens go by T5's names, whatever the model calls them.
     pieces = [[text, 0.0] for text in _SPECIAL.values()]
     pieces += [list(piece) for piece in model.pieces[len(_SPECIAL) :]]
-    pieces += [[f"<extra_id_{i}>", 0.0] for i in reversed(range(tokenizer.extra_ids))]
+    pieces += [[text, 0.0] for text in reversed(sentinels)]
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     charsmap = base64.b64encode(model.charsmap).decode("ascii")
     normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None

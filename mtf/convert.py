@@ -172,7 +172,7 @@ def _tokenizer(
 ) -> Tokenizer | None:
     """Returns the tokenizer to write: the one asked for, else the checkpoint's, else ByT5's."""
     from conversion.sentencepiece_model import read_sentencepiece
-    from conversion.tokenizer import Bytes, SentencePieces, default_extra_ids
+    from conversion.tokenizer import Tokenizer, default_extra_ids
     from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
     asked = arguments.vocabulary
@@ -180,17 +180,17 @@ def _tokenizer(
         return None
     if asked not in (None, "byt5"):
         model = read_sentencepiece(Path(asked).expanduser())
-        return SentencePieces(model, default_extra_ids(model, vocab_size))
+        return Tokenizer(model, default_extra_ids(model, vocab_size))
     if isinstance(vocabulary, ByteVocabulary):
-        return Bytes(vocabulary.extra_ids)
+        return Tokenizer(extra_ids=vocabulary.extra_ids)
     if asked is None and isinstance(vocabulary, SentencePieceVocabulary):
         if not vocabulary.file.is_file():
             raise UserError(
                 f"The run's vocabulary {vocabulary.file} is not there; say where it is with "
                 "--vocabulary PATH.model, or export without a tokenizer by --vocabulary none."
             )
-        return SentencePieces(read_sentencepiece(vocabulary.file), vocabulary.num_added_ids)
-    return Bytes() if "byt5" in (asked, arguments.model_type) else None
+        return Tokenizer(read_sentencepiece(vocabulary.file), vocabulary.num_added_ids)
+    return Tokenizer() if "byt5" in (asked, arguments.model_type) else None
 
 
 def _print_usage(export: Export, out: str) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from conversion import huggingface
-from conversion.tokenizer import SentencePieces
 from mtf.errors import UserError
 from mtf.inference.opening import network_config
 from mtf.models import t5
@@ -160,24 +159,23 @@ def _compare_tokenizers(
         return None, None
     from transformers import AutoTokenizer
 
-    extra_ids = export.tokenizer.extra_ids
+    model, extra_ids = export.tokenizer.model, export.tokenizer.extra_ids
     vocabulary: Vocabulary = ByteVocabulary(extra_ids)
-    if isinstance(export.tokenizer, SentencePieces):
-        vocabulary = SentencePieceVocabulary(str(export.tokenizer.model.path), extra_ids)
+    if model is not None:
+        vocabulary = SentencePieceVocabulary(str(model.path), extra_ids)
     theirs = AutoTokenizer.from_pretrained(directory)
-    text_ids, problem = [], None
-    for text in _TEXTS:
-        expected = [*vocabulary.encode(text), *([vocabulary.eos_id] * export.inputs_add_eos)]
-        text_ids.append(expected)
-        found = theirs(text).input_ids
-        if found != expected and problem is None:
-            problem = f"{text!r} is {expected} here and {found} in transformers"
-    if extra_ids and problem is None:
-        expected_id = vocabulary.sentinel(0)
-        found_id = theirs.convert_tokens_to_ids("<extra_id_0>")
-        if found_id != expected_id:
-            problem = f"<extra_id_0> is {expected_id} here and {found_id} in transformers"
-    return problem, text_ids
+    eos = [vocabulary.eos_id] * export.inputs_add_eos
+    text_ids = [[*vocabulary.encode(text), *eos] for text in _TEXTS]
+    pairs: list[tuple[str, Any, Any]] = [
+        (repr(text), ids, theirs(text).input_ids)
+        for text, ids in zip(_TEXTS, text_ids, strict=True)
+    ]
+    if extra_ids:
+        sentinel = "<extra_id_0>"
+        found = theirs.convert_tokens_to_ids(sentinel)
+        pairs.append((sentinel, vocabulary.sentinel(0), found))
+    differ = (f"{a} is {b} here and {c} in transformers" for a, b, c in pairs if b != c)
+    return next(differ, None), text_ids
 
 
 @contextlib.contextmanager

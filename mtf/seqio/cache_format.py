@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from mtf.cache.format import ShardWriter, SplitInfo, TaskInfo
+from mtf.cache.format import ShardWriter, TaskInfo
 from mtf.seqio.tfrecord import encode_example, write_records
 
 # The version of SeqIO whose layout this is; it reads by the version that a cache names.
@@ -50,13 +50,17 @@ class SeqioFormat:
 
     def finish(self, folder: Path, task: TaskInfo) -> None:
         """Writes the descriptions of the splits, and last the file that marks a complete cache."""
+        tokens = [name for name in ("inputs", "targets") if name in task.features]
+        features: dict[str, Any] = dict.fromkeys(tokens, _TOKENS)
+        features |= {f"{name}_pretokenized": _TEXT for name in tokens}
+        features |= _RANK if task.kind == "rank" else {}
         for name, split in task.splits.items():
-            info = {
-                "num_shards": len(split.shards),
-                "features": _features(task),
-                "seqio_version": SEQIO_VERSION,
-            }
-            for kind, content in (("info", info), ("stats", _stats(split))):
+            num_shards = len(split.shards)
+            info = {"num_shards": num_shards, "features": features, "seqio_version": SEQIO_VERSION}
+            stats = {"examples": split.num_examples}
+            stats |= {f"{feature}_tokens": number for feature, number in split.num_tokens.items()}
+            stats |= {f"{f}_max_tokens": split.max_tokens[f] for f in split.num_tokens}
+            for kind, content in (("info", info), ("stats", stats)):
                 text = json.dumps(content, indent=2, sort_keys=True)
                 (folder / f"{kind}.{name}.json").write_text(text, encoding="utf-8")
         (folder / COMPLETED).touch()
@@ -84,18 +88,3 @@ class _TFRecordWriter:
         # Seeded with the name, so that a file is the same whenever and wherever it is written.
         random.Random(self._path.name).shuffle(self._records)
         write_records(self._path, self._records)
-
-
-def _features(task: TaskInfo) -> dict[str, Any]:
-    tokens = [name for name in ("inputs", "targets") if name in task.features]
-    features: dict[str, Any] = dict.fromkeys(tokens, _TOKENS)
-    features |= {f"{name}_pretokenized": _TEXT for name in tokens}
-    return features | (_RANK if task.kind == "rank" else {})
-
-
-def _stats(split: SplitInfo) -> dict[str, int]:
-    stats = {"examples": split.num_examples}
-    for name, number in split.num_tokens.items():
-        stats[f"{name}_tokens"] = number
-        stats[f"{name}_max_tokens"] = split.max_tokens[name]
-    return stats

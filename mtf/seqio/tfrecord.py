@@ -67,7 +67,9 @@ def read_records(path: Path) -> Iterator[bytes]:
             header = file.read(_HEADER.size)
             if not header:
                 return
-            length, checksum = _parse_header(header, path, number)
+            if len(header) < _HEADER.size:
+                raise _damaged(path, number, "is cut off")
+            length, checksum = _HEADER.unpack(header)
             if masked_crc32c(header[: _LENGTH.size]) != checksum:
                 raise _damaged(path, number, "has a wrong length checksum")
             content = file.read(length + _CHECKSUM.size)
@@ -85,17 +87,12 @@ def count_records(path: Path) -> int:
     with path.open("rb") as file:
         while position < size:
             file.seek(position)
-            length, _ = _parse_header(file.read(_HEADER.size), path, number)
-            position += _HEADER.size + length + _CHECKSUM.size
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:
+                raise _damaged(path, number, "is cut off")
+            position += _HEADER.size + _HEADER.unpack(header)[0] + _CHECKSUM.size
             number += 1
     return number
-
-
-def _parse_header(header: bytes, path: Path, number: int) -> tuple[int, int]:
-    if len(header) < _HEADER.size:
-        raise _damaged(path, number, "is cut off")
-    length, checksum = _HEADER.unpack(header)
-    return length, checksum
 
 
 def _damaged(path: Path, number: int, problem: str) -> UserError:

@@ -20,8 +20,7 @@ transformers = pytest.importorskip(
 from conversion import Architecture, huggingface, infer_architecture, open_checkpoint  # noqa: E402
 from conversion.sentencepiece_model import read_sentencepiece  # noqa: E402
 from conversion.tokenizer import (  # noqa: E402
-    Bytes,
-    SentencePieces,
+    Tokenizer,
     bytes_of,
     tokenizer_adds_eos,
     write_tokenizer,
@@ -187,7 +186,7 @@ def test_same_ids_as_sentencepiece(
     import sentencepiece
 
     path = VOCABULARIES / f"{name}.spiece.model"
-    write_tokenizer(tmp_path, SentencePieces(read_sentencepiece(path), extra_ids))
+    write_tokenizer(tmp_path, Tokenizer(read_sentencepiece(path), extra_ids))
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     reference = sentencepiece.SentencePieceProcessor(str(path))
     lines = lines_of_text()
@@ -210,7 +209,7 @@ def test_same_ids_as_sentencepiece(
 
 @pytest.mark.parametrize("extra_ids", [0, 125])
 def test_bytes(extra_ids: int, tmp_path: Path) -> None:
-    assert write_tokenizer(tmp_path, Bytes(extra_ids)) == "ByT5Tokenizer"
+    assert write_tokenizer(tmp_path, Tokenizer(extra_ids=extra_ids)) == "ByT5Tokenizer"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     text = "Țară 😀"
     assert tokenizer(text).input_ids == [*(byte + 3 for byte in text.encode()), 1]
@@ -234,9 +233,9 @@ def assert_no_end_of_sequence(directory: Path, reference: Callable[[str], list[i
 
 
 def test_bytes_without_end_of_sequence(tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, Bytes(20), add_eos=False)
+    write_tokenizer(tmp_path, Tokenizer(extra_ids=20), add_eos=False)
     assert_no_end_of_sequence(tmp_path, ByteVocabulary(20).encode)
-    assert bytes_of(tmp_path) == bytes_of(tmp_path / "saved") == Bytes(20)
+    assert bytes_of(tmp_path) == bytes_of(tmp_path / "saved") == Tokenizer(extra_ids=20)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer("a<extra_id_0>").input_ids == [ord("a") + 3, 3 + 256 + 20 - 1]
 
@@ -246,7 +245,7 @@ def test_pieces_without_end_of_sequence(tmp_path: Path) -> None:
     import sentencepiece
 
     path = VOCABULARIES / "t5.spiece.model"
-    write_tokenizer(tmp_path, SentencePieces(read_sentencepiece(path), 100), add_eos=False)
+    write_tokenizer(tmp_path, Tokenizer(read_sentencepiece(path), 100), add_eos=False)
     assert_no_end_of_sequence(tmp_path, sentencepiece.SentencePieceProcessor(str(path)).encode)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer("<extra_id_0>").input_ids == [32099]
