@@ -29,13 +29,7 @@ _SUBLAYERS = {
 
 
 class Entry(NamedTuple):
-    """A parameter.
-
-    Attributes:
-      t5x: T5X's name, without "target/".
-      hf: the name in `T5ForConditionalGeneration`.
-      shape: T5X's.
-    """
+    """A parameter: its names in T5X (without "target/") and Hugging Face, and its shape in T5X."""
 
     t5x: str
     hf: str
@@ -43,7 +37,7 @@ class Entry(NamedTuple):
 
     @property
     def transposed(self) -> bool:
-        """Whether the two hold each other's transpose: all matrices but the embedding."""
+        """Whether Hugging Face holds the transpose: of all matrices but the embedding."""
         return len(self.shape) == 2 and self.hf != EMBEDDING
 
     @property
@@ -84,11 +78,7 @@ def entries(sizes: Architecture) -> list[Entry]:
 
 
 def check_parameters(checkpoint: Checkpoint, expected: Iterable[Entry]) -> None:
-    """Checks that the checkpoint's parameters are exactly the expected ones.
-
-    Raises:
-      ConversionError: as `check_shapes`.
-    """
+    """Checks names and shapes of the checkpoint's parameters, with the errors of `check_shapes`."""
     check_shapes(
         {f"target/{name}": tensor.shape for name, tensor in checkpoint.parameters().items()},
         {f"target/{entry.t5x}": entry.shape for entry in expected},

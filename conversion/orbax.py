@@ -10,8 +10,6 @@ import tensorstore as ts
 
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, zarr_tensor
 
-_ZARRAY = "/.zarray"
-
 
 def is_state(path: Path) -> bool:
     """Returns whether `path` is what Orbax writes for one tree of arrays."""
@@ -69,10 +67,9 @@ def _read_descriptions(path: Path, kvstore: dict[str, Any]) -> dict[str, tuple[b
     try:
         database = ts.KvStore.open(kvstore).result()
         keys = [key.decode() for key in database.list().result()]
-        reads = [(key, database.read(key)) for key in keys if key.endswith(_ZARRAY)]
-        arrays = {
-            key.removesuffix(_ZARRAY): (read.result().value, set[str]()) for key, read in reads
-        }
+        found = [key.removesuffix("/.zarray") for key in keys if key.endswith("/.zarray")]
+        reads = {name: database.read(f"{name}/.zarray") for name in found}
+        arrays = {name: (read.result().value, set[str]()) for name, read in reads.items()}
     except ValueError as error:
         raise IncompleteCheckpoint(
             f"{path} cannot be read; files are missing or cut off: {error}"

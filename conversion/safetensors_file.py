@@ -93,14 +93,12 @@ def _write(
     path: Path, tensors: Sequence[Tensor], dtype: np.dtype[Any], sizes: dict[str, int]
 ) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    kind = next(name for name, known in _DTYPES.items() if known == dtype)
     end = 0
     for tensor in tensors:
-        start, end = end, end + sizes[tensor.name]
-        header[tensor.name] = {
-            "dtype": next(name for name, known in _DTYPES.items() if known == dtype),
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+        place = [end, end + sizes[tensor.name]]
+        header[tensor.name] = {"dtype": kind, "shape": tensor.shape, "data_offsets": place}
+        end = place[1]
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)  # The arrays begin aligned.
     with path.open("wb") as file:

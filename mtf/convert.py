@@ -49,8 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s")
 
     def run() -> int:
-        if arguments.verify:
-            _require_torch()
+        needed = ("torch", "transformers") if arguments.verify else ()
+        missing = [name for name in needed if not importlib.util.find_spec(name)]
+        if missing:
+            raise UserError(
+                f"--verify needs {' and '.join(missing)}: pip install 'mtf-jax[torch]' "
+                "(or leave --verify out)."
+            )
         try:
             return _export(arguments)
         except _VerificationFailed:
@@ -90,15 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", default="float32", help="float32 (default) or bfloat16")
     add("--max-shard-size", default="5GB", metavar="SIZE", help="of a file (default: %(default)s)")
     return parser
-
-
-def _require_torch() -> None:
-    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
-    if missing:
-        raise UserError(
-            f"--verify needs {' and '.join(missing)}: pip install 'mtf-jax[torch]' "
-            "(or leave --verify out)."
-        )
 
 
 @conversion_as_user_errors()
