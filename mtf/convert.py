@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mtf.command import exit_status, new_parser
 from mtf.errors import UserError, conversion_as_user_errors
-from mtf.writing import replacing
+from mtf.writing import new_directory
 
 if TYPE_CHECKING:
     from conversion.huggingface import Export
@@ -103,11 +103,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     huggingface.check_output(arguments.out_dir)
     export = _plan(arguments)
-    with replacing(arguments.out_dir) as directory, signals.removed_on_stop(directory):
-        try:
-            directory.mkdir(parents=True)
-        except OSError as error:
-            raise UserError(f"{arguments.out_dir} cannot be made: {error}") from error
+    with new_directory(arguments.out_dir) as directory:
         files = huggingface.write_export(export, directory)
         num_bytes = sum((directory / name).stat().st_size for name in files)
         if arguments.verify:

@@ -35,7 +35,7 @@ _OTHERS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENAMETOOLON
 def replacing(file: Path) -> Iterator[Path]:
     """Yields a temporary path beside `file`; what is written there takes its place at the end.
 
-    So a file, or a new directory, appears whole or not at all. If the block fails, it is removed.
+    So a file or directory appears whole or not at all. If the block fails, it is removed.
     """
     # The name is random because processes on two machines may have the same process id.
     temporary = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
@@ -47,6 +47,21 @@ def replacing(file: Path) -> Iterator[Path]:
             shutil.rmtree(temporary)
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def new_directory(directory: Path) -> Iterator[Path]:
+    """Makes a directory as `replacing` a file; a signal that ends the process removes it too.
+
+    Raises:
+      UserError: it cannot be made.
+    """
+    with replacing(directory) as temporary, signals.removed_on_stop(temporary):
+        try:
+            temporary.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"{directory} cannot be made: {error}") from error
+        yield temporary
 
 
 def write_atomically(file: Path, content: str | bytes) -> None:

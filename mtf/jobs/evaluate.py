@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mtf import signals
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError
 from mtf.evaluation.settings import RankFilesConfig
@@ -17,6 +16,7 @@ from mtf.partitioning.settings import PartitionerConfig
 from mtf.progress import count, duration
 from mtf.text.remote import is_remote
 from mtf.text.vocabularies import SentencePieceVocabulary
+from mtf.writing import new_directory
 
 if TYPE_CHECKING:
     from mtf.evaluation.rank_data import RankTask
@@ -70,7 +70,6 @@ class Evaluate:
         job, started = as_checked(self), time.perf_counter()
         import jax
 
-        from conversion.huggingface import new_directory
         from mtf.evaluation import rank, report
         from mtf.inference.loading import load_model
         from mtf.models.t5 import num_parameters
@@ -91,7 +90,7 @@ class Evaluate:
         devices, size = partitioner.mesh.devices, num_parameters(loaded.model.network)
         on = f"{devices.size} × {devices.flat[0].device_kind}"
         print(f"{loaded.path}: {count(size)} parameters on {on}", flush=True)
-        with new_directory(output_dir) as folder, signals.removed_on_stop(folder):
+        with new_directory(output_dir) as folder:
             with open(folder / report.PREDICTIONS, "w", encoding="utf-8") as predictions:
                 results = rank.evaluate_tasks(tasks, predictor, predictions)
             about = {
