@@ -30,14 +30,13 @@ from mtf.sources.problems import Problems
 from mtf.sources.text_files import named_files
 from mtf.tasks import t0
 from mtf.tasks.mixtures import mixture
-from mtf.tasks.prompted import task_name
+from mtf.tasks.prompted import SCORE_EVAL, task_name
 from mtf.tasks.prompts.templates import load_templates
 from mtf.tasks.t0 import ANLI_ROUNDS
 from mtf.tasks.task import Task
 from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 
-SCORE_EVAL = "_score_eval"
 # Datasets that are looked for at a time: the hub takes its time to say that it has none.
 _NUM_OPENED_AT_ONCE = 8
 
