@@ -17,7 +17,7 @@ from mtf.models.settings import T5Config
 
 
 class BeamState(NamedTuple):
-    """Where the search is. Live and finished hypotheses are ordered, best first.
+    """The state of the search. Live and finished hypotheses are ordered, best first.
 
     Attributes:
       i: tokens decoded so far.
@@ -43,19 +43,11 @@ class BeamState(NamedTuple):
 def beam_search(
     config: T5Config, prepared: Prepared, decoding: DecodingConfig, eos_id: int, empty: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the best hypotheses of each example.
+    """Returns (b, n, max_length) int32 tokens and (b, n) float32 scores, the best first.
 
-    Args:
-      config: the network.
-      prepared: from `prepare`.
-      decoding: method "beam".
-      eos_id: ends a hypothesis.
-      empty: (b,) bool, rows that are padding.
-
-    Returns:
-      (b, n, max_length) int32 tokens and (b, n) float32 scores of all beams, the best first.
-      Where fewer than n have ended within `max_length`, the best unfinished follow, with their
-      log-probability as the score (as T5X has it where none ended; form "hf" has no such).
+    Where fewer than n beams have ended within `max_length`, the best unfinished follow, with their
+    log-probability as the score (as T5X has it where none ended; form "hf" has no such). `empty`,
+    (b,) bool, marks rows that are padding.
     """
     batch, n, max_length = empty.shape[0], decoding.num_beams, decoding.max_length
     huggingface = decoding.length_penalty_form == "hf"

@@ -51,12 +51,11 @@ def generate(
     Args:
       network: the architecture.
       params: unrolled or stacked.
-      encoder_input_tokens: (batch, length) ids, 0 is padding. A row without any token is padding
-        of the batch: its result is empty, with score 0.
+      encoder_input_tokens: (batch, length) ids, 0 is padding. A row of padding alone has an empty
+        result, with score 0.
       decoding: the method and its settings.
       eos_id: the id that ends a sequence.
-      seeds: (batch,) uint32, a number an example, to which `decoding.seed` is joined; needed by
-        sampling alone. None: the place in the batch.
+      seeds: (batch,) uint32, joined to `decoding.seed` in sampling. None: the place in the batch.
 
     Raises:
       UserError: more beams than the vocabulary allows.
@@ -70,15 +69,9 @@ def generate(
         seeds = np.arange(encoder_input_tokens.shape[0], dtype=np.uint32)
     # Two programs: what the first returns lies in memory row by row, while inside of one XLA
     # would choose layouts of tied embeddings that CPUs multiply by slowly.
-    prepared, keys, empty = _begin(
-        network,
-        params,
-        encoder_input_tokens,
-        decoding.max_length,
-        np.uint32(decoding.seed),
-        seeds,
-    )
-    return _decode(network, prepared, dataclasses.replace(decoding, seed=0), eos_id, keys, empty)
+    seed, settings = np.uint32(decoding.seed), dataclasses.replace(decoding, seed=0)
+    begun = _begin(network, params, encoder_input_tokens, decoding.max_length, seed, seeds)
+    return _decode(network, settings, eos_id, *begun)
 
 
 @functools.partial(jax.jit, static_argnames=("network", "max_length"))
@@ -99,13 +92,13 @@ def _begin(
 @functools.partial(jax.jit, static_argnames=("network", "decoding", "eos_id"))
 def _decode(
     network: T5Config,
-    prepared: Prepared,
     decoding: DecodingConfig,
     eos_id: int,
+    prepared: Prepared,
     keys: jax.Array,
     empty: jax.Array,
 ) -> Generated:
-    """Returns all steps, by the method's loop."""
+    """Runs the loop of the method."""
     if decoding.method != "beam":
         return Generated(*sample(network, prepared, decoding, eos_id, keys, empty))
     tokens, scores = beam_search(network, prepared, decoding, eos_id, empty)

@@ -23,15 +23,9 @@ def sample(
     keys: jax.Array,
     empty: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Decodes `num_return` sequences for each example, the most probable or drawn tokens.
+    """Decodes `num_return` sequences for each example, of the most probable or of drawn tokens.
 
-    Args:
-      config: the network.
-      prepared: from `prepare`.
-      decoding: method "greedy" or "sample".
-      eos_id: ends a sequence.
-      keys: (b,) random keys, one an example.
-      empty: (b,) bool, rows that are padding.
+    `keys`, (b,), are random; `empty`, (b,) bool, marks rows that are padding.
 
     Returns:
       (b, n, max_length) int32 tokens and (b, n) float32 log-probabilities under the model, the

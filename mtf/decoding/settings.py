@@ -16,9 +16,8 @@ class DecodingConfig:
       method: "greedy", "sample" or "beam".
       max_length: tokens to decode at most, EOS included.
       temperature: sampling: logits are divided by it; 0 is greedy.
-      top_k: sampling: only the k most probable tokens; 0 is all. Not together with `top_p`.
-      top_p: sampling: only the most probable tokens that together have at least this
-        probability; 1 is all.
+      top_k: sampling: only the k most probable tokens; 0 is all. Excludes `top_p`.
+      top_p: sampling: only the most probable tokens that together have this probability; 1 is all.
       num_beams: beam search: hypotheses kept at every step.
       length_penalty: beam search: the exponent of the length, see `length_penalty_form`.
       length_penalty_form: beam search: what a finished hypothesis is ranked by. "t5x":
@@ -67,29 +66,22 @@ class DecodingConfig:
             )
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed must be in [0, 2**32), not {self.seed}.")
-        self._check_method()
-
-    def _check_method(self) -> None:
-        """Refuses what the method does not heed."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        of_others = {
-            "greedy": ("temperature", "top_k", "top_p"),
-            "beam": ("temperature", "top_k", "top_p"),
-            "sample": (),
-        }[self.method]
-        for field in of_others:
-            if getattr(self, field) != defaults[field]:
+        for field in ("temperature", "top_k", "top_p"):
+            default = type(self).__dataclass_fields__[field].default
+            if self.method != "sample" and getattr(self, field) != default:
                 raise UserError(
                     f"{field} is for method='sample', but method is {self.method!r}. "
-                    f"Set method='sample' or leave {field} at {defaults[field]}."
+                    f"Set method='sample' or leave {field} at {default}."
                 )
         if self.method == "greedy" and self.num_return > 1:
             raise UserError(
                 f"Greedy decoding has one result, but num_return is {self.num_return}. "
                 "Use method='beam' or 'sample'."
             )
-        if self.method != "beam":
-            return
+        if self.method == "beam":
+            self._check_beams()
+
+    def _check_beams(self) -> None:
         if self.num_return > self.num_beams:
             raise UserError(
                 f"num_return ({self.num_return}) must not be more than num_beams "

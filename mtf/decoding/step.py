@@ -32,7 +32,7 @@ class KeyValueCache(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What every step needs and no step changes, computed once.
+    """What every step reads, computed once.
 
     Attributes:
       embedding: parameters that `t5.embed` takes, of the activations' dtype.
@@ -57,23 +57,12 @@ class Prepared(NamedTuple):
 def prepare(
     config: T5Config, params: t5.Params, encoder_input_tokens: jax.Array, max_length: int
 ) -> Prepared:
-    """Runs the encoder and computes what all steps share.
-
-    Args:
-      config: the network.
-      params: unrolled or stacked.
-      encoder_input_tokens: (b, length) ids, 0 is padding.
-      max_length: positions to decode at most.
-    """
+    """Runs the encoder on (b, length) ids, 0 for padding, and computes what all steps share."""
     dtype = jnp.dtype(config.dtype)
     segments = (encoder_input_tokens > 0).astype(jnp.int32)
     encoded = t5.encode(config, params, encoder_input_tokens, segments)
     stack = params["decoder"]
     layers = [jax.tree.map(lambda x: x.astype(dtype), layer) for layer in layers_of(stack)]
-
-    def encoded_kv(layer: t5.Params) -> KeyValueCache:
-        key, value = t5.keys_and_values(config, layer["encoder_decoder_attention"], encoded)
-        return _laid_out(key, value)
 
     table = params["token_embedder"]["embedding"].astype(dtype)
     bias = t5.relpos_bias(
@@ -86,7 +75,10 @@ def prepare(
     return Prepared(
         embedding={"token_embedder": {"embedding": constrain(table, "vocab", None)}},
         layers=layers,
-        encoded=[encoded_kv(layer) for layer in layers],
+        encoded=[
+            _laid_out(*t5.keys_and_values(config, layer["encoder_decoder_attention"], encoded))
+            for layer in layers
+        ],
         encoded_mask=(segments > 0)[:, None, None, :],
         bias=bias[0, :, 0],
         norm=stack["decoder_norm"],
@@ -108,19 +100,18 @@ def decode_step(
     position: jax.Array,
     ancestors: jax.Array | None = None,
 ) -> tuple[jax.Array, list[KeyValueCache]]:
-    """Feeds one token of every sequence; logits of the next.
+    """Feeds one token of every sequence, and returns the logits of the next.
 
     Beams that change places do not move the cache, which would copy all of it: a beam attends
     to the keys of all beams of its example, and sees those that its ancestors wrote.
 
     Args:
-      config: the network.
-      prepared: from `prepare`.
+      config, prepared: the network, and what `prepare` returned.
       caches: one a layer.
       tokens: (b, n) ids at `position`; 0 at the first.
       position: of these tokens.
       ancestors: (b, n, max_length), the place that each beam's past had when a position was
-        written; None where sequences go on by themselves.
+        written; None if each sequence has its own cache.
 
     Returns:
       (b, n, vocab) float32 logits, and the caches with this position written into them.

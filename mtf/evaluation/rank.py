@@ -108,11 +108,8 @@ def evaluate_tasks(
 ) -> list[TaskResult]:
     """Evaluates task by task; only one task's examples are in memory at a time.
 
-    Args:
-      tasks: those without data are in the results too.
-      predictor: the model.
-      predictions: gets the lines of `predictions.jsonl`. None: nothing is written or printed, as in
-        all processes but one.
+    `predictions` gets the lines of `predictions.jsonl`; with None, for all processes but one,
+    nothing is written or printed.
 
     Raises:
       UserError: a score is not a number; says of which example.

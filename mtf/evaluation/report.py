@@ -127,13 +127,7 @@ def overall(datasets: Sequence[DatasetResult]) -> dict[str, Any]:
 
 
 def write(folder: Path, results: Sequence[TaskResult], about: Mapping[str, Any]) -> None:
-    """Writes all but the predictions.
-
-    Args:
-      folder: an existing one.
-      results: of the tasks.
-      about: what was evaluated; has "data", "checkpoint" and "step".
-    """
+    """Writes all files but the predictions; `about` has "data", "checkpoint" and "step"."""
     content = strict_json.dumps(_as_json(results, about), indent=1, ensure_ascii=False)
     (folder / RESULTS).write_text(content + "\n", encoding="utf-8")
     title = f"{about['data']}: {Path(about['checkpoint']).name}"

@@ -107,8 +107,6 @@ class LanguageModel:
             f"{network.num_decoder_layers} layers, d_model {network.emb_dim}, {network.dtype})"
         )
 
-    # ------------------------------------------------------------------------------- generation
-
     @overload
     def generate(self, texts: str, **decoding: Any) -> str:
         """Of one text."""
@@ -164,8 +162,6 @@ class LanguageModel:
                 if not all(math.isfinite(generation.score) for generation in generations):
                     raise UserError(f"texts[{number}]: the score is not a number. {NOT_FINITE}")
                 yield [Sample(self.vocabulary.decode(g.ids), g.score) for g in generations]
-
-    # ------------------------------------------------------------------------------- likelihoods
 
     @overload
     def score(self, inputs: str, targets: str) -> float:

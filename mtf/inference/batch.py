@@ -98,17 +98,11 @@ def _task_requests(task: Task, rows: Any, split: str) -> Iterator[Request]:
 
 @dataclasses.dataclass(frozen=True)
 class BatchInference:
-    """Writes results for sources.
+    """Writes results for sources; `Infer` documents the settings.
 
     Attributes:
-      predictor: the model.
-      vocabulary: text to ids and back.
       lengths: of "inputs" and "targets"; what is longer is cut off.
-      mode: "predict", "score" or "predict_with_aux", as in `Infer`.
-      decoding: how targets are decoded.
       part_size: examples in each part that is written.
-      shard_id: which part of the examples this process takes.
-      num_shards: how many there are.
     """
 
     predictor: Predictor

@@ -88,8 +88,6 @@ class HarnessModel(LM):
         self._num_truncated = 0
         self._predictor = loaded.predictor(int(batch_size), max_inputs_length, max_targets_length)
 
-    # ------------------------------------------------------------------------------- the harness
-
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
@@ -159,8 +157,6 @@ class HarnessModel(LM):
                     self.cache_hook.add_partial("generate_until", requests[number].args, text)
         self._tell_truncated()
         return texts
-
-    # ------------------------------------------------------------------------------- inside
 
     def _encode(self, context: str) -> Ids:
         """Ids of a context; too long a one loses its beginning. An empty one is end of sequence."""

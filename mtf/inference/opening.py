@@ -132,9 +132,6 @@ def _existing(path: str | Path) -> Path:
     return path
 
 
-# ---------------------------------------------------------------------------- the run's config
-
-
 def read_run_config(
     checkpoint: conversion.Checkpoint, config: str | Path | None = None
 ) -> RunConfig | None:
@@ -227,9 +224,6 @@ def inputs_add_eos(data: DataConfig) -> bool:
     except UserError:
         return False  # Only prompted tasks need something that is not here: their templates.
     return any(task.inputs_add_eos for task, _ in tasks)
-
-
-# ------------------------------------------------------------------------------- vocabularies
 
 
 @conversion_as_user_errors()

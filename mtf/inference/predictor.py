@@ -121,22 +121,15 @@ class Predictor:
         Raises:
           UserError: a limit is less than 1.
         """
-        limits = {
-            "batch_size": batch_size,
-            "max_inputs_length": max_inputs_length,
-            "max_targets_length": max_targets_length,
-        }
-        for name, value in limits.items():
+        limits = {"max_inputs_length": max_inputs_length, "max_targets_length": max_targets_length}
+        for name, value in {"batch_size": batch_size, **limits}.items():
             if value < 1:
                 raise UserError(f"{name} must be at least 1, not {value}.")
         stacked = "layers" in params["encoder"]
-        shardings = partitioner.shardings(
-            t5.param_shapes(model.network, stacked=stacked),
-            t5.param_axes(model.network, stacked=stacked),
-        )
-        self.params = jax.device_put(params, shardings)
-        self.max_inputs_length = max_inputs_length
-        self.max_targets_length = max_targets_length
+        shapes = t5.param_shapes(model.network, stacked=stacked)
+        axes = t5.param_axes(model.network, stacked=stacked)
+        self.params = jax.device_put(params, partitioner.shardings(shapes, axes))
+        self.max_inputs_length, self.max_targets_length = max_inputs_length, max_targets_length
         self.num_truncated = 0
         self._network, self._partitioner = model.network, partitioner
         self._eos_id = EOS_ID if vocabulary is None else vocabulary.eos_id
@@ -151,8 +144,6 @@ class Predictor:
         self._everywhere: Callable[[Generated], Generated] = jax.jit(
             lambda x: x, out_shardings=replicated
         )
-
-    # ------------------------------------------------------------------------------ likelihoods
 
     def log_likelihoods(
         self,
@@ -245,8 +236,6 @@ class Predictor:
         with self._partitioner.in_force():
             return self._token_log_likelihoods(self.params, self._global(batch), chunk=chunk)
 
-    # ------------------------------------------------------------------------------- generation
-
     def generate(
         self,
         inputs: Iterable[Sequence[int]],
@@ -296,19 +285,12 @@ class Predictor:
             row[: len(ids)] = ids
         seeds = np.zeros(len(tokens), np.uint32)
         seeds[: len(rows)] = [seed % 2**32 for *_, seed in rows]
-        batch = self._global({"tokens": tokens, "seeds": seeds})
+        batch = self._global({"encoder_input_tokens": tokens, "seeds": seeds})
         with self._partitioner.in_force():
-            generated = generate(
-                self._network,
-                self.params,
-                batch["tokens"],
-                decoding,
-                eos_id=self._eos_id,
-                seeds=batch["seeds"],
+            found = generate(
+                self._network, self.params, decoding=decoding, eos_id=self._eos_id, **batch
             )
-            return self._everywhere(generated)
-
-    # ---------------------------------------------------------------------------------- batches
+            return self._everywhere(found)
 
     def _windows(self, numbered: Iterable[T]) -> Iterator[list[T]]:
         return _batched(numbered, max(_WINDOW_BATCHES * self._batch_size, _WINDOW_EXAMPLES))
