@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mtf import cache
+from mtf.cache import __main__ as cache_command
 from mtf.cache import loader as cache_loader
 from mtf.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
 from mtf.cache.reader import TokenCache
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     for name, extra in (("tokens", []), ("seqio", ["--format", "seqio", "--num-shards", "16"])):
         start = time.perf_counter()
         arguments = [args.mixture, "--output", str(folder / name), "--split", "train"]
-        if cache.main([*arguments, *options, *extra]):
+        if cache_command.main([*arguments, *options, *extra]):
             raise SystemExit(2)
         print(f"cache {name} written in {time.perf_counter() - start:.1f} s\n")
     vocabulary = SentencePieceVocabulary(str(args.vocabulary)) if args.vocabulary else None
