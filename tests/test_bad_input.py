@@ -155,14 +155,14 @@ def test_arguments(refusal: Refusal, arguments: list[str], says: str) -> None:
 
 FILES: list[tuple[str, bytes | None, list[str]]] = [
     ("texts.txt", None, ["data.files: texts.txt does not exist", "Did you mean text.txt?"]),
-    ("no/text.txt", None, ["no/text.txt does not exist in /", ", and neither does the folder no"]),
+    ("no/text.txt", None, ["no/text.txt does not exist in /", ", nor does the folder no"]),
     ("*.jsonl", None, ["data.files: no file matches *.jsonl"]),
     (".", None, ["data.files: . is a directory; expected files"]),
     ("gs://bucket/text.txt", None, ["is a remote address; expected a local file"]),
     ("a.txt", b"", ["data.files: a.txt is empty; expected a line of text"]),
     ("a.txt", b"\n\n", ["data.files: a.txt is empty; expected a line of text"]),
     ("a.txt", "good\ncafé\n".encode("latin-1"), ["a.txt:2: it is not UTF-8", "byte 4", "0xe9"]),
-    ("a.csv", b"a,b\n", ["a.csv has a suffix that says nothing; expected one of .txt"]),
+    ("a.csv", b"a,b\n", ["a.csv has an unknown suffix; expected one of .txt"]),
     ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', ["a.jsonl:2: it has no 'text', only 'txt'"]),
     ("a.tsv", b"one\ttwo\nthree\n", ["a.tsv:2: it has 1 columns; expected 2"]),
     ("a.txt.gz", b"text", ["data.files: a.txt.gz cannot be read"]),

@@ -1,1 +1,1 @@
-"""Rows from files, local mirrors of datasets and the Hugging Face hub."""
+"""Reads records from text files, local mirrors of datasets and the Hugging Face hub."""

@@ -1,18 +1,16 @@
-"""Where the rows of datasets come from: a local mirror, else the Hugging Face hub.
+"""Opens splits of datasets, from a local mirror or else from the Hugging Face hub.
 
-`open_split` gives the rows of a split, whichever of them has it; what is streamed from the hub
-instead (`mtf/data/stream_loader.py`) takes only `hub_name` from here.
-
-A mirror is a directory of `DATASET[/SUBSET]/SPLIT.parquet`, under the names that the datasets had
-in 2021, with the columns that promptsource's templates expect (class labels are integers).
+A mirror is a directory with files `DATASET[/SUBSET]/SPLIT.parquet`. They have the names that the
+datasets had in 2021, and the columns that promptsource's templates expect, with integer labels.
 """
 
 from __future__ import annotations
 
+import abc
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mtf.errors import UserError, did_you_mean_split
 from mtf.extras import import_extra
@@ -20,7 +18,7 @@ from mtf.sources.hub import import_datasets, no_hub_hint
 
 ENVIRONMENT_VARIABLE = "MTF_DATA_DIR"
 
-# Today's repositories, which keep the names of 2021 behind their owners'; and those that do not.
+# Today's repositories on the hub. Most have the dataset's name of 2021 after the owner's.
 _REPOSITORIES = (
     *("UCLNLP/adversarial_qa", "fancyzhx/ag_news", "allenai/ai2_arc", "fancyzhx/amazon_polarity"),
     *("facebook/anli", "sealuzh/app_reviews", "abisee/cnn_dailymail", "allenai/c4"),
@@ -41,14 +39,14 @@ _HUB_NAMES = {repository.partition("/")[2]: repository for repository in _REPOSI
     "mc4": "allenai/c4",
     "opus100": "Helsinki-NLP/opus-100",
 }
-# What the hub does not have as it was in 2021.
+# Datasets that the hub does not have, or no longer as in 2021.
 _NOT_ON_HUB = {
-    "story_cloze": "Story Cloze is given out through a form: "
+    "story_cloze": "Story Cloze is available only through a form: "
     "https://cs.rochester.edu/nlp/rocstories/",
-    "trec": "the hub's CogComp/trec has other columns and other numbers for its classes since 2022,"
-    " which promptsource's templates would read wrongly",
+    "trec": "since 2022 the hub's CogComp/trec has had other columns and other class numbers, "
+    "which promptsource's templates would misread",
 }
-# Nobody can be expected to have these, so evaluation goes on without them.
+# Evaluation mixtures continue without these.
 _BEHIND_A_FORM = {"story_cloze"}
 
 
@@ -56,8 +54,8 @@ class MissingDatasetError(UserError):
     """A dataset, or a split of it, is neither in the mirror nor on the hub.
 
     Attributes:
-      skippable_in_evaluation: whether a mixture is evaluated without it, with a note: True for a
-        dataset that must be asked for through a form. In training it is an error all the same.
+      skippable_in_evaluation: whether evaluation leaves the dataset out with a message, because it
+        is available only through a form. In training, it is always an error.
     """
 
     def __init__(self, message: str, *, skippable_in_evaluation: bool = False):
@@ -65,23 +63,24 @@ class MissingDatasetError(UserError):
         self.skippable_in_evaluation = skippable_in_evaluation
 
 
-class Rows(Protocol):
-    """The rows of a split, as Python values."""
+class Rows(abc.ABC):
+    """The records of a split, as dicts of Python values."""
 
+    @abc.abstractmethod
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.rows(0, len(self))
 
+    @abc.abstractmethod
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Yields the rows from `start` up to `stop` or the end, without reading all before them."""
-        ...
+        """Yields records `start` to `stop` - 1, without reading all those before."""
 
 
-class ParquetRows:
-    """The rows of a Parquet file; a thousand are in memory at a time."""
+class ParquetRows(Rows):
+    """The records of a Parquet file; at most a thousand are in memory."""
 
     def __init__(self, path: Path):
-        """Raises UserError where the file is not Parquet."""
         self.path = path
         with self._open() as file:
             self._num_rows = int(file.metadata.num_rows)
@@ -89,11 +88,7 @@ class ParquetRows:
     def __len__(self) -> int:
         return self._num_rows
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self.rows(0, len(self))
-
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """See `Rows`; row groups without any of the rows are not read."""
         position = 0
         with self._open() as file:
             for group in range(file.num_row_groups):
@@ -114,8 +109,8 @@ class ParquetRows:
             raise UserError(f"{self.path} is not a Parquet file: {error}") from error
 
 
-class HubRows:
-    """The rows of a `datasets.Dataset`."""
+class HubRows(Rows):
+    """The records of a `datasets.Dataset`."""
 
     def __init__(self, dataset: Any):
         self._dataset = dataset
@@ -123,18 +118,14 @@ class HubRows:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._dataset)
-
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """See `Rows`."""
         return iter(self._dataset.select(range(len(self))[start:stop]))
 
 
 def hub_name(dataset: str) -> str:
-    """Returns the repository that a dataset of 2021 has on the hub today, or the name as it is.
+    """Returns today's name on the hub of a dataset of 2021; other names are returned unchanged.
 
-    Raises MissingDatasetError if the hub does not have the dataset, or no longer as it was.
+    Raises MissingDatasetError if the hub does not have the dataset, or no longer as in 2021.
     """
     if dataset in _NOT_ON_HUB:
         raise MissingDatasetError(
@@ -146,19 +137,19 @@ def hub_name(dataset: str) -> str:
 def open_split(
     dataset: str, subset: str | None, split: str, *, data_dir: str | os.PathLike[str] | None = None
 ) -> Rows:
-    """Returns the rows of a split of a dataset, from the mirror or else from the hub.
+    """Returns the records of a split, from the mirror or else from the hub.
 
     Args:
-      dataset, subset: names of 2021, as in `t0_datasets.csv`; others are taken as the hub's.
-      split: the dataset's own name of it.
-      data_dir: the mirror; None: the directory that the environment variable MTF_DATA_DIR names.
+      dataset, subset: names of 2021, as in `t0_datasets.csv`, or names on the hub.
+      split: the dataset's name of the split.
+      data_dir: the mirror; None: the environment variable MTF_DATA_DIR.
 
-    Raises MissingDatasetError if it is nowhere; says where it was looked for and how to get it.
+    Raises MissingDatasetError, which says what was tried, if neither has the split.
     """
     name = f"{dataset}/{subset}" if subset else dataset
     folder = _mirror_folder(dataset, subset, data_dir)
     if folder is None:
-        tried = f"no mirror is named: {ENVIRONMENT_VARIABLE} is not set"
+        tried = f"no mirror is given ({ENVIRONMENT_VARIABLE} is not set)"
     else:
         path = folder / f"{split}.parquet"
         if path.is_file():
@@ -169,15 +160,12 @@ def open_split(
             tried += f", only {', '.join(splits) or 'no splits'}."
             tried += did_you_mean_split(split, splits)
     missing = f"{name}, split {split}, is missing: {tried}"
-    how = (
-        f"To use a copy of your own, put it at DIR/{name}/{split}.parquet and set "
-        f"{ENVIRONMENT_VARIABLE}=DIR"
-    )
     try:
         return _open_hub(dataset, subset, split)
     except UserError as error:
         raise MissingDatasetError(
-            f"{missing}; {str(error).rstrip('.')}. {how}",
+            f"{missing}; {str(error).rstrip('.')}. To use your own copy, put it at "
+            f"DIR/{name}/{split}.parquet and set {ENVIRONMENT_VARIABLE}=DIR",
             skippable_in_evaluation=getattr(error, "skippable_in_evaluation", False),
         ) from error
 
@@ -185,7 +173,7 @@ def open_split(
 def mirror_splits(
     dataset: str, subset: str | None, data_dir: str | os.PathLike[str] | None = None
 ) -> list[str]:
-    """Returns the names of a dataset's splits in the mirror, which is found as in `open_split`."""
+    """Returns the names of a dataset's splits in the mirror; `data_dir` as in `open_split`."""
     folder = _mirror_folder(dataset, subset, data_dir)
     return sorted(file.stem for file in folder.glob("*.parquet")) if folder else []
 
@@ -206,12 +194,12 @@ def _open_hub(dataset: str, subset: str | None, split: str) -> Rows:
         except RuntimeError as error:
             if "scripts are no longer supported" not in str(error):
                 raise
-            # The hub keeps what a dataset's script made of its first 5 GB on a branch of its own.
+            # A branch on the hub holds the first 5 GB that the dataset's script generated.
             files = f"hf://datasets/{repository}@refs/convert/parquet/{subset or '*'}/{split}"
             rows = hub.load_dataset("parquet", data_files=f"{files}/*.parquet", split="train")
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"the Hugging Face hub does not give {repository} ({type(error).__name__}: {error})."
+            f"the Hugging Face hub cannot provide {repository} ({type(error).__name__}: {error})."
             f"{no_hub_hint()}"
         ) from error
     return HubRows(rows)

@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub can be reached; asked once, so that nobody waits for retries."""
+"""Checks once whether the Hugging Face hub can be reached, so that nobody waits for retries."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TIMEOUT_SECONDS = 10
 
 
 def import_datasets(purpose: str) -> ModuleType:
-    """Returns the package `datasets`, which uses only its own cache if there is no hub.
+    """Returns the package `datasets`, set to offline mode if the hub cannot be reached.
 
-    Otherwise it would retry for 50 seconds and more. Raises UserError if it is not installed;
-    `purpose` says what it would be for.
+    Otherwise it would retry for 50 seconds or more. Raises UserError, which names `purpose`, if it
+    is not installed.
     """
     datasets = import_extra("datasets", purpose)
     if why_unreachable() is not None and hasattr(datasets, "config"):
@@ -35,8 +35,8 @@ def _endpoint() -> str:
 
 @functools.cache
 def why_unreachable() -> str | None:
-    """Returns why the hub cannot be reached; None: something answers there."""
-    if "all" in urllib.request.getproxies():  # `datasets` may know it, `urllib` does not.
+    """Returns why the hub cannot be reached, or None if it answers."""
+    if "all" in urllib.request.getproxies():  # `datasets` may support it; `urllib` does not.
         return None
     request = urllib.request.Request(_endpoint(), method="HEAD")
     try:
@@ -50,11 +50,11 @@ def why_unreachable() -> str | None:
 
 
 def no_hub_hint() -> str:
-    """Returns a sentence on the missing hub and what to set, or "" where it can be reached."""
+    """Returns a sentence that says why the hub is missing and what to set, or "" if it answers."""
     reason = why_unreachable()
     if reason is None:
         return ""
     return (
-        f" {_endpoint()} cannot be reached ({reason}), so only what was downloaded before can be "
-        "used. Another address of the hub is set with HF_ENDPOINT, a proxy with HTTPS_PROXY."
+        f" {_endpoint()} cannot be reached ({reason}), so only data that was downloaded before is "
+        "available. HF_ENDPOINT sets another address of the hub, HTTPS_PROXY a proxy."
     )

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, or files in its formats, opened for streaming."""
+"""Opens datasets of the Hugging Face hub, or files in its formats, for streaming."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from mtf.sources.hub import import_datasets, no_hub_hint
 
 DataFiles: TypeAlias = str | tuple[str, ...] | dict[str, str | tuple[str, ...]] | None
 
-# The hub is asked about each subset: a hundred would take minutes one after the other.
+# Each subset needs requests to the hub: a hundred subsets in sequence would take minutes.
 _NUM_REQUESTS = 8
 _OWN_FILES = (
-    " To train on files of your own instead, set data.dataset=text and data.data_files (or "
-    "parquet, json), or give the recipe files=…."
+    " To train on your own files instead, set data.dataset to text, json or parquet, and "
+    "data.data_files; or give the recipe files=…."
 )
 
 
 class Split:
-    """A split of a dataset, or of one subset, by its files.
+    """A split of a dataset or subset: a `datasets.IterableDataset` that is read file by file.
 
     Attributes:
-      name: for messages.
-      num_files: of the split; each can be read by itself.
+      name: the name that messages show.
+      num_files: number of files, which can be read independently.
     """
 
     def __init__(self, name: str, dataset: Any, text_key: str):
-        """`dataset` is a `datasets.IterableDataset`."""
         self.name = name
         self.num_files = int(dataset.num_shards)
         self._dataset = dataset
@@ -41,11 +40,11 @@ class Split:
             self._check_columns(dataset.column_names)
 
     def file(self, index: int) -> Any:
-        """Returns one file's rows, a `datasets.IterableDataset` with a state of its own."""
+        """Returns the records of one file, a `datasets.IterableDataset` with its own state."""
         return self._dataset.shard(num_shards=self.num_files, index=index)
 
     def text(self, row: Mapping[str, Any]) -> str:
-        """Returns the text of a row; of a row without one, the empty string."""
+        """Returns the text of a record; an empty string if it has none."""
         if self._text_key not in row:
             self._check_columns(row)
         text = row[self._text_key]
@@ -73,11 +72,11 @@ def open_splits(
     data_files: DataFiles = None,
     required: bool = True,
 ) -> dict[str, Split]:
-    """Opens a split of each subset of a dataset, of the only one under the name "".
+    """Returns a split of each subset, by name; a dataset without subsets has the name "".
 
-    The arguments are those of `HubStreamConfig`. Without `required`, subsets that lack the split
-    are left out. Raises UserError if the package `datasets`, the dataset, a subset, the split or
-    the column of the text is missing.
+    The arguments are those of `HubStreamConfig`. Unless `required`, subsets without the split are
+    left out. Raises UserError if the package `datasets`, the dataset, a subset, the split or the
+    column of the text is missing.
     """
     names = list(subsets or ("",))
     with ThreadPoolExecutor(_NUM_REQUESTS) as pool:
@@ -99,7 +98,7 @@ def open_splits(
 
 @functools.lru_cache(maxsize=256)
 def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
-    """Returns the splits of a dataset, as the `datasets` library streams them."""
+    """Returns the splits of a dataset, each a `datasets.IterableDataset`."""
     files = json.loads(data_files)
     purpose = f"streaming {dataset}"
     datasets = import_datasets(purpose) if files is None else import_extra("datasets", purpose)
@@ -113,15 +112,14 @@ def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
     except FileNotFoundError as error:
         if not hint and not files:
             hint = (
-                "; expected a repository of the Hugging Face hub (one that asks for a login needs "
+                "; expected a repository of the Hugging Face hub (if it requires a login, run "
                 "`hf auth login`)"
             )
         raise UserError(f"{where} was not found: {_first_line(error)}{hint}") from error
     except OSError as error:
         raise UserError(f"{where} cannot be reached: {_first_line(error)}{hint}") from error
-    except StopIteration as error:  # `datasets` looks for the first row.
-        message = f"data.data_files: {files} names no file, or none that holds a row"
-        raise UserError(message) from error
+    except StopIteration as error:  # `datasets` looks for the first record.
+        raise UserError(f"data.data_files: {files} matches no file with a record") from error
     except (ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UserError(f"{where} cannot be streamed: {_first_line(error)}{hint}") from error
     return splits

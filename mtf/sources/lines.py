@@ -1,4 +1,4 @@
-"""Lines of text files: `.txt`, `.tsv` or `.jsonl`, each also with `.gz`."""
+"""Reads lines of text files: `.txt`, `.tsv` or `.jsonl`, plain or as `.gz`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 
 @contextlib.contextmanager
 def open_file(path: Path, setting: str) -> Iterator[IO[bytes]]:
-    """Opens a file, decompressed if it is a `.gz`; raises UserError if it cannot be read."""
+    """Opens a file, decompressing `.gz`; raises UserError if it cannot be read."""
     opener: Any = gzip.open if path.name.endswith(".gz") else open
     try:
         with opener(path, "rb") as file:
@@ -30,7 +30,7 @@ def open_file(path: Path, setting: str) -> Iterator[IO[bytes]]:
 
 
 def read_lines(path: Path, setting: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines of a file with their numbers, from 1; `setting` is named in errors."""
+    """Yields the lines of a file with their numbers, from 1; errors name `setting`."""
     with open_file(path, setting) as file:
         for number, line in enumerate(file, start=1):
             yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
@@ -39,7 +39,7 @@ def read_lines(path: Path, setting: str) -> Iterator[tuple[int, bytes]]:
 def parse_line(suffix: str, line: bytes, expected: str) -> str | list[str] | dict[str, Any]:
     """Returns the text (`.txt`), the columns (`.tsv`) or the JSON object (`.jsonl`) of a line.
 
-    Raises UserError if it is not UTF-8, or not a JSON object, which is to hold `expected`.
+    Raises UserError if it is not UTF-8, or not a JSON object; the message names `expected`.
     """
     try:
         text = line.removesuffix(b"\n").decode().rstrip("\r")
@@ -77,12 +77,12 @@ def get_text(values: Mapping[str, Any], name: str, expected: str) -> str:
 
 
 def check_unicode(name: str, text: str) -> None:
-    """Raises UserError if `text` has half of a surrogate pair, which JSON can hold."""
+    """Raises UserError if `text` contains half of a surrogate pair, which JSON can express."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{name} has half of a surrogate pair, which is not a character; expected text"
+            f"{name} contains half of a surrogate pair, which is not a character; expected text"
         ) from error
 
 

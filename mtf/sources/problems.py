@@ -1,4 +1,4 @@
-"""What is wrong with the lines of files, reported all at once."""
+"""Reports all problems in the lines of files at once."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ _NUM_SHOWN = 10
 
 
 class Problems:
-    """Collects what is wrong with lines. All are counted, the first few are shown.
+    """Problems in lines (or in `what` else): counts all and shows the first ten.
 
     Attributes:
-      count: lines so far.
+      count: number of lines with a problem.
     """
 
     def __init__(self, setting: str, what: str = "lines"):
-        """`setting` names the files in the message, `what` says what is counted."""
+        """`setting` is the setting that names the files."""
         self.count = 0
         self._setting, self._what = setting, what
         self._shown: list[str] = []
 
     def add(self, text: str) -> None:
-        """Adds a line: `FILE:LINE`, and what is wrong with it."""
+        """Adds `FILE:LINE: PROBLEM`."""
         self.count += 1
         if len(self._shown) < _NUM_SHOWN:
             self._shown.append(text)
 
     def merge(self, other: Problems) -> None:
-        """Adds the lines of another."""
         self.count += other.count
         self._shown += other._shown[: _NUM_SHOWN - len(self._shown)]
 
     def check(self, advice: str = "") -> None:
-        """Raises UserError if there are any; `advice` is a sentence at the end."""
+        """Raises UserError if there are problems; the message ends with `advice`."""
         if not self.count:
             return
         if self.count == 1:

@@ -1,6 +1,6 @@
-"""The English text that every Python installation carries: two million characters.
+"""The English text that ships with Python: two million characters.
 
-The sources of the standard library are parsed, never imported, in about two seconds.
+The standard library is parsed, which takes about two seconds, and never imported.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @functools.lru_cache(maxsize=1)
 def python_documents() -> tuple[str, ...]:
-    """Returns the documentation topics, then the library's docstrings in the order of their files.
+    """Returns the documentation topics, then the standard library's docstrings in file order.
 
-    A docstring is one document, without its indentation; a text that occurs several times is given
-    once, so that what is held out from training does not occur there. Raises UserError if this
-    Python comes without the sources of its library.
+    Each docstring is a document. Duplicates are dropped, so no held-out document is trained on.
+    Raises UserError if this Python has no sources of the standard library.
     """
     root = Path(sysconfig.get_path("stdlib"))
     documents = dict.fromkeys([*_topics(root), *_docstrings(root)])
     if not documents:
         raise UserError(
-            f"there are no sources of the standard library in {root}, whose docstrings would be "
-            "the training text; name text files in data.files"
+            f"{root} has no sources of the standard library, whose docstrings are the default "
+            "training text; set data.files"
         )
     return tuple(documents)
 
@@ -52,14 +51,14 @@ def _docstrings(root: Path) -> Iterator[str]:
         subfolders[:] = sorted(set(subfolders) - _SKIPPED_FOLDERS)
         for name in sorted(name for name in names if name.endswith(".py")):
             source = Path(folder, name).read_bytes()
-            # Parsing is what takes the time, and a third of the files have no docstring.
+            # Parsing takes nearly all the time, and a third of the files have no docstring.
             if b'"""' not in source and b"'''" not in source:
                 continue
             try:
                 with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
                     module = ast.parse(source)
             except (SyntaxError, ValueError):
-                continue  # A template, or a file for another Python.
+                continue  # a template, or a file for another Python version
             yield from _docstrings_below(module)
 
 
@@ -69,6 +68,6 @@ def _docstrings_below(node: ast.AST) -> Iterator[str]:
         if docstring and docstring.strip():
             yield docstring.strip()
     for child in ast.iter_child_nodes(node):
-        # Definitions are statements: expressions need not be searched.
+        # Definitions are statements, so expressions are not searched.
         if isinstance(child, (ast.stmt, ast.excepthandler)):
             yield from _docstrings_below(child)

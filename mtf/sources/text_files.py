@@ -1,8 +1,7 @@
 """Text files as a sequence of documents or pairs, read on demand.
 
-A file is indexed once: where each line that is not blank starts (8 bytes a line). All lines are
-checked then, so that everything wrong with a file is reported before training starts. Lines are
-later read from a memory map.
+Each file is indexed once (the offsets of its non-blank lines, 8 bytes per line), and all lines are
+checked then. Lines are later read from a memory map.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _EXPECTED = '{"text": …} or {"inputs": …, "targets": …}'
 
 
 class Pair(NamedTuple):
-    """What to read and what to write."""
+    """Inputs and targets, as text."""
 
     inputs: str
     targets: str
@@ -41,11 +40,11 @@ LineKind = Literal["documents", "pairs"]
 
 
 class Examples:
-    """All documents (`str`) or all pairs of a run, by number.
+    """All documents (`str`) or all pairs of a run, by index.
 
     Attributes:
-      kind: which of the two.
-      fingerprint: hash of the content, so that a resumed run sees whether it has changed.
+      kind: "documents" or "pairs".
+      fingerprint: hash of the content.
     """
 
     def __init__(self, parts: Sequence[TextFile | Sequence[str]], kind: LineKind, fingerprint: str):
@@ -63,11 +62,11 @@ class Examples:
 
 
 def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) -> Examples:
-    """Finds, indexes and checks files (see `find_files`), or for None the text of Python.
+    """Finds, indexes and checks files; without `patterns`, returns the text that ships with Python.
 
     Raises:
-      UserError: a file is missing, empty or of an unknown suffix; lines cannot be used (all are
-        counted, the first few are named); or documents and pairs are mixed.
+      UserError: a file is missing, is empty or has an unknown suffix; lines cannot be used (the
+        message counts all and names the first ten); or documents and pairs are mixed.
     """
     if patterns is None:
         documents = python_documents()
@@ -84,7 +83,7 @@ def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) 
             problems.merge(file.empty_targets)
             num_empty += file.empty_targets.count
     problems.check(
-        f"Lines with empty targets: {num_empty:,}. Fill them in, take them out, or set "
+        f"Lines with empty targets: {num_empty:,}. Fill them in, remove them, or set "
         "data.allow_empty_targets=True (of TextFilesConfig) to train on them"
         if num_empty
         else ""
@@ -101,7 +100,7 @@ def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) 
 
 
 def find_files(patterns: Sequence[str]) -> list[Path]:
-    """Returns the files that paths or patterns name, in their order, a pattern's sorted.
+    """Returns the files that match paths or patterns, in their order; each pattern's are sorted.
 
     Raises UserError if one is missing, is a directory, or has none of `SUFFIXES`.
     """
@@ -110,7 +109,7 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
         path = Path(pattern).expanduser()
         names = [str(path)] if path.exists() else sorted(glob.glob(str(path), recursive=True))
         if not names:
-            raise UserError(f"data.files: {_what_is_missing(pattern, path)}")
+            raise UserError(f"data.files: {_why_missing(pattern, path)}")
         for match in map(Path, names):
             if match.is_dir():
                 raise UserError(
@@ -118,17 +117,17 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
                 )
             if not match.name.endswith(SUFFIXES):
                 raise UserError(
-                    f"data.files: {match} has a suffix that says nothing; "
-                    f"expected one of {' '.join(SUFFIXES)}"
+                    f"data.files: {match} has an unknown suffix; expected one of "
+                    f"{' '.join(SUFFIXES)}"
                 )
             found[match] = None
     return list(found)
 
 
 def named_files(patterns: Sequence[str], setting: str, advice: str) -> dict[str, Path]:
-    """Returns the files of `find_files` by their names without suffixes.
+    """Returns the files of `find_files`, by their names without suffixes.
 
-    If two have one name, raises UserError, which ends with `advice`.
+    Raises UserError, with `advice` at the end, if two files have the same name.
     """
     files: dict[str, Path] = {}
     for path in find_files(patterns):
@@ -140,14 +139,14 @@ def named_files(patterns: Sequence[str], setting: str, advice: str) -> dict[str,
     return files
 
 
-def _what_is_missing(pattern: str, path: Path) -> str:
+def _why_missing(pattern: str, path: Path) -> str:
     where = "" if path.is_absolute() else f" in {Path.cwd()}"
     if "://" in pattern:
         return f"{pattern} is a remote address; expected a local file"
     if glob.has_magic(pattern):
         return f"no file matches {pattern}{where}"
     if not path.parent.is_dir():
-        return f"{pattern} does not exist{where}, and neither does the folder {path.parent}"
+        return f"{pattern} does not exist{where}, nor does the folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]
     return f"{pattern} does not exist{where}.{did_you_mean(path.name, names)}"
 
@@ -156,11 +155,11 @@ class TextFile:
     """The documents or pairs of one file.
 
     Attributes:
-      path: the file.
-      kind: what its lines are.
+      path: path of the file.
+      kind: "documents" or "pairs".
       checksum: CRC-32 of the content.
-      problems: lines that cannot be used.
-      empty_targets: pairs without targets.
+      problems: the lines that cannot be used.
+      empty_targets: the pairs without targets.
     """
 
     def __init__(self, path: Path):
@@ -182,17 +181,17 @@ class TextFile:
         end = self._content.find(b"\n", start)
         try:
             return self._parse(self._content[start : end if end >= 0 else len(self._content)])
-        except UserError as error:  # The file has changed since it was checked.
+        except UserError as error:  # the file has changed since it was checked
             number = self._content[:start].count(b"\n") + 1
             raise UserError(f"data.files: {self.path}:{number}: {error}") from error
 
     def _index(self) -> tuple[np.ndarray, int]:
-        """Returns the offsets of the lines that are not blank, (lines,) int64, and a checksum."""
+        """Returns the offsets of the non-blank lines, (lines,) int64, and a checksum."""
         starts, checksum, number = [np.empty(0, np.int64)], 0, 1
         mark, size = codecs.BOM_UTF8, len(self._content)
         position = len(mark) if self._content[: len(mark)] == mark else 0
         while position < size:
-            # Whole lines: up to the last end within the block, or the first one beyond it.
+            # Whole lines: up to the last newline in the block, or the first one after it.
             end = self._content.rfind(b"\n", position, position + _BLOCK_BYTES) + 1
             end = end or self._content.find(b"\n", position) + 1 or size
             block = self._content[position:end]
@@ -200,7 +199,7 @@ class TextFile:
             characters = np.frombuffer(block, np.uint8)
             lines = np.flatnonzero(np.concatenate(([True], characters[:-1] == ord("\n"))))
             is_text = characters > ord(" ")
-            if self._suffix == ".tsv":  # A line with empty inputs and targets is not blank.
+            if self._suffix == ".tsv":  # a line with empty inputs and targets is not blank
                 is_text |= characters == ord("\t")
             holds_text = np.logical_or.reduceat(is_text, lines)
             starts.append(position + lines[holds_text])
@@ -210,7 +209,7 @@ class TextFile:
         return np.concatenate(starts), checksum
 
     def _check(self, block: bytes, holds_text: np.ndarray, first: int) -> None:
-        """Notes which lines of a block cannot be used; `first` is the number of its first one."""
+        """Records the lines of a block that cannot be used; `first` is its first line's number."""
         if self._suffix == ".txt":
             with contextlib.suppress(UnicodeDecodeError):
                 block.decode()
@@ -228,8 +227,8 @@ class TextFile:
         self._first_kind = self._first_kind or kind
         if kind != self._first_kind:
             raise UserError(
-                f"it is not one of {self._first_kind}, as the file's first line is; expected one "
-                "kind in all files"
+                f"it is a {kind[:-1]}, but the file's first line is a {self._first_kind[:-1]}; "
+                "expected one kind in all files"
             )
         if isinstance(example, Pair) and not example.targets.strip():
             if not example.inputs.strip():
@@ -251,12 +250,12 @@ class TextFile:
 
 @functools.lru_cache(maxsize=256)
 def _open_file(path: Path, size: int, mtime_ns: int) -> TextFile:
-    """Opens a file once for training and evaluation; size and time make a changed file another."""
+    """Opens a file once for training and evaluation; a changed size or time reopens it."""
     return TextFile(path)
 
 
 def _content(path: Path) -> bytes | mmap.mmap:
-    """Returns the bytes of a file: a memory map, or what a .gz file holds."""
+    """Returns the content of a file: a memory map, or the decompressed bytes of a .gz file."""
     with open_file(path, "data.files") as file:
         if path.name.endswith(".gz"):
             return file.read()

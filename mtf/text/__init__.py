@@ -1,1 +1,1 @@
-"""Text to token ids and back: vocabularies, and what is done to text before."""
+"""Text to token ids and back: vocabularies and normalization."""

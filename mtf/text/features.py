@@ -1,4 +1,4 @@
-"""Text to token ids as models are fed them."""
+"""Encodes text as the token ids that a model reads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def encode_feature(
     add_eos: bool,
     max_length: int | None = None,
 ) -> np.ndarray:
-    """Returns the token ids of `text`, (num_tokens,) int32, truncated to `max_length`.
+    """Returns the token ids of `text` (or token ids), (num_tokens,) int32.
 
-    With `add_eos` the last one is end of sequence. `text` may be token ids already.
+    Truncates them to `max_length`, which includes EOS if `add_eos`.
     """
     ids = vocabulary.encode(text) if isinstance(text, str) else text
     kept = ids if max_length is None else ids[: max_length - add_eos]

@@ -1,4 +1,4 @@
-"""Changes to text before it is tokenised."""
+"""Normalizes text before it is tokenized."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal, TypeAlias
 Normalization: TypeAlias = Literal["romanian_diacritics"] | None
 
 _TABLES = {
-    # Romanian has ș and ț with a comma below; older encodings have only their cedilla look-alikes.
+    # Romanian uses ș and ț with a comma below; older encodings have only the forms with a cedilla.
     "romanian_diacritics": str.maketrans("şţŞŢ", "șțȘȚ"),
 }
 
 
 def normalize(text: str, normalization: Normalization) -> str:
-    """Returns `text` as the named normalization writes it; None: as it is."""
+    """Returns the normalized text; None leaves it unchanged."""
     return text if normalization is None else text.translate(_TABLES[normalization])

@@ -1,7 +1,4 @@
-"""Small files of Google Cloud Storage: got over HTTPS once, and kept in the user's cache.
-
-The vocabularies of T5 and mT5 lie there, readable by everyone.
-"""
+"""Downloads public files from Google Cloud Storage, such as T5's vocabularies, over HTTPS."""
 
 from __future__ import annotations
 
@@ -21,16 +18,15 @@ _TIMEOUT_SECONDS = 20
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether a path is the address of something that is not on this machine."""
+    """Returns whether a path is an address, not a path on this machine."""
     return "://" in path
 
 
 def local_copy(address: str) -> Path:
-    """Returns where the file of a `gs://BUCKET/OBJECT` address lies on this machine.
+    """Returns the path of the local copy of `gs://BUCKET/OBJECT`; downloads it the first time.
 
-    If it is missing, it is downloaded into `~/.cache/mtf` (or `$XDG_CACHE_HOME/mtf`), from the
-    public endpoint or the one that STORAGE_EMULATOR_HOST names, and its checksum is compared.
-    Raises UserError if that fails; says where to put a copy instead.
+    Copies are in `~/.cache/mtf` (or `$XDG_CACHE_HOME/mtf`). STORAGE_EMULATOR_HOST replaces the
+    public endpoint. Raises UserError if the download fails or its checksum differs.
     """
     if not address.startswith(_SCHEME):
         raise UserError(f"{address} is a remote address; expected a local file or gs://…")
@@ -41,21 +37,22 @@ def local_copy(address: str) -> Path:
         return target
     host = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
     url = f"{host}/{urllib.parse.quote(name)}"
-    by_hand = f"Without a network, put a copy at {target}, or name a local file"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
             content: bytes = response.read()
             hashes: list[str] = response.headers.get_all("x-goog-hash", [])
-    except urllib.error.HTTPError as error:
-        what = f": {url} answers {error.code} {error.reason}"
-        raise UserError(f"{address}{what}. {by_hand}") from error
     except OSError as error:
-        what = f" cannot be downloaded from {url}: {getattr(error, 'reason', error)}"
-        raise UserError(f"{address}{what}. {by_hand}") from error
+        reason = getattr(error, "reason", error)
+        if isinstance(error, urllib.error.HTTPError):
+            reason = f"the server answers {error.code} {reason}"
+        raise UserError(
+            f"{address} cannot be downloaded from {url}: {reason}. Without a network, put a copy "
+            f"at {target}, or name a local file"
+        ) from error
     md5 = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
     sent = [part.strip() for line in hashes for part in line.split(",")]
     if any(part.startswith("md5=") and part != f"md5={md5}" for part in sent):
-        raise UserError(f"{address}: what {url} sent does not have the checksum that it names")
+        raise UserError(f"{address}: the file from {url} does not have the checksum in its headers")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, content)
     return target

@@ -128,7 +128,7 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
             r"a\.txt\.gz cannot be read: ",
         ),
         ("a.txt", b"one\nt\xe9l\n", r"a\.txt:2: it is not UTF-8: byte 2 of the line is 0xe9"),
-        ("a.csv", b"one,two\n", r"a\.csv has a suffix that says nothing; expected one of \.txt "),
+        ("a.csv", b"one,two\n", r"a\.csv has an unknown suffix; expected one of \.txt "),
         ("a.tsv", b"one\ttwo\n\nthree\n", r"a\.tsv:3: it has 1 columns; expected 2"),
         ("a.tsv", b"a\tb\tc\n", r"a\.tsv:1: it has 3 columns"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: it is not JSON: .* at column 10"),
@@ -139,7 +139,7 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
         (
             "a.jsonl",
             b'{"text": "a"}\n{"inputs": "a", "targets": "b"}\n',
-            r"a\.jsonl:2: it is not one of documents, as the file's first line is",
+            r"a\.jsonl:2: it is a pair, but the file's first line is a document",
         ),
     ],
 )
@@ -155,7 +155,7 @@ def test_a_missing_file_is_named_with_its_neighbours(tmp_path: Path) -> None:
     write(tmp_path / "corpus.txt", "text\n")
     with pytest.raises(UserError, match=r"corpsu\.txt does not exist\. Did you mean corpus\.txt"):
         opened(str(tmp_path / "corpsu.txt"))
-    with pytest.raises(UserError, match="neither does the folder"):
+    with pytest.raises(UserError, match="nor does the folder"):
         opened(str(tmp_path / "nowhere" / "corpus.txt"))
     with pytest.raises(UserError, match=r"no file matches .*\*\.tsv"):
         opened(str(tmp_path / "*.tsv"))
