@@ -189,7 +189,7 @@ def mt5_lm_adapt(
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
 ) -> fdl.Config[Train]:
-    """LM adaptation of mT5: 100,000 steps of prefix language modelling in all of mC4's languages.
+    """LM adaptation of mT5: 100,000 steps of prefix language modeling in all of mC4's languages.
 
     Paper: Lester et al. 2021, https://arxiv.org/abs/2104.08691, section 2.2, for T5; the page of
     mT0 for mT5. Language sampling: Xue et al. 2021, https://arxiv.org/abs/2010.11934, Table 6.

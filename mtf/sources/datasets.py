@@ -77,7 +77,7 @@ class Rows(abc.ABC):
         """Yields records `start` to `stop` - 1, without reading all those before."""
 
 
-class ParquetRows(Rows):
+class _ParquetRows(Rows):
     """The records of a Parquet file; at most a thousand are in memory."""
 
     def __init__(self, path: Path):
@@ -109,7 +109,7 @@ class ParquetRows(Rows):
             raise UserError(f"{self.path} is not a Parquet file: {error}") from error
 
 
-class HubRows(Rows):
+class _HubRows(Rows):
     """The records of a `datasets.Dataset`."""
 
     def __init__(self, dataset: Any):
@@ -153,7 +153,7 @@ def open_split(
     else:
         path = folder / f"{split}.parquet"
         if path.is_file():
-            return ParquetRows(path)
+            return _ParquetRows(path)
         tried = f"the mirror has no {path}"
         if folder.is_dir():
             splits = mirror_splits(dataset, subset, data_dir)
@@ -202,4 +202,4 @@ def _open_hub(dataset: str, subset: str | None, split: str) -> Rows:
             f"the Hugging Face hub cannot provide {repository} ({type(error).__name__}: {error})."
             f"{no_hub_hint()}"
         ) from error
-    return HubRows(rows)
+    return _HubRows(rows)

@@ -27,6 +27,7 @@ class Problems:
             self._shown.append(text)
 
     def merge(self, other: Problems) -> None:
+        """Adds the problems of `other`."""
         self.count += other.count
         self._shown += other._shown[: _NUM_SHOWN - len(self._shown)]
 

@@ -1,1 +1,1 @@
-"""Tasks and mixtures: prompts, plain text, translation. `mixtures` is where to enter."""
+"""Tasks and mixtures: prompts, plain text, translation. `mixtures` finds them by name."""

@@ -1,7 +1,4 @@
-"""All mixtures and tasks by name: T0's, mT0's, mT5's, T5's and the Romanian T5's.
-
-`mixtures.csv` defines the mixtures; nothing is built until asked for.
-"""
+"""Finds mixtures and tasks by name: T0's, mT0's, mT5's, T5's and the Romanian T5's."""
 
 from __future__ import annotations
 
@@ -19,22 +16,23 @@ from mtf.tasks.prompted import SCORE_EVAL, PromptedTask
 from mtf.tasks.prompts.templates import Templates, load_templates
 from mtf.tasks.task import Task, VocabularyName, table
 
-# A task with its rate; None: the number of its examples, at most t0.MAX_EXAMPLES_PER_DATASET.
+# A task and its rate; None: the number of its examples, at most t0.MAX_EXAMPLES_PER_DATASET.
 Rated = tuple[Task, int | None]
 
-# T0 could not cache it. Its list has 23 more tasks, of datasets that no mixture here has.
+# T0 left this task out because it could not be cached. Its list of such tasks has 23 more, whose
+# datasets are in no mixture here.
 _BROKEN = "gigaword_summarize_"
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Tasks that are trained on, or evaluated, together.
+    """Tasks that are mixed in training, or evaluated together.
 
     Attributes:
-      name: as it was asked for.
-      tasks: each with its rate; examples are drawn in proportion to the rates. None: the number of
+      name: the mixture's name, or an older name of it.
+      tasks: tasks and rates. Examples are drawn in proportion to the rates; None is the number of
         the task's examples, at most 500,000.
-      vocabulary: T5's, mT5's or the Romanian T5's.
+      vocabulary: the vocabulary that the mixture was made for.
     """
 
     name: str
@@ -43,7 +41,7 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that decides the text of the tasks' examples; a run stores it."""
+        """Hash of everything that determines the text of the tasks' examples; runs store it."""
         fingerprints = sorted({task.fingerprint for task, _ in self.tasks})
         return hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:16]
 
@@ -52,10 +50,9 @@ class Mixture:
 def _definitions() -> dict[str, dict[str, str]]:
     """Returns the rows of `mixtures.csv` by name, then by their older names.
 
-    The columns are: groups: of datasets, see `t0.DatasetRow`. use: train (at T0's rates), rank or
-    generate. prompts: all of a dataset's, those for its original task, or the first of those.
-    without: parts of the names of tasks that are left out. unprompted: tasks of translation or
-    text besides.
+    Columns: groups (of datasets, see `t0.DatasetRow`), use (train at T0's rates, rank or generate),
+    prompts (all of a dataset, those for its original task, or the first of these), without (parts
+    of the names of excluded tasks), unprompted (additional translation or text tasks).
     """
     rows = table("mixtures.csv")
     older = {name: row for row in rows for name in row["other_names"].split()}
@@ -63,29 +60,29 @@ def _definitions() -> dict[str, dict[str, str]]:
 
 
 def list_mixtures() -> tuple[str, ...]:
-    """Returns the names of all mixtures, their older names last."""
+    """Returns the names of all mixtures, older names last."""
     return tuple(_definitions())
 
 
 def list_tasks(templates: Templates | None = None) -> tuple[str, ...]:
-    """Returns the names of all tasks: text, translation, prompted, and the prompted ones' twins."""
+    """Returns the names of all tasks: text, translation, prompted, and ranked versions."""
     prompted = _prompted(templates or load_templates())
-    twins = (n + SCORE_EVAL for n, (_, task) in prompted.items() if task.template.answer_choices)
-    return (*_unprompted(), *prompted, *twins)
+    ranked = (n + SCORE_EVAL for n, (_, task) in prompted.items() if task.template.answer_choices)
+    return (*_unprompted(), *prompted, *ranked)
 
 
 def mixture(
     name: str, templates: Templates | None = None, *, check_version: bool = True
 ) -> Mixture:
-    """Returns one of `list_mixtures()`, or one of `list_tasks()` as a mixture of one.
+    """Returns one of `list_mixtures()`, or one of `list_tasks()` as a mixture of one task.
 
     Args:
-      name: of the mixture or task.
-      templates: promptsource's, which only prompted tasks need; None: what `load_templates` finds.
-      check_version: refuse templates of a version that would change the mixture.
+      name: name of the mixture or task.
+      templates: templates of prompted tasks; None: those that `load_templates` finds.
+      check_version: whether to refuse templates of a version that would change the mixture.
 
     Raises:
-      UserError: there is no such mixture, or no templates for it, or those of another version.
+      UserError: the name is unknown, or its templates are missing or of another version.
     """
     definition = _definitions().get(name)
     if definition is None:
@@ -122,7 +119,7 @@ def _defined_prompts(definition: Mapping[str, str], templates: Templates) -> Ite
 
 
 def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask:
-    """Returns a task by its name, or the ranked twin of one; raises UserError if there is none."""
+    """Returns a prompted task, or its ranked version, by name; raises UserError if unknown."""
     templates = templates or load_templates()
     ranked = name.endswith(SCORE_EVAL)
     _, task = _prompted(templates).get(name.removesuffix(SCORE_EVAL), (None, None))
@@ -135,14 +132,13 @@ def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask
 def split_available(
     of: Mixture, split: str, data_dir: str | os.PathLike[str] | None = None
 ) -> tuple[tuple[Task, ...], tuple[tuple[Task, str], ...]]:
-    """Returns the tasks of a mixture that have data for a split, and those that lack it.
+    """Returns the tasks of a mixture that have data for a split, and those without, with reasons.
 
-    Each of the latter comes with a message for the user. They are tasks of datasets that one gets
-    by filling in a form (Story Cloze), and may lack data only in evaluation.
+    Only datasets that are available through a form (Story Cloze) may be missing.
 
     Raises:
-      MissingDatasetError: another dataset is missing, which would change the mixture's scores.
-      UserError: a task has no such split.
+      MissingDatasetError: another dataset is missing.
+      UserError: a task does not have this split.
     """
 
     @functools.cache
@@ -164,19 +160,18 @@ def split_available(
 
 
 def _checked_task(name: str, templates: Templates | None, check_version: bool) -> PromptedTask:
-    """Returns a prompted task; `name` is no other task and no mixture."""
     try:
         templates = templates or load_templates()
     except UserError as error:
         known = [*list_mixtures(), *_unprompted()]
         raise UserError(
-            f"there is no mixture {name!r}.{did_you_mean(name, known)} If it is a prompted task: "
-            f"{error}"
+            f"there is no mixture {name!r}.{did_you_mean(name, known)} If this is a prompted "
+            f"task: {error}"
         ) from error
     tasks = list_tasks(templates)
     if name not in tasks:
         hint = did_you_mean(name, [*list_mixtures(), *tasks])
-        hint = hint or " `python -m mtf.data --list` has all."
+        hint = hint or " `python -m mtf.data --list` lists all mixtures."
         raise UserError(f"there is no mixture or task {name!r}.{hint}")
     if check_version:
         row, _ = _prompted(templates)[name.removesuffix(SCORE_EVAL)]
@@ -190,7 +185,7 @@ def _unprompted() -> dict[str, Task]:
 
 
 def _prompted(templates: Templates) -> dict[str, tuple[t0.DatasetRow, PromptedTask]]:
-    """Returns the tasks to be generated by name, each with the dataset that has its templates."""
+    """Returns prompted tasks by name, each with the dataset that its templates are for."""
     return {
         task.name: (row, task)
         for group in (*t0.ALL_GROUPS, *t0.LANGUAGES)

@@ -1,7 +1,4 @@
-"""Self-supervised objectives, as settings: how a segment of tokens becomes inputs and targets.
-
-Nothing here computes on tokens; `mtf.data.denoising` does.
-"""
+"""Settings of self-supervised objectives; `mtf.data.denoising` applies them to tokens."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from mtf.errors import UserError
 
 
 class SegmentLengths(NamedTuple):
-    """What an objective makes of the segments of documents.
+    """The lengths that an objective uses.
 
     Attributes:
-      num_tokens: tokens of a segment; the last one of a document, or of a group, may have fewer.
-      targets_length: the most targets that a segment gives, including end of sequence.
-      num_sentinels: the most sentinels, counted from the vocabulary's last id down.
+      num_tokens: number of tokens in a segment; the last segment of a group may be shorter.
+      targets_length: largest number of targets that a segment yields, including EOS.
+      num_sentinels: largest number of sentinels that a segment needs.
     """
 
     num_tokens: int
@@ -31,10 +28,10 @@ class SegmentLengths(NamedTuple):
 def num_noise_tokens_and_spans(
     length: int, noise_density: float, mean_noise_span_length: float
 ) -> tuple[int, int]:
-    """Returns how many of `length` tokens are noise, and in how many spans.
+    """Returns how many of `length` tokens are noise, and the number of noise spans.
 
-    Both are rounded half to even. There is at least one of each, at least one token stays, and
-    spans do not outnumber the tokens that stay. A length below 2 counts as 2.
+    Both are rounded half to even and at least 1. At least one token is kept, and there are no more
+    spans than kept tokens. A length below 2 counts as 2.
     """
     length = max(length, 2)
     num_noise = min(max(round(length * noise_density), 1), length - 1)
@@ -48,11 +45,9 @@ def span_corruption_lengths(
 ) -> tuple[int, int]:
     """Returns (tokens_length, targets_length) for span corruption to `inputs_length`.
 
-    `tokens_length` tokens become exactly `targets_length` targets and at most `inputs_length`
-    inputs, each including end of sequence; more tokens would not fit the inputs.
-
-    Raises:
-      UserError: the length is too small for a noise span of the requested kind.
+    `tokens_length` is the largest number of tokens that yields at most `inputs_length` inputs; they
+    yield exactly `targets_length` targets. Both lengths include EOS. Raises UserError if
+    `inputs_length` is too small for one noise span.
     """
     noise_density, mean_noise_span_length = float(noise_density), float(mean_noise_span_length)
 
@@ -75,18 +70,18 @@ def span_corruption_lengths(
             f"in {num_spans} spans; expected a larger inputs length or shorter spans"
         )
     if noise_density == 0.5 and targets > inputs_length:
-        # T5 keeps the targets no longer than the inputs.
+        # As in T5, targets are not longer than inputs.
         num_tokens, targets = num_tokens - 1, targets - 1
     return num_tokens, targets
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """How documents are cut into segments, for any objective (T5X: t5's preprocessors).
+    """The division of documents into segments, as in T5's preprocessors.
 
     Attributes:
-      merge_documents: documents that are concatenated before they are cut into segments.
-      max_document_tokens: of a longer document, one random aligned chunk of this size is used.
+      merge_documents: number of documents that are concatenated and then divided into segments.
+      max_document_tokens: length above which only one random aligned chunk of a document is used.
     """
 
     merge_documents: int = 128
@@ -100,19 +95,19 @@ class Segments:
     def segment_lengths(
         self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
     ) -> SegmentLengths:
-        """Returns the lengths for rows with these lengths of `inputs` and `targets`.
+        """Returns the lengths with which every segment fits a row of `task_feature_lengths`.
 
-        No segment, or shorter one, gives more than fits; raises UserError if they are too short.
+        Raises UserError if `task_feature_lengths` are too short.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Denoising(Segments):
-    """An objective that takes part of the tokens as noise.
+    """An objective that treats some tokens as noise.
 
     Attributes:
-      noise_density: the fraction of tokens that are noise.
+      noise_density: fraction of tokens that are noise.
     """
 
     noise_density: float = 0.15
@@ -130,7 +125,7 @@ class SpanCorruption(_Denoising):
     """T5's denoising objective (https://arxiv.org/abs/1910.10683, section 3.1.4).
 
     Attributes:
-      mean_noise_span_length: tokens in a noise span, on average.
+      mean_noise_span_length: mean number of tokens in a noise span.
     """
 
     mean_noise_span_length: float = 3.0
@@ -146,11 +141,12 @@ class SpanCorruption(_Denoising):
     def segment_lengths(
         self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
     ) -> SegmentLengths:
-        """See `Segments`. Inputs without end of sequence are one shorter, as in T5X."""
+        """See `Segments`."""
+        # As in T5X, inputs without EOS are one shorter.
         inputs_length = task_feature_lengths["inputs"]
         density, span = self.noise_density, self.mean_noise_span_length
         num_tokens, targets_length = span_corruption_lengths(inputs_length, density, span)
-        why = f"span corruption of {num_tokens} tokens to inputs of {inputs_length} gives "
+        why = f"span corruption of {num_tokens} tokens to inputs of {inputs_length} yields "
         _check_targets(task_feature_lengths, targets_length, why + f"{targets_length} targets")
         _, num_spans = num_noise_tokens_and_spans(num_tokens, density, span)
         return SegmentLengths(num_tokens, targets_length, num_spans)
@@ -158,30 +154,29 @@ class SpanCorruption(_Denoising):
 
 @dataclass(frozen=True, kw_only=True)
 class IidDenoising(_Denoising):
-    """T5's i.i.d. denoising: every token is noise with the same chance; spans become sentinels.
+    """T5's i.i.d. denoising: each token is noise with the same probability.
 
-    Unlike T5's, targets are not truncated: if a segment has so much noise that it would give too
-    many targets or sentinels (fewer than one in ten thousand does), the last noise tokens stay in
-    the inputs.
+    Unlike in T5, targets are never truncated: if a segment's noise yields too many targets or
+    sentinels (fewer than one in ten thousand does), its last noise tokens stay in the inputs.
     """
 
     def segment_lengths(
         self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
     ) -> SegmentLengths:
-        """See `Segments`. There are as many tokens as inputs."""
+        """See `Segments`."""
         num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "i.i.d. denoising")
         density = self.noise_density
-        # A span starts where one token of a pair is noise and the other is not.
+        # A noise span starts at a noise token that follows a kept token.
         start = density * (1 - density)
         spread = num_tokens * start
         mean_spans = spread + 1
         mean_targets = num_tokens * density + mean_spans
-        # Four standard deviations: a segment in ten thousand or less is beyond.
+        # Fewer than one segment in ten thousand exceeds the mean by four standard deviations.
         spans = mean_spans + 4 * math.sqrt(spread * (1 - 3 * start))
         targets = mean_targets + 4 * math.sqrt(spread * (4 - 3 * start - 4 * density))
         num_spans = min(math.ceil(spans), num_tokens // 2 + 1)
         targets_length = min(math.ceil(targets), num_tokens) + 1
-        why = f"i.i.d. denoising of {num_tokens} tokens gives up to {targets_length} targets"
+        why = f"i.i.d. denoising of {num_tokens} tokens yields up to {targets_length} targets"
         _check_targets(task_feature_lengths, targets_length, why)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
@@ -190,10 +185,10 @@ class IidDenoising(_Denoising):
 class BertStyle(_Denoising):
     """BERT's objective in T5's form: noise tokens are masked or replaced, targets are all tokens.
 
-    Every token is noise with the same chance. The mask is the first sentinel.
+    Each token is noise with the same probability. The mask is the first sentinel.
 
     Attributes:
-      random_token_rate: the fraction of the noise that becomes a random token, not a sentinel.
+      random_token_rate: fraction of noise tokens that become a random token instead of the mask.
     """
 
     random_token_rate: float = 0.1
@@ -208,20 +203,20 @@ class BertStyle(_Denoising):
     def segment_lengths(
         self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
     ) -> SegmentLengths:
-        """See `Segments`. There are as many tokens as inputs, and as targets."""
+        """See `Segments`."""
         num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "BERT's objective")
-        why = f"BERT's objective has all {num_tokens} tokens of a segment as targets, and end of "
-        _check_targets(task_feature_lengths, num_tokens + 1, why + "sequence")
+        why = f"the targets of BERT's objective are all {num_tokens} tokens of a segment and EOS"
+        _check_targets(task_feature_lengths, num_tokens + 1, why)
         return SegmentLengths(num_tokens, num_tokens + 1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixLM(Segments):
-    """Prefix language modeling: a random split point; inputs before it, targets after it.
+    """Prefix language modeling: inputs before a random split point, targets after it.
 
-    As in T5, documents are not concatenated, and a segment has as many tokens as inputs, of which
-    one to all but one are inputs. Unlike T5's, targets are not truncated if they are configured
-    shorter than inputs: the split point is then drawn from those that leave them room.
+    As in T5, documents are not concatenated, and a segment has as many tokens as fit the inputs.
+    Unlike in T5, targets are never truncated: the split point is drawn from those for which the
+    targets fit.
     """
 
     merge_documents: int = 1
@@ -230,8 +225,8 @@ class PrefixLM(Segments):
         self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
     ) -> SegmentLengths:
         """See `Segments`."""
-        num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "prefix language modelling")
-        _check_targets(task_feature_lengths, 2, "they need room for a token and end of sequence")
+        num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "prefix language modeling")
+        _check_targets(task_feature_lengths, 2, "expected room for a token and EOS")
         return SegmentLengths(num_tokens, min(task_feature_lengths["targets"], num_tokens), 0)
 
 
@@ -239,12 +234,12 @@ Objective: TypeAlias = SpanCorruption | IidDenoising | BertStyle | PrefixLM
 
 
 def _num_inputs(task_feature_lengths: Mapping[str, int], inputs_add_eos: bool, name: str) -> int:
-    """Returns the number of inputs without end of sequence; two or more."""
+    """Returns the number of inputs without EOS, at least two."""
     num_tokens = task_feature_lengths["inputs"] - inputs_add_eos
     if num_tokens < 2:
         raise UserError(
             f"data.task_feature_lengths['inputs']: {task_feature_lengths['inputs']} is too small "
-            f"for {name}; expected room for two tokens or more"
+            f"for {name}; expected room for at least two tokens"
         )
     return num_tokens
 

@@ -1,4 +1,4 @@
-"""A prompted task: one template applied to one dataset, to be generated or ranked."""
+"""A prompted task: one template applied to one dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mtf.tasks.task import Task
 
 SCORE_EVAL = "_score_eval"
 
-# T5's metrics of GLUE and SuperGLUE; T0 scores wsc.fixed and multirc by accuracy.
+# T5's metrics for GLUE and SuperGLUE, except that T0 uses accuracy for wsc.fixed and multirc.
 _BENCHMARK_METRICS = {
     ("glue", "mrpc"): ("f1", "accuracy"),
     ("glue", "qqp"): ("f1", "accuracy"),
@@ -22,7 +22,7 @@ _BENCHMARK_METRICS = {
     ("super_glue", "cb"): ("mean_3class_f1", "accuracy"),
     ("super_glue", "record"): ("squad",),
 }
-# promptsource's names of metrics → T5's.
+# promptsource's name of a metric → T5's.
 _METRICS = {
     "BLEU": "bleu",
     "ROUGE": "rouge",
@@ -43,29 +43,29 @@ _METRICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedTask(Task):
-    """A template applied to a dataset; the names are T0's."""
+    """A template applied to a dataset, under T0's name."""
 
     template: Template
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the template, how it is applied, and what its random choices depend on."""
+        """Hash of everything that determines the text of the examples."""
         template = fingerprint([self.template])
         return self.hash_of(self.prompt_name, self.kind, template, RENDERING_VERSION)
 
     @property
     def prompt_name(self) -> str:
-        """Name of the task to be generated: its own, or that of the task it is the twin of."""
+        """Name without the suffix of ranked tasks."""
         return self.name.removesuffix(SCORE_EVAL) if self.kind == "rank" else self.name
 
     @property
     def label_classes(self) -> tuple[str, ...] | None:
-        """The answer choices if they are the same for every row, else None."""
+        """The answer choices, if they are the same for all records, else None."""
         return fixed_answer_choices(self.template)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """T5's names of the metrics; a ranked task has `rank_classification`."""
+        """T5's names of the metrics; `rank_classification` for a ranked task."""
         if self.kind == "rank":
             return ("rank_classification",)
         if self.dataset in ("glue", "super_glue"):
@@ -79,24 +79,23 @@ class PromptedTask(Task):
         return tuple(dict.fromkeys(_METRICS[name] for name in self.template.metrics))
 
     def score_eval(self) -> PromptedTask:
-        """Returns the ranked twin of this task; raises UserError without answer choices."""
+        """Returns the ranked version of this task; raises UserError without answer choices."""
         if self.template.answer_choices is None:
             raise UserError(f"task {self.name} has no answer choices to be ranked")
         return replace(self, name=self.name + SCORE_EVAL, kind="rank")
 
     def to_generate(self) -> PromptedTask:
-        """Returns the task that this ranked one is the twin of: one example per row."""
+        """Returns the version of this ranked task that has one example per record."""
         return replace(self, name=self.prompt_name, kind="generate")
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the examples of row `index` of a split; none if the template leaves it out.
+        """Returns the examples of record `index`; none if the template drops it.
 
-        Random choices of the template depend on `seed`, the task (its twin has the same text), the
-        split and the index. An example to be generated has inputs, targets and the template's
-        answer_choices, if any; one to be ranked has inputs, targets, idx [row, choice], is_correct
-        (whether targets are the row's) and weight 1.
+        The template's random choices depend on `seed`, `prompt_name`, the split and the index.
+        Examples have inputs, targets and, if the template has any, answer_choices. Examples of a
+        ranked task have inputs, targets (one choice), idx [record, choice], is_correct and weight.
         """
         rendered = render(self.template, row, f"{self.prompt_name}/{split}/{index}/{seed}")
         if rendered is None:
@@ -117,7 +116,7 @@ class PromptedTask(Task):
         ]
 
     def postprocess(self, text: str) -> str | int:
-        """Returns what metrics compare: a class index (-1: no class), or the stripped text."""
+        """Returns the index in `label_classes` (-1: not a class), or without them the text."""
         text, classes = text.strip(), self.label_classes
         if classes is None:
             return text
@@ -125,6 +124,6 @@ class PromptedTask(Task):
 
 
 def task_name(dataset: str, subset: str | None, template: str) -> str:
-    """Returns T0's name of a task: everything but word characters, `.` and `_` becomes `_`."""
+    """Returns T0's name of a task, in which only letters, digits, `.` and `_` are kept."""
     middle = f"_{subset}_" if subset else "_"
     return re.sub(r"[^\w\d\._]+", "_", dataset + middle + template)

@@ -1,12 +1,10 @@
-"""T0's and mT0's datasets, prompted tasks and their rates.
+"""Datasets, prompted tasks and rates of T0 and mT0.
 
-T0: https://arxiv.org/abs/2110.08207; mT0: https://github.com/lintangsutawika/multilingual-t0. The
-datasets are in `t0_datasets.csv`: their groups, sizes, and hashes of promptsource's templates for
-them, which tell one version of the templates from another.
+T0: https://arxiv.org/abs/2110.08207; mT0: https://github.com/lintangsutawika/multilingual-t0.
+`t0_datasets.csv` lists the datasets: their groups, sizes, and hashes of promptsource's templates.
 
-mT0 is evaluated on XNLI and XCOPA, whose rows are in many languages: promptsource's English
-templates for XNLI and COPA are applied to them. mT0's repository has one prompt of its own for
-each instead, which is only generated; here every template is used, and ranked too.
+For mT0's evaluation on XNLI and XCOPA, all of promptsource's English templates for XNLI and COPA
+are applied to each language. mT0's repository uses one prompt of its own for each instead.
 """
 
 from __future__ import annotations
@@ -32,17 +30,17 @@ LANGUAGES = {
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A row of the table.
+    """A row of `t0_datasets.csv`.
 
     Attributes:
-      name, subset: the dataset and its configuration, as they were in 2021.
-      groups: what mixtures are made of; empty if the dataset has no templates.
-        BASE: T0's training. GPT, SGLUE: added by T0+, T0++. EVAL, BIAS_FAIRNESS: T0's evaluation.
-        MT0, MT0_GPT, XTREME: mT0's training; XTREME has the tasks whose translations are evaluated.
-        XNLI, XCOPA: its templates are applied to these datasets.
-      train_size: rows of its training split; None if there is none or no task depends on it.
-      fingerprints: of its templates in each of TEMPLATE_VERSIONS; empty if there are none, or not
-        those that its mixtures are defined with.
+      name, subset: the dataset and its configuration, as they were called in 2021.
+      groups: the groups of datasets that the dataset is in. BASE: T0's training. GPT, SGLUE: added
+        by T0+, T0++. EVAL, BIAS_FAIRNESS: T0's evaluation. MT0, MT0_GPT, XTREME: mT0's training;
+        XTREME has the tasks whose translations are evaluated. XNLI, XCOPA: datasets that this
+        dataset's templates are applied to.
+      train_size: number of training records; None if there are none or no rate depends on it.
+      fingerprints: hash of the dataset's templates in each of TEMPLATE_VERSIONS; empty if the
+        version has none, or not those that the mixtures need.
     """
 
     name: str
@@ -59,7 +57,7 @@ class DatasetRow:
 
 @functools.cache
 def datasets() -> tuple[DatasetRow, ...]:
-    """Returns the table of datasets."""
+    """Returns the rows of `t0_datasets.csv`."""
     return tuple(
         DatasetRow(
             name=row["dataset"],
@@ -73,16 +71,12 @@ def datasets() -> tuple[DatasetRow, ...]:
 
 
 def select(*groups: str) -> tuple[DatasetRow, ...]:
-    """Returns the datasets of one group after the other, each in the table's order."""
+    """Returns the datasets of each group in turn."""
     return tuple(row for group in groups for row in datasets() if group in row.groups)
 
 
 def check_templates(templates: Templates, rows: Iterable[DatasetRow]) -> None:
-    """Checks that the templates of these datasets are those of one of TEMPLATE_VERSIONS.
-
-    Raises:
-      UserError: they are not; names the datasets that differ from the nearest version.
-    """
+    """Raises UserError unless the datasets' templates are those of one of TEMPLATE_VERSIONS."""
     differing = {
         version: [
             row.key
@@ -96,8 +90,8 @@ def check_templates(templates: Templates, rows: Iterable[DatasetRow]) -> None:
     if keys:
         shown = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
         raise UserError(
-            f"{templates.source}: are of another version than promptsource "
-            f"{' or '.join(TEMPLATE_VERSIONS)}, with which this mixture is defined: those of "
+            f"{templates.source}: expected those of promptsource "
+            f"{' or '.join(TEMPLATE_VERSIONS)}, which define this mixture; the templates of "
             f"{shown} differ from {version}"
         )
 
@@ -107,8 +101,7 @@ def prompt_tasks(
 ) -> tuple[PromptedTask, ...]:
     """Returns a task for each template of a dataset, in the order of the templates' names.
 
-    ANLI has one for each of its rounds, which are parts of its splits; the groups XNLI and XCOPA
-    have one for each of their languages.
+    ANLI has one per template and round; the groups XNLI and XCOPA one per template and language.
     """
     chosen = sorted(templates.get(row.name, row.subset), key=lambda template: template.name)
     if group in LANGUAGES:
@@ -134,7 +127,6 @@ def prompt_tasks(
                 split: ("dev" if part and split == "validation" else split) + part
                 for split in SAME_SPLITS
             },
-            train_size=row.train_size,
         )
         for part in ([f"_{name}" for name in ANLI_ROUNDS] if row.key == "anli" else [""])
         for template in chosen
@@ -142,9 +134,11 @@ def prompt_tasks(
 
 
 def rate(row: DatasetRow, templates: Templates) -> int:
-    """Returns the rate of each task of a dataset: its size, or its share of the cap if larger.
+    """Returns the rate of each task of a dataset.
 
-    It is the cap where the size is not known, as mT0 has it for ANLI, which has no split "train".
+    This is the dataset's size if that is at most MAX_EXAMPLES_PER_DATASET, and otherwise the
+    maximum divided by the number of templates. An unknown size counts as the maximum, as in mT0
+    for ANLI, which has no split "train".
     """
     if row.train_size is None or row.train_size <= MAX_EXAMPLES_PER_DATASET:
         return row.train_size or MAX_EXAMPLES_PER_DATASET

@@ -1,8 +1,4 @@
-"""What all tasks share: a name, a dataset, its splits, and how a row becomes examples.
-
-`prompted.py` has prompted tasks, `text.py` documents for self-supervised objectives,
-`translation.py` translation; `mixtures.py` finds all of them by name.
-"""
+"""The base class of all tasks."""
 
 from __future__ import annotations
 
@@ -25,19 +21,18 @@ SAME_SPLITS = {"train": "train", "validation": "validation", "test": "test"}
 
 @dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """A dataset, and how its rows become text.
+    """A dataset, and the conversion of its records to text.
 
     Attributes:
-      name: unique.
+      name: unique name of the task.
       dataset: name of the dataset when the task was defined.
       subset: configuration of the dataset; None if it has none.
-      kind: "generate": one example per row. "rank": one example per row and answer choice; the
-        choices' likelihoods are compared. "documents": one text per row, which an objective turns
-        into examples.
-      splits: split of the task → its name in the dataset, which may lack some of them.
-      train_size: rows of the training split; None if there is none or the number is not known.
-      inputs_add_eos, targets_add_eos: whether tokens end with end of sequence (T0: no and yes).
-      vocabulary: used when the task is used by itself; in a mixture, the mixture's is used.
+      kind: "generate": one example per record. "rank": one example per record and answer choice;
+        the choices' likelihoods are compared. "documents": one text per record, which an objective
+        turns into examples.
+      splits: split of the task → name of the split in the dataset, which may lack some of them.
+      inputs_add_eos, targets_add_eos: whether tokens end with EOS.
+      vocabulary: vocabulary of the task by itself; in a mixture, the mixture's is used.
     """
 
     name: str
@@ -45,7 +40,6 @@ class Task(abc.ABC):
     subset: str | None
     kind: TaskKind = "generate"
     splits: Mapping[str, str] = field(default_factory=lambda: dict(SAME_SPLITS), hash=False)
-    train_size: int | None = None
     inputs_add_eos: bool = False
     targets_add_eos: bool = True
     vocabulary: VocabularyName = "t5"
@@ -53,7 +47,7 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Hash of everything that decides the text of the examples and their end of sequence."""
+        """Hash of everything that determines the text of the examples and their EOS."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -64,25 +58,24 @@ class Task(abc.ABC):
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the examples of row `index` of a split; none if the row is left out.
+        """Returns the examples of record `index` of a split; none if the record is dropped.
 
-        Raises:
-          UserError: the row does not fit the task's dataset.
+        Raises UserError if the record is not of the task's dataset.
         """
 
     def examples(
         self, rows: Iterable[Mapping[str, Any]], split: str, seed: int = 0
     ) -> Iterator[dict[str, Any]]:
-        """Yields the examples of a split's rows, which must start with its first row."""
+        """Yields the examples of a split's records, from its first record on."""
         for index, row in enumerate(rows):
             yield from self.row_examples(row, index, split, seed)
 
     def postprocess(self, text: str) -> str | int:
-        """Returns what metrics compare: a class index, or the stripped text."""
+        """Returns what metrics compare: the stripped text, or a class index."""
         return text.strip()
 
     def source_split(self, split: str) -> str:
-        """Returns the dataset's name for a split of this task."""
+        """Returns the dataset's name of a split; raises UserError if the task does not have it."""
         if split not in self.splits:
             raise UserError(
                 f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}."
@@ -91,7 +84,7 @@ class Task(abc.ABC):
         return self.splits[split]
 
     def hash_of(self, *fields: object) -> str:
-        """Returns a hash of the dataset, its splits, EOS and `fields`, which must be JSON."""
+        """Returns a hash of the dataset, its splits, EOS and `fields`, which JSON can express."""
         eos = (self.inputs_add_eos, self.targets_add_eos)
         splits = sorted(self.splits.items())
         common = [type(self).__name__, self.dataset, self.subset, splits, *eos]
@@ -99,16 +92,16 @@ class Task(abc.ABC):
 
 
 def column(row: Mapping[str, Any], name: str, task: Task) -> Any:
-    """Returns a column of a row, or raises a UserError that names the columns it has."""
+    """Returns a column of a record; raises UserError, which lists the columns, if it is missing."""
     if name not in row:
         raise UserError(
-            f"task {task.name}: a row of {task.dataset} has no column {name!r}; it has "
+            f"task {task.name}: a record of {task.dataset} has no column {name!r}; it has "
             f"{', '.join(row)}.{did_you_mean(name, row)}"
         )
     return row[name]
 
 
 def table(name: str) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file of this folder."""
+    """Returns the rows of a CSV file in this folder."""
     text = importlib.resources.files("mtf.tasks").joinpath(name).read_text("utf-8")
     return list(csv.DictReader(text.splitlines()))

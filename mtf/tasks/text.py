@@ -1,8 +1,7 @@
 """Tasks of plain text, which an objective turns into examples: T5's, mT5's and the Romanian T5's.
 
-Their examples are whole documents, `{"targets": text}`; tokens are cut and corrupted when they are
-loaded. Sampling of mC4's languages is that of the mT5 paper (https://arxiv.org/abs/2010.11934,
-Table 6): `mc4_languages.csv` has its pages and percentages.
+`mc4_languages.csv` has the pages and sampling percentages of the mT5 paper
+(https://arxiv.org/abs/2010.11934, Table 6).
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ from mtf.text.normalization import Normalization, normalize
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """Documents, and the objective that turns them into examples.
+    """Documents, `{"targets": text}`, whose tokens an objective turns into examples when loaded.
 
     Attributes:
-      objective: how a segment of tokens becomes inputs and targets.
-      text_key: the column of the text.
-      normalization: applied to the text first; "romanian_diacritics" writes ş and ţ (cedilla) as
-        ș and ț (comma below).
-      streaming: whether the dataset is too large to download, so is read from the hub during
-        training.
+      objective: objective that turns segments of tokens into inputs and targets.
+      text_key: name of the text's column.
+      normalization: normalization of the text (see `TextConfig`).
+      streaming: whether the dataset is read from the hub during training, because of its size.
     """
 
     objective: Objective
@@ -43,39 +40,36 @@ class TextTask(Task):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the documents' source and normalization.
-
-        It leaves out the objective, which is applied to tokens: their cache stays valid.
-        """
+        """Hash of the text's source and normalization; cached tokens do not need the objective."""
         return self.hash_of(self.text_key, self.normalization)
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the text of a row as `[{"targets": text}]`, or nothing if it is empty."""
+        """Returns the text of a record as `[{"targets": text}]`, or nothing if it is empty."""
         text = column(row, self.text_key, self)
         if not isinstance(text, str):
             raise UserError(
-                f"task {self.name}: row {index} of {split} has no text in column "
-                f"{self.text_key!r} but {type(text).__name__}"
+                f"task {self.name}: column {self.text_key!r} of record {index} of {split} is "
+                f"{type(text).__name__}; expected a string"
             )
         return [{"targets": normalize(text, self.normalization)}] if text else []
 
 
 @functools.cache
 def mc4_subsets() -> Mapping[str, float]:
-    """Returns mC4's configurations in the hub's allenai/c4, each with mT5's sampling percentage.
+    """Returns mC4's configurations in the hub's allenai/c4 with mT5's sampling percentages.
 
-    They are 101 languages, the most sampled first, and six of them again in Latin letters. Hebrew
-    is `iw`; English is `en-multi`, since the hub's `en` is C4. The percentages are the paper's own,
-    proportional to the number of pages to the power of 0.3.
+    They are 101 languages and six of them again in Latin script. Hebrew is `iw`; English is
+    `en-multi`, because the hub's `en` is C4. The percentages are those of the paper, proportional
+    to the number of pages to the power of 0.3.
     """
     rows = {row["code"]: float(row["percent"]) for row in table("mc4_languages.csv")}
     return {"en-multi" if code == "en" else code: percent for code, percent in rows.items()}
 
 
 def mc4(prefix: str) -> list[tuple[Task, int]]:
-    """Returns the tasks of mC4 with a prefix, each at its percentage in hundredths."""
+    """Returns the tasks of mC4 with a prefix; their rates are hundredths of a percent."""
     tasks = [task for name, task in text_tasks().items() if name.startswith(f"{prefix}.")]
     rates = [round(100 * percent) for percent in mc4_subsets().values()]
     return list(zip(tasks, rates, strict=True))
@@ -86,13 +80,13 @@ def text_tasks() -> Mapping[str, TextTask]:
     """Returns all tasks of plain text by name.
 
     * `c4_v220_span_corruption`, `c4_v220_iid_denoising`, `c4_v220_prefix_lm`: T5's names and
-      settings (t5/data/tasks.py); `c4_v220_bert_style` is its third objective, under a name of
-      ours. T5 and T5X read TFDS's c4/en, 2.2.0 and later 3.0.1; the hub's allenai/c4 is the latter.
-    * `rlm_span_corruption_stream`: the Romanian T5's. Its output features were targets only, so
-      inputs have no EOS. Text was not normalized.
+      settings (t5/data/tasks.py). T5 has no name for `c4_v220_bert_style`. T5 and T5X read TFDS's
+      c4/en, 2.2.0 and later 3.0.1; the hub's allenai/c4 is the latter.
+    * `rlm_span_corruption_stream`: the Romanian T5's, without normalization. Inputs have no EOS,
+      because targets were its only output feature.
     * `mc4.LANGUAGE`: mT5's pretraining (multilingual_t5/tasks.py).
-    * `mc4_prefix_lm.LANGUAGE`: LM adaptation of mT5 as mT0's page describes it; targets end with
-      EOS and inputs do not, as in its repository.
+    * `mc4_prefix_lm.LANGUAGE`: LM adaptation of mT5, as described by mT0. As in mT0's repository,
+      targets end with EOS and inputs do not.
     """
     tasks = [
         TextTask(name=f"c4_v220_{name}", dataset="c4", subset="en", objective=objective)

@@ -1,10 +1,9 @@
-"""Translation: OPUS-100 (https://arxiv.org/abs/2004.11867) as mT0's repository mixed it.
+"""Translation tasks of OPUS-100 (https://arxiv.org/abs/2004.11867), as in mT0's repository.
 
-There each of the 99 pairs is translated in one direction, that of its name, and drawn with a fixed
-probability proportional to its size to the power of 0.3; the prompt names languages by their
-codes. `opus100.csv` has the sizes, from which the repository's probabilities follow. Two
-differences: the repository read the languages' codes instead of the sentences, and repeated pairs
-that had run out before the others were through; here a pair is a task with a rate.
+Each of the 99 pairs is translated in the direction of its name, and drawn with a probability
+proportional to its size to the power of 0.3. `opus100.csv` has the sizes. Two differences: the
+repository read the languages' codes instead of the sentences, and repeated exhausted pairs until
+all pairs were finished; here each pair is a task with a rate.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from typing import Any
 
 from mtf.tasks.task import SAME_SPLITS, Task, column, table
 
-# Pairs with too few sentences for a validation and a test split.
+# Pairs that have no validation and test splits, because they are small.
 _ONLY_TRAIN = {"an-en", "dz-en", "en-hy", "en-mn", "en-yo"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationTask(Task):
-    """Sentences and translations; `source` and `target` are codes, as in column `translation`."""
+    """Translation from the language code `source` to `target`, keys in column `translation`."""
 
     source: str
     target: str
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the languages and the wording of the prompt."""
+        """Hash of the languages and the words of the prompt."""
         return self.hash_of(self.source, self.target, self._inputs(""))
 
     @property
@@ -40,7 +39,7 @@ class TranslationTask(Task):
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns the example of a row, or nothing if a sentence is empty."""
+        """Returns the example of a record, or nothing if a sentence is empty."""
         sentences = column(row, "translation", self)
         source = column(sentences, self.source, self)
         target = column(sentences, self.target, self)
@@ -52,7 +51,7 @@ class TranslationTask(Task):
 
 @functools.cache
 def opus100_sizes() -> Mapping[str, int]:
-    """Returns the number of training rows of each pair of languages, such as `en-ro`."""
+    """Returns the number of training records of each pair of languages, such as `en-ro`."""
     return {row["pair"]: int(row["train_size"]) for row in table("opus100.csv")}
 
 
@@ -65,22 +64,21 @@ def translation_tasks() -> Mapping[str, TranslationTask]:
             dataset="opus100",
             subset=pair,
             splits={"train": "train"} if pair in _ONLY_TRAIN else dict(SAME_SPLITS),
-            train_size=size,
             vocabulary="mt5",
             source=source,
             target=target,
         )
-        for pair, size in opus100_sizes().items()
+        for pair in opus100_sizes()
         for source, target in (pair.split("-"), reversed(pair.split("-")))
     ]
     return {task.name: task for task in tasks}
 
 
 def opus100_train() -> list[tuple[Task, int]]:
-    """Returns a task for each pair, in the direction of its name, with its rate.
+    """Returns a task and a rate for each pair, in the direction of its name.
 
-    The sum of the rates is, up to rounding, what the repository gives all of OPUS-100 beside T0's
-    tasks: the sizes weighted by the probabilities, 713,066 examples.
+    As in mT0's repository, the rates add up to the mean size of a pair under the probabilities:
+    713,066 examples, up to rounding.
     """
     sizes = opus100_sizes()
     weights = {pair: size**0.3 for pair, size in sizes.items()}

@@ -66,6 +66,7 @@ class ByteVocabulary(_ExtraIds):
 
     @property
     def vocab_size(self) -> int:
+        """Number of ids, including extra ids."""
         return _NUM_BYTE_SPECIALS + 256 + self.extra_ids
 
     def encode(self, text: str) -> list[int]:
@@ -110,14 +111,17 @@ class SentencePieceVocabulary(_ExtraIds):
 
     @property
     def vocab_size(self) -> int:
+        """Number of ids, including extra ids."""
         return int(self._model.get_piece_size())
 
     @property
     def eos_id(self) -> int:
+        """Id of EOS."""
         return int(self._model.eos_id())
 
     @property
     def unk_id(self) -> int:
+        """Id of the unknown piece."""
         return int(self._model.unk_id())
 
     @property

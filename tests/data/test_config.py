@@ -49,7 +49,7 @@ def test_impossible_noise_is_refused(values: dict[str, Any], message: str) -> No
         ),
         (
             {"task_feature_lengths": {"inputs": 512, "targets": 113}},
-            r"\['targets'\]: 113 is too small.* 568 tokens .* gives 114 targets",
+            r"\['targets'\]: 113 is too small.* 568 tokens .* yields 114 targets",
         ),
         (
             {"vocabulary": ByteVocabulary(extra_ids=1)},
@@ -93,10 +93,10 @@ def test_exactly_enough_targets_and_sentinels_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("objective", "lengths", "message"),
     [
-        (PrefixLM(), (512, 1), r"\['targets'\]: 1 is too small; they need room for a token"),
-        (PrefixLM(), (2, 8), r"\['inputs'\]: 2 is too small for prefix language modelling"),
+        (PrefixLM(), (512, 1), r"\['targets'\]: 1 is too small; expected room for a token"),
+        (PrefixLM(), (2, 8), r"\['inputs'\]: 2 is too small for prefix language modeling"),
         (BertStyle(), (512, 511), r"\['targets'\]: 511 is too small; .* all 511 tokens"),
-        (IidDenoising(), (512, 114), r"\['targets'\]: 114 is too small; .* gives up to 2"),
+        (IidDenoising(), (512, 114), r"\['targets'\]: 114 is too small; .* yields up to 2"),
     ],
 )
 def test_lengths_that_an_objective_cannot_use_are_refused(

@@ -55,7 +55,11 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
         ("a.jsonl", '{"inputs": "a"\n', r"a\.jsonl:1: it is not JSON"),
         ("a.jsonl", "[1]\n", r"a\.jsonl:1: it is not a JSON object"),
         ("a.jsonl", '{"inputs": "a", "targets": " "}\n', r"a\.jsonl:1: 'targets' is empty"),
-        ("a.jsonl", '{"inputs": "x \\ud83d"}\n', r"a\.jsonl:1: 'inputs' contains half of a surrogate"),
+        (
+            "a.jsonl",
+            '{"inputs": "x \\ud83d"}\n',
+            r"a\.jsonl:1: 'inputs' contains half of a surrogate",
+        ),
         ("a.csv", "a\n", r"an unknown suffix"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Downloads promptsource's sdist through pip into the user's cache; never installs or runs it.
+"""Downloads promptsource's sdist with pip into the user's cache, without installing or running it.
 
-pip refuses promptsource on today's Pythons, and would run its `setup.py` to learn its
-dependencies. An option makes it ignore the first, and a stand-in for setuptools answers the second.
+pip refuses promptsource on current Python versions, which an option overrides, and would run its
+`setup.py` to determine dependencies, which a stand-in for setuptools prevents.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from mtf import signals
 from mtf.errors import UserError
 from mtf.tasks.prompts.templates import ENVIRONMENT_VARIABLE, PROMPTSOURCE_VERSION, cached_archive
 
-# As the Python Package Index publishes it.
 SDIST_SHA256 = "f106c889778a0fe5590e7183904bf964e1a01691c8a29451e44f3df5ddef05f5"
 
 _REQUIREMENT = f"promptsource=={PROMPTSOURCE_VERSION}"
@@ -40,19 +39,16 @@ __legacy__ = sys.modules[__name__]
 
 
 def fetch() -> Path:
-    """Downloads promptsource's sdist to `cached_archive()` unless it is there; returns that path.
+    """Downloads promptsource's sdist to `cached_archive()`, unless it exists; returns that path.
 
-    pip downloads it, so that its own settings apply: indexes, proxies, certificates.
-
-    Raises:
-      UserError: pip is not installed or fails, or the file has another SHA-256. The cache is then
-        left as it was.
+    pip's settings apply: indexes, proxies, certificates. Raises UserError if pip is missing or
+    fails, or if the SHA-256 differs; the cache is then unchanged.
     """
     target = cached_archive()
     if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == SDIST_SHA256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, so that the file appears there complete.
+    # In the same folder, so that the file is complete when it appears.
     with (
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder,
         signals.removed_on_stop(folder),
@@ -62,7 +58,6 @@ def fetch() -> Path:
 
 
 def _download(folder: Path) -> Path:
-    """Returns the path of the sdist, which pip has checked, in `folder`."""
     package = folder / "stand_in" / "setuptools"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -80,14 +75,14 @@ def _download(folder: Path) -> Path:
     got = re.search(r"Got\s+([0-9a-f]{64})", done.stderr)
     if got:
         raise UserError(
-            f"the index's {_REQUIREMENT} is not the file that is expected: its SHA-256 is "
-            f"{got[1]}, not {SDIST_SHA256}; nothing was kept"
+            f"{_REQUIREMENT} from the package index has the SHA-256 {got[1]}; expected "
+            f"{SDIST_SHA256}; nothing was kept"
         )
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    # pip's errors start with ERROR; those before it runs, such as Python without pip, do not.
+    # pip's errors start with ERROR; Python's, such as a missing pip, do not.
     problem = " ".join([line for line in lines if line.startswith("ERROR:")] or lines[-1:])
     raise UserError(
-        f"pip does not get {_REQUIREMENT}: {problem or f'exit status {done.returncode}'}. "
-        f"Without a network, get {downloaded.name} another way and name it in "
-        f"{ENVIRONMENT_VARIABLE}"
+        f"pip cannot download {_REQUIREMENT}: {problem or f'exit status {done.returncode}'}. "
+        f"Without a network, copy {downloaded.name} to this machine and set "
+        f"{ENVIRONMENT_VARIABLE} to its path"
     )

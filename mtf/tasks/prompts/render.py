@@ -1,7 +1,6 @@
-"""Applies a prompt template to a row of its dataset, as promptsource and T0 did.
+"""Applies a prompt template to a record of its dataset, as in promptsource and T0.
 
-The one difference: a template's random choices are a function of a key from the caller, so that
-the same row always gives the same text.
+Unlike there, random choices are a function of a key, so a record always gives the same text.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from mtf.errors import UserError
 from mtf.extras import import_extra
 from mtf.tasks.prompts.templates import Template
 
-# Increase it when the same row gives other text than before: older caches are then refused.
+# Increase this when a record gives other text than before: older caches are then refused.
 RENDERING_VERSION = 1
 SEPARATOR = "|||"
 NO_LABEL = "<NO LABEL>"
 MAX_VARIABLE_LENGTH = 2048
 
-# 32 characters without a blank, as promptsource's: they count where a variable is truncated.
+# As long as promptsource's (32 characters without spaces), because truncation counts it.
 _PROTECTED_SEPARATOR = "b05f4e6a19d94c33a7c5e28d40617f9b"
 _RANDOM = "mtf_random_choices"
-# What a template can fail with on a row that is not of its dataset.
+# Errors that a template raises for a record of another dataset.
 _ROW_ERRORS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 
 class Rendered(NamedTuple):
-    """A row as text; targets are `<NO LABEL>` without a label, choices None if there are none."""
+    """A rendered record; `targets` are `<NO LABEL>` if the record has no label."""
 
     inputs: str
     targets: str
@@ -39,15 +38,15 @@ class Rendered(NamedTuple):
 
 
 def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | None:
-    """Returns `row` as inputs and targets, or None if the template does not apply to it.
+    """Returns a record as text, or None if the template drops it.
 
     Args:
-      template: a template for the row's dataset.
-      row: the columns of a row; `-` in a column's name is read as `_`.
-      key: identifies the row: the same key gives the same random choices.
+      template: a template for the record's dataset.
+      row: the record's columns; `-` in a name is read as `_`.
+      key: identifies the record and determines the template's random choices.
 
     Raises:
-      UserError: the template is not valid Jinja, or fails on this row.
+      UserError: the template is not valid Jinja, or fails on this record.
     """
     variables = {name.replace("-", "_"): value for name, value in row.items()}
     for name, value in variables.items():
@@ -55,8 +54,8 @@ def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | N
             variables[name] = value.replace(SEPARATOR, _PROTECTED_SEPARATOR)
     if "answer_choices" in variables:
         raise UserError(
-            f"prompt {template.name!r}: a column is called answer_choices, "
-            "which is the name of the template's choices"
+            f"prompt {template.name!r}: the dataset has a column answer_choices, but this is the "
+            "name of the template's choices"
         )
     body, choices = _compiled(template)
     variables[_RANDOM] = _draws(key)
@@ -66,10 +65,10 @@ def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | N
         parts = _parts(body.render(variables))
     except (import_extra("jinja2", "prompts").TemplateError, *_ROW_ERRORS) as error:
         raise UserError(
-            f"prompt {template.name!r} cannot be applied to row {key}: "
-            f"{type(error).__name__}: {error}; the row's columns are {', '.join(row)}"
+            f"prompt {template.name!r} cannot be applied to record {key}: "
+            f"{type(error).__name__}: {error}; the record's columns are {', '.join(row)}"
         ) from error
-    # More or fewer than two parts, or no inputs: how templates leave out rows.
+    # Templates drop a record by rendering more or fewer than two parts, or no inputs.
     if len(parts) != 2 or not parts[0]:
         return None
     inputs, targets = parts
@@ -78,7 +77,7 @@ def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | N
 
 @functools.lru_cache(maxsize=1024)
 def fixed_answer_choices(template: Template) -> tuple[str, ...] | None:
-    """Returns the answer choices if they are the same for every row, else None."""
+    """Returns the answer choices, if they are the same for all records, else None."""
     if template.answer_choices is None:
         return None
     _, choices = _compiled(template)
@@ -97,7 +96,7 @@ def _parts(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(template: Template) -> tuple[Any, Any]:
-    """Returns (body, answer choices or None) as compiled Jinja templates."""
+    """Returns (body, answer choices or None), compiled."""
     jinja2 = import_extra("jinja2", "prompts")
     truncated = f" | string | truncate({MAX_VARIABLE_LENGTH}) }}}}"
     try:
@@ -115,13 +114,13 @@ def _compiled(template: Template) -> tuple[Any, Any]:
 def _environment() -> Any:
     jinja2 = import_extra("jinja2", "prompts")
     sandbox = import_extra("jinja2.sandbox", "prompts")
-    # Templates come from others: the sandbox keeps them from running code.
+    # The sandbox keeps templates from running code.
     environment = sandbox.SandboxedEnvironment(loader=jinja2.BaseLoader())
     environment.globals["zip"] = zip
     environment.filters["highlight"] = "<span style='color: #F08080'>{}</span>".format
     environment.filters["most_frequent"] = _most_frequent
 
-    # A filter that reads the context is not evaluated once and for all when Jinja compiles.
+    # Jinja does not evaluate a filter at compile time if it takes the context.
     @jinja2.pass_context
     def choice(context: Mapping[str, Any], items: Any) -> Any:
         return context[_RANDOM](items if isinstance(items, Sequence) else list(items))
@@ -131,13 +130,13 @@ def _environment() -> Any:
 
 
 def _draws(key: str) -> Callable[[Sequence[Any]], Any]:
-    """Returns a function that draws an item by the key and the number of draws before."""
+    """Returns a function that draws an item, determined by the key and the number of draws."""
     numbers = itertools.count()
 
     def draw(items: Sequence[Any]) -> Any:
         place = f"{key}\0{next(numbers)}".encode("utf-8", errors="surrogatepass")
         if not items:
-            raise LookupError("a random choice among no items")
+            raise LookupError("a random choice from an empty sequence")
         bits = int.from_bytes(hashlib.blake2b(place, digest_size=8).digest())
         return items[bits % len(items)]
 
@@ -145,7 +144,6 @@ def _draws(key: str) -> Callable[[Sequence[Any]], Any]:
 
 
 def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
-    """Returns the items that occur most often, in the order of their first occurrence."""
     if not items:
         return None
     counts = Counter(items)

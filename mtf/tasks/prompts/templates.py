@@ -1,8 +1,7 @@
-"""promptsource's prompt templates, read as data; promptsource itself is never imported.
+"""Reads promptsource's templates as data, without importing promptsource.
 
-promptsource has a file per dataset, `templates/DATASET[/SUBSET]/templates.yaml`. The files are read
-from an archive (its sdist, or only the folder), a directory, or an installed promptsource, and
-parsed when a dataset is asked for.
+promptsource has a file `templates/DATASET[/SUBSET]/templates.yaml` for each dataset. They are read
+from an archive, a directory or an installed promptsource, and parsed on demand.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class Template:
     """A prompt of a dataset.
 
     Attributes:
-      name: unique within the dataset.
-      jinja: text of inputs, `|||`, text of targets.
-      answer_choices: Jinja text of the choices, separated by `|||`; None if answers are free.
-      original_task: whether it asks for what the dataset was made for.
-      metrics: promptsource's names, such as "Accuracy" or "BLEU".
+      name: unique name within the dataset.
+      jinja: Jinja text of the inputs, `|||`, Jinja text of the targets.
+      answer_choices: Jinja text of the choices, separated by `|||`; None if there are none.
+      original_task: whether the prompt is for the dataset's original task.
+      metrics: promptsource's names of metrics, such as "Accuracy" or "BLEU".
     """
 
     name: str
@@ -51,21 +50,21 @@ class Template:
 
 
 class Templates:
-    """All templates of a source (a name for messages), by dataset and subset."""
+    """Templates by `DATASET` or `DATASET/SUBSET`; messages call them `source`."""
 
     def __init__(self, source: str, files: Mapping[str, bytes | Path]):
-        """`files` are contents or paths of YAML files, by `DATASET` or `DATASET/SUBSET`."""
+        """`files` are contents or paths of YAML files, by dataset."""
         self.source = source
         self._files = dict(files)
         self._parsed: dict[str, tuple[Template, ...]] = {}
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Sorted names of the datasets that have templates: `DATASET` or `DATASET/SUBSET`."""
+        """Sorted names of the datasets that have templates."""
         return tuple(sorted(self._files))
 
     def get(self, dataset: str, subset: str | None = None) -> tuple[Template, ...]:
-        """Returns the templates of a dataset in its file's order; raises UserError without any."""
+        """Returns the templates of a dataset in file order; raises UserError if it has none."""
         name = f"{dataset}/{subset}" if subset else dataset
         if name not in self._files:
             raise UserError(
@@ -79,7 +78,7 @@ class Templates:
 
 
 def fingerprint(templates: Iterable[Template]) -> str:
-    """Returns a hash of the templates, in any order."""
+    """Returns a hash of the templates, regardless of their order."""
     fields = sorted(
         [t.name, t.jinja, t.answer_choices or "", t.original_task, t.metrics] for t in templates
     )
@@ -87,13 +86,10 @@ def fingerprint(templates: Iterable[Template]) -> str:
 
 
 def load_templates(path: str | os.PathLike[str] | None = None) -> Templates:
-    """Returns the templates in an archive or a directory.
+    """Returns the templates in an archive or a directory; raises UserError if there are none.
 
-    Without `path`, they are looked for in the file or directory that the environment variable
-    MTF_PROMPTS names, in an installed promptsource, and in `cached_archive()`.
-
-    Raises:
-      UserError: nothing is there, or it has no templates.
+    Without `path`, looks in the path of the environment variable MTF_PROMPTS, in an installed
+    promptsource and in `cached_archive()`.
     """
     if path is not None:
         return _open(Path(path), f"prompt templates {path}")
@@ -107,14 +103,14 @@ def load_templates(path: str | os.PathLike[str] | None = None) -> Templates:
         return _open(cached_archive(), f"prompt templates {cached_archive()}")
     raise UserError(
         f"no prompt templates were found: {ENVIRONMENT_VARIABLE} is not set, promptsource is not "
-        f"installed, and there is no {cached_archive()}. Get them with: python -m mtf prompts "
-        f"fetch; or name an archive or directory of promptsource {PROMPTSOURCE_VERSION} in "
-        f"{ENVIRONMENT_VARIABLE}"
+        f"installed, and {cached_archive()} does not exist. To download them, run python -m "
+        f"mtf.prompts fetch; or set {ENVIRONMENT_VARIABLE} to an archive or a directory of "
+        f"promptsource {PROMPTSOURCE_VERSION}"
     )
 
 
 def cached_archive() -> Path:
-    """Returns the path of promptsource's sdist in the user's cache, where `fetch` puts it."""
+    """Returns the path in the user's cache to which `fetch` downloads promptsource's sdist."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "mtf" / f"promptsource-{PROMPTSOURCE_VERSION}.tar.gz"
 
@@ -135,13 +131,13 @@ def _open(path: Path, source: str) -> Templates:
     if not files:
         raise UserError(
             f"{source}: has no templates; expected files templates/DATASET[/SUBSET]/{_FILE_NAME}, "
-            f"as promptsource {PROMPTSOURCE_VERSION} has them"
+            f"as in promptsource {PROMPTSOURCE_VERSION}"
         )
     return Templates(source, files)
 
 
 def _read_archive(path: Path, source: str) -> dict[str, bytes]:
-    """Returns the contents of the YAML files in an archive, without unpacking it to disk."""
+    """Returns the contents of the YAML files in an archive, by dataset."""
     files = {}
     try:
         with tarfile.open(path) as archive:
@@ -159,23 +155,20 @@ def _read_archive(path: Path, source: str) -> dict[str, bytes]:
 
 
 def _parse(content: bytes, where: str) -> tuple[Template, ...]:
-    """Returns the templates in a YAML file in promptsource's format, in its order.
-
-    Tags other than `!Template` and `!TemplateMetadata` are refused: reading a file runs nothing.
-    """
+    """Returns the templates of a YAML file; refuses tags other than promptsource's two."""
     yaml = import_extra("yaml", "reading prompt templates")
     try:
         document = yaml.load(content, Loader=_loader())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         problem = " ".join(str(error).split())
-        raise UserError(f"{where}: is not a file of templates: {problem}") from error
+        raise UserError(f"{where}: is not a templates file: {problem}") from error
     entries = document.get("templates") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
-        raise UserError(f"{where}: has no mapping 'templates' at its top")
+        raise UserError(f"{where}: has no mapping 'templates' at the top level")
     templates = tuple(_template(entry, f"{where}: {key}") for key, entry in entries.items())
     for name, count in Counter(template.name for template in templates).items():
         if count > 1:
-            raise UserError(f"{where}: two templates are called {name!r}")
+            raise UserError(f"{where}: two templates have the name {name!r}")
     return templates
 
 
@@ -202,13 +195,13 @@ def _template(entry: object, where: str) -> Template:
         raise UserError(f"{where}: is not a !Template")
     for field in ("name", "jinja"):
         if not isinstance(entry.get(field), str):
-            raise UserError(f"{where}: its {field!r} is missing or no text")
+            raise UserError(f"{where}: {field!r} is missing or not a string")
     choices = entry.get("answer_choices")
     if choices is not None and not isinstance(choices, str):
-        raise UserError(f"{where}: its 'answer_choices' are no text")
+        raise UserError(f"{where}: 'answer_choices' is not a string")
     metadata = entry.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise UserError(f"{where}: its 'metadata' are no mapping")
+        raise UserError(f"{where}: 'metadata' is not a mapping")
     return Template(
         name=entry["name"],
         jinja=entry["jinja"],

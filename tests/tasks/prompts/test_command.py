@@ -114,7 +114,7 @@ def test_no_templates_says_how_to_get_them(
     monkeypatch.delenv("MTF_PROMPTS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert main(["show", "glue/mrpc"]) == 2
-    assert "mtf prompts fetch" in capsys.readouterr().err
+    assert "mtf.prompts fetch" in capsys.readouterr().err
 
 
 def test_a_failed_fetch_is_one_message(
@@ -128,7 +128,7 @@ def test_a_failed_fetch_is_one_message(
     assert main(["fetch"]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1
-    assert printed.err.startswith("error: pip does not get promptsource==0.2.3: ")
+    assert printed.err.startswith("error: pip cannot download promptsource==0.2.3: ")
 
 
 def test_the_module_is_a_command_and_a_closed_pipe_no_error(templates: Path) -> None:

@@ -134,10 +134,13 @@ def test_fixed_answer_choices() -> None:
         ("{{ a }", r"prompt 'made up' is not valid Jinja: line 1: "),
         ("x\n{% if %} ||| y", r"is not valid Jinja: line 2: "),
         ("{{ a | nofilter }} ||| y", r"is not valid Jinja: line 1: No filter named 'nofilter'"),
-        ("{{ nothing.at.all }} ||| y", r"cannot be applied to row 7: UndefinedError: .*nothing"),
-        ("{{ (a + 1) }} ||| y", r"row 7: TypeError: .*the row's columns are a, b-c$"),
-        ("{{ a[0].__class__.__mro__ }} ||| y", "row 7: SecurityError"),
-        ("{{ [] | choice }} ||| y", "row 7: LookupError: a random choice among no items"),
+        ("{{ nothing.at.all }} ||| y", r"cannot be applied to record 7: UndefinedError: .*nothing"),
+        ("{{ (a + 1) }} ||| y", r"record 7: TypeError: .*the record's columns are a, b-c$"),
+        ("{{ a[0].__class__.__mro__ }} ||| y", "record 7: SecurityError"),
+        (
+            "{{ [] | choice }} ||| y",
+            "record 7: LookupError: a random choice from an empty sequence",
+        ),
     ],
 )
 def test_a_template_that_fails_is_named(jinja: str, message: str) -> None:
@@ -146,7 +149,7 @@ def test_a_template_that_fails_is_named(jinja: str, message: str) -> None:
 
 
 def test_a_column_called_answer_choices_is_refused() -> None:
-    with pytest.raises(UserError, match="a column is called answer_choices"):
+    with pytest.raises(UserError, match="the dataset has a column answer_choices"):
         render(template("x ||| y"), {"answer-choices": "a"}, "0")
 
 

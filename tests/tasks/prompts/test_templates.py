@@ -121,13 +121,13 @@ def test_an_unknown_dataset_is_named_with_its_neighbours() -> None:
     [
         ("reference: ours", "reference: !!python/object/apply:os.abort []", "could not determine"),
         ("!TemplateMetadata", "!Metadata", r"could not determine a constructor.*'!Metadata'"),
-        ("id: 11-bb", "id: [", r"ours: fruit/templates\.yaml: is not a file of templates.*line"),
-        ("templates:", "prompts:", "has no mapping 'templates' at its top"),
+        ("id: 11-bb", "id: [", r"ours: fruit/templates\.yaml: is not a templates file.*line"),
+        ("templates:", "prompts:", "has no mapping 'templates' at the top level"),
         ("11-bb: !Template\n", "11-bb:\n", "11-bb: is not a !Template"),
-        ("name: describe", "title: describe", "22-aa: its 'name' is missing or no text"),
-        ("name: describe", "name: which is it", "two templates are called 'which is it'"),
-        ("answer_choices: null", "answer_choices: [a, b]", "its 'answer_choices' are no text"),
-        ("metadata: !TemplateMetadata", "metadata: 7\n    more:", "its 'metadata' are no mapping"),
+        ("name: describe", "title: describe", "22-aa: 'name' is missing or not a string"),
+        ("name: describe", "name: which is it", "two templates have the name 'which is it'"),
+        ("answer_choices: null", "answer_choices: [a, b]", "'answer_choices' is not a string"),
+        ("metadata: !TemplateMetadata", "metadata: 7\n    more:", "'metadata' is not a mapping"),
     ],
 )
 def test_a_file_that_is_none_of_templates_is_named(old: str, new: str, message: str) -> None:
@@ -137,7 +137,7 @@ def test_a_file_that_is_none_of_templates_is_named(old: str, new: str, message: 
 
 
 def test_bytes_that_are_not_text_are_named() -> None:
-    with pytest.raises(UserError, match="is not a file of templates"):
+    with pytest.raises(UserError, match="is not a templates file"):
         Templates("ours", {"fruit": YAML.encode().replace(b"ours", b"\xe9")}).get("fruit")
 
 
