@@ -16,7 +16,7 @@ siblings.install()
 
 
 def __getattr__(name: str) -> object:
-    """`mtf.load`, imported when it is first asked for: it needs jax."""
+    """Imports `mtf.load` at first use, because it needs JAX."""
     if name == "load":
         from mtf.inference.api import load
 

@@ -1,4 +1,4 @@
-"""`python -m mtf COMMAND`, and the console script `mtf`: every command under one name."""
+"""`python -m mtf COMMAND`, also installed as `mtf COMMAND`: runs one of mtf's commands."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import mtf
 from mtf.command import exit_status
 from mtf.errors import UserError, did_you_mean
 
-# Command → where its `main(argv) -> int` is, and what it does.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("mtf.run:main", "run a recipe, or show, check and compare its config"),
-    "prompts": ("mtf.prompts:main", "get promptsource's templates, and look at them"),
-    "convert": ("mtf.convert:main", "checkpoint in, checkpoint out"),
-    "cache": ("mtf.cache.__main__:main", "render and tokenise a mixture once, for fast training"),
-    "data": ("mtf.data.__main__:main", "look at a mixture: tasks, rates, tokens, examples"),
+# Command → the module of its `main(argv) -> int`, and what the command does.
+COMMANDS = {
+    "run": ("mtf.run", "run a recipe, or show, check and compare its config"),
+    "prompts": ("mtf.prompts", "download and show promptsource's templates"),
+    "convert": ("mtf.convert", "convert a checkpoint to Hugging Face's format"),
+    "cache": ("mtf.cache.__main__", "render and tokenize a mixture once, for fast training"),
+    "data": ("mtf.data.__main__", "show a mixture: tasks, rates, tokens, examples"),
 }
 
 
@@ -30,20 +30,21 @@ def _help() -> str:
     commands = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
     return (
         f"usage: mtf COMMAND …\n\n{mtf.__doc__}\n\ncommands:\n{commands}\n\n"
-        "`mtf COMMAND --help` tells more; `python -m mtf.COMMAND` is the same.\n"
+        "`mtf COMMAND --help` shows the options of a command; `mtf COMMAND` and "
+        "`python -m mtf.COMMAND` are the same.\n\n"
         "options:\n  -h, --help\n  --version"
     )
 
 
-def _answer(command: str) -> int:
-    """Answers what is none of the commands; returns the exit status."""
+def _without_command(command: str) -> int:
+    """Shows the help or the version, or refuses an unknown command."""
     if command in ("-h", "--help", "help"):
         print(_help())
     elif command == "--version":
         print(f"mtf {mtf.__version__}")
     elif command:
         hint = did_you_mean(command, COMMANDS)
-        raise UserError(f"mtf has no command {command}; it has {', '.join(COMMANDS)}.{hint}")
+        raise UserError(f"There is no command {command}; expected {', '.join(COMMANDS)}.{hint}")
     else:
         print(_help(), file=sys.stderr)
         return 2
@@ -54,11 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `mtf COMMAND …` and returns its exit status."""
     command, *rest = [*(sys.argv[1:] if argv is None else argv)] or [""]
     if command not in COMMANDS:
-        return exit_status(lambda: _answer(command), only_shows=True)
-    module, _, function = COMMANDS[command][0].partition(":")
+        return exit_status(lambda: _without_command(command), only_shows=True)
     if argv is None:
         signals.listen()
-    status = int(getattr(importlib.import_module(module), function)(rest))
+    status = int(importlib.import_module(COMMANDS[command][0]).main(rest))
     return signals.ending(status) if argv is None else status
 
 

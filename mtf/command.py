@@ -1,4 +1,4 @@
-"""What the commands share: parsers, options, and how errors and signals become exit statuses."""
+"""Parsers, options and exit statuses that the commands share."""
 
 from __future__ import annotations
 
@@ -30,22 +30,21 @@ def new_parser(command: str, description: str, epilog: str) -> argparse.Argument
 
 
 def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
-    """Runs a command and returns its exit status; what stops it is told in one line on stderr.
+    """Runs a command and returns its exit status; reports errors and signals in a line on stderr.
 
-    0: done, or what `run` returns. 1: `RunError`. 2: `UserError`. 128 + N: signal N. Any other
-    exception is a defect and passes through.
+    The status is 0 or what `run` returns; 1 for a `RunError`, 2 for a `UserError`, 128 + N for
+    signal N. Any other exception is a bug and propagates.
 
     Args:
       run: the command.
-      only_shows: whether the command is done when its reader, such as `head`, closes the pipe. A
-        command that writes something is not: the error passes through.
+      only_shows: whether the command only prints; a closed pipe (as by `head`) is then no error.
     """
     try:
         status = run() or 0
         sys.stdout.flush()
         return status
     except UserError as error:
-        # Fiddle appends its context to what is raised under fdl.build.
+        # fdl.build appends Fiddle's context to the message.
         print(f"error: {getattr(error, 'proxy_base_exception', error)}", file=sys.stderr)
         return 2
     except RunError as error:
@@ -67,40 +66,43 @@ def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
 def add_source_options(group: argparse._ActionsContainer) -> None:
     """Adds --data-dir and --templates."""
     add = group.add_argument
-    where = "DATASET[/SUBSET]/SPLIT.parquet (default: MTF_DATA_DIR, else the Hugging Face hub)"
-    add("--data-dir", metavar="DIR", help=where)
-    add("--templates", metavar="PATH", help="promptsource's, archive or directory (MTF_PROMPTS)")
+    mirror = "local datasets: DATASET[/SUBSET]/SPLIT.parquet (default: MTF_DATA_DIR, else the hub)"
+    add("--data-dir", metavar="DIR", help=mirror)
+    templates = "promptsource's archive or directory (default: MTF_PROMPTS, else what was fetched)"
+    add("--templates", metavar="PATH", help=templates)
 
 
 def add_vocabulary_options(group: argparse._ActionsContainer) -> None:
     """Adds --vocabulary and --extra-ids."""
     add = group.add_argument
-    file = "SentencePiece model file, or ByT5's bytes (default: the original's, downloaded once)"
+    file = "SentencePiece model, or ByT5's bytes (default: that of the original, downloaded once)"
     add("--vocabulary", metavar="PATH.model|byt5", help=file)
-    sentinels = "sentinels behind the model's pieces, unless they are pieces (default: 100)"
+    sentinels = "number of sentinels to add, unless they are pieces of the model (default: 100)"
     add("--extra-ids", type=int, metavar="N", help=sentinels)
 
 
 def chosen_vocabulary(options: argparse.Namespace, original: str) -> Vocabulary:
-    """Returns the vocabulary that the options name, else the `original` of a mixture: "t5", "mt5".
+    """Returns the vocabulary of the options, by default that of the `original`: "t5" or "mt5".
 
     Raises:
-      UserError: no vocabulary is named, and the original cannot be downloaded.
+      UserError: the options name none, and the original cannot be downloaded.
     """
-    # Not at the top: --help does not need it.
+    # Imported here because --help does not need it.
     from mtf.text.vocabularies import RELEASED_MODELS, ByteVocabulary, SentencePieceVocabulary
 
     if options.vocabulary == "byt5":
         return ByteVocabulary(options.extra_ids or 0)
     path = options.vocabulary or RELEASED_MODELS.get(original)
     if path is None:
-        raise UserError(f"--vocabulary is missing: the {original} model has no public address")
+        raise UserError(
+            f"--vocabulary is missing: the model of {original} is not public; name its file"
+        )
     extra_ids = _NUM_T5_SENTINELS if options.extra_ids is None else options.extra_ids
     return SentencePieceVocabulary(path, extra_ids)
 
 
 def chosen_mixture(options: argparse.Namespace) -> tuple[Mixture, Vocabulary]:
-    """Returns the mixture that the options name, and its vocabulary (see `chosen_vocabulary`)."""
+    """Returns the mixture of the options, and its vocabulary."""
     from mtf.tasks.mixtures import mixture
     from mtf.tasks.prompts.templates import load_templates
 

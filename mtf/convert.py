@@ -1,4 +1,4 @@
-"""`python -m mtf.convert CHECKPOINT OUT_DIR --to hf`: a checkpoint in, another form of it out."""
+"""`python -m mtf.convert CHECKPOINT OUT_DIR --to hf`: converts a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,66 +34,40 @@ examples:
   python -m mtf.convert t5_1_1_small/checkpoint_1000000 exported --to hf \\
       --vocabulary sentencepiece.model
 
-OUT_DIR appears at the end and as a whole, after --verify has passed. If anything fails it is not
-made. Exit status: 0 done, 1 --verify found other numbers, 2 the input cannot be converted.
+OUT_DIR appears only when it is complete and --verify has passed. Exit status: 0 done, 1 --verify
+found different logits or tokens, 2 the checkpoint cannot be converted.
 """
 
 
 class _VerificationFailed(Exception):
-    """The export computes other numbers than the checkpoint."""
+    """The export differs from the checkpoint."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts a checkpoint as the command line says; returns the exit status."""
+    """Runs the command line and returns its exit status."""
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s")
-
-    def run() -> int:
-        needed = ("torch", "transformers") if arguments.verify else ()
-        missing = [name for name in needed if not importlib.util.find_spec(name)]
-        if missing:
-            raise UserError(
-                f"--verify needs {' and '.join(missing)}: pip install 'mtf-jax[torch]' "
-                "(or leave --verify out)."
-            )
-        try:
-            return _export(arguments)
-        except _VerificationFailed:
-            return 1
-
-    return exit_status(run, only_shows=False)
+    return exit_status(lambda: _export(arguments), only_shows=False)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = new_parser(
-        "convert",
-        "Turns a checkpoint (ours, T5X's zarr+msgpack, T5X's Orbax) into another form.",
-        _EPILOG,
-    )
+    description = "Convert a checkpoint of mtf or T5X (zarr+msgpack or Orbax) to another format."
+    parser = new_parser("convert", description, _EPILOG)
     add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT", type=Path, help="a run directory, or checkpoint_STEP")
-    add("out_dir", metavar="OUT_DIR", type=Path, help="must not exist, or be empty")
-    add("--to", required=True, choices=["hf"], help="hf: Hugging Face, for PyTorch")
-    add("--step", type=int, metavar="N", help="which checkpoint of several (default: the latest)")
+    add("checkpoint", metavar="CHECKPOINT", type=Path, help="run directory, or checkpoint_STEP")
+    add("out_dir", metavar="OUT_DIR", type=Path, help="new or empty directory")
+    add("--to", required=True, choices=["hf"], help="format; hf: Hugging Face, for PyTorch")
+    add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
     add("--verify", action="store_true", help="compare float32 logits in both frameworks")
-    add(
-        "--vocabulary",
-        metavar="PATH.model|byt5|none",
-        help="SentencePiece model file, or ByT5's bytes (default: the run directory's)",
-    )
-    add(
-        "--config",
-        metavar="PATH",
-        help="run directory or config.json of the run that wrote the checkpoint (default: that of "
-        "the run directory it lies in)",
-    )
-    add(
-        "--model-type",
-        choices=["t5", "mt5", "byt5"],
-        help="default: mt5 for mT5's vocabulary size 250112, else t5",
-    )
+    vocabulary = "SentencePiece model, or ByT5's bytes (default: that of the run directory)"
+    add("--vocabulary", metavar="PATH.model|byt5|none", help=vocabulary)
+    config = "run directory or config.json of the run that wrote the checkpoint (default: the run "
+    add("--config", metavar="PATH", help=f"{config}directory of CHECKPOINT)")
+    model_type = "default: mt5 if the vocabulary has mT5's size 250112, else t5"
+    add("--model-type", choices=["t5", "mt5", "byt5"], help=model_type)
     add("--dtype", default="float32", help="float32 (default) or bfloat16")
-    add("--max-shard-size", default="5GB", metavar="SIZE", help="of a file (default: %(default)s)")
+    size = "largest size of a file (default: %(default)s)"
+    add("--max-shard-size", default="5GB", metavar="SIZE", help=size)
     return parser
 
 
@@ -101,18 +75,27 @@ def _parser() -> argparse.ArgumentParser:
 def _export(arguments: argparse.Namespace) -> int:
     from conversion import huggingface
 
+    needed = ("torch", "transformers") if arguments.verify else ()
+    if missing := [name for name in needed if not importlib.util.find_spec(name)]:
+        raise UserError(
+            f"--verify needs {' and '.join(missing)}: pip install 'mtf-jax[torch]' "
+            "(or leave --verify out)."
+        )
     huggingface.check_output(arguments.out_dir)
     export = _plan(arguments)
-    with new_directory(arguments.out_dir) as directory:
-        files = huggingface.write_export(export, directory)
-        num_bytes = sum((directory / name).stat().st_size for name in files)
-        if arguments.verify:
-            from mtf import verify
+    try:
+        with new_directory(arguments.out_dir) as directory:
+            files = huggingface.write_export(export, directory)
+            num_bytes = sum((directory / name).stat().st_size for name in files)
+            if arguments.verify:
+                from mtf import verify
 
-            passed, report = verify.compare(export, directory)
-            print(report)
-            if not passed:
-                raise _VerificationFailed  # So what was written is removed.
+                passed, report = verify.compare(export, directory)
+                print(report)
+                if not passed:
+                    raise _VerificationFailed  # Removes the new directory.
+    except _VerificationFailed:
+        return 1
     num_parameters = sum(math.prod(entry.shape) for entry in export.entries)
     print(
         f"Wrote {arguments.out_dir}: {len(export.entries)} tensors, "
@@ -124,7 +107,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> Export:
-    """Returns the export, and prints what is read and what is assumed of it."""
+    """Returns the export; prints what is read, and the settings that are assumed."""
     from conversion import infer_architecture, open_checkpoint
     from conversion.huggingface import Export
     from conversion.tokenizer import tokenizer_adds_eos
@@ -155,40 +138,40 @@ def _plan(arguments: argparse.Namespace) -> Export:
     print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
     if run is None and not is_huggingface:
         verified = " --verify assumes the same." if arguments.verify else ""
-        print(f"{assumed(export, add_eos)}. If not: --config PATH.{verified}")
+        print(f"{assumed(export, add_eos)}. If that is wrong: --config PATH.{verified}")
     return export
 
 
 def _tokenizer(
     arguments: argparse.Namespace, vocabulary: Vocabulary | None, vocab_size: int
 ) -> Tokenizer | None:
-    """Returns the tokenizer to write: the one asked for, else the checkpoint's, else ByT5's."""
+    """Returns the tokenizer to write: by --vocabulary, else the checkpoint's, else ByT5's."""
     from conversion.sentencepiece_model import read_sentencepiece
     from conversion.tokenizer import Tokenizer, default_extra_ids
     from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
-    asked = arguments.vocabulary
-    if asked == "none":
+    chosen = arguments.vocabulary
+    if chosen == "none":
         return None
-    if asked not in (None, "byt5"):
-        model = read_sentencepiece(Path(asked).expanduser())
+    if chosen not in (None, "byt5"):
+        model = read_sentencepiece(Path(chosen).expanduser())
         return Tokenizer(model, default_extra_ids(model, vocab_size))
     if isinstance(vocabulary, ByteVocabulary):
         return Tokenizer(extra_ids=vocabulary.extra_ids)
-    if asked is None and isinstance(vocabulary, SentencePieceVocabulary):
+    if chosen is None and isinstance(vocabulary, SentencePieceVocabulary):
         if not vocabulary.file.is_file():
             raise UserError(
-                f"The run's vocabulary {vocabulary.file} is not there; say where it is with "
-                "--vocabulary PATH.model, or export without a tokenizer by --vocabulary none."
+                f"The run's vocabulary {vocabulary.file} does not exist. Name the file with "
+                "--vocabulary PATH.model, or export without a tokenizer with --vocabulary none."
             )
         return Tokenizer(read_sentencepiece(vocabulary.file), vocabulary.num_added_ids)
-    return Tokenizer() if "byt5" in (asked, arguments.model_type) else None
+    return Tokenizer() if "byt5" in (chosen, arguments.model_type) else None
 
 
 def _print_usage(export: Export, out: str) -> None:
     name, has_tokenizer = export.class_name, export.tokenizer is not None
     if not has_tokenizer:
-        print("No tokenizer: none is known for this checkpoint; name one with --vocabulary.")
+        print("No tokenizer was written. To add one, name its model with --vocabulary.")
     print("Load it with:")
     print(f"  from transformers import {name}; model = {name}.from_pretrained({out})")
     if has_tokenizer:
@@ -198,11 +181,11 @@ def _print_usage(export: Export, out: str) -> None:
         )
     if not export.inputs_add_eos:
         print(
-            "Inputs had no end of sequence in training, so the tokenizer appends none. Targets "
-            "had: tokenizer(text_target=text + tokenizer.eos_token)."
+            "Inputs had no EOS in training, so the tokenizer appends none. Append it to targets: "
+            "tokenizer(text_target=text + tokenizer.eos_token)."
             if has_tokenizer
-            else "Inputs had no end of sequence in training: use "
-            "tokenizer(…, add_special_tokens=False), or mtf.load(…, inputs_add_eos=False)."
+            else "Inputs had no EOS in training: use tokenizer(…, add_special_tokens=False), or "
+            "mtf.load(…, inputs_add_eos=False)."
         )
 
 

@@ -1,4 +1,4 @@
-"""What a run ran on. Needs the standard library only, so that a job needs no Fiddle for it."""
+"""Records the machine and the software of a run. Imports no Fiddle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mtf.writing import write_atomically
 
 ENVIRONMENT_FILE = "environment.json"
 
-# Whose versions are recorded where they are installed.
+# Packages whose versions are recorded if they are installed.
 _PACKAGES = (
     *("mtf-jax", "fiddle", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorstore"),
     *("numpy", "ml_dtypes", "msgpack", "grain", "array-record", "sentencepiece", "safetensors"),
@@ -27,13 +27,9 @@ _PACKAGES = (
 
 
 def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
-    """Writes environment.json: working directory, versions, platform, git revision, devices.
+    """Writes environment.json: working directory, versions, platform, git revision, `devices`.
 
-    The working directory is that of the run's first start, as long as it is there.
-
-    Args:
-      run_dir: an existing run directory.
-      devices: as the job sees them; empty before it has started.
+    The working directory is that of the run's first start, if it still exists.
     """
     versions: dict[str, str] = {}
     for package in _PACKAGES:
@@ -51,7 +47,7 @@ def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
 
 
 def working_directory(run_dir: str | Path) -> str | None:
-    """Returns the working directory that a run was started in, if it is known and still there."""
+    """Returns the directory in which a run was first started, or None if it no longer exists."""
     try:
         before = json.loads((Path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
         folder = before["working_directory"]
@@ -61,7 +57,7 @@ def working_directory(run_dir: str | Path) -> str | None:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Returns the revision of the working directory's repository and whether it has changes."""
+    """Returns the git revision of the working directory, and whether there are changes."""
     if shutil.which("git") is None:
         return None
 

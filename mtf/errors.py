@@ -1,4 +1,4 @@
-"""The errors that are printed as one message: bad input (exit status 2), a failed run (1)."""
+"""Errors that a command prints as one message, and suggestions of similar names."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 
 
 class UserError(ValueError):
-    """Bad input, named clearly: what, where, what was expected, the nearest alternative."""
+    """Bad input (exit status 2): what is wrong, where, what was expected, what to do."""
 
 
 class RunError(RuntimeError):
-    """A run failed in a way that one message explains: what, at which step, what to do."""
+    """A failed run (exit status 1) that a message explains without a traceback."""
 
 
 @contextlib.contextmanager
 def conversion_as_user_errors() -> Iterator[None]:
-    """Raises a `ConversionError` as a `UserError`: a context manager, or a decorator."""
+    """Turns a `ConversionError` into a `UserError`; a context manager or a decorator."""
     from conversion import ConversionError
 
     try:
@@ -27,17 +27,17 @@ def conversion_as_user_errors() -> Iterator[None]:
 
 
 def nearest(name: str, options: Iterable[str], n: int = 3) -> list[str]:
-    """Returns up to `n` of `options` that look most like `name`, best first."""
+    """Returns up to `n` of `options` that are similar to `name`, best first."""
     return difflib.get_close_matches(name, list(options), n=n, cutoff=0.5)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """Returns `" Did you mean a, b?"`, or an empty string where nothing is near."""
+    """Returns `" Did you mean a, b?"` with the options similar to `name`; "" if there are none."""
     return suggestion(nearest(name, options))
 
 
 def suggestion(names: Iterable[str]) -> str:
-    """Returns `" Did you mean a, b?"`, or an empty string where there are no names."""
+    """Returns `" Did you mean a, b?"`, or "" if there are no names."""
     shown = ", ".join(names)
     return f" Did you mean {shown}?" if shown else ""
 
@@ -46,7 +46,7 @@ _HELD_OUT = ("validation", "valid", "dev", "test", "eval")
 
 
 def did_you_mean_split(split: str, splits: Iterable[str]) -> str:
-    """As `did_you_mean`, of splits: if no name is near, other held-out ones, or the only one."""
+    """Like `did_you_mean`; without a similar name, suggests held-out splits or the only split."""
     options = list(splits)
     found = nearest(split, options)
     if not found and split in _HELD_OUT:
@@ -57,7 +57,7 @@ def did_you_mean_split(split: str, splits: Iterable[str]) -> str:
 
 
 def check_at_least_one(settings: object, *fields: str, optional: bool = False) -> None:
-    """Refuses settings of which one of these fields is less than 1 (or, if optional, not None)."""
+    """Raises a UserError if one of the fields is less than 1; if `optional`, None is accepted."""
     for field in fields:
         value = getattr(settings, field)
         if not (optional and value is None) and value < 1:
@@ -65,6 +65,6 @@ def check_at_least_one(settings: object, *fields: str, optional: bool = False) -
 
 
 def nearest_multiples(n: int, divisor: int) -> str:
-    """Returns the positive multiples next to `n`, as in "4 or 8"."""
+    """Returns the positive multiples of `divisor` next to `n` as text: "4 or 8"."""
     below = n // divisor * divisor
     return " or ".join(str(multiple) for multiple in (below, below + divisor) if multiple)

@@ -1,4 +1,4 @@
-"""Imports optional packages where they are first needed."""
+"""Imports of optional packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mtf.errors import UserError
 
 
 def import_extra(module: str, purpose: str, extra: str = "tasks") -> ModuleType:
-    """Returns `module`; raises a UserError if its package, which `extra` installs, is missing."""
+    """Imports `module`; raises a UserError that names the `extra` if its package is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""How far a run has come: the lines of a training run, a bar for everything else."""
+"""Progress of a run: lines for training, a bar for everything else."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SECONDS_PER_LINE = 10.0
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds as 1:02:03 or 2:03."""
+    """Formats seconds as 1:02:03 or 2:03."""
     minutes, secs = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
 def count(number: float) -> str:
-    """Returns a number in three digits: 950, 1.23k, 45.6M."""
+    """Formats a number with three digits: 950, 1.23k, 45.6M."""
     for unit in ("", "k", "M", "G", "T"):
         if abs(number) < 999.5:
             return f"{number:.3g}{unit}"
@@ -34,15 +34,15 @@ def count(number: float) -> str:
 
 @dataclasses.dataclass
 class Progress:
-    """Prints a line every `stats_period` steps, and on a terminal keeps one current in between.
+    """Prints the progress of training: a line per period, on a terminal also one that updates.
 
     Attributes:
-      train_steps: the last step.
-      tokens_per_step: input and target positions of a global batch.
-      flops_per_step: of all devices together.
-      peak_flops: of all devices together; None: no MFU is shown.
-      stream: where the lines go.
-      quiet: print nothing (all processes but one).
+      train_steps: number of the last step.
+      tokens_per_step: number of input and target positions in a global batch.
+      flops_per_step: FLOPs of a step on all devices together.
+      peak_flops: peak FLOP/s of all devices together; None hides MFU.
+      stream: file to print to.
+      quiet: whether to print nothing, as all processes but one do.
     """
 
     train_steps: int
@@ -60,27 +60,27 @@ class Progress:
         self._shown = time.perf_counter()
 
     def stats(self, step: int, loss_per_token: float, accuracy: float, seconds: float) -> None:
-        """Prints a line that stays, with speed and time left.
+        """Prints the line of a period that ends at `step`.
 
         Args:
-          step: the last step of the period.
-          loss_per_token: mean over the target tokens of the period.
-          accuracy: likewise.
-          seconds: of one step.
+          step: last step of the period.
+          loss_per_token: mean loss over the period's target tokens.
+          accuracy: mean accuracy over the period's target tokens.
+          seconds: mean duration of a step.
         """
         self._loss = f"loss {loss_per_token:.4f}  accuracy {accuracy:.3f}"
         self._seconds_per_step = seconds
         self._print(self._line(step), "\n")
 
     def tick(self, step: int) -> None:
-        """Updates the current line of a terminal, at most ten times a second."""
+        """Updates the last line of a terminal, at most ten times a second."""
         now = time.perf_counter()
         if self._live and self._loss and now - self._shown > 0.1:
             self._shown = now
             self._print(self._line(step), "")
 
     def note(self, text: str) -> None:
-        """Prints a line of its own, for instance about a checkpoint."""
+        """Prints a line of text."""
         self._print(text, "\n")
 
     def _line(self, step: int) -> str:
@@ -100,7 +100,7 @@ class Progress:
             self.stream.write(clear + text + end)
             self.stream.flush()
         except OSError:
-            # A run goes on, and saves, when its terminal or what reads its output is gone.
+            # The run continues, and saves, even if its terminal or pipe is closed.
             self.quiet = True
             if self.stream is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -110,15 +110,10 @@ class Progress:
 def progress_bar(
     description: str, total: int, *, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Shows a bar, on a terminal and in a notebook only, until the block ends.
-
-    Args:
-      description: what is being done.
-      total: how many there are.
-      shown: False shows nothing.
+    """Shows a bar with a description and a total, on a terminal or in a notebook, if `shown`.
 
     Yields:
-      A function that moves the bar on by a number.
+      A function that advances the bar by a number.
     """
     with _rich_bar("", shown) as bar:
         task = bar.add_task(description, total=total)
@@ -127,14 +122,12 @@ def progress_bar(
 
 @contextlib.contextmanager
 def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Shows a bar with a rate on a terminal, elsewhere a line every ten seconds.
+    """Shows a bar with a rate on a terminal or in a notebook; else prints a line every ten seconds.
 
-    Args:
-      total: how many there are.
-      unit: what the rate counts, such as "examples".
+    The rate counts units such as "examples", which may be others than those of `total`.
 
     Yields:
-      A function of how many are completed, how many units that has given, and a description.
+      A function of the number completed (of `total`), the number of units, and a description.
     """
     bar = _rich_bar(unit, shown=True)
     task = bar.add_task("", total=total, rate="…")
@@ -159,7 +152,7 @@ def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]
 
 
 def _rich_bar(unit: str, shown: bool) -> RichProgress:
-    # Not at the top: it takes longer to import than most calls take to run.
+    # Imported here because the import is slow.
     from rich import progress
     from rich.console import Console
 

@@ -32,7 +32,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status: 0 done, 2 refused."""
+    """Runs the command line and returns its exit status."""
     options = _parser().parse_args(argv)
     if options.command == "fetch":
         return exit_status(lambda: print(f"promptsource's templates: {fetch()}"), only_shows=False)
@@ -40,10 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = new_parser("prompts", "promptsource's prompt templates, read as data.", _EPILOG)
+    parser = new_parser("prompts", "Download and show promptsource's templates.", _EPILOG)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="download promptsource's templates to the user's cache")
-    show = commands.add_parser("show", help="the templates of a dataset, or of one task")
+    show = commands.add_parser("show", help="show the templates of a dataset, or one task")
     show.add_argument("name", help="DATASET, DATASET/SUBSET, or the name of a task")
     show.add_argument("-n", type=int, default=1, metavar="ROWS", help="rows to render (default: 1)")
     add_source_options(show)
@@ -66,7 +66,10 @@ def _show(options: argparse.Namespace) -> None:
     rows = list(_rows(first, options.n, options.data_dir))
     if not rows:
         if options.n:
-            print(f"No rows to render: no mirror has {source} (--data-dir, or MTF_DATA_DIR).")
+            print(
+                f"No rows to render: there is no local mirror of {source}. Set --data-dir or "
+                "MTF_DATA_DIR."
+            )
         return
     for task in tasks:
         print(f"\n{task.name}")
@@ -75,7 +78,7 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _tasks(name: str, templates: Templates) -> list[PromptedTask]:
-    """Returns the task with this name, or the tasks of the dataset with this name."""
+    """Returns the task of that name, or all tasks of the dataset of that name."""
     if name in templates.datasets:
         dataset, _, subset = name.partition("/")
         return [
@@ -90,7 +93,7 @@ def _tasks(name: str, templates: Templates) -> list[PromptedTask]:
     known = list_tasks(templates)
     if name not in known:
         raise UserError(
-            f"there is no dataset and no prompted task {name!r}."
+            f"There is no dataset and no prompted task {name!r}."
             f"{did_you_mean(name, [*templates.datasets, *known])}"
         )
     return [prompted_task(name, templates)]
@@ -99,7 +102,7 @@ def _tasks(name: str, templates: Templates) -> list[PromptedTask]:
 def _rows(
     task: Task, number: int, data_dir: str | None
 ) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    """Yields (index, split, row) from a mirror, but not from the hub: datasets may be large."""
+    """Yields (index, split, row) from a local mirror; hub datasets may be too large."""
     splits = mirror_splits(task.dataset, task.subset, data_dir)
     if splits:
         split = next((name for name in ("validation", "train") if name in splits), splits[0])
@@ -111,7 +114,7 @@ def _rows(
 def _rendered(examples: Sequence[Mapping[str, Any]]) -> str:
     """Returns the examples of a row as indented text."""
     if not examples:
-        return ": the template leaves it out"
+        return ": the template skips it"
     names = {None: "targets", True: "correct", False: "wrong"}
     shown = [("inputs", examples[0]["inputs"])]
     shown += [(names[example.get("is_correct")], example["targets"]) for example in examples]

@@ -1,7 +1,6 @@
 """`python -m mtf.run RECIPE`: shows, checks and runs a recipe.
 
-Only the standard library is imported here, so that `--help` is quick; what is shown needs Fiddle,
-and only a job's `run()` and `describe()` import jax.
+`--help` imports no Fiddle; only a job's `run()` and `describe()` import JAX.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
 import argparse
-import functools
 import os
 import shlex
 import sys
@@ -38,7 +36,7 @@ examples:
   python -m mtf.run my.py:recipe --set batch_size=64 --dry-run
   python -m mtf.run --from runs/quickstart-20250101-120000 --set train_steps=2000
 
-A value is a Python literal, a word where a string is allowed, or @package.builder(kw=…).
+A value is a Python literal, a bare word if the field accepts a string, or @package.builder(kw=…).
 +PATH=VALUE adds a key to a dict. Exit status: 0 done, 2 refused (nothing written), 1 failed.
 """
 
@@ -47,38 +45,39 @@ def _parser() -> argparse.ArgumentParser:
     parser = new_parser("run", "Run a recipe, or show what it would do.", _EPILOG)
     names = "package.module.recipe, or file.py:recipe"
     parser.add_argument("recipe", nargs="*", metavar="RECIPE[(kw=literal,…)]", help=names)
-    change = parser.add_argument_group("change the config (applied in this command line's order)")
-    changes: list[tuple[str, dict[str, Any], str, str]] = [
+    change: Any = parser.add_argument_group("change the config (applied in the given order)")
+    for kind, number, metavar, text in (
         ("set", _SEVERAL, "PATH=VALUE", "set a field; +PATH=VALUE adds a key to a dict"),
-        ("unset", _SEVERAL, "PATH", "back to the default, or take a key out of a dict"),
-        ("apply", {"action": "append"}, "FIDDLER[(kw=…)]", "a function that changes the config"),
-    ]
-    for kind, number, metavar, text in changes:
-        with_kind = functools.partial(lambda kind, text: (kind, text), kind)
+        ("unset", _SEVERAL, "PATH", "restore a field's default, or remove a key of a dict"),
+        ("apply", {"action": "append"}, "FIDDLER[(kw=…)]", "call a function on the config"),
+    ):
         change.add_argument(
-            f"--{kind}", dest="overrides", type=with_kind, metavar=metavar, help=text, **number
+            f"--{kind}",
+            dest="overrides",
+            type=lambda text, kind=kind: (kind, text),
+            metavar=metavar,
+            help=text,
+            **number,
         )
     show = parser.add_argument_group("show instead of run").add_argument
     kinds = ("flat", "history", "python", "json")
-    shown = "the config: every value; where each came from; as code; as JSON"
-    show("--print", choices=kinds, help=shown)
-    other = "against a recipe, a run directory or a config.json"
+    show("--print", choices=kinds, help="all values; where each was set; Python code; JSON")
+    other = "compare with a recipe, a run directory or a config.json"
     show("--diff", metavar="OTHER", help=other)
     show("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
-    built = "build everything but allocate and write nothing: parameters, mesh, tokens, bytes"
+    built = "show parameters, mesh, tokens and memory; allocate and write nothing"
     show("--dry-run", action="store_true", help=built)
-    show("--list", action="store_true", help="all recipes")
-    resume = parser.add_argument_group("go on").add_argument
-    goes_on = "take the config of a run directory and go on there"
-    resume("--from", dest="from_dir", metavar="RUN_DIR", help=goes_on)
-    differs = "let this differ from what the run directory was started with"
+    show("--list", action="store_true", help="list all recipes")
+    resume = parser.add_argument_group("resume").add_argument
+    resume("--from", dest="from_dir", metavar="RUN_DIR", help="resume the run in this directory")
+    differs = "allow this field to differ from the config of the run directory"
     resume("--allow", action="append", default=[], metavar="PATH", help=differs)
     parser.set_defaults(overrides=[])
     return parser
 
 
 def _is_recipe(kind: str, text: str) -> bool:
-    """Returns whether what follows --set is the recipe, as in `--set a=1 RECIPE`."""
+    """Returns whether an argument of --set is the recipe, as in `--set a=1 RECIPE`."""
     name = text.partition("(")[0]
     dotted = "." in name and all(part.isidentifier() for part in name.split("."))
     return kind == "set" and "=" not in name and (":" in name or dotted)
@@ -104,7 +103,7 @@ def _main(options: argparse.Namespace, command: str) -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
 
-    # Not at the top: it needs Fiddle, which --help does not.
+    # Imported here because --help does not need Fiddle.
     from mtf import config as config_lib
 
     if options.list:
@@ -113,7 +112,7 @@ def _main(options: argparse.Namespace, command: str) -> None:
             arguments = f"({listing.arguments})" if listing.arguments else ""
             print(f"{listing.name}{arguments}\n    {listing.summary}")
         if not listings:
-            print("There is no package `recipes` here.")
+            print("There is no package `recipes` on Python's path.")
         return
     config, name = _start(options)
     overrides = [config_lib.Override(kind, text) for kind, text in options.overrides]
@@ -123,7 +122,7 @@ def _main(options: argparse.Namespace, command: str) -> None:
     if problems and runs:
         problems += config_lib.find_refusals(config)
     elif problems:
-        # What is still missing does not keep anyone from looking at the rest.
+        # A config can be shown before its required values are set.
         problems = [p for p in problems if not p.startswith("Missing required values")]
     if problems:
         raise UserError(config_lib.summarize(problems))
@@ -135,28 +134,30 @@ def _main(options: argparse.Namespace, command: str) -> None:
 def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
     """Returns the config before overrides, and its name."""
     from mtf import config as config_lib
+    from mtf.config import provenance
 
     stray = [text for text in options.recipe if "=" in text.partition("(")[0]]
     if stray:
-        raise UserError(f"{stray[0]} is not a recipe. Write --set {stray[0]}")
+        raise UserError(f"{stray[0]} is not a recipe. To set a value, write --set {stray[0]}")
     if len(options.recipe) > 1:
-        raise UserError(f"One recipe at a time, not {', '.join(options.recipe)}.")
+        raise UserError(f"Expected one recipe, got {', '.join(options.recipe)}.")
     if options.from_dir is not None:
         if options.recipe:
             raise UserError(
-                f"--from {options.from_dir} has its own config: leave out {options.recipe[0]}, or "
-                f"leave out --from and --set model_dir={options.from_dir}."
+                f"--from {options.from_dir} has its own config. Leave out {options.recipe[0]}, or "
+                f"replace --from by --set model_dir={options.from_dir}."
             )
         config = config_lib.load_config(options.from_dir)
         folder = Path(options.from_dir)
         folder = folder.parent if folder.is_file() else folder
         if _has_run_dir(config):
-            config.model_dir = str(folder)
+            with provenance.set_by(f"--from {options.from_dir} (command line)"):
+                config.model_dir = str(folder)
         return config, folder.resolve().name
     if not options.recipe:
         raise UserError(
-            "Which recipe? Write python -m mtf.run RECIPE, as in python -m mtf.run "
-            "recipes.quickstart; --list shows all, --help the options."
+            "A recipe is missing. Write python -m mtf.run RECIPE, as in python -m mtf.run "
+            "recipes.quickstart; --list shows all recipes, --help the options."
         )
     return config_lib.resolve(options.recipe[0]), config_lib.recipe_name(options.recipe[0])
 
@@ -198,8 +199,8 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
     for method in ("run", "describe"):
         if not callable(getattr(job, method, None)):
             raise UserError(
-                f"{name} is the config of a {type(job).__name__}, which is not a job: it has no "
-                f"{method}(). A recipe returns the config of a job, such as mtf.jobs.Train."
+                f"{name} is the config of a {type(job).__name__}, which is not a job because it "
+                f"has no {method}(). A recipe returns the config of a job, such as mtf.jobs.Train."
             )
     run_dir = config.model_dir if _has_run_dir(config) else None
     if run_dir is not None and config_lib.check_resume(config, run_dir, options.allow):

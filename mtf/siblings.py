@@ -1,9 +1,9 @@
-"""`recipes` and `conversion`, mtf's other top-level packages, beside modules of yours so named.
+"""Imports mtf's packages `recipes` and `conversion` if the user has modules of the same names.
 
-Both names are common, and Python looks in the working directory first. Here mtf's own are found
-first, wherever mtf lies; what they lack is looked for in yours: `recipes.mine` is the function
-`mine` of your `recipes.py` (or `recipes/__init__.py`), or your module `recipes/mine.py`, and
-`recipes.t5.mine` comes from your `recipes/t5.py`.
+Python would search the working directory first. Here mtf's own modules come first; a name that
+they lack is looked up in the user's: `recipes.mine` is the function `mine` of the user's
+`recipes.py` (or `recipes/__init__.py`), or the module `recipes/mine.py`; `recipes.t5.mine` comes
+from the user's `recipes/t5.py`. In this file, "own" means the user's.
 """
 
 from __future__ import annotations
@@ -21,43 +21,39 @@ from typing import Any
 PACKAGES = ("conversion", "recipes")
 
 _ROOT = Path(__file__).resolve().parents[1]
-# Your `recipes.py` is the module `recipes._own`, your `recipes/t5.py` beside mtf's own
-# `recipes/t5.py` is `recipes._own_t5`.
+# The user's `recipes.py` is imported as `recipes._own`; the user's `recipes/t5.py`, whose name mtf
+# has too, as `recipes._own_t5`.
 _OWN = "_own"
 
 
 def install() -> None:
-    """Has Python find the two packages so, from now on.
-
-    Raises:
-      ImportError: another `conversion` has been imported already.
-    """
+    """Installs the import hook; raises ImportError if another `conversion` is imported already."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-        for name, module in list(sys.modules.items()):  # `import recipes` may have come first.
+        for name, module in list(sys.modules.items()):  # Modules that were imported before mtf.
             if name.partition(".")[0] in PACKAGES and is_ours(getattr(module, "__file__", None)):
-                _look_in_yours(module)
+                _fall_back_to_own(module)
     found = sys.modules.get("conversion")
     file = getattr(found, "__file__", None)
     if found is not None and (file is None or Path(file).resolve().parent != _ours("conversion")):
         raise ImportError(
-            f"mtf needs its own package `conversion`, but another one was imported before it: "
-            f"{file or found}. Import mtf first, or rename that one."
+            f"mtf needs its package `conversion`, but another module of this name was imported "
+            f"first: {file or found}. Import mtf first, or rename that module."
         )
 
 
 def is_ours(file: str | Path | None) -> bool:
-    """Returns whether a file is a module of mtf's own `recipes` or `conversion`."""
+    """Returns whether a file is a module of mtf's `recipes` or `conversion`."""
     return file is not None and Path(file).resolve().parent in map(_ours, PACKAGES)
 
 
 def own_folders(package: str) -> list[Path]:
-    """Returns your folders of that name, in the order of `sys.path`."""
+    """Returns the user's folders of that name, in the order of `sys.path`."""
     return [folder for root in _roots(package) if (folder := root / package).is_dir()]
 
 
 def own_file(package: str, module: str = "") -> Path | None:
-    """Returns your file of a module of the package; of "", its `__init__.py` or `PACKAGE.py`."""
+    """Returns the user's file of a module; for "", the package's `__init__.py` or `PACKAGE.py`."""
     for root in _roots(package):
         inside = root / package / f"{module or '__init__'}.py"
         for file in (inside,) if module else (inside, root / f"{package}.py"):
@@ -67,13 +63,13 @@ def own_file(package: str, module: str = "") -> Path | None:
 
 
 def own_modules(package: str) -> list[str]:
-    """Returns the names of the modules in your folders of that name."""
+    """Returns the names of the modules in the user's folders of that name."""
     files = (file for folder in own_folders(package) for file in sorted(folder.glob("*.py")))
     return list(dict.fromkeys(file.stem for file in files if not file.stem.startswith("_")))
 
 
 def module_name(file: Path) -> str | None:
-    """Returns the name under which a file of one of the packages is imported; else None."""
+    """Returns the name under which a file is imported, or None if it is in neither package."""
     file = file.resolve()
     for package in PACKAGES:
         if file.parent == _ours(package):
@@ -97,14 +93,14 @@ def _ours(package: str) -> Path:
 
 
 def _roots(package: str) -> list[Path]:
-    """Returns the folders in which yours may lie; none where mtf came without the package."""
+    """Returns the folders to search for the user's modules."""
     if not _ours(package).is_dir():
         return []
     return [root for entry in sys.path if (root := Path(entry or ".").resolve()) != _ROOT]
 
 
 class _Finder:
-    """Finds mtf's own modules before yours, and yours under the names that mtf's leave."""
+    """Finds mtf's modules before the user's."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -123,14 +119,14 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module of mtf's own; names that it lacks are looked for in yours."""
+    """Loads a module of mtf; names that it lacks are looked up in the user's."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        _look_in_yours(module)
+        _fall_back_to_own(module)
 
 
-def _look_in_yours(module: ModuleType) -> None:
+def _fall_back_to_own(module: ModuleType) -> None:
     vars(module)["__getattr__"] = functools.partial(_own_attribute, module.__name__)
 
 
@@ -138,7 +134,7 @@ def _own_attribute(name: str, attribute: str) -> Any:
     package, _, module = name.partition(".")
     is_submodule = not module and (_ours(package) / f"{attribute}.py").is_file()
     if not (attribute.startswith("__") or is_submodule) and own_file(package, module) is not None:
-        yours = importlib.import_module(own_module_name(package, module))
-        if attribute in vars(yours):
-            return vars(yours)[attribute]
+        own = importlib.import_module(own_module_name(package, module))
+        if attribute in vars(own):
+            return vars(own)[attribute]
     raise AttributeError(f"module {name!r} has no attribute {attribute!r}")

@@ -1,4 +1,4 @@
-"""JSON that every reader takes: NaN and infinities, which JSON does not have, become null."""
+"""Standard JSON, which has neither NaN nor infinities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """`json.dumps`, with null in the place of floats that are not finite."""
+    """Calls `json.dumps` with null instead of floats that are not finite."""
     return json.dumps(_finite(value), allow_nan=False, **options)
 
 

@@ -22,7 +22,7 @@ from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocab
 
 TOLERANCE = 1e-4
 
-# Real text of several lengths and scripts; padded to one length, the shorter rows are masked.
+# Texts of several lengths and scripts; padding masks the ends of the shorter rows.
 _TEXTS = (
     "Yes.",
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
@@ -36,14 +36,13 @@ _RANDOM_SHAPES = ((3, 17, 9), (2, 160, 144))  # batch, encoder length, decoder l
 
 
 def compare(export: huggingface.Export, directory: Path) -> tuple[bool, str]:
-    """Loads `directory` with `transformers` and the checkpoint here, and compares logits.
+    """Compares the model in `directory` with its checkpoint.
 
     Returns:
-      Whether all logits are within TOLERANCE (none of them NaN) and the tokenizers agree; and a
-      report of that.
+      Whether all logits agree within TOLERANCE and the tokenizers give the same ids; and a report.
 
     Raises:
-      UserError: `transformers` misses tensors or finds others than it expects.
+      UserError: `transformers` does not find exactly the tensors that it expects.
     """
     with _quiet():
         model = _load_torch(export, directory)
@@ -78,7 +77,7 @@ def compare(export: huggingface.Export, directory: Path) -> tuple[bool, str]:
 def _random_batch(
     rng: np.random.Generator, vocab_size: int, batch: int, encoder: int, decoder: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns encoder tokens, whose rows end with more and more padding, and decoder tokens."""
+    """Returns encoder tokens, whose rows end with more and more padding; and decoder tokens."""
     encoder_tokens = rng.integers(1, vocab_size, (batch, encoder))
     for row in range(batch):
         encoder_tokens[row, encoder - row * encoder // (2 * batch) :] = 0
@@ -96,7 +95,7 @@ def _text_batch(text_ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
-    """Returns the checkpoint in our model, its numbers rounded as the export's are."""
+    """Returns mtf's network of the checkpoint, its parameters rounded to the export's dtype."""
     config = network_config(
         export.architecture,
         relative_attention_max_distance=export.relative_attention_max_distance,
@@ -104,13 +103,12 @@ def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
         dtype="float32",
         scan_layers=False,
     )
-    tensors = export.checkpoint.parameters()
     written = huggingface.DTYPES[export.dtype]
     params = {
-        tuple(name.split("/")): tensor.read().astype(written).astype(np.float32)
-        for name, tensor in tensors.items()
+        name: tensor.read().astype(written).astype(np.float32)
+        for name, tensor in export.checkpoint.parameters().items()
     }
-    return config, unflatten_dict(params)
+    return config, unflatten_dict(params, sep="/")
 
 
 def _our_logits(
@@ -154,7 +152,7 @@ def _torch_logits(model: Any, encoder_tokens: np.ndarray, decoder_tokens: np.nda
 def _compare_tokenizers(
     export: huggingface.Export, directory: Path
 ) -> tuple[str | None, list[list[int]] | None]:
-    """Returns the first difference, and the ids of the texts; None without a tokenizer."""
+    """Returns the first difference, if any, and the ids of the texts; None without a tokenizer."""
     if export.tokenizer is None:
         return None, None
     from transformers import AutoTokenizer
@@ -174,13 +172,13 @@ def _compare_tokenizers(
         sentinel = "<extra_id_0>"
         found = theirs.convert_tokens_to_ids(sentinel)
         pairs.append((sentinel, vocabulary.sentinel(0), found))
-    differ = (f"{a} is {b} here and {c} in transformers" for a, b, c in pairs if b != c)
+    differ = (f"{a} is {b} in mtf and {c} in transformers" for a, b, c in pairs if b != c)
     return next(differ, None), text_ids
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the notes and progress bars of `transformers`."""
+    """Silences the warnings and progress bars of `transformers`."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

@@ -1,7 +1,4 @@
-"""Atomic writes, messages about failed writes, and locks of directories.
-
-Imports the standard library only.
-"""
+"""Atomic writes, messages about failed writes, and locks of directories."""
 
 from __future__ import annotations
 
@@ -25,19 +22,18 @@ from mtf.errors import UserError
 LOCK_FILE = ".lock"
 TEMPORARY = ".*.tmp"
 
-# What only writing fails with.
+# Errors that only writing raises, and errors that reading may raise, too.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-# What writing and reading may fail with.
 _OTHERS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENAMETOOLONG)
 
 
 @contextlib.contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `file`; what is written there takes its place at the end.
+    """Yields a temporary path beside `file`, which is renamed to `file` when the block succeeds.
 
-    So a file or directory appears whole or not at all. If the block fails, it is removed.
+    If the block fails, the temporary file or directory is removed.
     """
-    # The name is random because processes on two machines may have the same process id.
+    # The random part separates processes on two machines with the same process id.
     temporary = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -51,28 +47,30 @@ def replacing(file: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
-    """Makes a directory as `replacing` a file; a signal that ends the process removes it too.
+    """Yields a temporary directory, which becomes `directory` when the block succeeds.
+
+    If the block fails or a signal ends the process, the temporary directory is removed.
 
     Raises:
-      UserError: it cannot be made.
+      UserError: the directory cannot be created.
     """
     with replacing(directory) as temporary, signals.removed_on_stop(temporary):
         try:
             temporary.mkdir(parents=True)
         except OSError as error:
-            raise UserError(f"{directory} cannot be made: {error}") from error
+            raise UserError(f"{directory} cannot be created: {error}") from error
         yield temporary
 
 
 def write_atomically(file: Path, content: str | bytes) -> None:
-    """Writes a file that appears whole or not at all; text is written as UTF-8."""
+    """Writes a file atomically; text is encoded as UTF-8."""
     with replacing(file) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def os_errors_refused(directory: Path, setting: str) -> Iterator[None]:
-    """Turns what the file system refuses into a UserError about a setting's directory."""
+    """Turns an OSError into a UserError that names the directory and its setting."""
     try:
         yield
     except OSError as error:
@@ -82,9 +80,9 @@ def os_errors_refused(directory: Path, setting: str) -> Iterator[None]:
 
 
 def write_failure(error: BaseException, directory: Path) -> str | None:
-    """Returns why something in a directory could not be written; None: the error is another.
+    """Returns why a file in a directory could not be written; None if the error has another cause.
 
-    Its causes count too: a library may have put the system's words into an error of its own.
+    The causes of the error are searched, too, and messages for the words of the operating system.
     """
     within = str(directory.absolute())
     for each in _chain(error):
@@ -102,7 +100,7 @@ def write_failure(error: BaseException, directory: Path) -> str | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Returns an error, its causes, and the errors of a group."""
+    """Returns an error, its causes, and the errors in an exception group."""
     found = [error]
     for each in found:
         inside = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
@@ -112,7 +110,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def free_space(directory: Path) -> str:
-    """Returns how much room there is, as in "3.2 of 1,024.0 GB free"."""
+    """Returns the free space of a disk as text: "3.2 of 1,024.0 GB free"."""
     usage = shutil.disk_usage(directory)
     unit, name = (1e9, "GB") if usage.total >= 1e9 else (1e6, "MB")
     return f"{usage.free / unit:,.1f} of {usage.total / unit:,.1f} {name} free"
@@ -120,15 +118,14 @@ def free_space(directory: Path) -> str:
 
 @contextlib.contextmanager
 def locked(directory: Path, setting: str) -> Iterator[None]:
-    """Holds a directory: nobody else can, on this machine or, where the file system locks, another.
+    """Locks a directory, which is created if necessary, against other processes.
 
-    The lock is the kernel's, on the file `.lock`, so it ends with the process, however that ends; a
-    file that was left behind means nothing. Where the file system has no locks, the process that
-    the file names is looked for. The directory is made if it does not exist; it and the file are
-    removed at the end if nothing else is there.
+    The kernel locks the file `.lock` and releases it when the process ends, so a leftover file
+    does no harm. On a file system without locks, the process that the file names is looked up.
+    At the end the file is removed, and the directories that were created, if they are empty.
 
     Raises:
-      UserError: another process holds it, or it cannot be written to; it names the `setting`.
+      UserError: another process has locked the directory, or it cannot be written to.
     """
     file = directory / LOCK_FILE
     made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
@@ -145,12 +142,12 @@ def locked(directory: Path, setting: str) -> Iterator[None]:
             os.close(descriptor)
     finally:
         for folder in made:
-            with contextlib.suppress(OSError):  # It is in use.
+            with contextlib.suppress(OSError):  # It is not empty.
                 folder.rmdir()
 
 
 def _hold(file: Path, setting: str) -> int:
-    """Opens and locks the file, and writes into it who holds it."""
+    """Opens and locks the file, and writes the process into it; returns the file descriptor."""
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -161,7 +158,7 @@ def _hold(file: Path, setting: str) -> int:
             except OSError:  # The file system has no locks.
                 if _named_process_lives(file):
                     raise _refusal(file, setting) from None
-            # Whoever held it before may have removed the file since it was opened here.
+            # The previous process may have removed the file after it was opened here.
             if file.exists() and os.path.samestat(os.fstat(descriptor), os.stat(file)):
                 holder = {
                     "host": socket.gethostname(),
@@ -170,7 +167,7 @@ def _hold(file: Path, setting: str) -> int:
                     "command": shlex.join(sys.orig_argv),
                 }
                 os.ftruncate(descriptor, 0)
-                with contextlib.suppress(OSError):  # A full disk is found out by what matters.
+                with contextlib.suppress(OSError):  # A full disk is reported by later writes.
                     os.write(descriptor, f"{json.dumps(holder)}\n".encode())
                 return descriptor
         except BaseException:
@@ -201,14 +198,10 @@ def _named_process_lives(file: Path) -> bool:
 
 
 def _refusal(file: Path, setting: str) -> UserError:
-    holder = _holder(file)
-    who = "another process"
-    if holder:
-        who = (
-            f"process {holder['pid']} on {holder['host']}, since {holder['since']} "
-            f"({holder['command']})"
-        )
+    process = "another process"
+    if holder := _holder(file):
+        process = "process {pid} on {host}, since {since} ({command})".format(**holder)
     return UserError(
-        f"{setting}: {file.parent} is in use by {who}. Wait for its end, stop it, or choose "
-        f"another {setting}. If there is no such process any more, delete {file}."
+        f"{setting}: {file.parent} is in use by {process}. Wait until it ends, stop it, or choose "
+        f"another {setting}. If that process no longer exists, delete {file}."
     )

@@ -140,7 +140,7 @@ def test_recipe(refusal: Refusal, recipe: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["recipes.quickstart", "train_steps=2"], "Write --set train_steps=2"),
+        (["recipes.quickstart", "train_steps=2"], "write --set train_steps=2"),
         (["recipes.quickstart", "--set", "train_steps", "=", "2"], "Write PATH=VALUE"),
         (["--from", "nowhere"], "There is no run directory nowhere"),
         (["--from", "."], "it has no config.json"),

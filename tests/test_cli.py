@@ -66,6 +66,14 @@ def test_resume_from_a_run_directory(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_history_names_from_as_the_origin_of_the_run_directory(run: Run) -> None:
+    run(SMALL, "--set", "model_dir=out")
+    lines = run("--from", "out", "--print", "history")[1].splitlines()
+    assert [line.split("  # ")[1] for line in lines if line.startswith("model_dir = 'out'")] == [
+        "--from out (command line)"
+    ]
+
+
 def test_resume_with_another_config(run: Run, tmp_path: Path) -> None:
     run(SMALL, "--set", "model_dir=out")
     before = (tmp_path / "out" / "config.json").read_text()
@@ -101,15 +109,15 @@ def test_resume_with_another_config(run: Run, tmp_path: Path) -> None:
         (("tests.config.example.wrong_types",), "batch_size: expected int, got str '8'"),
         (("tests.config.example.unfinished",), "model.network.emb_dim (int)"),
         ((SMALL, "train_steps=3"), "--set train_steps=3"),
-        ((SMALL, SMALL), "One recipe at a time"),
+        ((SMALL, SMALL), "Expected one recipe"),
         ((SMALL, "--set", "train_steps"), "Write PATH=VALUE"),
         ((SMALL, "--set", "model.z_loss"), "Write PATH=VALUE"),
         (("tests.config.example.no_job",), "is not a job"),
-        ((SMALL, "--from", "x"), "leave out"),
+        ((SMALL, "--from", "x"), "Leave out"),
         (("--from", "x"), "There is no run directory x"),
         ((SMALL, "--diff", "nothing.there"), "There is no recipe nothing.there"),
         ((SMALL, "--graph", "x.jpeg"), ".svg"),
-        ((), "Which recipe?"),
+        ((), "A recipe is missing"),
         (("missing.py:recipe",), "There is no file missing.py"),
     ],
 )

@@ -1,7 +1,4 @@
-"""Typed functions that compute configs of a job's parts. Imports no jax.
-
-What is not computed is a `fdl.Config` of a settings class.
-"""
+"""Typed functions that compute configs of a job's parts. Imports no JAX."""
 
 from mtf.builders import checkpoint, data, model, schedule, vocabulary
 

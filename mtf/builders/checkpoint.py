@@ -1,4 +1,4 @@
-"""The checkpoints that Google released, what a run starts from, and how often it saves."""
+"""Configs of checkpoints: Google's released ones, a run's start, and how often it saves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import fiddle as fdl
 from mtf.checkpoints.settings import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.errors import UserError, did_you_mean
 
-# Google's checkpoints in T5X's layout (T5X: docs/models.md) → their step.
+# Released checkpoint in T5X's layout (T5X: docs/models.md) → its step.
 RELEASED_STEPS = {
     name.format(size): step
     for name, step in (
@@ -25,10 +25,10 @@ RELEASED_STEPS = {
 
 
 def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns a T5X checkpoint that Google released, such as `mt5_base`, or raises UserError."""
+    """Returns a checkpoint that Google released for T5X, such as `mt5_base`."""
     if name not in RELEASED_STEPS:
         raise UserError(
-            f"There is no released checkpoint {name!r}; there are {', '.join(RELEASED_STEPS)}."
+            f"There is no released checkpoint {name!r}; expected {', '.join(RELEASED_STEPS)}."
             + did_you_mean(name, RELEASED_STEPS)
         )
     step = RELEASED_STEPS[name]
@@ -37,11 +37,7 @@ def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
 
 
 def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns what a recipe starts from: a released checkpoint, or the one at `path`.
-
-    Its `step` is the one that the recipe counts from; a run whose checkpoint turns out to be at
-    another step is refused.
-    """
+    """Returns the released checkpoint, or the one at `path`, with the step that it must have."""
     config = released(name)
     config.path = path or config.path
     config.step = RELEASED_STEPS[name] if path is None else _step(path, RELEASED_STEPS[name])
@@ -49,9 +45,9 @@ def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointCon
 
 
 def _step(path: str, default: int) -> int:
-    """Returns 0 for a Hugging Face directory, else the (latest) step that `checkpoint_STEP` says.
+    """Returns 0 for a Hugging Face directory, else the latest step of the `checkpoint_STEP` names.
 
-    Without such a name, the path is taken to be a copy of the released checkpoint.
+    A path without such a name is assumed to be a copy of the released checkpoint (`default`).
     """
     local = Path(path).expanduser()
     if local.is_dir():
@@ -70,6 +66,6 @@ def every(
     keep: int | None = None,
     restore: fdl.Config[RestoreCheckpointConfig] | None = None,
 ) -> fdl.Config[CheckpointConfig]:
-    """Returns checkpoints every `period` steps, of which the last `keep` stay, and the start."""
+    """Saves every `period` steps, keeps the last `keep` checkpoints, and starts from `restore`."""
     save = fdl.Config(SaveCheckpointConfig, period=period, keep=keep)
     return fdl.Config(CheckpointConfig, save=save, restore=restore)

@@ -1,4 +1,4 @@
-"""What recipes and fiddlers compute about data."""
+"""Functions on data configs, for recipes and fiddlers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mtf.tasks.text import mc4_subsets as mc4_subsets
 
 
 def is_remote(data: fdl.Config) -> bool:
-    """Returns whether a job's data come from the Hugging Face hub, not from local files.
+    """Returns whether data come from the Hugging Face hub.
 
-    A mixture is local if it has a cache, or a mirror of its datasets for SeqIO.
+    A mixture is local if it has a cache, or uses SeqIO with a mirror of its datasets.
     """
     kind = fdl.get_callable(data)
     if kind is HubStreamConfig:
@@ -25,7 +25,7 @@ def is_remote(data: fdl.Config) -> bool:
 
 
 def python_text(data: fdl.Config) -> fdl.Config[TextFilesConfig]:
-    """Returns the text that Python carries, with the lengths, vocabulary and so on of `data`."""
+    """Returns the text of Python's documentation, with the text settings of `data`."""
     fields = TextConfig.__dataclass_fields__
     shared = {name: value for name, value in data.__arguments__.items() if name in fields}
     return fdl.Config(TextFilesConfig, files=None, **shared)

@@ -23,7 +23,7 @@ BYT5_VOCAB_SIZE = 384
 
 
 class Size(NamedTuple):
-    """The values that differ between the sizes of one architecture."""
+    """The values that differ between the sizes of an architecture."""
 
     num_encoder_layers: int
     num_decoder_layers: int

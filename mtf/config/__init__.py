@@ -1,9 +1,6 @@
-"""Configs: find a recipe, override it, check it, show it, compare it, store it. Needs Fiddle only.
+"""Finds recipes and overrides, checks, prints, compares and stores configs. Imports no JAX."""
 
-Nothing here knows of training, and nothing here imports jax.
-"""
-
-from mtf.config.checks import build, check, find_problems, find_refusals, summarize
+from mtf.config.checks import build, find_problems, find_refusals, summarize
 from mtf.config.codegen import as_python
 from mtf.config.lookup import list_recipes, recipe_name, resolve
 from mtf.config.overrides import Override, apply_overrides, try_overrides
@@ -29,7 +26,6 @@ __all__ = [
     "as_history_text",
     "as_python",
     "build",
-    "check",
     "check_resume",
     "check_types",
     "complete",

@@ -1,4 +1,4 @@
-"""Checks a whole config, whoever set its values, and builds the job from it."""
+"""Checks a whole config, and builds the job that it describes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mtf.errors import UserError, did_you_mean
 
 
 def summarize(problems: Sequence[str]) -> str:
-    """Joins several mistakes into one message; one alone stays as it is."""
+    """Joins mistakes into one message; a single mistake is returned unchanged."""
     if len(problems) == 1:
         return problems[0]
     lines = (problem.replace("\n", "\n    ") for problem in problems)
@@ -35,9 +35,10 @@ def find_problems(config: fdl.Config) -> list[str]:
 
 
 def find_refusals(config: fdl.Config) -> list[str]:
-    """Returns what components say against their own values, each with its full path.
+    """Builds each component and returns its UserError, if any, with its full path.
 
-    A component with problems, or with refusals inside, is left out: its own may follow from them.
+    Components that have problems or contain refused components are skipped, since their own errors
+    may only be consequences.
     """
     problems: list[str] = []
     refused: set[int] = set()
@@ -50,7 +51,7 @@ def find_refusals(config: fdl.Config) -> list[str]:
             fdl.build(node)
         except UserError as error:
             refused.add(id(node))
-            # Fiddle appends its own context to the text; the path says the same, shorter.
+            # Fiddle appends its context to the text; the path replaces it.
             text = str(getattr(error, "proxy_base_exception", error))
             where = format_path(path)
             named = not path or text.startswith((f"{where}.", f"{where}:"))
@@ -94,23 +95,8 @@ def _missing_fields(path: Path, node: fdl.Buildable) -> list[str]:
     ]
 
 
-def check(config: fdl.Config) -> None:
-    """Checks types, names and required values of the whole config.
-
-    Raises:
-      UserError: all mistakes in one message.
-    """
-    problems = find_problems(config)
-    if problems:
-        raise UserError(summarize(problems))
-
-
 def build(config: fdl.Config) -> Any:
-    """Checks the config and builds what it describes.
-
-    Raises:
-      UserError: all mistakes in one message, each with its path.
-    """
+    """Checks and builds a config; raises a UserError with all mistakes and their paths."""
     problems = find_problems(config)
     with contextlib.suppress(UserError):
         if not problems:

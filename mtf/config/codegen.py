@@ -1,6 +1,6 @@
-"""A config as readable Python that makes the same config again.
+"""Writes a config as readable Python code that creates the same config.
 
-Fiddle's own code generation names modules by aliases and writes no function that runs the job.
+Fiddle's code generation imports modules under aliases, and its code does not run the job.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ _INDENT = "    "
 
 
 def as_python(config: fdl.Config, title: str) -> str:
-    """Returns a module whose function `config()` returns an equal config, and which runs it.
+    """Returns a module that runs the job of its function `config()`, which returns an equal config.
 
-    Fields that have their default are left out. A component used twice is a variable.
-
-    Args:
-      config: what to write.
-      title: first line of the module's docstring.
+    Fields with default values are left out. A component that is used twice becomes a variable.
+    `title` is the first line of the module's docstring.
     """
     config = tree.complete(config)
     writer = _Writer()
@@ -52,8 +49,8 @@ class _Writer:
     """Writes values as expressions."""
 
     def __init__(self) -> None:
-        self.imports: dict[str, Any] = {}  # Classes and functions by their names in the code.
-        self.variables: dict[int, str] = {}  # Names of what is used more than once, by its id.
+        self.imports: dict[str, Any] = {}  # name in the code → class or function
+        self.variables: dict[int, str] = {}  # id of a value that is used twice → its variable
 
     def import_lines(self) -> str:
         by_module: dict[str, list[str]] = {}
@@ -72,7 +69,7 @@ class _Writer:
         return "".join(lines)
 
     def variable(self, value: Any, field: str) -> str:
-        """Returns a free name for a value that is in a field of that name."""
+        """Returns an unused variable name for a value of that field."""
         base = field
         if isinstance(value, fdl.Buildable):
             name = getattr(fdl.get_callable(value), "__name__", "component")
@@ -84,12 +81,12 @@ class _Writer:
         return next(name for name in names if name not in taken)
 
     def name(self, target: Any) -> str:
-        """Returns how the code names a class or function, and sees that it is imported."""
+        """Returns the name of a class or function in the code, and adds its import."""
         qualified = getattr(target, "__qualname__", "<")
         if "<" in qualified:
             raise UserError(
-                f"{target!r} cannot be written as code: only classes and functions that a module "
-                "defines at its top can."
+                f"{target!r} cannot be written as code. Use classes and functions that are defined "
+                "at the top level of a module."
             )
         if target.__module__ == "builtins":
             return qualified
@@ -101,7 +98,7 @@ class _Writer:
         return f"{name}{dot}{rest}"
 
     def value(self, value: Any, depth: int, prefix: str) -> str:
-        """Returns the expression of a value, which stands behind a prefix at an indentation."""
+        """Returns the expression of a value, to be written after `prefix` at a depth."""
         if _can_be_shared(value) and id(value) in self.variables:
             return self.variables[id(value)]
         if isinstance(value, enum.Enum):
@@ -136,7 +133,7 @@ class _Writer:
 
 
 def _literal(value: Any) -> str:
-    """Returns a literal, strings in double quotes where that needs no escape."""
+    """Returns a literal; strings are in double quotes unless that needs escapes."""
     text = repr(value)
     if isinstance(value, str) and text[0] == "'" and '"' not in text:
         return f'"{text[1:-1]}"'
@@ -144,17 +141,17 @@ def _literal(value: Any) -> str:
 
 
 def _module_and_top(target: Any) -> tuple[str, str]:
-    """Returns the module of a class or function, and what of it is imported."""
+    """Returns the module of a class or function, and the top-level name to import."""
     return target.__module__, target.__qualname__.partition(".")[0]
 
 
 def _can_be_shared(value: Any) -> bool:
-    """Returns whether it matters that a value is used twice; for plain tuples Python decides."""
+    """Returns whether two uses of a value must stay the same object."""
     return isinstance(value, fdl.Buildable | dict | list)
 
 
 def _shared(config: fdl.Config) -> list[tuple[Any, str]]:
-    """Returns what is used more than once, inner things first, with the field it is in."""
+    """Returns the values that are used more than once, inner ones first, with their fields."""
     uses: Counter[int] = Counter()
     found: dict[int, tuple[Any, str]] = {}
 

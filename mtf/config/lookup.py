@@ -1,4 +1,4 @@
-"""Recipes, builders and fiddlers: found by name, listed, and called with typed arguments."""
+"""Finds recipes, builders and fiddlers by name, lists recipes, and calls them with arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def resolve(name: str) -> fdl.Config:
     """Calls the recipe `package.module.recipe(kw=…)` or `file.py:recipe(kw=…)`.
 
     Raises:
-      UserError: no such recipe, wrong arguments, or it returns no config.
+      UserError: the recipe does not exist, refuses its arguments, or returns no config.
     """
     what, arguments = split_call(name)
     config = _call(find_recipe(what), arguments, what)
@@ -44,7 +44,7 @@ def resolve(name: str) -> fdl.Config:
 
 
 def make_component(text: str) -> fdl.Buildable:
-    """Makes the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` stands for."""
+    """Returns the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` creates."""
     name, arguments = split_call(text)
     builder = find(name, "builder")
     if not callable(builder):
@@ -56,14 +56,14 @@ def make_component(text: str) -> fdl.Buildable:
     made = _call(builder, arguments, name, tracked=False)
     if not isinstance(made, fdl.Buildable):
         raise UserError(
-            f"{name} returns a {type(made).__name__}. A builder returns a fdl.Config, or is the "
-            "class itself."
+            f"{name} returns a {type(made).__name__}. A builder is a class, or a function that "
+            "returns a fdl.Config."
         )
     return tree.complete(made)
 
 
 def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
-    """Calls the fiddler `name(kw=…)`, which changes the config or returns another one."""
+    """Returns the config as changed or replaced by the fiddler `name(kw=…)`."""
     name, arguments = split_call(text)
     dotted = name if "." in name else f"{RECIPES}.fiddlers.{name}"
     function = find_recipe(name) if ":" in name else find(dotted, "fiddler")
@@ -72,29 +72,30 @@ def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
     changed = _call(function, arguments, name, config)
     if changed is not None and not isinstance(changed, fdl.Config):
         raise UserError(
-            f"{name} returns a {type(changed).__name__}. A fiddler changes the config that it "
-            "is given and returns nothing, or returns a new fdl.Config."
+            f"{name} returns a {type(changed).__name__}. A fiddler changes its config in place "
+            "and returns nothing, or returns a new fdl.Config."
         )
     return tree.complete(config if changed is None else changed)
 
 
 def split_call(text: str) -> tuple[str, str]:
-    """Splits `name(kw=1)` into `name` and `(kw=1)`; without arguments the second is empty."""
+    """Splits `name(kw=1)` into `name` and `(kw=1)`, or `name` into `name` and ""."""
     name, bracket, rest = text.partition("(")
     return name.strip(), bracket + rest
 
 
 def recipe_name(name: str) -> str:
-    """Returns the last part of a recipe's name, for the name of a run directory."""
+    """Returns the last part of a recipe's dotted name."""
     return split_call(name)[0].rpartition(":")[2].rpartition(".")[2]
 
 
 def _parse_arguments(
     function: Any, arguments: str, what: str, *, skip: int = 0, complete: bool = True
 ) -> dict[str, Any]:
-    """Reads `(kw=literal, kw=@builder, …)` against the annotations of `function`.
+    """Parses `(kw=literal, kw=@builder, …)` by the annotations of `function`.
 
-    The first `skip` parameters are given otherwise; `complete`: the others must all be given.
+    The first `skip` parameters are positional. If `complete`, all others without a default must be
+    given.
     """
     known = dict(list(inspect.signature(function).parameters.items())[skip:])
     hints = types.type_hints(function)
@@ -107,7 +108,7 @@ def _parse_arguments(
                 parsed[name] = parse_value(text, hints.get(name, Any))
             else:
                 names, hint = ", ".join(known) or "none", did_you_mean(name, known)
-                problems.append(f"{what} has no argument {name}; it has: {names}.{hint}")
+                problems.append(f"{what} has no argument {name}; its arguments: {names}.{hint}")
         except (types.Mismatch, UserError) as error:
             problems.append(f"{what}: {name}={text}: {error}")
     if problems:
@@ -126,17 +127,17 @@ def _parse_arguments(
 
 
 def parse_value(text: str, declared: Any) -> Any:
-    """Reads a literal, a word or `@builder(kw=…)`; `Mismatch` if it is not of type `declared`."""
+    """Parses a literal, a bare word or `@builder(kw=…)`; raises Mismatch on a wrong type."""
     if text.startswith("@"):
         return types.convert(make_component(text[1:]), declared)
     return types.parse(text, declared)
 
 
 def keywords(arguments: str, what: str) -> dict[str, str]:
-    """Splits `(a=1, b=@x.y(c=2))` into names and the texts of their values."""
+    """Splits `(a=1, b=@x.y(c=2))` into {"a": "1", "b": "@x.y(c=2)"}."""
     if not arguments:
         return {}
-    # `@` at the start of a value is not Python; a name in its place lets Python find the end.
+    # A value that starts with `@` is no Python expression, so a name replaces `@` for the parser.
     text = "f" + arguments.replace("=@", f"={_AT}")
     try:
         parsed = ast.parse(text, mode="eval").body
@@ -157,9 +158,9 @@ def keywords(arguments: str, what: str) -> dict[str, str]:
 
 
 def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: bool = True) -> Any:
-    """Calls a recipe, builder or fiddler; a failure inside is a UserError with its traceback.
+    """Calls a recipe, builder or fiddler; turns its exceptions into a UserError with a traceback.
 
-    If `tracked`, the values that it sets are said to come from its lines.
+    If `tracked`, the history of the values that it sets refers to lines of its file.
     """
     parsed = _parse_arguments(function, arguments, what, skip=len(positional))
     tracking = provenance.in_file_of(function) if tracked else contextlib.nullcontext()
@@ -173,7 +174,7 @@ def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: b
 
 
 def _user_traceback(error: BaseException, headline: str) -> str:
-    """Formats an error with the frames of the user's files only."""
+    """Formats an error without the frames of this package and of importlib."""
     own = (os.path.dirname(__file__), siblings.__file__)
     machinery = (*own, os.path.dirname(importlib.__file__), "<frozen")
     report = traceback.TracebackException.from_exception(error)
@@ -183,7 +184,7 @@ def _user_traceback(error: BaseException, headline: str) -> str:
 
 
 def find_recipe(name: str) -> Any:
-    """Returns the function that `package.module.name` or `file.py:name` stands for."""
+    """Returns the recipe `package.module.name` or `file.py:name`."""
     in_file = ":" in name or name.endswith(".py")
     function = _find_in_file(name) if in_file else find(name, "recipe")
     if isinstance(function, ModuleType):
@@ -196,11 +197,10 @@ def find_recipe(name: str) -> Any:
 
 
 def find(dotted: str, kind: str) -> Any:
-    """Returns what `package.module.name` stands for, importing modules as far as needed.
+    """Imports `package.module.name`, which the error messages call a `kind`.
 
     Raises:
-      UserError: there is no recipe, builder or fiddler (`kind`) of that name, with the nearest; or
-        importing it fails.
+      UserError: the name does not exist (the message suggests similar ones), or an import fails.
     """
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
@@ -219,14 +219,13 @@ def find(dotted: str, kind: str) -> Any:
 def _has(found: Any, name: str) -> bool:
     try:
         return hasattr(found, name)
-    except Exception as error:  # Asked for what mtf's own module lacks, yours is imported.
-        raise UserError(
-            _user_traceback(error, f"Importing your part of {found.__name__} fails:")
-        ) from None
+    except Exception as error:  # The lookup imports the user's module of the same name.
+        headline = f"Importing your module {found.__name__} fails:"
+        raise UserError(_user_traceback(error, headline)) from None
 
 
 def _check_unambiguous(module: Any, name: str, dotted: str) -> None:
-    """Refuses a name that both mtf's own module and a file of the user's have; runs neither."""
+    """Refuses a name that both mtf's module and the user's module of the same name define."""
     file = getattr(module, "__file__", None)
     if not siblings.is_ours(file) or name not in vars(module):
         return
@@ -236,7 +235,7 @@ def _check_unambiguous(module: Any, name: str, dotted: str) -> None:
         return
     ours = getattr(sys.modules.get(getattr(module, name).__module__), "__file__", file)
     raise UserError(
-        f"{dotted} is in two places. For yours write {_shown(own)}:{name}, for mtf's {ours}:{name}"
+        f"{dotted} exists twice. Write {_shown(own)}:{name} for yours, or {ours}:{name} for mtf's."
     )
 
 
@@ -254,7 +253,7 @@ def _shown(file: Path) -> str:
 
 
 def _import_prefix(parts: list[str]) -> tuple[Any, int]:
-    """Imports as many parts of a dotted name as are modules; returns the last, and how many."""
+    """Imports the longest prefix that is a module; returns the module and the prefix's length."""
     module, depth = None, 0
     for length in range(1, len(parts) + 1):
         if module is not None and length == len(parts) and _has(module, parts[-1]):
@@ -267,7 +266,7 @@ def _import_prefix(parts: list[str]) -> tuple[Any, int]:
 
 
 def _import(name: str) -> Any:
-    """Imports a module; only that it does not exist itself stays a ModuleNotFoundError."""
+    """Imports a module; raises ModuleNotFoundError if it does not exist, else a UserError."""
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -278,7 +277,7 @@ def _import(name: str) -> Any:
 
 
 def _hint(dotted: str, kind: str, inside: Any = None) -> str:
-    """Says what a name may have meant that is not `inside` the module that was found."""
+    """Suggests names for one that does not exist; `inside` is the module that was found."""
     last = dotted.rpartition(".")[2]
     prefix = getattr(inside, "__name__", "")
     if kind != "recipe":
@@ -287,7 +286,7 @@ def _hint(dotted: str, kind: str, inside: Any = None) -> str:
     options = [listing.name for listing in list_recipes()]
     is_other = isinstance(inside, ModuleType) and prefix != RECIPES
     own = [f"{prefix}.{name}" for name in _recipes_in(inside)] if is_other else []
-    # Where the module is right, what it has comes first.
+    # If the module exists, its own recipes come first.
     found = _nearest_by_last(last, own) or _nearest_by_last(last, options)
     hint = suggestion(found or nearest(dotted, [*options, *own]))
     return hint or " `python -m mtf.run --list` shows all recipes."
@@ -308,7 +307,7 @@ def _find_in_file(name: str) -> Any:
     recipes = _recipes_in(module)
     if not function:
         inside = ", ".join(f"{file}:{recipe}" for recipe in recipes) or f"{file}:my_recipe"
-        raise UserError(f"{name} names a file. Name the recipe in it too, as in {inside}.")
+        raise UserError(f"{name} is a file. Name a recipe in it, as in {inside}.")
     if not hasattr(module, function):
         options = list(recipes) or [n for n in vars(module) if not n.startswith("_")]
         near = nearest(function, options) or options[:3]
@@ -318,7 +317,7 @@ def _find_in_file(name: str) -> Any:
 
 
 def _import_file(path: Path) -> Any:
-    """Imports a file as a module of its own name, as Python would from the file's folder."""
+    """Imports a file as a module, with its folder on Python's path."""
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -328,14 +327,14 @@ def _import_file(path: Path) -> Any:
         raise UserError(_user_traceback(error, f"Importing {path} fails:")) from None
     if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise UserError(
-            f"{path} has the name of another module ({module.__name__}); rename the file."
+            f"{path} has the name of another module, {module.__name__}. Rename the file."
         )
     return module
 
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """A recipe as `--list` shows it: its name, typed arguments and docstring's first line."""
+    """A recipe in the output of `--list`; `summary` is the first line of its docstring."""
 
     name: str
     arguments: str
@@ -343,7 +342,7 @@ class Listing:
 
 
 def _recipes_in(module: Any) -> dict[str, Any]:
-    """Returns a module's public functions that are declared to return a fdl.Config, by name."""
+    """Returns a module's public functions that are annotated to return a fdl.Config, by name."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -362,10 +361,10 @@ def _returns_config(function: Any) -> bool:
 
 
 def list_recipes() -> list[Listing]:
-    """Returns every recipe of mtf's package `recipes` and of the user's, in the order of modules.
+    """Returns all recipes of mtf's and of the user's `recipes`, module by module.
 
-    One that the package exports is named without its module; one of the user's whose name is taken
-    is named by its file.
+    A recipe that the package exports is listed without its module's name. A user's recipe whose
+    name mtf has too is listed by its file.
     """
     try:
         package = _import(RECIPES)
@@ -381,7 +380,7 @@ def list_recipes() -> list[Listing]:
 
 
 def _list_package(package: Any, modules: dict[str, str]) -> list[Listing]:
-    """Lists the recipes of modules, which are imported by name, and of the package itself."""
+    """Lists the recipes of modules (module name → import name) and of the package itself."""
     exported = _recipes_in(package) if package is not None else {}
     public = {id(function): name for name, function in exported.items()}
     found: list[Listing] = []
@@ -403,7 +402,7 @@ def _list_package(package: Any, modules: dict[str, str]) -> list[Listing]:
 
 
 def _free_name(module: Any, dotted: str) -> str:
-    """Returns `recipes.DOTTED`, or names the file where mtf's own module has such a recipe too."""
+    """Returns `recipes.DOTTED`, or `FILE:NAME` if that name is mtf's."""
     if not siblings.is_ours(module.__file__):
         inside, _, name = dotted.rpartition(".")
         ours = sys.modules.get(f"{RECIPES}.{inside}".removesuffix("."))

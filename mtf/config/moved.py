@@ -1,19 +1,17 @@
-"""What classes in the config.json of older versions are called now.
-
-A run directory names the classes of its config by module and name, and outlives both.
-"""
+"""Today's names of moved and renamed classes, which a config.json of an older version names."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Modules of version 0.1.0, and those of their classes that have another name today.
+# Old module → new module.
 _ROOMS = ("checkpoints", "data", "decoding", "evaluation", "models", "partitioning", "training")
 _MODULES = {
     "mtf.data.objectives": "mtf.tasks.objectives",
     "mtf.data.vocabularies": "mtf.text.vocabularies",
     **{f"mtf.{room}.config": f"mtf.{room}.settings" for room in _ROOMS},
 }
+# Classes to whose names "Config" was appended, then all renamed classes, old name → new name.
 _NOW_CONFIGS = (
     *("AdamW", "Adafactor", "Decoding", "HubStream", "InferEval", "RankFiles", "Schedule"),
     *("TaskMixture", "TextCorpora", "TextFiles", "Trainer"),
@@ -26,7 +24,7 @@ _CLASSES = {
 
 
 def with_todays_names(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns a JSON object of a config.json, with a class that has moved under its new name."""
+    """Returns an object of a config.json, with today's name if it names a moved class."""
     module, name = value.get("module"), value.get("name")
     if value.get("type") != "pyref" or module not in _MODULES:
         return value

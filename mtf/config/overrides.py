@@ -1,6 +1,6 @@
-"""What the command line changes in a config: --set, --unset, --apply, in its order.
+"""Applies --set, --unset and --apply to a config, in the order of the command line.
 
-Fiddle's `absl_flags` sets values without a look at their types or at what is near.
+Fiddle's `absl_flags` neither checks types nor suggests names.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import fiddle as fdl
 from mtf.config import lookup, paths, provenance, tree, types
 from mtf.config.checks import summarize
 from mtf.config.paths import NOWHERE, Path, follow, format_path, parse_path
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, did_you_mean, suggestion
 
 _REMOVE = object()
 
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """One change: `set` PATH=VALUE or +PATH=VALUE, `unset` PATH, `apply` a fiddler's name."""
+    """A change of the config; `text` is PATH=VALUE or +PATH=VALUE, PATH, or a fiddler's call."""
 
     kind: Literal["set", "unset", "apply"]
     text: str
@@ -34,7 +34,7 @@ class Override:
 
 
 class _Swap(NamedTuple):
-    """A component `old` that `--set PATH=@builder(…)` replaces; `call` is "@builder(…)"."""
+    """A component `old` that `--set PATH=@builder(…)` replaced; `call` is "@builder(…)"."""
 
     path: Path
     old: fdl.Buildable
@@ -42,9 +42,9 @@ class _Swap(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a path leads: into the innermost component `node`, to a value of type `declared`.
+    """The end of a path: a field of a component, or an element inside the field's value.
 
-    `steps` are what follows inside the dicts, lists and tuples of its `field`.
+    `steps` lead to the element through dicts, lists and tuples; `declared` is its type.
     """
 
     node: fdl.Buildable
@@ -54,9 +54,9 @@ class _Place(NamedTuple):
 
 
 def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> fdl.Config:
-    """Returns a copy of the config with the changes made, in their order; a string is a `set`.
+    """Returns a copy of the config with the changes applied in order; a string is a `set`.
 
-    A path that leads into a shared component changes it wherever it is used.
+    A change inside a shared component applies wherever the component is used.
 
     Raises:
       UserError: all mistakes in one message.
@@ -70,9 +70,9 @@ def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> 
 def try_overrides(
     config: fdl.Config, overrides: Sequence[Override | str]
 ) -> tuple[fdl.Config, list[str]]:
-    """As `apply_overrides`, but returns the mistakes beside the config with the rest applied.
+    """Like `apply_overrides`, but applies what it can, and returns the config and the mistakes.
 
-    Values that are lost because their component is swapped are told on stderr.
+    Prints a warning on stderr if a replaced component had values that are lost.
     """
     config = tree.complete(config)
     problems: list[str] = []
@@ -97,7 +97,7 @@ def try_overrides(
 
 
 def _set(config: fdl.Config, text: str) -> list[_Swap]:
-    """Makes the change; returns the swap of a component, if it is one."""
+    """Applies a `set`; returns the swap if it replaces a component."""
     path_text, value_text = paths.split_assignment(text)
     path = parse_path(path_text.removeprefix("+"))
     place = _find(config, path, text, add=path_text.startswith("+"))
@@ -108,7 +108,7 @@ def _set(config: fdl.Config, text: str) -> list[_Swap]:
         value = lookup.parse_value(value_text, place.declared)
         if isinstance(old, fdl.Buildable) and not is_swap and value is not None:
             name = types.qualified_name(fdl.get_callable(old)).rpartition(".")[2]
-            raise types.Mismatch(f"expected a component, as the {name} here.{types.SWAP_HINT}")
+            raise types.Mismatch(f"expected a component such as {name}.{types.SWAP_HINT}")
     except types.Mismatch as mismatch:
         reason = tree.refusal(place.node, place.field, value_text) or mismatch
         raise UserError(f"{shown}: {reason}") from None
@@ -125,8 +125,8 @@ def _unset(config: fdl.Config, text: str) -> None:
         container = follow(tree.arguments(place.node)[place.field], place.steps[:-1])
         if not isinstance(container, dict):
             raise UserError(
-                f"--unset {text}: only a field or a dict's key can be taken away, not an element "
-                f"of a {type(container).__name__}. Set the whole: {format_path(path[:-1])}=…"
+                f"--unset {text}: cannot remove an element of a {type(container).__name__}. Set "
+                f"the whole value: {format_path(path[:-1])}=…"
             )
         _store(config, place, _REMOVE)
     elif place.field in place.node.__arguments__:
@@ -134,12 +134,12 @@ def _unset(config: fdl.Config, text: str) -> None:
 
 
 def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
-    """Follows a path to a place that can be set; a UserError names the nearest paths."""
+    """Follows a path to the value to set; raises a UserError that suggests similar paths."""
     shown = what if what.startswith("--") else f"{format_path(path)}={what.partition('=')[2]}"
 
     def refuse(reason: str) -> UserError:
-        hint = paths.did_you_mean_path(format_path(path), tree.known_paths(config))
-        return UserError(f"{shown}: {reason}.{hint}")
+        near = paths.nearest_paths(format_path(path), tree.known_paths(config))
+        return UserError(f"{shown}: {reason}.{suggestion(near)}")
 
     place = _Place(config, None, (), None)
     current: Any = config
@@ -157,7 +157,7 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
             continue
         container = current
         if isinstance(current, dict):
-            # A path is text: the key 1 of a dict may be written as a name, and the other way.
+            # In a path, the key "1" looks like the index 1.
             if step not in current and str(step) in current:
                 step = str(step)
             if step not in current and not (add and last):
@@ -169,8 +169,8 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
         elif isinstance(current, list | tuple):
             if not isinstance(step, int) or not 0 <= step < len(current):
                 raise UserError(
-                    f"{shown}: {here} has {len(current)} elements, numbered from 0; "
-                    f"{step} is not among them."
+                    f"{shown}: {here} has no element {step}; it has {len(current)} elements, "
+                    "numbered from 0."
                 )
             current = current[step]
         elif current is fdl.NO_VALUE or current is None:
@@ -193,14 +193,14 @@ def _store(config: fdl.Config, place: _Place, value: Any) -> None:
     new = _rebuilt(old, place.steps, value)
     setattr(place.node, place.field, new)
     if isinstance(old, dict | list):
-        # One dict used by two components is one value: both get the new one.
+        # A dict or list that two components share is replaced in both.
         for _, node in list(tree.components(config)):
             for field in [name for name, held in node.__arguments__.items() if held is old]:
                 setattr(node, field, new)
 
 
 def _rebuilt(container: Any, steps: Path, value: Any) -> Any:
-    """Returns a copy of nested dicts, lists and tuples with one element changed."""
+    """Returns a copy of nested dicts, lists and tuples with one element set or removed."""
     step, rest = steps[0], steps[1:]
     if value is _REMOVE and not rest:
         return {key: item for key, item in container.items() if key != step}
@@ -211,11 +211,11 @@ def _rebuilt(container: Any, steps: Path, value: Any) -> Any:
 
 
 def _warn_of_loss(swap: _Swap, config: fdl.Config) -> None:
-    """Says which values a swap has dropped, and how to keep them.
+    """Prints which values a swap has dropped, and how to keep them.
 
-    These were set on the old component, and differ from its default and from the value that the
-    new one has now without having been set. What the old component's own builder chose is not
-    among them, unless the new builder has an argument for it.
+    These were set on the old component, are not its defaults, and differ from the values of the new
+    component, in which they were not set. Values that the old component's builder chose are left
+    out, unless the new builder has an argument for them.
     """
     name, arguments = lookup.split_call(swap.call[1:])
     given = set(lookup.keywords(arguments, name))
@@ -245,14 +245,14 @@ def _warn_of_loss(swap: _Swap, config: fdl.Config) -> None:
             for path, value, _ in lost
         )
         print(
-            f"warning: {format_path(swap.path)}={swap.call} replaces the whole component, and "
-            f"with it drops {dropped}. To keep: --set {keep}",
+            f"warning: {format_path(swap.path)}={swap.call} replaces the whole component and "
+            f"drops {dropped}. To keep them: --set {keep}",
             file=sys.stderr,
         )
 
 
 def _set_later(swap: _Swap, config: fdl.Config, leaf: tree.Leaf) -> bool:
-    """Returns whether an override after the swap has set the new component's field."""
+    """Returns whether a later override has set the new component's field."""
     above = leaf.path[: len(leaf.path) - len(leaf.steps) - 1]
     holder = follow(config, (*swap.path, *above))
     where = provenance.of_field(holder, leaf.field)

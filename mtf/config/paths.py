@@ -1,4 +1,4 @@
-"""Paths into a config: `model.network.mlp_activations.0`, `data.lengths['a.b']`."""
+"""Paths into a config, such as `model.network.mlp_activations.0` or `data.lengths['a.b']`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 import fiddle as fdl
 
-from mtf.errors import UserError, suggestion
+from mtf.errors import UserError
 
 Path = tuple[Any, ...]
-"""Steps from the root: a str names a field or a dict's key, an int an element or a dict's key."""
+"""Steps from the root: names of fields, keys of dicts, indices of lists and tuples."""
 
 NOWHERE = object()
-"""What `follow` returns for a path that leads nowhere."""
+"""The result of `follow` for a path that does not exist."""
 
 _STEP = re.compile(r"\.?(?:(?P<name>[^.\[\]]+)|\[(?P<key>[^\[\]]*)\])")
 _ASSIGNMENT = re.compile(r"(?P<path>\+?(?:[^=\[\]]|\[[^\]]*\])+)=(?P<value>.*)", re.DOTALL)
 
 
 def parse_path(text: str) -> Path:
-    """Reads `a.b.0`, `a[0]` or `a['some.key']`; a UserError if the text is not a path."""
+    """Parses `a.b.0`, `a[0]` or `a['some.key']`; raises a UserError if it is not a path."""
     steps: list[Any] = []
     position = 0
     while position < len(text):
@@ -45,7 +45,7 @@ def parse_path(text: str) -> Path:
 
 
 def format_path(path: Sequence[Any]) -> str:
-    """Writes a path so that `parse_path` reads it back; the root is `config`."""
+    """Formats a path so that `parse_path` parses it; the root is "config"."""
     text = ""
     for step in path:
         plain = isinstance(step, int) or (
@@ -56,7 +56,7 @@ def format_path(path: Sequence[Any]) -> str:
 
 
 def follow(value: Any, path: Path) -> Any:
-    """Returns what is at the end of a path, or `NOWHERE`."""
+    """Returns the value at a path, or `NOWHERE`."""
     for step in path:
         try:
             if isinstance(value, fdl.Buildable):
@@ -69,23 +69,18 @@ def follow(value: Any, path: Path) -> Any:
 
 
 def split_assignment(text: str) -> tuple[str, str]:
-    """Splits `PATH=VALUE` at its first `=` outside brackets; a UserError if there is none."""
+    """Splits `PATH=VALUE` at the first `=` outside brackets; raises a UserError without one."""
     match = _ASSIGNMENT.fullmatch(text)
     if match is None:
-        raise UserError(f"{text!r} sets nothing. Write PATH=VALUE, as in train_steps=100.")
+        raise UserError(f"{text!r} has no value. Write PATH=VALUE, as in train_steps=100.")
     return match["path"].strip(), match["value"].strip()
-
-
-def did_you_mean_path(path: str, known: Iterable[str]) -> str:
-    """Returns `" Did you mean a.b, c?"`, or an empty string where no known path is near."""
-    return suggestion(nearest_paths(path, known))
 
 
 def nearest_paths(path: str, known: Iterable[str], n: int = 3) -> list[str]:
     """Returns up to `n` of the `known` paths that `path` may have meant, best first.
 
-    A path that ends in what was given comes first (`dropout_rate` → `model.network.dropout_rate`),
-    then those whose last step is spelt alike, wherever they are in the tree; ties keep their order.
+    Paths that end in `path` come first (`dropout_rate` → `model.network.dropout_rate`), then those
+    with a similar last step.
     """
     last = path.rpartition(".")[2]
     scored: list[tuple[float, str]] = []
@@ -94,15 +89,15 @@ def nearest_paths(path: str, known: Iterable[str], n: int = 3) -> list[str]:
         if candidate.endswith("." + path):
             score = 3.0
         elif candidate_last == last:
-            score = 1.0 + _likeness(path, candidate)
+            score = 1.0 + _similarity(path, candidate)
         else:
-            alike = _likeness(last, candidate_last)
-            score = 0.7 * alike + 0.3 * _likeness(path, candidate) if alike >= 0.6 else 0.0
+            similar = _similarity(last, candidate_last)
+            score = 0.7 * similar + 0.3 * _similarity(path, candidate) if similar >= 0.6 else 0.0
         if score >= 0.5:
             scored.append((score, candidate))
     scored.sort(key=lambda item: (-item[0], item[1].count(".")))
     return [candidate for _, candidate in scored[:n]]
 
 
-def _likeness(a: str, b: str) -> float:
+def _similarity(a: str, b: str) -> float:
     return difflib.SequenceMatcher(None, a, b).ratio()

@@ -1,4 +1,4 @@
-"""Where a value was set: a line of a recipe, an override, a default."""
+"""Tracks where each value was set: by a line of a recipe, an override or a default."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FIDDLE = os.path.dirname(fdl.__file__) + os.sep
 
 
 def in_file_of(function: Any) -> AbstractContextManager[Any]:
-    """Has values that are set meanwhile come from the lines of the function's own file.
+    """Attributes values that are set in the context to lines of the function's file.
 
-    A recipe that calls a builder is shown as `recipes/t5.py:12 (small → model.t5)`.
+    A value that a recipe's builder sets is shown as `recipes/t5.py:12 (small → model.t5)`.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     own_file = code.co_filename if code is not None else None
@@ -46,20 +46,20 @@ def in_file_of(function: Any) -> AbstractContextManager[Any]:
 
 
 def set_by(origin: str | history.Location) -> AbstractContextManager[Any]:
-    """Has values that are set meanwhile come from a location, or from what a text names."""
+    """Attributes values that are set in the context to a location, or to a text."""
     location = history.Location(origin, 0, None) if isinstance(origin, str) else origin
     return history.custom_location(lambda: location)
 
 
 def record(node: fdl.Buildable, origin: str) -> None:
-    """Has all values of a component, which were set untracked, come from what a text names."""
+    """Attributes all values of a component, which were set without history, to a text."""
     with set_by(origin):
         for field, value in node.__arguments__.items():
             node.__argument_history__.add_new_value(field, value)
 
 
 def location(node: fdl.Buildable, field: Any) -> history.Location:
-    """Returns where a component's field was last set; of a default, one that is so called."""
+    """Returns where a component's field was last set; `default` if it never was."""
     entries = _values_set(node, field)
     return entries[-1].location if entries else _DEFAULT
 
@@ -70,10 +70,7 @@ def of_field(node: fdl.Buildable, field: Any) -> str:
 
 
 def of_leaf(leaf: Leaf) -> str:
-    """Returns where a leaf got its value.
-
-    A dict's key or a tuple's element goes back to the change that brought its present value.
-    """
+    """Returns where a leaf was set to its value, also inside a dict, list or tuple, as text."""
     if not leaf.path:
         return of_field(leaf.node, "__fn_or_cls__")
     entries = _values_set(leaf.node, leaf.field)
@@ -85,7 +82,7 @@ def of_leaf(leaf: Leaf) -> str:
 
 
 def is_of_builder(node: fdl.Buildable, field: Any) -> bool:
-    """Returns whether a field was set where its component was made, in a builder's module."""
+    """Returns whether the builder that created a component set this field of it."""
     made, was_set = _values_set(node, "__fn_or_cls__"), _values_set(node, field)
     if not made or not was_set:
         return True
@@ -108,7 +105,7 @@ def _values_set(node: fdl.Buildable, field: Any) -> list[history.HistoryEntry]:
 
 
 def _describe(location: history.Location) -> str:
-    """Writes a location: `recipes/t5.py:12 (quickstart)`, `--set x=1 (command line)`."""
+    """Formats a location: `recipes/t5.py:12 (quickstart)`, `--set x=1 (command line)`."""
     if location.line_number == 0:
         return location.filename
     name = os.path.relpath(location.filename)

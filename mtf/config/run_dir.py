@@ -1,4 +1,4 @@
-"""The files that describe a run, in its directory, and the check that a run may go on there."""
+"""Writes and reads the config of a run directory, and checks whether a run may resume there."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fiddle import daglish
 from mtf.config import codegen, paths, provenance, serialize, show, tree
 from mtf.config.paths import format_path, parse_path
 from mtf.environment import ENVIRONMENT_FILE, working_directory, write_environment
-from mtf.errors import UserError
+from mtf.errors import UserError, suggestion
 from mtf.writing import LOCK_FILE, TEMPORARY, os_errors_refused, write_atomically
 
 CONFIG_FILE = "config.json"
 
 
 def new_run_dir(recipe_name: str) -> str:
-    """Returns `runs/NAME-YYYYmmdd-HHMMSS`, a name that is not taken."""
+    """Returns an unused path `runs/NAME-YYYYmmdd-HHMMSS`."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = os.path.join("runs", f"{recipe_name}-{stamp}")
     names = (f"{name}-{i}" if i else name for i in range(10_000))
@@ -32,11 +32,7 @@ def new_run_dir(recipe_name: str) -> str:
 
 
 def load_config(path: str | Path) -> fdl.Config:
-    """Loads the config of a run directory, or a config.json.
-
-    Raises:
-      UserError: there is none, or it cannot be read.
-    """
+    """Loads the config of a run directory or a config.json; raises UserError if it cannot."""
     path = Path(path)
     file = path / CONFIG_FILE if path.is_dir() else path
     if not file.is_file():
@@ -53,21 +49,21 @@ def load_config(path: str | Path) -> fdl.Config:
 
 
 def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] = ()) -> bool:
-    """Checks that a run of this config may be started, or go on, in the directory.
+    """Checks that a run of this config may start or resume in the directory.
 
-    A field may change if it, or one above it, declares `metadata={"on_resume": "may change"}`, or
-    if a path of `allow` leads to it or above it.
+    A field may change if it or a field above it has the metadata {"on_resume": "may change"}, or
+    if `allow` has a path to one of them.
 
     Returns:
-      Whether the directory holds a run already.
+      Whether the directory already has a run.
 
     Raises:
-      UserError: other changes; or the directory holds something else.
+      UserError: another field changes, or the directory has other files.
     """
     run_dir = Path(run_dir)
     with os_errors_refused(run_dir, "model_dir"):
         is_free = not run_dir.exists() or (run_dir.is_dir() and _holds_nothing(run_dir))
-        # In this order: another process of the same run may be writing the directory.
+        # Checked last, because another process of the same run may be writing the directory.
         is_run = (run_dir / CONFIG_FILE).is_file()
     if not is_free and not run_dir.is_dir():
         raise UserError(f"model_dir: {run_dir} is a file, not a directory.")
@@ -81,9 +77,9 @@ def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] =
     known = {name for each in (stored, config) for name in tree.known_paths(tree.complete(each))}
     for text, shown in zip(allow, map(format_path, allowed), strict=True):
         if shown not in known:
-            hint = paths.did_you_mean_path(shown, known)
+            hint = suggestion(paths.nearest_paths(shown, known))
             raise UserError(f"--allow {text}: the config has no {shown}.{hint}")
-    # The directory may have been moved; it is not part of the training.
+    # The directory may have been moved.
     allowed.append(("model_dir",))
     refused = [
         change
@@ -97,20 +93,20 @@ def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] =
         names = " ".join(f"--allow {format_path(change.path)}" for change in refused[:3])
         raise UserError(
             f"{run_dir} holds a run of another config. These changes would alter its training:"
-            f"{lines}\nStart a new run with another model_dir, or allow them by name: {names}"
+            f"{lines}\nStart a new run with another model_dir, or allow the changes: {names}"
         )
     return not is_free
 
 
 def _holds_nothing(run_dir: Path) -> bool:
-    """Returns whether the directory is empty but for what a killed `write_run_dir` leaves."""
+    """Returns whether the directory has no files but those of a killed `write_run_dir`."""
     names = {file.name for file in run_dir.iterdir() if not file.match(TEMPORARY)} - {LOCK_FILE}
     before_config = {"overrides.txt", ENVIRONMENT_FILE, "config.py", "config.txt"}
     return not names or ("overrides.txt" in names and names <= before_config)
 
 
 def _declared_free(config: Any, path: paths.Path) -> bool:
-    """Returns whether a field on the way to the end of a path may change on resume."""
+    """Returns whether a field at or above the end of a path may change on resume."""
     holders = (paths.follow(config, path[:depth]) for depth in range(len(path)))
     return any(
         isinstance(holder, fdl.Buildable)
@@ -122,17 +118,17 @@ def _declared_free(config: Any, path: paths.Path) -> bool:
 def write_run_dir(run_dir: str | Path, config: fdl.Config, command: str, title: str = "") -> None:
     """Writes config.json, config.py, config.txt, overrides.txt and environment.json.
 
-    Each file appears whole or not at all; config.json comes last. A config.json that is there
-    and differs is kept as config.1.json, config.2.json, …
+    Files are written atomically, config.json last. An existing config.json that differs is kept as
+    config.1.json, config.2.json, …
 
     Args:
-      run_dir: made if it does not exist.
-      config: what will be run.
-      command: what started it, which is added to overrides.txt.
+      run_dir: run directory; it is created if necessary.
+      config: config of the run.
+      command: command that starts the run, which is appended to overrides.txt.
       title: first line of config.py.
 
     Raises:
-      UserError: the directory cannot be made or written to.
+      UserError: the directory cannot be created or written to.
     """
     run_dir = Path(run_dir)
     as_json = serialize.dump_json(config)
@@ -158,9 +154,9 @@ def write_run_dir(run_dir: str | Path, config: fdl.Config, command: str, title: 
 
 @contextlib.contextmanager
 def undone_on_refusal(run_dir: str | Path) -> Iterator[None]:
-    """Puts the directory back as it was, if a UserError comes before the job has written there.
+    """Restores the directory if the block raises a UserError and the job has written nothing there.
 
-    Some refusals need the devices or the checkpoint, so they come after the config is written.
+    A job can refuse its input after the config is stored, when it sees the devices or a checkpoint.
     """
     run_dir = Path(run_dir)
     made = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
@@ -181,7 +177,7 @@ def undone_on_refusal(run_dir: str | Path) -> Iterator[None]:
             for file, content in before.items():
                 file.write_bytes(content)
             for folder in made:
-                with contextlib.suppress(OSError):  # Somebody else uses it by now.
+                with contextlib.suppress(OSError):  # Another process uses it by now.
                     folder.rmdir()
         raise
 
@@ -192,12 +188,12 @@ def _own_files(run_dir: Path) -> list[Path]:
 
 
 def locate(config: fdl.Config, run_dir: str | Path) -> tuple[fdl.Config, fdl.Config]:
-    """Returns the config to store in a run directory, and the one to run.
+    """Returns the config to store in a run directory, and the config to run.
 
-    They differ where a run goes on in another working directory than it was started in. Relative
-    paths of the stored config are then looked for where the run was started, and left as they are
-    if nothing is there. Those that have been set since are stored as absolute ones. A field holds
-    paths where its dataclass declares `metadata={"path": True}`.
+    They differ if a run resumes in another working directory. To run, relative paths of the stored
+    config are resolved against the directory in which the run was started, if they exist there;
+    new relative paths are stored as absolute ones. Fields with the metadata {"path": True} have
+    paths.
     """
     started = _started_elsewhere(run_dir)
     if started is None:
@@ -207,18 +203,18 @@ def locate(config: fdl.Config, run_dir: str | Path) -> tuple[fdl.Config, fdl.Con
         for where, node, field in _path_fields(load_config(run_dir))
     }
 
-    def anew(where: paths.Path, path: str) -> str:
+    def new_absolute(where: paths.Path, path: str) -> str:
         return path if path in before.get(where, ()) else _below(os.getcwd(), path)
 
-    def stored(where: paths.Path, path: str) -> str:
+    def stored_absolute(where: paths.Path, path: str) -> str:
         return _below(started, path) if path in before.get(where, ()) else path
 
-    to_store = _with_paths(config, anew)
-    return to_store, _with_paths(to_store, stored)
+    to_store = _with_paths(config, new_absolute)
+    return to_store, _with_paths(to_store, stored_absolute)
 
 
 def located(config: fdl.Config, run_dir: str | Path) -> fdl.Config:
-    """Returns a run directory's own config as it is to be used in this working directory."""
+    """Returns the stored config of a run directory with paths for this working directory."""
     started = _started_elsewhere(run_dir)
     if started is None:
         return config
@@ -226,13 +222,13 @@ def located(config: fdl.Config, run_dir: str | Path) -> fdl.Config:
 
 
 def _started_elsewhere(run_dir: str | Path) -> str | None:
-    """Returns the working directory that a run was started in, if it is there and another one."""
+    """Returns the directory in which a run was started, if it exists and is not this one."""
     folder = working_directory(run_dir)
     return None if folder is None or os.path.samefile(folder, os.getcwd()) else folder
 
 
 def _below(folder: str, path: str) -> str:
-    """Returns `path` relative to the folder, as an absolute one if anything is there."""
+    """Returns a relative path as an absolute path below the folder, if that exists."""
     if os.path.isabs(path) or "://" in path or path.startswith("~"):
         return path
     moved = os.path.join(folder, path)

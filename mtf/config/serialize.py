@@ -1,4 +1,4 @@
-"""A config as JSON, and back."""
+"""Writes configs as JSON and reads them back."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BUILTIN_TYPES = {"tuple", "list", "dict", "set", "frozenset", "bytes", "slice"}
 
 
 class ImportPolicy(serialization.PyrefPolicy):
-    """What a config.json may name: classes and functions of packages, none of Python itself.
+    """Allows classes and functions outside the standard library.
 
-    So a config that someone else made cannot name `os.system` as a component.
+    A config.json from elsewhere thus cannot name `os.system` as a component.
     """
 
     def allows_import(self, module: str, symbol: str) -> bool:
@@ -30,7 +30,7 @@ class ImportPolicy(serialization.PyrefPolicy):
         return module.partition(".")[0] not in sys.stdlib_module_names
 
     def allows_value(self, value: Any) -> bool:
-        """Returns whether an imported value may stand in a config."""
+        """Returns whether a config may have this imported value."""
         return isinstance(value, type | enum.Enum) or inspect.isroutine(value)
 
     def __str__(self) -> str:
@@ -38,31 +38,28 @@ class ImportPolicy(serialization.PyrefPolicy):
 
 
 def dump_json(config: fdl.Config) -> str:
-    """Returns the config as JSON, every default written out.
+    """Returns the config as JSON, including all default values.
 
     Raises:
-      UserError: a value or a component that cannot be written, such as a lambda.
+      UserError: a value or a component cannot be written, such as a lambda.
     """
+    errors = (serialization.UnserializableValueError, serialization.PyrefPolicyError)
     try:
         text = serialization.dump_json(tree.freeze_defaults(config), ImportPolicy(), indent=1)
-    except (
-        serialization.UnserializableValueError,
-        serialization.PyrefPolicyError,
-        AttributeError,
-    ) as error:
+    except (*errors, AttributeError) as error:
         raise UserError(
             "The config cannot be written as JSON, so the run could not be resumed: "
-            f"{str(error).strip()}. Use plain values, and classes and functions that a module "
-            "defines at its top."
+            f"{str(error).strip()}. Use plain values, and classes and functions that are defined "
+            "at the top level of a module."
         ) from None
     return text + "\n"
 
 
 def load_json(text: str, source: str) -> fdl.Config:
-    """Returns the config that `dump_json` wrote into the file `source`.
+    """Returns the config in `text`, which `dump_json` wrote to the file `source`.
 
     Raises:
-      UserError: no JSON, no config, or it names what cannot be imported (any more).
+      UserError: it is not JSON or not a config, or names something that cannot be imported.
     """
     try:
         todays = json.loads(text, object_hook=moved.with_todays_names)
@@ -72,9 +69,8 @@ def load_json(text: str, source: str) -> fdl.Config:
     except (ModuleNotFoundError, AttributeError) as error:
         reason = str(getattr(error, "proxy_base_exception", error))
         raise UserError(
-            f"{source} names something that is not here: {reason}. Run from the folder the run was "
-            "started in (the working_directory of environment.json), with the code it was started "
-            "with."
+            f"{source} names something that cannot be imported: {reason}. Use the code with which "
+            "the run was started, from the same folder (working_directory in environment.json)."
         ) from None
     except serialization.PyrefPolicyError as error:
         raise UserError(f"{source}: {error}") from None

@@ -1,6 +1,6 @@
-"""A config as text: flat, with its history, against another one, and as a graph.
+"""Shows a config as flat text, with its history, as a diff or as a graph.
 
-Fiddle's printing and diffing write neither defaults nor the paths that `--set` reads.
+Fiddle's printing and diffing show neither defaults nor the paths that `--set` accepts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mtf.errors import UserError
 
 
 def _shown(leaf: tree.Leaf) -> str:
-    """Writes a leaf's value as `--set` reads it: a literal, or `@class` for a component."""
+    """Returns a leaf's value as `--set` accepts it: a literal, or `@class` for a component."""
     if leaf.is_component or isinstance(leaf.value, type) or callable(leaf.value):
         return f"@{types.qualified_name(leaf.value)}"
     return repr(leaf.value)
 
 
 def _lines(config: fdl.Config) -> list[tuple[str, tree.Leaf]]:
-    """Returns `path = value` of each leaf; of a component where its type leaves a choice."""
+    """Returns `path = value` for each leaf; for a component only if its type allows others."""
     return [
         (f"{format_path(leaf.path)} = {_shown(leaf)}", leaf)
         for leaf in tree.leaves(tree.complete(config))
@@ -33,12 +33,12 @@ def _lines(config: fdl.Config) -> list[tuple[str, tree.Leaf]]:
 
 
 def as_flat_text(config: fdl.Config) -> str:
-    """Returns `path = value`, a line for every value, defaults included."""
+    """Returns a line `path = value` for every value, including defaults."""
     return "".join(f"{line}\n" for line, _ in _lines(config))
 
 
 def as_history_text(config: fdl.Config) -> str:
-    """Returns the flat text with where each value came from."""
+    """Returns the flat text, with where each value was set."""
     rows = [(line, provenance.of_leaf(leaf)) for line, leaf in _lines(config)]
     width = min(max((len(line) for line, _ in rows), default=0), 60)
     return "".join(f"{line:<{width}}  # {origin}\n" for line, origin in rows)
@@ -46,7 +46,7 @@ def as_history_text(config: fdl.Config) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One difference; `old` or `new` is None where the path is in one of the configs only."""
+    """A difference; `old` or `new` is None if only one of the configs has the path."""
 
     path: paths.Path
     old: str | None
@@ -62,7 +62,7 @@ class Change:
 
 
 def diff(old: fdl.Config, new: fdl.Config) -> list[Change]:
-    """Returns every path whose value (or component) differs, in the order of the fields."""
+    """Returns the changed values and components, in the order of the fields."""
     before, after = (
         {leaf.path: leaf for leaf in tree.leaves(tree.complete(each))} for each in (old, new)
     )
@@ -75,7 +75,7 @@ def diff(old: fdl.Config, new: fdl.Config) -> list[Change]:
 
 
 def _comparable(leaf: tree.Leaf) -> Any:
-    """Makes 1 and True differ, and nan equal to itself."""
+    """Returns a value to compare, in which 1 and True differ and NaN equals NaN."""
 
     def typed(value: Any) -> Any:
         if isinstance(value, list | tuple):
@@ -88,17 +88,17 @@ def _comparable(leaf: tree.Leaf) -> Any:
 
 
 def write_graph(config: fdl.Config, file: Path) -> None:
-    """Draws the config: .svg, .png or .pdf through Graphviz's `dot`; .dot and .gv need nothing.
+    """Draws the config. Graphviz's program `dot` is needed for .svg, .png and .pdf.
 
     Raises:
-      UserError: `dot` is not installed, or the file's ending is unknown.
+      UserError: `dot` is not installed, or the file name has another extension.
     """
     suffix = file.suffix.lower().removeprefix(".")
     if suffix not in ("svg", "png", "pdf", "dot", "gv"):
         raise UserError(f"--graph {file}: the name must end in .svg, .png, .pdf, .dot or .gv.")
     if not file.parent.is_dir():
         raise UserError(f"--graph {file}: there is no folder {file.parent}.")
-    # Imported here: both are slow, and only this needs them.
+    # Imported here because the imports are slow.
     import graphviz  # type: ignore[import-untyped]
     from fiddle import graphviz as fiddle_graphviz
 

@@ -1,4 +1,4 @@
-"""Starting a job: one path, whether the command line or Python starts it."""
+"""Starts a job in its run directory, whether from the command line or from Python."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from mtf.config import tree
-from mtf.config.checks import build, check
+from mtf.config.checks import build, find_problems, summarize
 from mtf.config.run_dir import check_resume, locate, new_run_dir, undone_on_refusal, write_run_dir
+from mtf.errors import UserError
 from mtf.writing import locked
 
 Job = TypeVar("Job")
 
-# The run directory that is being run in, so that a job which is started by the command line does
-# not store its config a second time.
+# The current run directory; a job that the command line started must not store its config again.
 _entered: contextvars.ContextVar[str | None] = contextvars.ContextVar("entered", default=None)
 
 
 def check_types(job: Any) -> None:
-    """Raises a UserError with every value of a job, however deep, that has the wrong type."""
-    check(_config_of(job))
+    """Raises a UserError with all values of a job, at any depth, that have a wrong type."""
+    if problems := find_problems(_config_of(job)):
+        raise UserError(summarize(problems))
 
 
 def as_checked(job: Job) -> Job:
-    """Returns the job with values in the form of their declared types: 1 as 1.0, lists as tuples.
+    """Returns the job with values converted to their declared types (1 → 1.0, list → tuple).
 
     Raises:
-      UserError: values of other types, all in one message.
+      UserError: values have a wrong type.
     """
     return build(_config_of(job))
 
@@ -44,19 +45,19 @@ def _config_of(job: Any) -> fdl.Config:
 
 @contextlib.contextmanager
 def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
-    """Checks a job that Python made and stores its config in its run directory, `job.model_dir`.
+    """Checks a job and stores its config in its run directory.
 
-    A job that the command line has started already is left as it is.
+    A job that the command line started is yielded unchanged.
 
     Args:
-      job: a dataclass with a field `model_dir`; None there makes a new `runs/NAME-TIME`.
-      allow: paths whose values may differ from those that the run was started with.
+      job: dataclass with a field `model_dir`; None stands for a new directory `runs/NAME-TIME`.
+      allow: paths whose values may differ from the stored config.
 
     Yields:
-      The job to run: with its run directory, and values in the form of their declared types.
+      The job to run, with its run directory, and values converted to their declared types.
 
     Raises:
-      UserError: values of the wrong type, or what `check_resume` refuses. Nothing is written.
+      UserError: values have a wrong type, or `check_resume` refuses; nothing is written.
     """
     model_dir = getattr(job, "model_dir", None)
     if model_dir is not None and _entered.get() == os.path.abspath(model_dir):
@@ -77,17 +78,17 @@ def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
 
 
 def _is_first_process() -> bool:
-    """False in all but one of several processes that have joined one computation."""
+    """Returns whether this is process 0 of JAX's processes, or the only one."""
     jax = sys.modules.get("jax")
     return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 @contextlib.contextmanager
 def stored(job: Any, config: fdl.Config, command: str, title: str = "") -> Iterator[None]:
-    """Holds a job's run directory, and writes its config there as `write_run_dir` does.
+    """Locks a job's run directory, and stores the config there by `write_run_dir`.
 
-    The config is taken back if the block refuses the input. A job whose `is_finished()` is true
-    has nothing to run, and nothing is written.
+    The files are restored if the block raises a UserError. Nothing is written for a job whose
+    `is_finished()` is true.
     """
     token = _entered.set(os.path.abspath(config.model_dir))
     try:

@@ -1,4 +1,4 @@
-"""Walking a config: its components, its values, what each is declared to be."""
+"""Walks a config: its components, values and declared types."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mtf.config.paths import Path, format_path
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A value in a config.
+    """A value or a component of a config.
 
     Attributes:
-      path: where it is.
-      value: a plain value; for a component its class or function.
-      is_component: whether it is a component rather than a value.
-      declared: its type.
-      node: the component that holds it (of the root: itself).
-      field: the field of `node` at or above the value; "" for the root.
-      steps: the path from that field to the value, inside dicts, lists and tuples.
+      path: path from the root.
+      value: plain value, or the class or function of a component.
+      is_component: whether this is a component.
+      declared: declared type.
+      node: component that has the value; the root has itself.
+      field: field of `node` that has the value; "" for the root.
+      steps: path from the field to the value, through dicts, lists and tuples.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class Leaf:
 
 
 def parameters(node: fdl.Buildable) -> dict[str, inspect.Parameter]:
-    """Returns the parameters that can be set by name, in order; `**kwargs` not among them."""
+    """Returns the parameters that can be set by name, in order, without `**kwargs`."""
     return {
         name: parameter
         for name, parameter in node.__signature_info__.parameters.items()
@@ -49,7 +49,7 @@ def parameters(node: fdl.Buildable) -> dict[str, inspect.Parameter]:
 
 
 def arguments(node: fdl.Buildable) -> dict[Any, Any]:
-    """Returns what is set on a component or has a default, in the order of its fields."""
+    """Returns the values and defaults of a component, in the order of its fields."""
     return fdl.ordered_arguments(node, include_defaults=True)
 
 
@@ -58,13 +58,13 @@ def _dataclass_field(node: fdl.Buildable, name: str) -> Any:
 
 
 def field_metadata(node: fdl.Buildable, name: str) -> dict[str, Any]:
-    """Returns the metadata of a dataclass's field, empty where there is none."""
+    """Returns the metadata of a dataclass's field; empty if there is none."""
     field = _dataclass_field(node, name)
     return {} if field is None else dict(field.metadata)
 
 
 def refusal(node: fdl.Buildable, name: Any, value: Any) -> str | None:
-    """Returns why a dataclass refuses a word for a field, if its metadata `refused` says so."""
+    """Returns why a field refuses a value, from the metadata `refused`: value → reason."""
     reasons = field_metadata(node, str(name)).get("refused", {})
     return reasons.get(value) if isinstance(value, str) else None
 
@@ -72,8 +72,9 @@ def refusal(node: fdl.Buildable, name: Any, value: Any) -> str | None:
 def leaves(config: fdl.Buildable) -> Iterator[Leaf]:
     """Yields every component and value, parents first, in the order of the fields.
 
-    Dicts are opened; lists and tuples only where they hold components. A shared component is
-    yielded under each of its paths. Daglish knows neither declared types nor default values.
+    Elements of dicts are yielded one by one, those of lists and tuples only if there is a component
+    among them. A shared component is yielded with each of its paths. Fiddle's daglish knows neither
+    declared types nor defaults.
     """
     yield Leaf((), fdl.get_callable(config), True, Any, config, "")
     yield from _leaves_below(config, ())
@@ -107,7 +108,7 @@ def _opened(leaf: Leaf) -> Iterator[Leaf]:
 
 
 def components(config: Any, *, parents_first: bool = False) -> Iterator[tuple[Path, fdl.Buildable]]:
-    """Yields every component once, with the first path that leads to it; children come first."""
+    """Yields every component once, with the first of its paths, children first."""
 
     def visit(value: Any, state: daglish.State) -> Iterator[tuple[Path, fdl.Buildable]]:
         here: list[tuple[Path, fdl.Buildable]] = []
@@ -120,7 +121,7 @@ def components(config: Any, *, parents_first: bool = False) -> Iterator[tuple[Pa
         if not parents_first:
             yield from here
 
-    # Where a value is met again, its generator has been used up.
+    # The generator of a shared value is exhausted when the value is visited again.
     return visit(config, daglish.MemoizedTraversal(visit, config).initial_state())
 
 
@@ -175,10 +176,10 @@ def _has_instance(value: Any) -> bool:
 
 
 def _as_components(value: Any) -> Any:
-    """Returns `value` with dataclass instances, however deep, as configs of their fields.
+    """Converts dataclass instances, at any depth, to configs of their fields.
 
-    Fiddle's `convert_dataclasses_to_configs` makes one component of an instance that two fields
-    have by default, and copies dicts that are shared.
+    Fiddle's `convert_dataclasses_to_configs` shares an instance that is the default of two fields,
+    and copies shared dicts.
     """
     if not _has_instance(value):
         return value
@@ -191,7 +192,7 @@ def _as_components(value: Any) -> Any:
 
 
 def from_instance(instance: Any) -> fdl.Config:
-    """Returns the config of a dataclass instance; its values come from "the arguments of NAME"."""
+    """Returns the config of a dataclass instance; the history says "the arguments of NAME"."""
     with history.suspend_tracking():
         config = _as_components(instance)
     for _, node in components(config):
@@ -201,7 +202,7 @@ def from_instance(instance: Any) -> fdl.Config:
 
 
 def freeze_defaults(config: fdl.Buildable) -> fdl.Buildable:
-    """Returns a copy with every default written out, so that it outlives a change of the code."""
+    """Returns a copy in which every default is set, so that later code can read it."""
     config = complete(config)
     with history.suspend_tracking():
         fdl.materialize_defaults(config)
@@ -209,7 +210,7 @@ def freeze_defaults(config: fdl.Buildable) -> fdl.Buildable:
 
 
 def known_paths(config: fdl.Buildable) -> list[str]:
-    """Returns every path that can be set: components, values, and fields that have none yet."""
+    """Returns the paths of all components, values and fields without a value."""
     found: dict[Path, None] = {leaf.path: None for leaf in leaves(config) if leaf.path}
     for path in list(found):
         found.update(dict.fromkeys(path[:length] for length in range(1, len(path))))

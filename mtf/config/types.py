@@ -1,4 +1,4 @@
-"""Declared types: what they allow, how they are written, what a value or its text becomes."""
+"""Describes declared types, checks and converts values, and parses values from text."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ import fiddle as fdl
 
 from mtf.errors import UserError, did_you_mean
 
-SWAP_HINT = " Set its fields one by one, or swap the whole with @builder(…)."
+SWAP_HINT = " Set its fields one by one, or replace the component with @builder(…)."
 
-
-# To evaluate annotations takes most of the time that it takes to show a config.
+# Cached because evaluating annotations takes most of the time of showing a config.
 _get_type_hints = functools.cache(typing.get_type_hints)
 
 
 class Mismatch(Exception):
-    """A value that its declared type does not allow; the text says what was expected."""
+    """Raised if a value does not have its declared type; the text says what was expected."""
 
 
 def type_hints(target: Any) -> dict[str, Any]:
@@ -33,10 +32,10 @@ def type_hints(target: Any) -> dict[str, Any]:
         return _get_type_hints(target.__init__ if is_plain_class else target)
     except NameError as error:
         raise UserError(
-            f"Cannot read the types of {qualified_name(target)}: {error}. Annotations of what a "
-            "recipe configures must be importable, not behind TYPE_CHECKING."
+            f"Cannot read the annotations of {qualified_name(target)}: {error}. Import their types "
+            "outside of `if TYPE_CHECKING`."
         ) from None
-    except TypeError:  # A builtin or a callable object: it declares nothing.
+    except TypeError:  # A builtin or a callable object has no annotations.
         return {}
 
 
@@ -68,7 +67,7 @@ def _origin(declared: Any) -> Any:
 
 
 def describe(declared: Any) -> str:
-    """Writes a type for people: `int or None`, `'full' or 'none'`, `tuple[str, ...]`."""
+    """Formats a type for messages: `int or None`, `'full' or 'none'`, `tuple[str, ...]`."""
     parts: list[str] = []
     for member in members(declared):
         parts += map(repr, _literals(member)) if _literals(member) else [_describe_one(member)]
@@ -89,7 +88,7 @@ def _describe_one(declared: Any) -> str:
 
 
 def is_component(declared: Any) -> bool:
-    """Returns whether values of this type are built from a config of their own."""
+    """Returns whether values of this type are components."""
     return isinstance(declared, type) and (
         dataclasses.is_dataclass(declared) or declared.__module__ not in ("builtins", "types")
     )
@@ -118,7 +117,7 @@ def _is_variadic(arguments: tuple[Any, ...]) -> bool:
 
 
 def convert(value: Any, declared: Any) -> Any:
-    """Returns `value` as `declared` has it: an int as float, a list as tuple; else unchanged.
+    """Converts an int to a float or a list to a tuple if `declared` says so, at any depth.
 
     Raises:
       Mismatch: the type does not allow the value.
@@ -131,7 +130,7 @@ def convert(value: Any, declared: Any) -> Any:
         try:
             return _convert_one(value, member)
         except Mismatch as mismatch:
-            # Of a container the inner complaint says more than "not a dict[str, int]".
+            # The message about an element of a container is the most precise one.
             if first is None and str(mismatch):
                 first = mismatch
     raise first or Mismatch(
@@ -146,7 +145,7 @@ def _is_exactly(value: Any, declared: Any) -> bool:
 
 
 def _convert_one(value: Any, declared: Any) -> Any:
-    """Converts what is not of exactly the declared type already."""
+    """Converts a value whose type is not exactly the declared one."""
     origin, arguments = _origin(declared), typing.get_args(declared)
     if isinstance(value, fdl.Buildable):
         fits = _buildable_fits(value, declared)
@@ -172,7 +171,7 @@ def _convert_one(value: Any, declared: Any) -> Any:
     elif isinstance(origin, type) and issubclass(origin, fdl.Buildable):
         raise Mismatch(f"expected {describe(declared)}; write @builder(…) or @package.Class(…).")
     elif typing.is_typeddict(origin) or getattr(origin, "_is_protocol", False):
-        fits = True  # Python itself cannot tell.
+        fits = True  # This type cannot be checked.
     else:
         fits = isinstance(origin, type) and isinstance(value, origin)
     if not fits:
@@ -181,7 +180,7 @@ def _convert_one(value: Any, declared: Any) -> Any:
 
 
 def _convert_items(value: Any, declared: Any) -> Any:
-    """Converts a list or a tuple; it stays the same object where nothing changes."""
+    """Converts a list or a tuple; returns the same object if nothing changes."""
     origin, each = _origin(declared), typing.get_args(declared) or (Any,)
     if origin is list or _is_variadic(each) or not typing.get_args(declared):
         each = each[:1] * len(value)
@@ -223,10 +222,10 @@ def _buildable_fits(value: fdl.Buildable, declared: Any) -> bool:
 
 
 def parse(text: str, declared: Any) -> Any:
-    """Reads a value from the command line: a Python literal, or a word where a str is allowed.
+    """Parses a value of the command line: a Python literal, or a bare word for a string.
 
     Raises:
-      Mismatch: the text is not a value of that type.
+      Mismatch: the text is not a value of the declared type.
     """
     try:
         value = ast.literal_eval(text)
@@ -238,7 +237,7 @@ def parse(text: str, declared: Any) -> Any:
 def _parse_word(text: str, declared: Any) -> Any:
     expected = f"expected {describe(declared)}"
     if not text:
-        raise Mismatch(f"{expected}, got nothing. An empty string is written ''.")
+        raise Mismatch(f"{expected}, got nothing. Write an empty string as ''.")
     if text[0] in "([{\"'":
         raise Mismatch(f"{expected}; {text} is not a complete Python literal.")
     if "," in text and _allows_sequence(declared):
@@ -277,7 +276,7 @@ def _hint(value: Any, declared: Any) -> str:
 
 
 def _word_hint(word: str, declared: Any) -> str:
-    """Says what a bare word that is not allowed should have been, if that can be told."""
+    """Suggests how to write a bare word that is not allowed."""
     alternatives = members(declared)
     constants = {"true": True, "false": False, "none": None, "null": None}
     meant = constants.get(word.lower(), word)

@@ -19,7 +19,7 @@ RECIPES = [example.small, example.with_list, example.plain, lambda: example.smal
 
 def test_missing_values_are_listed_together() -> None:
     with pytest.raises(UserError) as caught:
-        config_lib.check(example.unfinished())
+        config_lib.build(example.unfinished())
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("Missing required values")
     assert [line.strip() for line in lines[1:]] == [
@@ -32,7 +32,7 @@ def test_missing_values_are_listed_together() -> None:
 
 def test_wrong_types_of_a_recipe_say_where_they_were_set() -> None:
     with pytest.raises(UserError) as caught:
-        config_lib.check(example.wrong_types())
+        config_lib.build(example.wrong_types())
     message = str(caught.value)
     assert "2 mistakes" in message
     assert "batch_size: expected int, got str '8'" in message

@@ -147,7 +147,7 @@ def test_unset() -> None:
 def test_unset_of_a_required_field_is_missing() -> None:
     config = apply_overrides(example.small(), [Override("unset", "model.network.emb_dim")])
     with pytest.raises(UserError, match=r"model\.network\.emb_dim \(int\)"):
-        config_lib.check(config)
+        config_lib.build(config)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_unset_of_a_required_field_is_missing() -> None:
         ("model.network.mlp_activations=relu", ["tuple[str, ...]", "['relu']"]),
         ("data.lengths={'x': 'y'}", ["expected int", "'y'", "'x'"]),
         ("data.submesh=[1,2,3]", ["2 elements, not 3"]),
-        ("model.network.mlp_activations.2=relu", ["has 2 elements", "2 is not among them"]),
+        ("model.network.mlp_activations.2=relu", ["has no element 2; it has 2 elements"]),
         ("optimizer=3", ["expected Sgd or Adam", "@builder"]),
         ("optimizer=None", ["expected Sgd or Adam", "None"]),
         ("optimizer={'learning_rate': 1}", ["expected Sgd or Adam"]),

@@ -110,7 +110,7 @@ def test_a_name_in_two_places_is_refused_with_both(
 ) -> None:
     _write(project / "recipes.py", "quickstart")
     assert "./recipes.py:quickstart" in _names()
-    with pytest.raises(UserError, match="is in two places") as caught:
+    with pytest.raises(UserError, match="exists twice") as caught:
         resolve("recipes.quickstart")
     installed = ROOT / "recipes" / "start.py"
     assert "./recipes.py:quickstart" in str(caught.value)

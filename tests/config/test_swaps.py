@@ -23,11 +23,9 @@ def test_a_loss_factor_that_the_recipe_set_is_named_with_what_keeps_it(
     config = resolve("recipes.t5_1_1_finetune(checkpoint='somewhere/checkpoint_1000000')")
     (line,) = warnings(capsys, config, BASE)
     kept = f"model.loss_normalizing_factor={float(T5X_FACTOR)}"
-    assert line.startswith(
-        f"warning: {BASE} replaces the whole component, and with it drops {kept}"
-    )
+    assert line.startswith(f"warning: {BASE} replaces the whole component and drops {kept}")
     assert "(now None)" in line
-    assert line.endswith(f"To keep: --set {kept}")
+    assert line.endswith(f"To keep them: --set {kept}")
     assert apply_overrides(config, [BASE, kept]).model.loss_normalizing_factor == T5X_FACTOR
 
 

@@ -21,7 +21,7 @@ def applied(recipe: str, *fiddlers: str) -> Any:
     """The job of a recipe with fiddlers, as the command line makes it."""
     overrides = [config_lib.Override("apply", fiddler) for fiddler in fiddlers]
     config = config_lib.apply_overrides(config_lib.resolve(f"recipes.{recipe}"), overrides)
-    config_lib.check(config)
+    assert config_lib.find_problems(config) == []
     return config_lib.build(config)
 
 
