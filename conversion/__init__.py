@@ -1,4 +1,4 @@
-"""Checkpoint formats, tensor by tensor. Imports neither `mtf` nor `recipes`."""
+"""Reads and writes checkpoint formats, tensor by tensor. Imports neither `mtf` nor `recipes`."""
 
 from conversion.architecture import Architecture, check_unrolled, infer_architecture
 from conversion.checkpoint import list_checkpoints, open_checkpoint

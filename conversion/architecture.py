@@ -1,4 +1,4 @@
-"""The network that a checkpoint's tensors belong to, from their names and shapes alone."""
+"""Infers the architecture of a network from the names and shapes of its tensors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from conversion.tensor import Checkpoint, ConversionError
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """The sizes of a T5 network, under T5X's names.
-
-    An MLP's tensors do not tell its activation: gated means T5 1.1's gelu, ungated T5 1.0's relu.
-    """
+    """The sizes of a T5 network, under T5X's names."""
 
     vocab_size: int
     emb_dim: int
@@ -33,10 +30,13 @@ class Architecture:
 
 
 def infer_architecture(checkpoint: Checkpoint) -> Architecture:
-    """Reads the sizes off the shapes of `checkpoint`'s parameters.
+    """Returns the sizes of the checkpoint's network.
+
+    Unless the checkpoint describes its activations, they are assumed to be gelu if the MLP is gated
+    (T5 1.1), else relu (T5 1.0).
 
     Raises:
-      ConversionError: they are not those of an unrolled T5, or do not fit together.
+      ConversionError: the parameters are not those of an unrolled T5, or their shapes disagree.
     """
     shapes = {name: tensor.shape for name, tensor in checkpoint.parameters().items()}
     if not shapes:
@@ -46,8 +46,8 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     def shape(name: str) -> tuple[int, ...]:
         if name not in shapes:
             raise ConversionError(
-                f"{checkpoint.path} is not a T5 model: it has no target/{name} "
-                f"(of its {len(shapes)} parameters the first is target/{min(shapes)})."
+                f"{checkpoint.path} is not a T5 model: it has no target/{name} (the first of its "
+                f"{len(shapes)} parameters is target/{min(shapes)})."
             )
         if len(shapes[name]) != 2:
             raise ConversionError(
@@ -65,8 +65,8 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     _, joined = shape(query)
     if joined % num_heads:
         raise ConversionError(
-            f"{checkpoint.path}: {query} has {joined} columns, which the {num_heads} heads of "
-            "encoder/relpos_bias/rel_embedding do not divide."
+            f"{checkpoint.path}: {query} has {joined} columns; expected a multiple of the "
+            f"{num_heads} heads of encoder/relpos_bias/rel_embedding."
         )
     gated = f"{mlp}/wi_0/kernel" in shapes
     _, mlp_dim = shape(f"{mlp}/wi_0/kernel" if gated else f"{mlp}/wi/kernel")
@@ -86,14 +86,13 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
 
 
 def check_unrolled(checkpoint: Checkpoint) -> None:
-    """Raises ConversionError for a checkpoint of T5X's scanned network."""
+    """Raises ConversionError if the checkpoint is of T5X's scanned network."""
     scanned = ("encoder/encoder/", "decoder/decoder/")
     if any(name.startswith(scanned) for name in checkpoint.parameters()):
         raise ConversionError(
             f"{checkpoint.path} is a checkpoint of T5X's scanned network (scalable_t5, used for "
-            "umT5): its layers are stacked along axis 1 of each array, and every layer has a "
-            "relative position bias of its own. T5, mT5 and ByT5 share one bias among their "
-            "layers, so this is another network, which is not supported yet. Use a checkpoint of "
-            "the network that is not scanned (t5x/examples/t5), such as the released t5_1_1_* "
-            "and mt5_*."
+            "umT5): its layers are stacked along axis 1 of each array, and every layer has its own "
+            "relative position bias. In T5, mT5 and ByT5 all layers share one bias, so this is "
+            "another network, which is not supported yet. Use a checkpoint of the network that is "
+            "not scanned (t5x/examples/t5), such as the released t5_1_1_* and mt5_*."
         )

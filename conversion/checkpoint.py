@@ -1,8 +1,4 @@
-"""Opens checkpoints of every layout as flat dicts of tensors under T5X's names:
-
-checkpoint = open_checkpoint("gs-copy/t5_1_1_small/checkpoint_1000000")
-checkpoint.tensors["target/token_embedder/embedding"].read((slice(0, 10),))
-"""
+"""Opens checkpoints of every layout as flat dicts of tensors under T5X's names."""
 
 from __future__ import annotations
 
@@ -18,15 +14,12 @@ from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 _logger = logging.getLogger(__name__)
 
 _STEP = re.compile(r"checkpoint_(\d+)")
-# Orbax writes NAME.orbax-checkpoint-tmp[-N], T5X NAME.tmp-N, and both rename at the end.
+# Orbax writes NAME.orbax-checkpoint-tmp[-N], T5X writes NAME.tmp-N; both rename it at the end.
 _UNFINISHED = re.compile(r"(\.|-)(orbax-checkpoint-)?tmp(-|$)")
 
 
 def list_checkpoints(directory: str | Path) -> list[tuple[int, Path]]:
-    """Returns the `checkpoint_{step}` folders of `directory`, or of its `checkpoints/`, by step.
-
-    Directories that their writer has not renamed yet are left out.
-    """
+    """Returns (step, path) of the finished checkpoints in `directory` or its `checkpoints/`."""
     inside = Path(directory) / "checkpoints"
     children = (inside if inside.is_dir() else Path(directory)).iterdir()
     found = ((_STEP.fullmatch(child.name), child) for child in children if child.is_dir())
@@ -34,29 +27,27 @@ def list_checkpoints(directory: str | Path) -> list[tuple[int, Path]]:
 
 
 def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
-    """Opens a checkpoint; reads names, shapes and types, and no tensor.
+    """Opens a checkpoint; reads names, shapes and types, but no tensors.
 
     Args:
-      path: a `checkpoint_{step}` directory of any layout, the `state` directory in an Orbax one,
-        a directory of `checkpoint_{step}` directories, a run directory, or a Hugging Face
-        directory.
-      step: which of several; the latest complete one by default.
+      path: a `checkpoint_{step}` directory of any layout or its `state` directory (Orbax), a
+        directory of `checkpoint_{step}` directories, a run directory, or a Hugging Face directory.
+      step: step of the checkpoint in a directory of several; by default the latest complete one.
 
     Raises:
-      ConversionError: nothing at `path` can be read as a checkpoint.
-      IncompleteCheckpoint: the one asked for (or every one) is incomplete.
+      ConversionError: there is no checkpoint that can be read.
+      IncompleteCheckpoint: the checkpoint, or every one in the directory, is incomplete.
     """
     path = Path(path)
     if not path.exists():
         raise ConversionError(f"There is no checkpoint at {path}: no such directory.")
     if not path.is_dir():
         raise ConversionError(
-            f"{path} is a file; expected a directory (checkpoint_STEP, or one that contains such)."
+            f"{path} is a file; expected a checkpoint_STEP directory, or a directory of them."
         )
     if _UNFINISHED.search(path.name):
         raise IncompleteCheckpoint(
-            f"{path} is a checkpoint that was never finished: its writer renames the directory "
-            "when all is written."
+            f"{path} is an unfinished checkpoint: the directory is renamed when it is complete."
         )
     if path.name == "state" and orbax.is_state(path):
         path = path.parent
@@ -74,7 +65,7 @@ def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
 
 
 def _opener(path: Path) -> Callable[[Path, int | None], Checkpoint] | None:
-    """Returns what opens the checkpoint `path`; None if there is nothing of one."""
+    """Returns the function that opens the checkpoint `path`; None if it is not a checkpoint."""
     if (path / "checkpoint").is_file():
         return t5x.open_zarr
     if (path / "state").is_dir():
@@ -122,6 +113,6 @@ def _open_one_of(path: Path, step: int | None) -> Checkpoint:
             reasons.append(str(error))
             continue
         for reason in reasons:
-            _logger.warning("Passed over an incomplete checkpoint: %s", reason)
+            _logger.warning("Skipped an incomplete checkpoint: %s", reason)
         return checkpoint
     raise IncompleteCheckpoint(f"{path} has no complete checkpoint. The latest: {reasons[0]}")

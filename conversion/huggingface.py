@@ -19,7 +19,7 @@ from conversion.tokenizer import Tokenizer, write_tokenizer
 ModelType = Literal["t5", "mt5", "byt5"]
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-# T5's gelu is the tanh approximation, which "gated-gelu" means too.
+# T5's gelu is the tanh approximation, as is that of "gated-gelu".
 FEED_FORWARD_PROJ = {
     ("relu",): "relu",
     ("gelu",): "gelu_new",
@@ -28,7 +28,7 @@ FEED_FORWARD_PROJ = {
     ("relu", "linear"): "gated-relu",
     ("silu", "linear"): "gated-silu",
 }
-# Fields of config.json → of Architecture.
+# Field of config.json → field of Architecture.
 SIZES = {
     "vocab_size": "vocab_size",
     "d_model": "emb_dim",
@@ -38,7 +38,7 @@ SIZES = {
     "num_decoder_layers": "num_decoder_layers",
     "num_heads": "num_heads",
 }
-# What every T5 has.
+# Values that all T5 models share.
 SPECIAL_IDS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 LAYER_NORM_EPSILON = 1e-6
 _MT5_VOCAB_SIZE = 250112
@@ -46,25 +46,25 @@ _MT5_VOCAB_SIZE = 250112
 
 @dataclasses.dataclass
 class Export:
-    """What to write; making one checks that it can be written, and reads no tensor.
+    """An export, checked when it is created, without reading tensors.
 
     Attributes:
-      checkpoint: T5 1.0, 1.1, mT5 or ByT5, unrolled.
-      mlp_activations: where known; None means what the published models of that shape have.
-      model_type: None means mt5 for mT5's vocabulary size, else t5. t5 and byt5 are the class
+      checkpoint: checkpoint of an unrolled T5 1.0, 1.1, mT5 or ByT5.
+      mlp_activations: activations of the MLP; None infers those of the published models.
+      model_type: None means mt5 for mT5's vocabulary size, else t5. t5 and byt5 both use the class
         T5ForConditionalGeneration.
-      tokenizer: None writes none.
-      dtype: of the tensors written, "float32" or "bfloat16".
-      dropout_rate, relative_attention_max_distance: noted in config.json; no tensor tells them.
-      inputs_add_eos: whether inputs ended with end of sequence in training; the tokenizer then
-        appends it.
-      max_shard_size: bytes of tensors in a file.
-      architecture: the sizes of the checkpoint.
-      entries: a tensor each.
+      tokenizer: tokenizer to write; None writes none.
+      dtype: type of the written tensors, "float32" or "bfloat16".
+      dropout_rate: value for config.json.
+      relative_attention_max_distance: value for config.json.
+      inputs_add_eos: whether the tokenizer appends EOS, as the inputs of training had it.
+      max_shard_size: largest number of bytes of tensors in a file.
+      architecture: architecture of the checkpoint.
+      entries: the names and shapes of all parameters.
 
     Raises:
-      ConversionError: parameters are missing, unexpected or of another shape; the vocabulary is
-        larger than the embedding; T5's values do not fit the type.
+      ConversionError: parameters are missing, unexpected or of a wrong shape, the vocabulary is
+        larger than the embedding, or a value cannot be expressed in Hugging Face's format.
     """
 
     checkpoint: Checkpoint
@@ -97,10 +97,10 @@ class Export:
             sizes = dataclasses.replace(sizes, mlp_activations=self.mlp_activations)
         self.mlp_activations = sizes.mlp_activations
         if sizes.mlp_activations not in FEED_FORWARD_PROJ:
-            known = ", ".join(str(activations) for activations in FEED_FORWARD_PROJ)
+            known = ", ".join(map(str, FEED_FORWARD_PROJ))
             raise ConversionError(
                 f"mlp_activations {sizes.mlp_activations} cannot be expressed in Hugging Face's "
-                f"T5; these can: {known}."
+                f"T5; expected one of {known}."
             )
         self.architecture, self.entries = sizes, mapping.entries(sizes)
         mapping.check_parameters(self.checkpoint, self.entries)
@@ -108,33 +108,30 @@ class Export:
             self.model_type = "mt5" if sizes.vocab_size == _MT5_VOCAB_SIZE else "t5"
         if self.model_type == "mt5" and sizes.logits_via_embedding:
             raise ConversionError(
-                f"{self.checkpoint.path} has no output projection of its own (T5 1.0): its logits "
-                "are scaled, which MT5ForConditionalGeneration does not do. Use --model-type t5."
+                f"{self.checkpoint.path} has no output projection (T5 1.0), so its logits are "
+                "scaled, which MT5ForConditionalGeneration does not do. Use --model-type t5."
             )
         if self.tokenizer is not None and self.tokenizer.num_ids > sizes.vocab_size:
             raise ConversionError(
                 f"The vocabulary has {self.tokenizer.num_ids} ids ({self.tokenizer.extra_ids} of "
-                f"them sentinels), but the checkpoint's embedding only {sizes.vocab_size} rows."
+                f"them sentinels), but the checkpoint's embedding has only {sizes.vocab_size} rows."
             )
 
     @property
     def class_name(self) -> str:
-        """The class of `transformers` that loads the result."""
+        """Name of the class in `transformers` that loads the model."""
         prefix = "MT5" if self.model_type == "mt5" else "T5"
         return f"{prefix}ForConditionalGeneration"
 
 
 def write_export(export: Export, directory: Path) -> list[str]:
-    """Writes the model's files into an existing directory; returns their names.
-
-    Holds one tensor at a time.
-    """
+    """Writes the model's files, one tensor at a time, to a directory; returns their names."""
     files = set(directory.iterdir())
     tensors = export.checkpoint.parameters()
     views = [tensors[e.t5x].view(e.hf, transposed=e.transposed) for e in export.entries]
     write_sharded(directory, views, DTYPES[export.dtype], export.max_shard_size)
     write_json(directory / "config.json", config(export))
-    # `generate` of transformers 5 makes as many cache entries as the encoder has layers.
+    # transformers 5 creates as many cache entries as the encoder has layers.
     deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
     generation = {**SPECIAL_IDS, "use_cache": False} if deeper else SPECIAL_IDS
     write_json(directory / "generation_config.json", generation)
@@ -144,7 +141,7 @@ def write_export(export: Export, directory: Path) -> list[str]:
 
 
 def config(export: Export) -> dict[str, Any]:
-    """Returns the contents of config.json, for `transformers` 4 and 5."""
+    """Returns the content of config.json for `transformers` 4 and 5."""
     sizes = export.architecture
     return {
         "architectures": [export.class_name],
@@ -158,15 +155,15 @@ def config(export: Export) -> dict[str, Any]:
         "initializer_factor": 1.0,
         "is_encoder_decoder": True,
         "use_cache": True,
-        # Version 4 ties the output projection and scales by d_model**-0.5 together. Version 5 ties
-        # only where the file has no projection, whatever is said here, and has a name of its own
-        # for the scaling; 5.0 scales always unless that name is given.
+        # In version 4, tie_word_embeddings also scales the logits by d_model**-0.5. Version 5
+        # ignores it: it ties if the file has no projection, and scales by scale_decoder_outputs;
+        # 5.0 scales unless that is given.
         "tie_word_embeddings": sizes.logits_via_embedding,
         "scale_decoder_outputs": sizes.logits_via_embedding,
         "dtype": export.dtype,
         "torch_dtype": export.dtype,
         **SPECIAL_IDS,
-        # Whose fields these are; without it 4.57 and 5.0 warn of tokenizers made by Mistral.
+        # Without a version, 4.57 and 5.0 warn about tokenizers by Mistral.
         "transformers_version": "5.0.0",
     }
 

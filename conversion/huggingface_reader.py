@@ -1,9 +1,8 @@
 """Reads a Hugging Face directory of T5, mT5 or ByT5 as a checkpoint with T5X's names.
 
-The checkpoint computes what `transformers` 5 computes: the output projection is the file's
-`lm_head.weight`, or the embedding where it has none, whatever `tie_word_embeddings` says. T5's
-logits are scaled by d_model**-0.5 unless `scale_decoder_outputs`, or without that
-`tie_word_embeddings`, is false; mT5's never are.
+As in `transformers` 5, the output projection is `lm_head.weight`, or the embedding if the file has
+none, regardless of `tie_word_embeddings`. T5's logits are scaled by d_model**-0.5 unless
+`scale_decoder_outputs` (by default `tie_word_embeddings`) is false; mT5's are never scaled.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint,
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _EMBEDDINGS = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-# The first T5s have a bias there that no version of the network uses.
+# The first T5 checkpoints have this bias, which no version of the network uses.
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 _ACTIVATIONS = {name: activations for activations, name in FEED_FORWARD_PROJ.items()}
-# What our network has; absent or None there means the same.
+# Fixed values of mtf's network; absent or None in config.json means the same.
 _FIXED = {"layer_norm_epsilon": LAYER_NORM_EPSILON, **SPECIAL_IDS}
 
 
 def is_huggingface(directory: Path) -> bool:
-    """Returns whether a directory has a Hugging Face model's weights, in any of their formats."""
+    """Returns whether a directory has weights in any of Hugging Face's formats."""
     patterns = ("*.safetensors", "pytorch_model*.bin*", "tf_model.h5", "flax_model.msgpack")
     return any(any(directory.glob(pattern)) for pattern in patterns)
 
 
 def open_huggingface(directory: Path) -> Checkpoint:
-    """Opens a Hugging Face directory; of the tensors only copies of the embedding are read.
+    """Opens a Hugging Face directory; reads only copies of the embedding, to compare them.
 
     Raises:
-      ConversionError: it is of another kind of model, has no safetensors, or its tensors are not
-        those that config.json describes.
-      IncompleteCheckpoint: a file is missing or cut off.
+      ConversionError: it has another kind of model or no safetensors, or its tensors do not match
+        config.json.
+      IncompleteCheckpoint: a file is missing or truncated.
     """
     config = read_json(directory / "config.json")
     architecture = _architecture(config, directory)
@@ -60,18 +59,19 @@ def open_huggingface(directory: Path) -> Checkpoint:
 
 
 def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
-    """Returns the sizes that config.json gives, as of a network whose projection is not tied."""
+    """Returns the sizes in config.json, with an output projection that is not tied."""
     where = directory / "config.json"
     model_type = config.get("model_type")
     if model_type not in ("t5", "mt5"):
         reason = (
-            " Every layer of umT5 has a relative position bias of its own, which is another "
-            "network and not supported yet."
+            " umT5 is another network, in which every layer has its own relative position bias; it "
+            "is not supported yet."
             if model_type == "umt5"
             else ""
         )
         raise ConversionError(
-            f"{where}: model_type is {model_type!r}; expected 't5' (ByT5's too) or 'mt5'.{reason}"
+            f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5) or 'mt5'."
+            f"{reason}"
         )
     if config.get("num_decoder_layers") is None:
         config = {**config, "num_decoder_layers": config.get("num_layers")}
@@ -81,12 +81,12 @@ def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
     for name, value in _FIXED.items():
         if config.get(name, value) not in (value, None, [value]):
             raise ConversionError(
-                f"{where}: {name} is {config[name]}; only {value} is supported, T5's own."
+                f"{where}: {name} is {config[name]}; only T5's value {value} is supported."
             )
     activation = config.get("feed_forward_proj", "gated-gelu" if model_type == "mt5" else "relu")
     if activation not in _ACTIVATIONS:
         raise ConversionError(
-            f"{where}: feed_forward_proj {activation!r} is not supported; these are: "
+            f"{where}: feed_forward_proj {activation!r} is not supported; expected one of "
             f"{', '.join(_ACTIVATIONS)}."
         )
     return Architecture(
@@ -103,7 +103,7 @@ def _is_scaled(config: dict[str, Any]) -> bool:
 
 
 def _stored(directory: Path) -> dict[str, Tensor]:
-    """Returns all tensors of the directory's safetensors files, by their names there."""
+    """Returns all tensors of the directory's safetensors files, under Hugging Face's names."""
     if (directory / _INDEX).is_file():
         places = read_json(directory / _INDEX).get("weight_map")
         if not isinstance(places, dict):
@@ -112,7 +112,7 @@ def _stored(directory: Path) -> dict[str, Tensor]:
         for name, file in places.items():
             if name not in files[file]:
                 raise IncompleteCheckpoint(
-                    f"{directory}: {file} lacks {name}, which {_INDEX} places there."
+                    f"{directory}: {file} lacks {name}, which it has according to {_INDEX}."
                 )
         return dict(itertools.chain.from_iterable(tensors.items() for tensors in files.values()))
     if (directory / _WEIGHTS).is_file():
@@ -120,8 +120,8 @@ def _stored(directory: Path) -> dict[str, Tensor]:
     others = sorted(path.name for path in directory.glob("*.safetensors"))
     found = f" It has {', '.join(others[:3])}." if others else ""
     raise ConversionError(
-        f"{directory} has no {_WEIGHTS} (nor {_INDEX}).{found} Other formats are not read; make "
-        "one with transformers: AutoModelForSeq2SeqLM.from_pretrained(DIR).save_pretrained(OUT)."
+        f"{directory} has neither {_WEIGHTS} nor {_INDEX}.{found} Other formats are not read. "
+        "Convert it: transformers.AutoModelForSeq2SeqLM.from_pretrained(DIR).save_pretrained(OUT)."
     )
 
 
@@ -132,12 +132,12 @@ def _tensors(
     embedding = next((stored[name] for name in _EMBEDDINGS if name in stored), None)
     if embedding is None:
         raise ConversionError(
-            f"{directory} has no {EMBEDDING}; of its {len(stored)} tensors the first is "
+            f"{directory} has no {EMBEDDING}; the first of its {len(stored)} tensors is "
             f"{min(stored, default='none')}."
         )
     head = stored.get(LOGITS)
     if scaled and head is not None and _equal(head, embedding):
-        head = None  # Older versions wrote the tied projection as well.
+        head = None  # Older versions wrote the tied projection, too.
     tied = scaled and head is None
     entries = mapping.entries(dataclasses.replace(architecture, logits_via_embedding=tied))
     sources = {name: tensor for name, tensor in stored.items() if name != _UNUSED}
@@ -150,7 +150,7 @@ def _tensors(
     if tied:
         sources.pop(LOGITS, None)
     else:
-        # mT5 without a projection of its own takes the embedding, and does not scale.
+        # mT5 without a projection uses the embedding, unscaled.
         sources[LOGITS] = embedding if head is None else head
     mapping.check_shapes(
         {name: tensor.shape for name, tensor in sources.items()},
@@ -158,7 +158,7 @@ def _tensors(
         "config.json means",
         f"The tensors of {directory} are not those of its config.json",
     )
-    if scaled and not tied:  # T5X scales with the tied projection only.
+    if scaled and not tied:  # T5X scales logits only if the projection is tied.
         sources[LOGITS] = _scaled(sources[LOGITS], architecture.emb_dim**-0.5)
     return {
         f"target/{entry.t5x}": sources[entry.hf].view(entry.t5x, transposed=entry.transposed)
@@ -176,6 +176,6 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
 def _equal(a: Tensor, b: Tensor) -> bool:
     if a is b or a.shape != b.shape or len(a.shape) != 2:
         return a is b
-    rows = 4096  # at a time, so that neither is in memory as a whole
+    rows = 4096  # number of rows in memory
     parts = [(slice(start, start + rows),) for start in range(0, a.shape[0], rows)]
     return all(np.array_equal(a.read(part), b.read(part)) for part in parts)

@@ -10,11 +10,11 @@ from conversion.tensor import ConversionError, IncompleteCheckpoint
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object that a file holds.
+    """Returns the JSON object in a file.
 
     Raises:
-      IncompleteCheckpoint: there is no such file.
-      ConversionError: it is not JSON, or not an object.
+      IncompleteCheckpoint: the file does not exist.
+      ConversionError: the file is not a JSON object.
     """
     if not path.is_file():
         raise IncompleteCheckpoint(f"{path.parent} lacks {path.name}.")
@@ -23,11 +23,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConversionError(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
-        raise ConversionError(f"{path} holds no JSON object.")
+        raise ConversionError(f"{path} is not a JSON object.")
     return content
 
 
 def write_json(path: Path, content: dict[str, Any], indent: int | None = 2) -> None:
-    """Writes a file."""
+    """Writes a JSON object to a file."""
     text = json.dumps(content, ensure_ascii=False, indent=indent)
     path.write_text(text + "\n", encoding="utf-8")

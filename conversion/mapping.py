@@ -1,7 +1,7 @@
-"""What each of T5X's parameters is called in Hugging Face's T5.
+"""Maps T5X's parameters to Hugging Face's.
 
-A Hugging Face linear layer holds (out, in) where T5X holds (in, out), and its relative position
-bias is (buckets, heads) where T5X's is (heads, buckets). Nothing else differs.
+Besides the names, two shapes differ: linear layers are (out, in) in Hugging Face and (in, out) in
+T5X; the relative position bias is (buckets, heads) in Hugging Face and (heads, buckets) in T5X.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from conversion.tensor import Checkpoint, ConversionError
 
 EMBEDDING, LOGITS = "shared.weight", "lm_head.weight"
 
-# The sublayers of a layer: T5X's names of the norm before it and of itself; Hugging Face's name.
+# The sublayers of a layer: T5X's name of the norm, T5X's name, Hugging Face's name.
 _SUBLAYERS = {
     "encoder": (
         ("pre_attention_layer_norm", "attention", "SelfAttention"),
@@ -37,17 +37,17 @@ class Entry(NamedTuple):
 
     @property
     def transposed(self) -> bool:
-        """Whether Hugging Face holds the transpose: of all matrices but the embedding."""
+        """Whether Hugging Face stores the transpose, as for all matrices but the embedding."""
         return len(self.shape) == 2 and self.hf != EMBEDDING
 
     @property
     def hf_shape(self) -> tuple[int, ...]:
-        """The shape at Hugging Face."""
+        """The shape in Hugging Face."""
         return self.shape[::-1] if self.transposed else self.shape
 
 
 def entries(sizes: Architecture) -> list[Entry]:
-    """Returns every parameter of a network; each kind for all layers before the next kind."""
+    """Returns all parameters of a network: one kind of all layers, then the next kind."""
     norm, into = (sizes.emb_dim,), (sizes.emb_dim, sizes.num_heads * sizes.head_dim)
     attention = {"query": ("q", into), "key": ("k", into), "value": ("v", into)}
     attention["out"] = ("o", into[::-1])
@@ -78,7 +78,7 @@ def entries(sizes: Architecture) -> list[Entry]:
 
 
 def check_parameters(checkpoint: Checkpoint, expected: Iterable[Entry]) -> None:
-    """Checks names and shapes of the checkpoint's parameters, with the errors of `check_shapes`."""
+    """Checks the names and shapes of a checkpoint's parameters; raises as `check_shapes` does."""
     check_shapes(
         {f"target/{name}": tensor.shape for name, tensor in checkpoint.parameters().items()},
         {f"target/{entry.t5x}": entry.shape for entry in expected},
@@ -93,11 +93,16 @@ def check_shapes(
     source: str,
     summary: str,
 ) -> None:
-    """Checks names and shapes; `source` says in the message where the wanted shapes come from.
+    """Checks names and shapes.
+
+    Args:
+      found: shapes by name.
+      wanted: expected shapes by name.
+      source: words before an expected shape in the message.
+      summary: beginning of the message.
 
     Raises:
-      ConversionError: some are missing, unexpected or of another shape; all are counted, the
-        first few named.
+      ConversionError: tensors are missing, unexpected or of a wrong shape.
     """
     problems = [
         *(f"missing: {name}, shape {wanted[name]}" for name in wanted.keys() - found.keys()),

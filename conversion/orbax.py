@@ -1,4 +1,4 @@
-"""Orbax's layout, ours and T5X's: an OCDBT database with a zarr array per leaf, dotted names."""
+"""Opens Orbax checkpoints of mtf and T5X: an OCDBT database of zarr arrays with dotted names."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint,
 
 
 def is_state(path: Path) -> bool:
-    """Returns whether `path` is what Orbax writes for one tree of arrays."""
+    """Returns whether `path` is a directory in which Orbax stores a tree of arrays."""
     return (path / "manifest.ocdbt").is_file() or (path / "_METADATA").is_file()
 
 
 def open_orbax(state: Path, path: Path, step: int | None) -> Checkpoint:
-    """Opens the checkpoint `path` whose arrays lie in `state`.
+    """Opens the checkpoint `path`, whose arrays are in `state`.
 
     Raises:
-      IncompleteCheckpoint: the database or some of its arrays are missing or cut off.
-      ConversionError: arrays in a format that is not read here.
+      IncompleteCheckpoint: the database or arrays are missing or truncated.
+      ConversionError: the arrays are in another format.
     """
     if not (state / "_METADATA").is_file():
         raise IncompleteCheckpoint(f"{path} is incomplete: {state / '_METADATA'} is missing.")
@@ -44,7 +44,7 @@ def open_orbax(state: Path, path: Path, step: int | None) -> Checkpoint:
     if not (state / "manifest.ocdbt").is_file():
         raise IncompleteCheckpoint(f"{path} is incomplete: {state / 'manifest.ocdbt'} is missing.")
 
-    base = {"driver": "file", "path": f"{state.resolve()}/"}  # TensorStore takes no "..".
+    base = {"driver": "file", "path": f"{state.resolve()}/"}  # TensorStore refuses "..".
     arrays = _read_descriptions(path, {"driver": "ocdbt", "base": base})
     missing = sorted(names.keys() - arrays.keys())
     if missing:
@@ -63,7 +63,7 @@ def open_orbax(state: Path, path: Path, step: int | None) -> Checkpoint:
 
 
 def _read_descriptions(path: Path, kvstore: dict[str, Any]) -> dict[str, tuple[bytes, set[str]]]:
-    """Returns by dotted name the contents of `.zarray` and the names of the keys beside it."""
+    """Returns dotted name → (content of `.zarray`, names of the other keys of the array)."""
     try:
         database = ts.KvStore.open(kvstore).result()
         keys = [key.decode() for key in database.list().result()]
@@ -72,7 +72,7 @@ def _read_descriptions(path: Path, kvstore: dict[str, Any]) -> dict[str, tuple[b
         arrays = {name: (read.result().value, set[str]()) for name, read in reads.items()}
     except ValueError as error:
         raise IncompleteCheckpoint(
-            f"{path} cannot be read; files are missing or cut off: {error}"
+            f"{path} cannot be read; files are missing or truncated: {error}"
         ) from error
     for key in keys:
         name, _, file = key.partition("/")

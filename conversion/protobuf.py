@@ -1,7 +1,7 @@
-"""Protocol buffer messages with only the fields that are used here.
+"""Protocol buffer messages, with only the fields that are used here.
 
-The generated modules of these formats are no choice: TensorFlow's need TensorFlow, and those of
-SentencePiece need the newest protobuf, which Beam excludes.
+TensorFlow's generated modules would need TensorFlow, and SentencePiece's the newest protobuf, which
+Beam excludes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 
 def message_class(package: str, messages: Mapping[str, Mapping[int, str]]) -> Any:
-    """Returns the class of the last of some messages.
+    """Returns the class of the last message.
 
     Args:
-      package: a name.
-      messages: the fields of each message by their numbers: `[repeated] TYPE NAME [= DEFAULT]`,
-        where TYPE is a scalar type of protobuf or one of the messages before.
+      package: name of the messages' package.
+      messages: message → field number → `[repeated] TYPE NAME [= DEFAULT]`; TYPE is a scalar type
+        or a previous message.
     """
     file = descriptor_pb2.FileDescriptorProto(name=package, package=package, syntax="proto2")
     for message, fields in messages.items():

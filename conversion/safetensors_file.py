@@ -1,7 +1,7 @@
-"""Safetensors files, tensor by tensor, so that no file's content is ever in memory as a whole.
+"""Reads and writes safetensors files, tensor by tensor.
 
-`safetensors` reads them. Its writer wants all tensors of a file in memory, and sorts them, so the
-writer here is our own: 8 bytes with the header's length, the header as JSON, then the raw arrays.
+The writer of `safetensors` needs all tensors of a file in memory, and sorts them. The writer here
+writes the format itself: the header's length in 8 bytes, the header as JSON, then the raw arrays.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _DTYPES = {
 
 
 def open_tensors(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a file by their names; reads none of them.
+    """Opens a file and returns its tensors by name.
 
     Raises:
-      IncompleteCheckpoint: the file is not there, is cut off, or is not in this format.
-      ConversionError: it has tensors of a type that is not read.
+      IncompleteCheckpoint: the file does not exist, is truncated, or is in another format.
+      ConversionError: a tensor has an unsupported type.
     """
     if not path.is_file():
         raise IncompleteCheckpoint(f"{path.parent} lacks {path.name}.")
@@ -39,7 +39,7 @@ def open_tensors(path: Path) -> dict[str, Tensor]:
         file = safe_open(path, "np")
     except SafetensorError as error:
         raise IncompleteCheckpoint(
-            f"{path} is cut off, or is not a safetensors file: {error}."
+            f"{path} is truncated, or is not a safetensors file: {error}."
         ) from error
     return {name: _tensor(path, name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
 
@@ -52,7 +52,7 @@ def _tensor(path: Path, name: str, stored: Any) -> Tensor:
         )
 
     def read(index: Index) -> np.ndarray[Any, Any]:
-        # The library takes neither `...` nor slices that end beyond the shape.
+        # The library accepts neither `...` nor slices that end beyond the shape.
         slices = (*(() if index is ... else index), *[slice(None)] * len(shape))
         bounds = (s.indices(size) for s, size in zip(slices, shape, strict=False))
         return np.asarray(stored[tuple(slice(start, stop) for start, stop, _ in bounds)])
@@ -63,13 +63,13 @@ def _tensor(path: Path, name: str, stored: Any) -> Tensor:
 def write_sharded(
     directory: Path, tensors: Sequence[Tensor], dtype: np.dtype[Any], max_shard_size: int
 ) -> None:
-    """Writes `model.safetensors`, or several files with `model.safetensors.index.json`.
+    """Writes `model.safetensors`, or several files and `model.safetensors.index.json`.
 
     Args:
-      directory: exists.
-      tensors: in the order in which they are to lie in the files; read one at a time.
-      dtype: of the numbers in the files.
-      max_shard_size: bytes of tensors in a file; a larger tensor has a file of its own.
+      directory: existing directory.
+      tensors: tensors in the order of the files; they are read one at a time.
+      dtype: type of the arrays in the files.
+      max_shard_size: bytes of tensors in a file; a larger tensor gets its own file.
     """
     sizes = {tensor.name: math.prod(tensor.shape) * dtype.itemsize for tensor in tensors}
     shards: list[list[Tensor]] = [[]]
@@ -100,7 +100,7 @@ def _write(
         header[tensor.name] = {"dtype": kind, "shape": tensor.shape, "data_offsets": place}
         end = place[1]
     encoded = json.dumps(header, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % 8)  # The arrays begin aligned.
+    encoded += b" " * (-len(encoded) % 8)  # Aligns the arrays.
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for tensor in tensors:

@@ -1,4 +1,4 @@
-"""The pieces, scores and normalization of a SentencePiece model file, read with protobuf."""
+"""Reads the pieces, scores and normalization of a SentencePiece model file."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _ModelProto = message_class(
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceModel:
-    """A unigram model with T5's special pieces: 0 padding, 1 end of sequence, 2 unknown.
+    """A unigram model with T5's special pieces: 0 padding, 1 EOS, 2 unknown.
 
     Attributes:
-      path: of the model file.
-      pieces: each with its score, by id.
-      byte_fallback: unknown characters become pieces for their bytes.
-      charsmap: the compiled normalization, as SentencePiece and `tokenizers` take it.
+      path: path of the model file.
+      pieces: (piece, score) by id.
+      byte_fallback: whether unknown characters become pieces for their bytes.
+      charsmap: compiled normalization, as SentencePiece and `tokenizers` use it.
     """
 
     path: Path
@@ -52,11 +52,7 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Reads a model file.
-
-    Raises:
-      ConversionError: there is no such file, or it is not a model of the kind that T5 uses.
-    """
+    """Reads a model file; raises ConversionError if it is not a model as T5 uses it."""
     if not path.is_file():
         raise ConversionError(f"There is no SentencePiece model at {path}.")
     try:
@@ -67,18 +63,18 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     if not pieces:
         raise ConversionError(f"{path} is not a SentencePiece model: it has no pieces.")
     if proto.trainer_spec.model_type != _UNIGRAM:
-        raise ConversionError(f"{path} is a SentencePiece model of another kind than unigram.")
+        raise ConversionError(f"{path} is not a unigram SentencePiece model.")
     if [piece.type for piece in proto.pieces[:3]] != [_CONTROL, _CONTROL, _UNKNOWN]:
         raise ConversionError(
-            f"{path}: pieces 0, 1 and 2 must be padding, end of sequence and unknown; "
-            f"they are {', '.join(name for name, _ in pieces[:3])}."
+            f"{path}: pieces 0, 1 and 2 must be padding, EOS and unknown; they are "
+            f"{', '.join(name for name, _ in pieces[:3])}."
         )
     normalizer = proto.normalizer_spec
     switches = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
     if not all(getattr(normalizer, name) for name in switches):
         raise ConversionError(
-            f"{path} keeps white space as it is (add_dummy_prefix, remove_extra_whitespaces or "
-            "escape_whitespaces is off), which T5's tokenizer cannot."
+            f"{path} does not normalize white space (add_dummy_prefix, remove_extra_whitespaces "
+            "or escape_whitespaces is off), as T5's tokenizer always does."
         )
     charsmap = normalizer.precompiled_charsmap
     return SentencePieceModel(path, pieces, proto.trainer_spec.byte_fallback, charsmap)

@@ -1,4 +1,4 @@
-"""T5X's own layout: a msgpack file named `checkpoint`, and a zarr directory per large array."""
+"""Opens checkpoints in T5X's layout: a msgpack file `checkpoint`, a directory per large array."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from conversion.tensor import (
     zarr_tensor,
 )
 
-# flax.serialization's extension types, and its mark of an array cut into pieces (over 1 GiB). They
-# are decoded here because flax imports jax, and does not know how older versions wrote bfloat16.
+# flax.serialization's extension types, and its key for an array in chunks (over 1 GiB). Flax is not
+# used because it imports JAX and cannot read the bfloat16 of older versions.
 _NDARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
 _CHUNKED = "__msgpack_chunked_array__"
 
 
 def open_zarr(path: Path, step: int | None) -> Checkpoint:
-    """Opens `path`, which has a file named `checkpoint`.
+    """Opens a directory that has a file `checkpoint`.
 
     Raises:
       ConversionError: T5X did not write that file.
-      IncompleteCheckpoint: it is cut off, or an array that it names is not all there.
+      IncompleteCheckpoint: the file is truncated, or an array is missing or incomplete.
     """
     content = (path / "checkpoint").read_bytes()
     if b"model_checkpoint_path" in content[:200]:
@@ -42,7 +42,7 @@ def open_zarr(path: Path, step: int | None) -> Checkpoint:
         tree = msgpack.unpackb(content, ext_hook=_unpack_extension, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:
         raise IncompleteCheckpoint(
-            f"{path / 'checkpoint'} is cut off or damaged ({len(content)} bytes): {error}"
+            f"{path / 'checkpoint'} is truncated or damaged ({len(content)} bytes): {error}"
         ) from error
     if not isinstance(tree, dict) or "target" not in (tree.get("optimizer") or {}):
         raise ConversionError(
@@ -70,19 +70,19 @@ def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
         return array_tensor(name, _join_chunks(leaf))
     if leaf["driver"] != "zarr":
         raise ConversionError(f"{path}: {name} is stored by {leaf['driver']!r}; expected 'zarr'.")
-    # Released checkpoints name a bucket (gcs) or an absolute path (gfile), older ones have the
-    # path one level up; a copy on disk has the directory beside the msgpack file in every case.
+    # A released checkpoint names a bucket or an absolute path, older ones one level up. In a local
+    # copy, the array is always in a directory beside the msgpack file.
     stored = leaf["kvstore"].get("path") or leaf.get("path") or name.replace("/", ".")
     directory = path / PurePosixPath(stored).name
     try:
         metadata = (directory / ".zarray").read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise IncompleteCheckpoint(
-            f"{path} is incomplete: {name} should lie in {directory.name}/, "
+            f"{path} is incomplete: {name} should be in {directory.name}/, "
             "which is missing or has no .zarray."
         ) from error
     kvstore = {"driver": "file", "path": f"{directory.resolve()}{os.sep}"}
-    # Chunks may lie in folders, as 0/1.
+    # The key of a chunk may be a path such as 0/1.
     files = {file.relative_to(directory).as_posix() for file in directory.rglob("*")}
     tensor = zarr_tensor(name, metadata, files, kvstore, str(path))
     noted = (leaf.get("metadata") or {}).get("shape")

@@ -1,4 +1,4 @@
-"""A checkpoint as a dict of tensors that are read when asked, and the reading of zarr arrays."""
+"""Checkpoints as dicts of tensors, which are read on demand; and the reading of zarr arrays."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Index = types.EllipsisType | tuple[slice, ...]
 
 
 class ConversionError(ValueError):
-    """A checkpoint that cannot be used as asked; the message says what, where and why."""
+    """Raised if a checkpoint cannot be used; the message says what is wrong, and where."""
 
 
 class IncompleteCheckpoint(ConversionError):
-    """A checkpoint whose writing was interrupted, or of which files are missing."""
+    """Raised if a checkpoint was not completely written, or files are missing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Tensor:
     """An array of a checkpoint, which `read` reads.
 
     Attributes:
-      name: T5X's, as "target/encoder/layers_0/attention/query/kernel", or Hugging Face's.
-      shape: of the whole array.
-      dtype: as stored.
+      name: name in T5X ("target/encoder/layers_0/attention/query/kernel") or Hugging Face.
+      shape: shape of the whole array.
+      dtype: type of the stored array.
     """
 
     name: str
@@ -41,20 +41,16 @@ class Tensor:
     _reader: Callable[[Index], np.ndarray[Any, Any]] = dataclasses.field(repr=False, compare=False)
 
     def read(self, index: Index = ...) -> np.ndarray[Any, Any]:
-        """Reads the array, or what a tuple of slices selects of it, in its stored dtype.
-
-        Raises:
-          ConversionError: the stored bytes cannot be read.
-        """
+        """Reads the array, or a part by a tuple of slices; raises ConversionError if it cannot."""
         try:
             return self._reader(index)
+        except ConversionError:  # A view has named the tensor already.
+            raise
         except (ValueError, OSError, KeyError) as error:
-            if isinstance(error, ConversionError):  # That of another view, which names itself.
-                raise
             raise ConversionError(f"{self.name} cannot be read: {error}") from error
 
     def view(self, name: str, *, transposed: bool) -> Tensor:
-        """Returns the same tensor under another name, and a matrix transposed if asked to."""
+        """Returns the same tensor under another name, `transposed` or not."""
 
         def read(index: Index) -> np.ndarray[Any, Any]:
             if not transposed:
@@ -70,12 +66,12 @@ class Checkpoint:
     """An opened checkpoint.
 
     Attributes:
-      path: the checkpoint's directory.
-      layout: how it is stored.
-      step: from the directory's name; None if the name has none.
-      tensors: by T5X's names: "target/…", "state/param_states/…/v_row", "state/step".
-      described: mlp_activations, dropout_rate and relative_attention_max_distance, which no tensor
-        tells; empty unless the checkpoint is Hugging Face's.
+      path: directory of the checkpoint.
+      layout: format of the checkpoint.
+      step: step in the directory's name, if any.
+      tensors: T5X's name ("target/…", "state/param_states/…/v_row", "state/step") → tensor.
+      described: mlp_activations, dropout_rate and relative_attention_max_distance of a Hugging Face
+        checkpoint, which tensors do not show; else empty.
     """
 
     path: Path
@@ -85,19 +81,19 @@ class Checkpoint:
     described: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns the model's parameters, under their names without "target/"."""
+        """Returns the model's parameters by their names without "target/"."""
         parts = ((name.partition("/"), tensor) for name, tensor in self.tensors.items())
         return {name: tensor for (root, _, name), tensor in parts if root == "target"}
 
 
 def dtype_from_name(name: str) -> np.dtype[Any]:
-    """Returns the numpy dtype of a zarr or numpy type name, bfloat16 included."""
-    # Older flax wrote bfloat16 under numpy's name for two bytes of anything.
+    """Returns the numpy dtype of a type's name in zarr or numpy, including bfloat16."""
+    # Older versions of Flax wrote bfloat16 as "V2", numpy's name for two untyped bytes.
     return np.dtype(ml_dtypes.bfloat16) if name in ("bfloat16", "V2") else np.dtype(name)
 
 
 def array_tensor(name: str, array: np.ndarray[Any, Any]) -> Tensor:
-    """Returns a tensor that is in memory already."""
+    """Returns a tensor that is in memory."""
     return Tensor(name, array.shape, array.dtype, lambda index: np.array(array[index]))
 
 
@@ -110,18 +106,18 @@ def zarr_tensor(
     *,
     all_chunks_stored: bool = True,
 ) -> Tensor:
-    """Returns a tensor stored in zarr's version 2 format.
+    """Returns a tensor that is stored in zarr's version 2 format.
 
     Args:
-      name: of the tensor.
-      metadata: contents of its `.zarray`.
-      files: names of the keys beside it.
-      kvstore: its place, as TensorStore describes it.
-      where: the same for messages.
-      all_chunks_stored: whether the writer stores chunks of zeros too, so that no chunk is absent.
+      name: name of the tensor.
+      metadata: content of `.zarray`.
+      files: names of the other keys of the array.
+      kvstore: TensorStore's spec of the array's location.
+      where: location for messages.
+      all_chunks_stored: whether chunks of zeros are stored, too.
 
     Raises:
-      IncompleteCheckpoint: chunks are missing, or `.zarray` is cut off.
+      IncompleteCheckpoint: chunks are missing, or `.zarray` is damaged.
     """
     try:
         described = json.loads(metadata)

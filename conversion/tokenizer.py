@@ -1,9 +1,8 @@
-"""Tokenizer files for Hugging Face: the same ids as SentencePiece, or as ByT5's bytes.
+"""Writes Hugging Face's tokenizer files for a SentencePiece model or ByT5's bytes.
 
-For SentencePiece, `tokenizer.json` holds all that is needed, so that neither `sentencepiece` nor
-`protobuf` has to be installed where the model is used; `spiece.model` lies beside it for older
-versions and other tools. The JSON is written here because `tokenizers` cannot be had without
-`huggingface-hub`, which exports do not need.
+`tokenizer.json` is complete, so users of the model need neither `sentencepiece` nor `protobuf`;
+`spiece.model` is for older versions and other tools. The JSON is written here because the package
+`tokenizers` requires `huggingface-hub`, which exports do not need.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from conversion.sentencepiece_model import SentencePieceModel
 
 _NUM_BYTES = 256
 _SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-# The class that does what tokenizer.json says; transformers 5 saves it under the second name.
+# The class that follows tokenizer.json; transformers 5 saves it under the second name.
 _GENERIC = "PreTrainedTokenizerFast"
 _FOLLOW_FILE = (_GENERIC, "TokenizersBackend")
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A vocabulary, and `extra_ids` sentinels after it, of which the 0th is the last id.
+    """A vocabulary and its sentinels; sentinel 0 is the last id.
 
     Attributes:
-      model: None means ByT5's vocabulary: 3 special ids and 256 bytes.
-      extra_ids: how many sentinels.
+      model: SentencePiece model; None means ByT5's vocabulary: 3 special ids and 256 bytes.
+      extra_ids: number of sentinels after the vocabulary.
     """
 
     model: SentencePieceModel | None = None
@@ -39,28 +38,27 @@ class Tokenizer:
 
     @property
     def num_ids(self) -> int:
-        """How many ids there are."""
+        """Number of ids, including the sentinels."""
         own = len(_SPECIAL) + _NUM_BYTES if self.model is None else len(self.model.pieces)
         return own + self.extra_ids
 
 
 def default_extra_ids(model: SentencePieceModel, vocab_size: int) -> int:
-    """Returns T5's 100, unless they are pieces of the model or do not fit the embedding."""
+    """Returns 100, or 0 if the sentinels are pieces of the model or exceed the embedding."""
     sentinel_is_piece = any(piece.removeprefix("▁") == "<extra_id_0>" for piece, _ in model.pieces)
     return 0 if sentinel_is_piece or len(model.pieces) + 100 > vocab_size else 100
 
 
 def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = True) -> str:
-    """Writes the tokenizer's files; returns the name of the class that will read them.
+    """Writes the tokenizer's files; returns the name of the class that reads them.
 
-    `add_eos` says whether the tokenizer appends end of sequence to a text. T5Tokenizer and
-    ByT5Tokenizer always do, so without it the class is PreTrainedTokenizerFast, which follows
-    tokenizer.json.
+    Without `add_eos`, the class is PreTrainedTokenizerFast, which follows tokenizer.json, because
+    T5Tokenizer and ByT5Tokenizer always append EOS.
     """
     if tokenizer.model is None:
         name = "ByT5Tokenizer" if add_eos else _GENERIC
     else:
-        # T5Tokenizer rebuilds itself without byte fallback, whatever tokenizer.json says.
+        # T5Tokenizer ignores the byte fallback of tokenizer.json.
         name = "T5Tokenizer" if add_eos and not tokenizer.model.byte_fallback else _GENERIC
         shutil.copyfile(tokenizer.model.path, directory / "spiece.model")
     sentinels = [f"<extra_id_{i}>" for i in range(tokenizer.extra_ids)]
@@ -71,7 +69,7 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = Tr
         **_SPECIAL,
         "extra_ids": tokenizer.extra_ids,
         "additional_special_tokens": sentinels,
-        "model_max_length": 10**9,  # relative positions set no limit
+        "model_max_length": 10**9,  # Relative positions have no limit.
         "clean_up_tokenization_spaces": False,
     }
     flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
@@ -100,10 +98,10 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, *, add_eos: bool = Tr
 
 
 def tokenizer_adds_eos(directory: Path) -> bool:
-    """Returns whether the tokenizer of a Hugging Face directory appends end of sequence to a text.
+    """Returns whether the tokenizer of a Hugging Face directory appends EOS; True without one.
 
-    In transformers 5 T5Tokenizer and ByT5Tokenizer always do, other classes where the
-    post-processor of tokenizer.json does. True where there is no tokenizer.
+    In transformers 5, T5Tokenizer and ByT5Tokenizer always do; other classes do if the
+    post-processor of tokenizer.json does.
 
     Raises:
       ConversionError: a file is not JSON.
@@ -119,10 +117,10 @@ def tokenizer_adds_eos(directory: Path) -> bool:
 
 
 def bytes_of(directory: Path) -> Tokenizer | None:
-    """Returns the vocabulary of bytes of a Hugging Face directory, or None if it has no such.
+    """Returns the byte vocabulary of a Hugging Face directory, or None if it has another one.
 
-    It has sentinels if they are the directory's last ids, the 0th one last, as in our exports.
-    ByT5's own were 258 and downward in training, and count as bytes.
+    It has sentinels if sentinel 0 is the last id, as in mtf's exports. ByT5's own sentinels, 258
+    and downward, are ids of bytes.
 
     Raises:
       ConversionError: a file is not JSON.
@@ -146,7 +144,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _bytes(added: dict[str, int]) -> dict[str, Any]:
-    """Returns what ByT5Tokenizer does: no character is a piece, so each falls back to its bytes."""
+    """Returns ByT5's parts of tokenizer.json: no pieces, so characters fall back to bytes."""
     return {
         "normalizer": None,
         "pre_tokenizer": None,
@@ -163,8 +161,8 @@ def _bytes(added: dict[str, int]) -> dict[str, Any]:
 
 
 def _sentence_pieces(model: SentencePieceModel, sentinels: list[str]) -> dict[str, Any]:
-    """Returns what SentencePiece does."""
-    # The special tokens go by T5's names, whatever the model calls them.
+    """Returns SentencePiece's parts of tokenizer.json."""
+    # The special tokens have T5's names, regardless of their names in the model.
     pieces = [[text, 0.0] for text in _SPECIAL.values()]
     pieces += [list(piece) for piece in model.pieces[len(_SPECIAL) :]]
     pieces += [[text, 0.0] for text in reversed(sentinels)]

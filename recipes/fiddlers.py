@@ -1,7 +1,4 @@
-"""Changes to any recipe, by name: `--apply smoke_test`, `--apply "microbatches(num_parts=4)"`.
-
-Each changes its config in place. They are applied in the order of the command line, as is `--set`.
-"""
+"""Functions for `--apply NAME` or `--apply "NAME(…)"`, which change a config in place."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from mtf.partitioning import PartitionerConfig
 
 
 def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
-    """Makes a run of a minute on a laptop, offline: tiny network, 20 steps of 4 short rows.
+    """Scales a run down to a minute on a laptop, offline: a tiny network, 20 steps of 4 short rows.
 
-    It starts from scratch. The vocabulary's rows, objective, loss, optimizer and schedule stay, and
-    so do local data: files, corpora, a mixture's cache or mirror. Data from the Hugging Face hub
-    become the text that Python carries (`python_text`: any data do). A vocabulary at a remote
-    address becomes bytes and 125 sentinels, unless a cache was made with it. For an evaluation or
-    inference, only the batch shrinks.
+    It starts from scratch and keeps vocabulary size, objective, loss, optimizer, schedule and local
+    data: files, corpora, a mixture's cache or mirror. Data from the Hugging Face hub (all data, if
+    `python_text`) are replaced by the text that ships with Python, a remote vocabulary by bytes
+    and 125 sentinels unless a cache was made with it. An evaluation or inference gets only a
+    smaller batch.
     """
     local_cpu(config)
     config.batch_size = 4
@@ -39,7 +36,7 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
     vocabulary = data.vocabulary
     if getattr(data, "cache_dir", None) is None and "://" in getattr(vocabulary, "path", ""):
         data.vocabulary = fdl.Config(ByteVocabulary, extra_ids=125)
-    # 64 inputs hold 70 tokens under span corruption; the targets of BERT's objective are all 70.
+    # Span corruption makes 64 inputs from 70 tokens; in BERT's objective, all 70 are targets.
     data.task_feature_lengths = {"inputs": 64, "targets": 72}
     if _has_field(data, "num_streams"):
         data.num_streams = 1
@@ -57,7 +54,8 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
 def deterministic(config: fdl.Config, seed: int = 42) -> None:
     """Sets T5X's deterministic training: its seeds, and a checkpoint every 1,000 steps.
 
-    Source: T5X's docs/usage/pretrain.md. It also saves the dataset's state, as every run does here.
+    Source: T5X's docs/usage/pretrain.md. T5X then also saves the position in the data; mtf always
+    does.
     """
     _training(config).data.seed = seed
     config.random_seed = seed
@@ -65,7 +63,7 @@ def deterministic(config: fdl.Config, seed: int = 42) -> None:
 
 
 def local_cpu(config: fdl.Config) -> None:
-    """Fits one CPU: float32, layers one after another instead of scanned, one partition."""
+    """Adapts a run to one CPU: float32, unrolled layers, one partition."""
     float32(config)
     if _has_field(config, "model"):
         unrolled(config)
@@ -73,12 +71,12 @@ def local_cpu(config: fdl.Config) -> None:
 
 
 def short(config: fdl.Config, steps: int = 100) -> None:
-    """Ends the run `steps` updates after the step that it starts from."""
+    """Trains for `steps` updates after the initial checkpoint."""
     config.train_steps = _start_step(config) + steps
 
 
 def from_scratch(config: fdl.Config) -> None:
-    """Restores nothing, and makes as many updates as before."""
+    """Starts without a checkpoint, and trains for the same number of updates."""
     _training(config).train_steps -= _start_step(config)
     config.checkpoint.restore = None
 
@@ -89,12 +87,12 @@ def no_eval(config: fdl.Config) -> None:
 
 
 def microbatches(config: fdl.Config, num_parts: int = 8) -> None:
-    """Sums gradients over `num_parts` parts of a batch: less memory, the same result."""
+    """Sums gradients over `num_parts` parts of a batch, with less memory and the same result."""
     _training(config).trainer.num_microbatches = num_parts
 
 
 def frequent_checkpoints(config: fdl.Config, period: int = 100, keep: int | None = 3) -> None:
-    """Saves often and keeps only the newest checkpoints, for machines that may go away."""
+    """Saves every `period` steps and keeps the last checkpoints, for preemptible machines."""
     save = _training(config).checkpoint.save
     save.period, save.keep = period, keep
 
@@ -110,17 +108,17 @@ def float32(config: fdl.Config) -> None:
 
 
 def scanned(config: fdl.Config) -> None:
-    """Runs layers under `lax.scan`: compiles fast, needed for XL and XXL."""
+    """Runs layers under `lax.scan`, which compiles fast; XL and XXL need it."""
     _training(config).model.network.scan_layers = True
 
 
 def unrolled(config: fdl.Config) -> None:
-    """Runs layers one after another: compiles slowly, runs faster on a CPU."""
+    """Unrolls layers, which compiles slowly and runs faster on a CPU."""
     _training(config).model.network.scan_layers = False
 
 
 def remat(config: fdl.Config) -> None:
-    """Recomputes every layer in the backward pass: much less memory, about a third more work."""
+    """Recomputes layers in the backward pass, for much less memory and about a third more work."""
     _training(config).model.network.remat_policy = "full"
 
 
@@ -130,10 +128,10 @@ def fsdp(config: fdl.Config, num_devices: int = 8) -> None:
 
 
 def _training(config: fdl.Config) -> fdl.Config:
-    """Returns the config, which must be that of a training job."""
+    """Returns the config; raises a UserError unless it is that of a training job."""
     if not _has_field(config, "train_steps"):
         job = fdl.get_callable(config).__name__
-        raise UserError(f"it changes how a job trains, and this is the config of {job}")
+        raise UserError(f"expected the config of a training job, got the config of {job}")
     return config
 
 
@@ -142,7 +140,7 @@ def _has_field(config: fdl.Config, name: str) -> bool:
 
 
 def _start_step(config: fdl.Config) -> int:
-    """Returns the step a run starts from, by the recipe or the checkpoint's name; else 0."""
+    """Returns the step of the initial checkpoint, by the recipe or the path; else 0."""
     restore: Any = _training(config).checkpoint.restore
     if restore and restore.step is not None:
         return int(restore.step)

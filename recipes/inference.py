@@ -20,24 +20,23 @@ def infer(
 ) -> fdl.Config[Infer]:
     """Predicts or scores the targets of files, or of a mixture's tasks, with any checkpoint.
 
-    The results have T5X's file names and format (T5X: `t5x/infer.py`): a line of JSON per example,
-    in order. A job that was killed continues where it was. Targets are decoded as by T5X's
-    `EncoderDecoderModel.predict_batch`: by beam search with one beam, which goes on after the first
-    end of sequence as long as a longer text could score better.
+    The results have the file names and the format of T5X's `t5x/infer.py`: a line of JSON per
+    example, in order. A job that was killed resumes. As in T5X's
+    `EncoderDecoderModel.predict_batch`, the decoder is a beam search with one beam, which continues
+    after the first EOS as long as a longer text could have a better score.
 
-    Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`; more
-    beams with `--set decoding.num_beams=4`, greedy decoding, which is faster, with
-    `--set decoding.method=greedy`.
-    Hardware: any. If one device does not hold the model: `--set partitioner.num_partitions=8`.
+    Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`; with
+    `--set decoding.num_beams=4` for more beams, or `--set decoding.method=greedy`, which is faster.
+    Hardware: any. If the model exceeds one device: `--set partitioner.num_partitions=8`.
     Expect: `RUN_DIR/inference/inputs-predict.jsonl-00000-of-00001`.
 
     Args:
-      checkpoint: a run directory, a checkpoint of mtf or T5X, or a Hugging Face directory; it must
-        be set before the job runs.
-      files: `.txt`, `.jsonl` or `.tsv`, also with `.gz`; or
-      mixture_or_task_name: such as `super_glue_rte_GPT_3_style`.
-      mode: decode targets, score the given ones, or decode and also give the scores.
-      batch_size: examples at a time.
+      checkpoint: run directory, checkpoint of mtf or T5X, or Hugging Face directory; it must be set
+        before the job runs.
+      files: `.txt`, `.jsonl` or `.tsv` files, each also as `.gz`.
+      mixture_or_task_name: mixture or task instead of files, such as `super_glue_rte_GPT_3_style`.
+      mode: whether to decode targets, to score given targets, or to decode targets with scores.
+      batch_size: number of examples in a batch.
     """
     return fdl.Config(
         Infer,

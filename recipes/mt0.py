@@ -1,8 +1,8 @@
 """mT0: multitask prompted fine-tuning of mT5, and LM adaptation before it.
 
-Sources: the page, https://github.com/bigscience-workshop/multilingual-t0 (README.md), and the
-repository's own gin files and scripts, which differ from it; T5X's configs/runs/finetune.gin for
-what both leave to it; for the released models https://arxiv.org/abs/2211.01786.
+Sources: https://github.com/bigscience-workshop/multilingual-t0, its README.md ("the page") and its
+gin files and scripts ("the repository"), which differ from the page; T5X's
+configs/runs/finetune.gin for their defaults; https://arxiv.org/abs/2211.01786 for released models.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def mt0_xxl(
     Paper: none for this setting; `mt0_xxl_xmtf` is the published model.
     Source checkpoint: T5X's mt5_xxl (mt5_SIZE) at step 1,000,000.
     The original command: T5X's `train.py` with its XXL and finetune gin files, mixture
-    `mt5_d4_gpt_sglue_train`, inputs and targets of 256, to step 1,125,000, without cached tasks.
+    `mt5_d4_gpt_sglue_train` without a cache, inputs and targets of 256 tokens, to step 1,125,000.
     Command: `python -m mtf.run recipes.mt0_xxl`, which renders and tokenizes during training;
     or `python -m mtf.cache mt5_d4_gpt_sglue_train --output CACHE`, then
     `python -m mtf.run "recipes.mt0_xxl(cache_dir='CACHE')"`.
@@ -105,26 +105,26 @@ def mt0_xxl(
     Expect: no score was published for this setting.
 
     Deviations, the same for all sizes:
-      * The start is T5X's conversion of the page's mt5/xxl/model.ckpt-1000000 (Mesh TensorFlow).
-      * The network is mT5's; the page includes T5 1.1's XXL gin file, whose 32,128 rows do not
-        hold mT5's vocabulary.
-      * XL and XXL are split over 4 partitions, as in the repository's gin files, and recompute
-        their layers in the backward pass; finetune.gin's one partition could not hold them.
-      * No evaluation during training, as in the repository's scripts: finetune.gin's would take
+      * The initial checkpoint is T5X's conversion of the page's mt5/xxl/model.ckpt-1000000.
+      * The network is mT5's; the page includes T5 1.1's XXL gin file, whose 32,128 embedding rows
+        are fewer than mT5's vocabulary.
+      * XL and XXL are split over 4 partitions, as in the repository, and layers are recomputed in
+        the backward pass; one partition, as in finetune.gin, could not hold them.
+      * There is no evaluation during training, as in the repository; finetune.gin would evaluate
         20 batches of each of 464 tasks every 1,000 steps.
       * The seeds are fixed; finetune.gin draws new ones at every start.
 
-    Where the repository differs from its page, the page holds. The repository has inputs of 1024
+    This recipe follows the page. The repository has inputs of 1024 tokens
     (`--set data.task_feature_lengths.inputs=1024`), batches of 1024 in 16 microbatches
-    (`--set batch_size=1024 trainer.num_microbatches=16`), 1,025,000 steps, checkpoints every 500,
-    and a loss divided by 234,496 (`--set model.loss_normalizing_factor=234496`, the size of mT5's
-    pretraining batch in targets, to which Adafactor is indifferent).
+    (`--set batch_size=1024 trainer.num_microbatches=16`), 1,025,000 steps, a checkpoint every 500,
+    and a loss divided by 234,496 (`--set model.loss_normalizing_factor=234496`), the target tokens
+    in mT5's pretraining batch, which does not change Adafactor's updates.
 
     Args:
-      cache_dir: the output of `python -m mtf.cache`; None: render and tokenize through SeqIO.
+      cache_dir: output of `python -m mtf.cache`; None renders and tokenizes through SeqIO.
       vocabulary: mT5's SentencePiece model.
-      checkpoint: another start, such as a local copy.
-      train_steps: the last step, absolute; None: 125,000 after the start's.
+      checkpoint: another initial checkpoint, such as a local copy.
+      train_steps: number of the last step; None means 125,000 steps after the initial checkpoint.
     """
     return _train("xxl", cache_dir, vocabulary, checkpoint, train_steps)
 
@@ -139,26 +139,27 @@ def mt0_xxl_xmtf(
 
     Paper: Muennighoff et al. 2023, https://arxiv.org/abs/2211.01786, section 3.
     Source checkpoint: T5X's mt5_xxl at step 1,000,000.
-    The original: T5X's fine-tuning on xP3 with batches of 512, inputs and targets of 1024, no
-    packing, the loss averaged within each sequence first; 30,000 steps, the best near 7,000.
+    The original: T5X's fine-tuning on xP3 with batches of 512, inputs and targets of 1024 tokens,
+    no packing, the loss averaged within each sequence; 30,000 steps, the best near 7,000.
     Command: `hf download bigscience/xP3 --repo-type dataset --local-dir xP3`, then
     `python -m mtf.run recipes.mt0_xxl_xmtf`.
     Hardware: TPU v4-256.
-    Expect: bigscience/mt0-xxl on the Hugging Face hub; its card has every task's score.
+    Expect: bigscience/mt0-xxl on the Hugging Face hub; its card lists the scores.
 
     Deviations:
-      * xP3 is read from its published files, shuffled as a whole: each dataset has the weight of
-        its number of examples.
+      * xP3 is read from its published files and shuffled as a whole, so the rate of a dataset is
+        proportional to its number of examples.
       * Learning rate 0.001, Adafactor and dropout 0.1 are those of T5X's finetune.gin; the paper
         and the release name none.
-      * Batches come in 16 microbatches over 4 partitions, as in the repository of `mt0_xxl`.
-      * Layers are recomputed in the backward pass.
-      * Checkpoints every 1,000 steps, all kept, so that the best can be chosen.
+      * Batches are split into 16 microbatches and the model over 4 partitions, as in the
+        repository of `mt0_xxl`; layers are recomputed in the backward pass.
+      * A checkpoint every 1,000 steps, all kept, so that the best can be chosen.
 
     Args:
-      files: xP3's files: pairs of inputs and targets.
-      vocabulary, checkpoint: as in `mt0_xxl`.
-      finetuning_steps: updates after those of the start.
+      files: xP3's files of pairs of inputs and targets.
+      vocabulary: mT5's SentencePiece model.
+      checkpoint: another initial checkpoint, such as a local copy.
+      finetuning_steps: number of updates.
     """
     start = builders.checkpoint.start("mt5_xxl", checkpoint)
     model = builders.model.mt5("xxl", remat_policy="full")
@@ -195,26 +196,27 @@ def mt5_lm_adapt(
     mT0 for mT5. Language sampling: Xue et al. 2021, https://arxiv.org/abs/2010.11934, Table 6.
     Source checkpoint: T5X's mt5_SIZE at step 1,000,000.
     The original: 100,000 steps of 2,048 packed sequences of 512 tokens (104,857,600,000 tokens),
-    each cut at a random point into inputs and targets; targets of 256, languages sampled
-    proportionally to the number of their pages to the power of 0.3, no dropout.
+    each split at a random point into inputs and targets; targets of 256 tokens, languages sampled
+    in proportion to their number of pages to the power of 0.3, no dropout.
     Command: `python -m mtf.run "recipes.mt5_lm_adapt(size='base')"`; with a corpus per language
     `python -m mtf.run "recipes.mt5_lm_adapt(size='base', files={'ro': 'ro.txt', 'en': 'en.txt'})"`.
     Hardware: the page names none.
     Expect: T5X's mt5_lm_adapted/SIZE at step 1,100,000 are the released models of this kind.
 
     Deviations:
-      * mC4 is the hub's allenai/c4, streamed.
-      * The cut leaves at most 256 tokens after it; T5's may come anywhere and truncates targets.
-      * With `files`, the rate of a corpus is its number of documents to the power of 0.3,
-        relative to the others': the paper's formula, not its table.
-      * The learning rate goes on as in pretraining (1/√step, so 0.001 to 0.00095), and the loss
-        is the sum over targets; the page names neither.
-      * XL and XXL are split over 4 partitions and recompute their layers in the backward pass.
+      * mC4 is allenai/c4, streamed from the hub.
+      * The split leaves at most 256 tokens for the targets; T5 splits anywhere and truncates them.
+      * With `files`, the rate of a corpus is proportional to its number of documents to the power
+        of 0.3: the paper's formula, not its table.
+      * The learning rate continues that of pretraining (1/√step, so 0.001 to 0.00095), and the
+        loss is the sum over targets; the page names neither.
+      * XL and XXL are split over 4 partitions; layers are recomputed in the backward pass.
 
     Args:
-      size: of mT5.
-      files: name of a language → its text files, instead of mC4.
-      vocabulary, checkpoint: as in `mt0_xxl`.
+      size: size of mT5.
+      files: language → its text files, instead of mC4.
+      vocabulary: mT5's SentencePiece model.
+      checkpoint: another initial checkpoint, such as a local copy.
     """
     start = builders.checkpoint.start(f"mt5_{size}", checkpoint)
     text: dict[str, Any] = {
@@ -230,11 +232,11 @@ def mt5_lm_adapt(
             HubStreamConfig,
             dataset="allenai/c4",
             subsets=dict(builders.data.mc4_subsets()),
-            window_documents=128,  # In each stream, for each of 107 languages.
+            window_documents=128,  # per stream, for each of 107 languages
             **text,
         )
     schedule = builders.schedule.rsqrt(1.0, warmup_steps=10_000)
-    if not start.step:  # The rate still counts the steps of the start.
+    if not start.step:  # The schedule continues from the steps of the pretraining.
         schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[f"mt5_{size}"]
     return fdl.Config(
         Train,

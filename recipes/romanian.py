@@ -17,12 +17,12 @@ from mtf.partitioning import PartitionerConfig
 from mtf.text.normalization import Normalization
 from mtf.training import AdafactorConfig, TrainerConfig
 
-# The original's own model, in a bucket that is not public.
+# The original's vocabulary, in a bucket that is not public.
 _ROMANIAN_PATH = "gs://myv4-bucket/sentencepiece/ro.model"
 
 
 class _Original(NamedTuple):
-    """What differs between the original gin files; `updates` count from the checkpoint `start`."""
+    """The differences between the original gin files; `updates` are those after `start`."""
 
     size: str
     targets_length: int
@@ -34,7 +34,6 @@ class _Original(NamedTuple):
     start: str | None = None
 
 
-# Size, targets' length, updates, learning rate, partitions, period and number of checkpoints.
 _T5_BASE = _Original("base", 256, 2_000_000, 1.0, 2, 10_000, 5)
 _T5_LARGE = _Original("large", 512, 2_000_000, 1.0, 4, 10_000, 5)
 _MT5_BASE = _Original("base", 256, 1_000_000, 0.4, 2, 25_000, 3, "mt5_base")
@@ -50,27 +49,27 @@ def ro_t5_base(
 
     Source: `ro_t5x_base.gin`. Source checkpoint: none.
     The original command: T5X's `train.py` on that file: task `rlm_span_corruption_stream`, inputs
-    of 512 and targets of 256, batches of 128, 2,000,000 steps, no dropout, 1/√max(step, 10,000),
-    2 partitions, checkpoints every 10,000 steps of which 5 are kept.
+    of 512 and targets of 256 tokens, batches of 128, 2,000,000 steps, no dropout, learning rate
+    1/√max(step, 10,000), 2 partitions, a checkpoint every 10,000 steps, the last 5 kept.
     Command: `python -m mtf.run "recipes.ro_t5_base(vocabulary='ro.model')"`, which streams
-    dumitrescustefan/rlm from the Hugging Face hub; on your own text
+    dumitrescustefan/rlm from the Hugging Face hub; with your own text
     `python -m mtf.run "recipes.ro_t5_base(files='ro.txt', vocabulary='ro.model')"`.
     Hardware: TPU v4-8; a million steps in less than a week.
-    Expect: no score was published. dumitrescustefan's models on the hub went on to 4M steps.
+    Expect: no score was published. dumitrescustefan's models on the hub were trained to 4M steps.
 
-    Deviations, the same for all four:
-      * The seeds of order and dropout are fixed and the place in the stream is saved. The original
-        drew new seeds at every start, so each restart replayed the stream from its beginning.
-      * Every host reads its own part of the stream; the original's hosts all read all of it.
-      * Inputs have no end of sequence, as in the original, whose task has no feature for them.
-      * Targets are 114 tokens at these inputs; the longer rows hold several examples, packed.
+    Deviations, the same for all four recipes:
+      * The seeds of order and dropout are fixed, and the position in the stream is saved. The
+        original drew new seeds and began the stream again at every restart.
+      * Every host reads its own part of the stream; in the original, every host read all of it.
+      * Inputs have no EOS, as in the original, whose task has no feature for inputs.
+      * An example has 114 target tokens; the longer rows hold several packed examples.
 
     Args:
       files: text files instead of the stream.
-      vocabulary: a SentencePiece model of 64,000 pieces whose last ones are the sentinels. The
-        default is the original's address, which is private.
-      normalization: "romanian_diacritics" writes ş and ţ (cedilla) as ș and ț (comma below). The
-        original took the corpus as it was.
+      vocabulary: SentencePiece model of 64,000 pieces, the last of which are the sentinels. The
+        default is the original's path, which is private.
+      normalization: "romanian_diacritics" replaces ş and ţ (cedilla) by ș and ț (comma below). The
+        original did not change the corpus.
     """
     return _pretrain(_T5_BASE, files, vocabulary, normalization)
 
@@ -96,14 +95,14 @@ def ro_mt5_base(
     checkpoint: str | None = None,
     normalization: Normalization = None,
 ) -> fdl.Config[Train]:
-    """Romanian mT5 base (580M): mT5's pretraining goes on in Romanian.
+    """Romanian mT5 base (580M): continues mT5's pretraining in Romanian.
 
-    Source: `ro_mt5x_base.gin`. Source checkpoint: T5X's mt5_base at step 1,000,000; `checkpoint`
-    is another. All else: as `ro_t5_base`, with mT5's vocabulary, learning rate 0.4/√step and
-    checkpoints every 25,000 steps of which 3 are kept; to step 2,000,000, so 1,000,000 updates.
+    Source: `ro_mt5x_base.gin`. Source checkpoint: T5X's mt5_base at step 1,000,000, or
+    `checkpoint`. All else: as `ro_t5_base`, with mT5's vocabulary, learning rate 0.4/√step, and a
+    checkpoint every 25,000 steps, the last 3 kept; 1,000,000 updates, to step 2,000,000.
     Command: `python -m mtf.run recipes.ro_mt5_base`.
     Hardware: TPU v4-8.
-    Expect: no score was published; dumitrescustefan/mt5-base-romanian went on to 4M steps.
+    Expect: no score was published; dumitrescustefan/mt5-base-romanian was trained to 4M steps.
     """
     return _pretrain(_MT5_BASE, files, vocabulary, normalization, checkpoint)
 
@@ -114,12 +113,12 @@ def ro_mt5_large(
     checkpoint: str | None = None,
     normalization: Normalization = None,
 ) -> fdl.Config[Train]:
-    """Romanian mT5 large (1.2B): mT5's pretraining goes on in Romanian.
+    """Romanian mT5 large (1.2B): continues mT5's pretraining in Romanian.
 
-    Source: `ro_mt5x_large.gin`. Source checkpoint: T5X's mt5_large at step 1,000,000; `checkpoint`
-    is another. All else: as `ro_t5_base`, with mT5's vocabulary, targets of 512, learning rate
-    0.5/√step and 3 checkpoints kept; to step 1,500,000, so 500,000 updates.
-    Command: `python -m mtf.run recipes.ro_mt5_large`; on your own text
+    Source: `ro_mt5x_large.gin`. Source checkpoint: T5X's mt5_large at step 1,000,000, or
+    `checkpoint`. All else: as `ro_t5_base`, with mT5's vocabulary, targets of 512, learning rate
+    0.5/√step, and the last 3 checkpoints kept; 500,000 updates, to step 1,500,000.
+    Command: `python -m mtf.run recipes.ro_mt5_large`; with your own text
     `python -m mtf.run "recipes.ro_mt5_large(files='ro.txt', vocabulary='mt5.model')"`.
     Hardware: TPU v4-32.
     Expect: no score was published.
@@ -139,7 +138,7 @@ def _pretrain(
     if original.start is not None:
         start = builders.checkpoint.start(original.start, checkpoint)
         first_step, vocab_size = start.step, builders.model.MT5_VOCAB_SIZE
-        if not first_step:  # The rate still counts the steps of the start.
+        if not first_step:  # The schedule continues from the steps of the pretraining.
             schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[original.start]
     text: dict[str, Any] = {
         "vocabulary": fdl.Config(SentencePieceVocabulary, vocabulary, extra_ids=0),

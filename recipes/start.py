@@ -16,20 +16,20 @@ def quickstart(
 ) -> fdl.Config[Train]:
     """Trains a small T5 1.1 from scratch on English text, in minutes on a laptop.
 
-    The text is the documentation topics and docstrings of Python's standard library. It is read as
-    bytes with ByT5's ids and 125 sentinels above them, and the model learns T5's span corruption
-    (Raffel et al. 2020, §3.1.4): 15% of the bytes are hidden, in spans of three on average.
+    The text is the documentation and the docstrings of Python's standard library, as bytes with
+    ByT5's ids and 125 sentinels. The objective is T5's span corruption (Raffel et al. 2020,
+    §3.1.4): it hides 15% of the bytes, in spans of three on average.
 
     Command: `python -m mtf.run recipes.quickstart`; with your own text
     `python -m mtf.run recipes.quickstart --set data.files=my.txt`.
     Hardware: two CPU cores, under three minutes.
-    Expect: a loss of 3 nats a target byte after 100 steps and about 2.15 at the end, on held-out
-    text too. The model knows the form of the task and which letters are common, not English.
+    Expect: a loss of 3 nats per target byte after 100 steps and about 2.15 at the end, also on
+    held-out text. The model learns the form of the task and common letters, but no English.
 
     Args:
-      train_steps: updates.
-      batch_size: packed rows of 64 bytes.
-      files: your text instead; `.txt`, `.jsonl`, `.tsv`, or `.gz` of them.
+      train_steps: number of updates.
+      batch_size: number of packed rows of 64 bytes in a batch.
+      files: your text instead: `.txt`, `.jsonl` or `.tsv`, each also as `.gz`.
     """
     return fdl.Config(
         Train,

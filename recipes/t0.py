@@ -1,7 +1,7 @@
 """T0: multitask prompted fine-tuning, and rank evaluation (https://arxiv.org/abs/2110.08207).
 
 Sources: section 5 of the paper (Sanh et al. 2022); bigscience-workshop/t-zero, training/README.md,
-which has the command for T0++; mesh_tensorflow/transformer/utils.py for that command's defaults.
+for the command of T0++; mesh_tensorflow/transformer/utils.py for the command's defaults.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ def t0pp_xxl(
 ) -> fdl.Config[Train]:
     """T0++ (11B): fine-tunes LM-adapted T5 XXL on all 54 training datasets of T0.
 
-    Paper: section 5; its appendix has the datasets.
+    Paper: section 5; the appendix lists the datasets.
     Source checkpoint: T5X's t5_1_1_lm100k_xxl at step 1,100,000.
-    The original command: `t5_mesh_transformer` on mixture `t0++_train`, cached, with the start
-    checkpoint's operative config, learning rate 0.001, 1,048,576 tokens a batch, inputs of 1024 and
-    targets of 256, 2,048 tokens a microbatch and replica, model parallelism 8, to step 1,112,200.
+    The original command: `t5_mesh_transformer` on the cached mixture `t0++_train`, with the
+    operative config of the initial checkpoint, learning rate 0.001, 1,048,576 tokens per batch,
+    inputs of 1024 and targets of 256 tokens, 2,048 tokens per microbatch and replica, model
+    parallelism 8, to step 1,112,200.
     Command: `python -m mtf.cache t0++_train --output CACHE`, then
     `python -m mtf.run "recipes.t0pp_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512 (512 cores: 64 replicas of 8 partitions each).
     Expect: rank accuracy, mean over prompts: RTE 85.3, CB 75.7, ANLI R1 47.1, R2 42.2, R3 44.1,
-    WSC 70.3, Winogrande 66.4, COPA 93.7, StoryCloze 96.5, HellaSwag 86.1, WiC 70.0. Of these,
-    WSC, COPA, HellaSwag and WiC are trained on.
+    WSC 70.3, Winogrande 66.4, COPA 93.7, StoryCloze 96.5, HellaSwag 86.1, WiC 70.0. WSC, COPA,
+    HellaSwag and WiC are among the training datasets.
 
     Deviations, the same for all recipes of the family:
-      * The start checkpoint is T5X's conversion of the Mesh TensorFlow one.
-      * Dropout 0.1 is the paper's; the command inherits the operative config's.
-      * The loss is divided by the positions of the batch's targets, padding included: Mesh
-        TensorFlow's default. An operative config may hold another constant, to which Adafactor's
-        updates are indifferent (but for its epsilon of 1e-30).
-      * Microbatches are counted by Mesh TensorFlow's rule for 64 replicas. Here they only save
-        memory: loss and gradients do not depend on them.
-      * Packing puts as many examples into a row as fit, more than tensor2tensor's did.
-      * Checkpoints every 1,000 steps, all kept; the command leaves both to the operative config.
+      * The initial checkpoint is T5X's conversion of Mesh TensorFlow's.
+      * Dropout is 0.1, as in the paper; the command takes it from the operative config.
+      * The loss is divided by the number of target positions in a batch, including padding, as is
+        Mesh TensorFlow's default. An operative config may have another constant; it does not change
+        Adafactor's updates (except for the epsilon of 1e-30).
+      * The number of microbatches follows Mesh TensorFlow's rule for 64 replicas. Here they only
+        save memory: loss and gradients do not depend on them.
+      * Packing puts as many examples into a row as fit, more than tensor2tensor's.
+      * A checkpoint every 1,000 steps, all kept; the command leaves both to the operative config.
       * Layers are recomputed in the backward pass, which saves memory and changes no value.
-      * Prompts that choose at random do so by a seed: a rerun renders the same text.
+      * Prompts with random choices use a fixed seed, so that a rerun renders the same text.
 
     Args:
-      cache_dir: the output of `python -m mtf.cache`. None: there is none yet;
+      cache_dir: output of `python -m mtf.cache`, which must be set unless
         `--set data.loader=seqio` renders and tokenizes during training.
       vocabulary: T5's SentencePiece model.
-      checkpoint: another start, such as a local copy.
-      tokens_per_batch: of inputs; the batch size is this divided by their length.
+      checkpoint: another initial checkpoint, such as a local copy.
+      tokens_per_batch: number of input tokens in a batch: the batch size times the input length.
     """
     return _train("xxl", "t0++_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
 
@@ -69,7 +70,7 @@ def t0p_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0+ (11B): as T0++, on the datasets of T0 and those that GPT-3 was evaluated on.
+    """T0+ (11B): as T0++, on the datasets of T0 and those of GPT-3's evaluation.
 
     Paper: section 5. All else: as `t0pp_xxl`, with mixture `t0+_train`.
     Command: `python -m mtf.run "recipes.t0p_xxl(cache_dir='CACHE')"`.
@@ -121,14 +122,13 @@ def t0_single_prompt_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0 Single Prompt (11B): one prompt a dataset, for its original task.
+    """T0 Single Prompt (11B): one prompt per dataset, for its original task.
 
     Paper: section 6.2 (the effect of more prompts). All else: as `t0pp_xxl`, with mixture
-    `t0_train_one_og_prompt`: 35 datasets, since three have no prompt for their original task.
+    `t0_train_one_og_prompt`: 35 datasets, because three have no prompt for their original task.
     Command: `python -m mtf.run "recipes.t0_single_prompt_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
-    Expect: the paper shows figures, no table: medians over prompts below those of `t0_xxl`, and
-    a wider spread.
+    Expect: medians over prompts below those of `t0_xxl`, and a wider spread (in figures only).
     """
     return _train(
         "xxl", "t0_train_one_og_prompt", cache_dir, vocabulary, checkpoint, tokens_per_batch
@@ -141,14 +141,13 @@ def t0_original_task_only_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0 Original Task Only (11B): all prompts for their dataset's original task.
+    """T0 Original Task Only (11B): all prompts for the original task of a dataset.
 
-    Paper: section 6.2 (5.7 prompts a dataset). All else: as `t0pp_xxl`, with mixture
+    Paper: section 6.2 (5.7 prompts per dataset). All else: as `t0pp_xxl`, with mixture
     `t0_train_all_og_prompts`.
     Command: `python -m mtf.run "recipes.t0_original_task_only_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
-    Expect: the paper shows figures, no table: medians over prompts between those of
-    `t0_single_prompt_xxl` and `t0_xxl`.
+    Expect: medians between those of `t0_single_prompt_xxl` and `t0_xxl` (in figures only).
     """
     return _train(
         "xxl", "t0_train_all_og_prompts", cache_dir, vocabulary, checkpoint, tokens_per_batch
@@ -164,33 +163,32 @@ def t0_eval(
 ) -> fdl.Config[Evaluate]:
     """Rank evaluation of a T0 model on the nine held-out datasets.
 
-    Paper: sections 5 and 6, and the appendix's table of all results.
+    Paper: sections 5 and 6, and the table of all results in the appendix.
     Source checkpoint: the one to evaluate, such as step 1,112,200 of `t0pp_xxl`.
-    The original command: `t5_mesh_transformer` with `score_eval` on mixture `t0_eval_score_eval`,
-    split validation, cached, 262,144 tokens a batch, model parallelism 4.
+    The original command: `t5_mesh_transformer` with `score_eval` on the cached mixture
+    `t0_eval_score_eval`, split validation, 262,144 tokens per batch, model parallelism 4.
     Command: `python -m mtf.run recipes.t0_eval --set checkpoint=RUN`.
     Another mixture of ranked tasks: `--set data.mixture_or_task_name=t0_train_score_eval`.
     Your own data: `python -m mtf.run "recipes.t0_eval(checkpoint='RUN', files='mine.jsonl')"`.
     Hardware: TPU v3-128 (128 cores: 32 replicas of 4 partitions each). On fewer devices:
     `--set partitioner.num_partitions=1 batch_size=32`.
-    Expect: the scores under `t0pp_xxl`, `t0p_xxl`, `t0_xxl` and `t0_3b`.
+    Expect: the scores of `t0pp_xxl`, `t0p_xxl`, `t0_xxl` and `t0_3b`.
 
     Deviations:
-      * Microbatches are for training only, so the command's 2,048 tokens a microbatch have no
-        counterpart.
-      * Float32, so that predictions do not depend on batch size and devices; the models were
-        trained with bfloat16 activations.
-      * Inputs are encoded once for all choices of an example; a batch has as many tokens of them
-        as 256 of the longest examples.
+      * There are no microbatches; the command has 2,048 tokens per microbatch.
+      * Activations are float32, so that predictions do not depend on batch size and devices; the
+        models were trained with bfloat16.
+      * The inputs of an example are encoded once for all its choices; a batch has as many input
+        tokens as 256 of the longest examples.
 
     Args:
-      checkpoint: a run directory or checkpoint to evaluate; it must be set before the job runs.
-      cache_dir: the output of `python -m mtf.cache t0_eval_score_eval`. None: rows come from the
-        datasets, and are rendered and tokenized during the evaluation.
-      vocabulary: a SentencePiece model. None: T5's; with `files`, the checkpoint's own.
-      tokens_per_batch: of inputs; the batch size is this divided by their length.
-      files: JSON lines with inputs, choices and label, evaluated instead of the mixture, on
-        whatever devices there are, without model parallelism.
+      checkpoint: run directory or checkpoint to evaluate; it must be set before the job runs.
+      cache_dir: output of `python -m mtf.cache t0_eval_score_eval`; None renders and tokenizes the
+        datasets during the evaluation.
+      vocabulary: SentencePiece model; None means T5's, or with `files` that of the checkpoint.
+      tokens_per_batch: number of input tokens in a batch: the batch size times the input length.
+      files: JSON lines with inputs, choices and label, which are evaluated instead of the mixture
+        without model parallelism.
     """
     if files is not None:
         words = None if vocabulary is None else builders.vocabulary.t5(vocabulary)
@@ -221,7 +219,7 @@ def _train(
     tokens_per_batch: int,
 ) -> fdl.Config[Train]:
     start = builders.checkpoint.start(f"t5_1_1_lm100k_{size}", checkpoint)
-    # Mesh TensorFlow divides by the longer of inputs and targets.
+    # Mesh TensorFlow divides by the larger of the input length and the target length.
     batch_size = tokens_per_batch // _LENGTHS["inputs"]
     model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="full")
     model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
@@ -252,7 +250,7 @@ def _mixture(name: str, cache_dir: str | None, vocabulary: str, *, pack: bool = 
 
 
 def _num_microbatches(batch_size: int) -> int:
-    """Returns Mesh TensorFlow's number for 2,048 tokens a microbatch and replica."""
+    """Returns Mesh TensorFlow's number for 2,048 tokens per microbatch and replica."""
     per_replica = max(1, batch_size // _NUM_REPLICAS)
     size = 2048 // _LENGTHS["inputs"]
     while per_replica % size:

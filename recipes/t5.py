@@ -1,4 +1,4 @@
-"""T5 1.1: T5X's pretraining and fine-tuning pages.
+"""T5 1.1: T5X's pretraining and fine-tuning.
 
 Sources: T5X's docs/usage/pretrain.md and finetune.md, configs/runs/{pretrain,finetune}.gin,
 examples/t5/t5_1_1/examples/{small,base}_c4_pretrain.gin and small_wmt_finetune.gin, at cc342d4;
@@ -24,31 +24,31 @@ def t5_1_1_small_c4(
     vocabulary: str = builders.vocabulary.T5_PATH,
     train_steps: int = 100_000,
 ) -> fdl.Config[Train]:
-    """T5 1.1 small (77M): span corruption on C4 from scratch, as T5X's pretraining page.
+    """T5 1.1 small (77M): span corruption on C4 from scratch, as on T5X's pretraining page.
 
     Paper: Raffel et al. 2020, section 3.1.4 (the objective). Source checkpoint: none.
     The original command: T5X's `train.py` with small_c4_pretrain.gin: task
-    `c4_v220_span_corruption`, inputs of 512 and targets of 114, packed, batches of 256, no
-    dropout, Adafactor at 1/√max(step, 10,000), evaluated every 1,000 steps for 20 batches.
+    `c4_v220_span_corruption`, inputs of 512 and targets of 114 tokens, packed, batches of 256, no
+    dropout, Adafactor at 1/√max(step, 10,000), evaluation on 20 batches every 1,000 steps.
     Command: `python -m mtf.run recipes.t5_1_1_small_c4`, which streams C4 from the Hugging Face
-    hub; on your own text `python -m mtf.run "recipes.t5_1_1_small_c4(files='en.txt')"`; on the
-    task's cache `python -m mtf.cache c4_v220_span_corruption --output CACHE`, then
+    hub; with your own text `python -m mtf.run "recipes.t5_1_1_small_c4(files='en.txt')"`; with a
+    cache `python -m mtf.cache c4_v220_span_corruption --output CACHE`, then
     `python -m mtf.run "recipes.t5_1_1_small_c4(cache_dir='CACHE')"`.
     Hardware: the page names none.
-    Expect: the page has no score. The released t5_1_1_small had 1,000,000 steps of 2,048.
+    Expect: the page has no score. The released t5_1_1_small had 1,000,000 steps of 2,048 examples.
 
     Deviations, the same for all sizes:
-      * Steps: 100,000, as in the page's text and base's gin file; small's gin file says 10,000,
-        where the warm-up has only just ended (`train_steps=10_000`).
-      * C4 is the hub's allenai/c4 (version 3.0.1), not TFDS's 2.2.0 cleaning.
-      * The seeds are fixed and the place in the data is saved; pretrain.gin draws new seeds at
-        every start. `--apply deterministic` sets those of the page.
+      * 100,000 steps, as in the page's text and base's gin file. Small's gin file says 10,000,
+        at which the warmup has just ended (`train_steps=10_000`).
+      * C4 is allenai/c4 on the hub (version 3.0.1), not version 2.2.0 of TFDS.
+      * The seeds are fixed and the position in the data is saved; pretrain.gin draws new seeds at
+        every start. `--apply deterministic` sets the seeds of the page.
 
     Args:
       files: text files instead of C4.
-      cache_dir: cached tokens of `c4_v220_span_corruption` instead of the stream.
+      cache_dir: token cache of `c4_v220_span_corruption` instead of the stream.
       vocabulary: T5's SentencePiece model.
-      train_steps: updates.
+      train_steps: number of updates.
     """
     return _pretrain("small", files, cache_dir, vocabulary, train_steps)
 
@@ -59,7 +59,7 @@ def t5_1_1_base_c4(
     vocabulary: str = builders.vocabulary.T5_PATH,
     train_steps: int = 100_000,
 ) -> fdl.Config[Train]:
-    """T5 1.1 base (248M): span corruption on C4 from scratch, as T5X's example for base.
+    """T5 1.1 base (248M): span corruption on C4 from scratch, as in T5X's example for base.
 
     As `t5_1_1_small_c4`, but evaluated every 2,000 steps (base_c4_pretrain.gin).
     Command: `python -m mtf.run recipes.t5_1_1_base_c4`.
@@ -94,7 +94,7 @@ def t5_1_1_xl_c4(
     """T5 1.1 XL (2.8B): span corruption on C4 from scratch.
 
     As `t5_1_1_small_c4`; T5X has no example of this size. The model is split over 8 partitions, as
-    in Mesh TensorFlow's configuration, and recomputes its layers in the backward pass.
+    in Mesh TensorFlow's configuration, and layers are recomputed in the backward pass.
     Command: `python -m mtf.run recipes.t5_1_1_xl_c4`.
     Hardware: T5X names none; the parameters take 11 GB in float32, over 8 partitions.
     Expect: T5X names no score.
@@ -110,7 +110,7 @@ def t5_1_1_xxl_c4(
 ) -> fdl.Config[Train]:
     """T5 1.1 XXL (11B): span corruption on C4 from scratch.
 
-    Split and recomputed as `t5_1_1_xl_c4`; all else as `t5_1_1_small_c4`.
+    As `t5_1_1_small_c4`, split and recomputed as `t5_1_1_xl_c4`.
     Command: `python -m mtf.run recipes.t5_1_1_xxl_c4`.
     Hardware: T5X names none; the parameters take 45 GB in float32, over 8 partitions.
     Expect: T5X names no score.
@@ -130,36 +130,36 @@ def t5_1_1_finetune(
     finetuning_steps: int = 20_000,
     dropout_rate: float = 0.1,
 ) -> fdl.Config[Train]:
-    """Fine-tunes T5 1.1 on pairs of inputs and targets, or on a mixture, as T5X's page.
+    """Fine-tunes T5 1.1 on pairs of inputs and targets, or on a mixture, as on T5X's page.
 
     Paper: Raffel et al. 2020, section 3.1.2 (constant rate). Source checkpoint: T5X's t5_1_1_SIZE
     at step 1,000,000.
     The original command: T5X's `train.py` with small_wmt_finetune.gin: WMT English to German,
-    inputs and targets of 256, 20,000 steps after the start, batches of 128, Adafactor at a
-    constant 0.001, the loss divided by 233,472 (2,048 · 114, the size of the pretraining batch in
-    targets), checkpoints every 5,000 steps.
-    Command: `python -m mtf.run "recipes.t5_1_1_finetune(files='train.tsv', size='base')"`; on a
-    mixture, cached, `python -m mtf.run "recipes.t5_1_1_finetune(mixture='t0_train',
+    inputs and targets of 256 tokens, 20,000 steps, batches of 128, Adafactor at a constant 0.001,
+    the loss divided by 233,472 (2,048 · 114, the target tokens in a pretraining batch), a
+    checkpoint every 5,000 steps.
+    Command: `python -m mtf.run "recipes.t5_1_1_finetune(files='train.tsv', size='base')"`; with a
+    cached mixture `python -m mtf.run "recipes.t5_1_1_finetune(mixture='t0_train',
     cache_dir='CACHE')"`.
     Hardware: the page names none.
     Expect: it depends on the task; the page has no score.
 
     Deviations:
       * The data are yours: TFDS's WMT task is not among the mixtures here.
-      * Dropout 0.1 is finetune.gin's, and what T5 1.1's release asks for; the page's example turns
-        it off.
-      * XL and XXL are split over 8 partitions and recompute their layers in the backward pass.
+      * Dropout is 0.1, as in finetune.gin and as the release of T5 1.1 recommends; the page's
+        example turns it off.
+      * XL and XXL are split over 8 partitions; layers are recomputed in the backward pass.
       * The seeds are fixed; finetune.gin draws new ones at every start.
 
     Args:
-      files: `.tsv` or `.jsonl` files of pairs; not read where there is a mixture.
-      mixture: a mixture or task by name.
-      cache_dir: its cached tokens; None: rendered and tokenized through SeqIO.
-      size: of T5 1.1.
+      files: `.tsv` or `.jsonl` files of pairs; ignored if there is a mixture.
+      mixture: name of a mixture or task.
+      cache_dir: token cache of the mixture; None renders and tokenizes through SeqIO.
+      size: size of T5 1.1.
       vocabulary: T5's SentencePiece model.
-      checkpoint: another start, such as a local copy.
-      finetuning_steps: updates after those of the start.
-      dropout_rate: T5 1.1 was pretrained without any.
+      checkpoint: another initial checkpoint, such as a local copy.
+      finetuning_steps: number of updates.
+      dropout_rate: dropout rate; T5 1.1 was pretrained without dropout.
     """
     start = builders.checkpoint.start(f"t5_1_1_{size}", checkpoint)
     model = _model(size, dropout_rate)
@@ -231,7 +231,7 @@ def _data(
     cache_dir: str | None,
     text: dict[str, Any],
 ) -> fdl.Config:
-    """Returns a mixture or task, or else the files."""
+    """Returns the mixture or task, if there is one, else the files."""
     if mixture is None:
         return fdl.Config(
             TextFilesConfig, files=files, objective=fdl.Config(SpanCorruption), **text

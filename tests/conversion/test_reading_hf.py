@@ -165,12 +165,12 @@ def test_tensors_that_config_json_does_not_describe_are_refused(tmp_path: Path) 
 def test_other_models_are_refused_with_the_reason(tmp_path: Path) -> None:
     _, directory = export(tmp_path)
     for values, expected in [
-        ({"model_type": "umt5"}, "relative position bias of its own"),
+        ({"model_type": "umt5"}, "its own relative position bias"),
         ({"model_type": "bart"}, "model_type is 'bart'; expected 't5'"),
         ({"model_type": "t5", "feed_forward_proj": "gelu"}, "'gelu' is not supported"),
         ({"feed_forward_proj": "gated-gelu", "d_ff": "absent"}, "lacks d_ff"),
-        ({"d_ff": 48, "layer_norm_epsilon": 1e-5}, "layer_norm_epsilon is 1e-05; only 1e-06"),
-        ({"layer_norm_epsilon": 1e-6, "pad_token_id": 5}, "pad_token_id is 5; only 0"),
+        ({"d_ff": 48, "layer_norm_epsilon": 1e-5}, "epsilon is 1e-05; only T5's value 1e-06"),
+        ({"layer_norm_epsilon": 1e-6, "pad_token_id": 5}, "pad_token_id is 5; only T5's value 0"),
     ]:
         change_config(directory, **values)
         assert expected in refused(directory)
@@ -181,9 +181,9 @@ def test_incomplete_and_foreign_files_are_refused(tmp_path: Path) -> None:
     shards = sorted(directory.glob("model-*.safetensors"))
     content = shards[1].read_bytes()
     shards[1].write_bytes(content[:-100])
-    assert f"{shards[1].name} is cut off" in refused(directory, IncompleteCheckpoint)
+    assert f"{shards[1].name} is truncated" in refused(directory, IncompleteCheckpoint)
     shards[1].write_bytes(content[:20])
-    assert "cut off" in refused(directory, IncompleteCheckpoint)
+    assert "truncated" in refused(directory, IncompleteCheckpoint)
     shards[1].write_bytes(b"{}" * 50)
     refused(directory)
     shards[1].unlink()
@@ -197,7 +197,7 @@ def test_pytorch_files_are_refused_naming_safetensors(tmp_path: Path) -> None:
     _, directory = export(tmp_path)
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     message = refused(directory)
-    assert "has no model.safetensors" in message and "save_pretrained" in message
+    assert "has neither model.safetensors" in message and "save_pretrained" in message
 
 
 def test_a_step_is_refused(tmp_path: Path) -> None:

@@ -150,7 +150,9 @@ def test_a_fiddler_refuses_what_it_does_not_know() -> None:
     "fiddler", ["short", "no_eval", "deterministic", "from_scratch", "scanned", "remat"]
 )
 def test_what_changes_training_refuses_an_evaluation(fiddler: str) -> None:
-    with pytest.raises(UserError, match=f"^{fiddler}: it changes how a job trains.*of Evaluate$"):
+    with pytest.raises(
+        UserError, match=f"^{fiddler}: expected the config of a training job, .*of Evaluate$"
+    ):
         applied("t0_eval", fiddler)
 
 
