@@ -38,7 +38,7 @@ ROWS = [
     *(
         Row(
             (name,),
-            "gin_file of the start, and its step",
+            "initial checkpoint (gin file) and its step",
             f"gs://t5-data/pretrained_models/t5.1.1.lm100k.{size}, 1100000",
             "checkpoint.restore.path",
             f"{T5X}/t5_1_1_lm100k_{size}/checkpoint_1100000",
@@ -130,6 +130,6 @@ ROWS = [
         1_112_200,
         "checkpoint",
         None,
-        derived="the argument `checkpoint`, which must be given to run it",
+        derived="set by the recipe's argument `checkpoint`, which is required",
     ),
 ]

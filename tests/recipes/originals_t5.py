@@ -69,7 +69,7 @@ ROWS = [
         1,
         "partitioner.num_partitions",
         8,
-        deviation="as in Mesh TensorFlow's gin files of these sizes, whose parameters need it",
+        deviation="as in Mesh TensorFlow's gin files of these sizes; the parameters need it",
     ),
     Row(
         C4[3:],

@@ -71,7 +71,14 @@ def network(recipes: dict[str, str], vocab_size: int) -> list[Row]:
 def adafactor(recipes: tuple[str, ...]) -> list[Row]:
     """What T5X and Mesh TensorFlow have in common."""
     return [
-        Row(recipes, "optimizer", "Adafactor", "optimizer"),
+        Row(
+            recipes,
+            "optimizer",
+            "Adafactor",
+            "optimizer",
+            "AdafactorConfig",
+            derived="the settings of Adafactor",
+        ),
         Row(recipes, "Adafactor.decay_rate", 0.8, "optimizer.decay_rate"),
         Row(recipes, "Adafactor.epsilon1", 1e-30, "optimizer.epsilon1"),
         Row(recipes, "Adafactor.epsilon2", 1e-3, "optimizer.epsilon2"),

@@ -51,8 +51,7 @@ def value_at(config: Any, path: str) -> Any:
         config = getattr(config, step) if isinstance(config, fdl.Buildable) else config[step]
     if not isinstance(config, fdl.Buildable):
         return config
-    # Settings are named for what they are of: `AdafactorConfig` for T5X's `Adafactor`.
-    return fdl.get_callable(config).__name__.removesuffix("Config")
+    return fdl.get_callable(config).__name__
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS)
