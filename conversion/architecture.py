@@ -30,13 +30,10 @@ class Architecture:
 
 
 def infer_architecture(checkpoint: Checkpoint) -> Architecture:
-    """Returns the sizes of the checkpoint's network.
+    """Returns the sizes of the checkpoint's network; raises ConversionError if it is no T5.
 
     Unless the checkpoint describes its activations, they are assumed to be gelu if the MLP is gated
     (T5 1.1), else relu (T5 1.0).
-
-    Raises:
-      ConversionError: the parameters are not those of an unrolled T5, or their shapes disagree.
     """
     shapes = {name: tensor.shape for name, tensor in checkpoint.parameters().items()}
     if not shapes:
@@ -90,9 +87,8 @@ def check_unrolled(checkpoint: Checkpoint) -> None:
     scanned = ("encoder/encoder/", "decoder/decoder/")
     if any(name.startswith(scanned) for name in checkpoint.parameters()):
         raise ConversionError(
-            f"{checkpoint.path} is a checkpoint of T5X's scanned network (scalable_t5, used for "
-            "umT5): its layers are stacked along axis 1 of each array, and every layer has its own "
-            "relative position bias. In T5, mT5 and ByT5 all layers share one bias, so this is "
-            "another network, which is not supported yet. Use a checkpoint of the network that is "
-            "not scanned (t5x/examples/t5), such as the released t5_1_1_* and mt5_*."
+            f"{checkpoint.path} is a checkpoint of T5X's scanned network (scalable_t5, umT5), "
+            "which is not supported yet: its layers are stacked along axis 1 of each array, and "
+            "every layer has its own relative position bias. Use a checkpoint of the network "
+            "that is not scanned (t5x/examples/t5), such as the released t5_1_1_* and mt5_*."
         )

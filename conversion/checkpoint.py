@@ -27,16 +27,12 @@ def list_checkpoints(directory: str | Path) -> list[tuple[int, Path]]:
 
 
 def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
-    """Opens a checkpoint; reads names, shapes and types, but no tensors.
+    """Opens a checkpoint, without reading tensors; raises ConversionError if it cannot.
 
     Args:
       path: a `checkpoint_{step}` directory of any layout or its `state` directory (Orbax), a
         directory of `checkpoint_{step}` directories, a run directory, or a Hugging Face directory.
       step: step of the checkpoint in a directory of several; by default the latest complete one.
-
-    Raises:
-      ConversionError: there is no checkpoint that can be read.
-      IncompleteCheckpoint: the checkpoint, or every one in the directory, is incomplete.
     """
     path = Path(path)
     if not path.exists():

@@ -46,7 +46,7 @@ _MT5_VOCAB_SIZE = 250112
 
 @dataclasses.dataclass
 class Export:
-    """An export, checked when it is created, without reading tensors.
+    """An export; raises ConversionError if it is impossible, and reads no tensors.
 
     Attributes:
       checkpoint: checkpoint of an unrolled T5 1.0, 1.1, mT5 or ByT5.
@@ -61,10 +61,6 @@ class Export:
       max_shard_size: largest number of bytes of tensors in a file.
       architecture: architecture of the checkpoint.
       entries: the names and shapes of all parameters.
-
-    Raises:
-      ConversionError: parameters are missing, unexpected or of a wrong shape, the vocabulary is
-        larger than the embedding, or a value cannot be expressed in Hugging Face's format.
     """
 
     checkpoint: Checkpoint
@@ -82,12 +78,10 @@ class Export:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            reason = (
-                " float16 is refused: T5's activations overflow its range (largest value 65,504)."
-                if self.dtype in ("float16", "fp16", "half")
-                else ""
-            )
-            raise ConversionError(f"dtype must be float32 or bfloat16, not {self.dtype}.{reason}")
+            message = f"dtype must be float32 or bfloat16, not {self.dtype}."
+            if self.dtype in ("float16", "fp16", "half"):
+                message += " T5's activations overflow float16, whose largest value is 65,504."
+            raise ConversionError(message)
         if self.max_shard_size < 1:
             raise ConversionError(
                 f"max_shard_size must be at least 1 byte, not {self.max_shard_size}."

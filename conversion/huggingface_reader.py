@@ -42,10 +42,8 @@ def is_huggingface(directory: Path) -> bool:
 def open_huggingface(directory: Path) -> Checkpoint:
     """Opens a Hugging Face directory; reads only copies of the embedding, to compare them.
 
-    Raises:
-      ConversionError: it has another kind of model or no safetensors, or its tensors do not match
-        config.json.
-      IncompleteCheckpoint: a file is missing or truncated.
+    Raises ConversionError if the directory has another kind of model or no safetensors, or its
+    tensors do not match config.json; IncompleteCheckpoint if a file is missing or truncated.
     """
     config = read_json(directory / "config.json")
     architecture = _architecture(config, directory)
@@ -63,16 +61,10 @@ def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
     where = directory / "config.json"
     model_type = config.get("model_type")
     if model_type not in ("t5", "mt5"):
-        reason = (
-            " umT5 is another network, in which every layer has its own relative position bias; it "
-            "is not supported yet."
-            if model_type == "umt5"
-            else ""
-        )
-        raise ConversionError(
-            f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5) or 'mt5'."
-            f"{reason}"
-        )
+        message = f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5) or 'mt5'."
+        if model_type == "umt5":
+            message += " In umT5 every layer has its own relative position bias; not supported yet."
+        raise ConversionError(message)
     if config.get("num_decoder_layers") is None:
         config = {**config, "num_decoder_layers": config.get("num_layers")}
     missing = [name for name in SIZES if not isinstance(config.get(name), int)]

@@ -10,12 +10,7 @@ from conversion.tensor import ConversionError, IncompleteCheckpoint
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file.
-
-    Raises:
-      IncompleteCheckpoint: the file does not exist.
-      ConversionError: the file is not a JSON object.
-    """
+    """Returns the JSON object in a file; raises ConversionError if there is none."""
     if not path.is_file():
         raise IncompleteCheckpoint(f"{path.parent} lacks {path.name}.")
     try:

@@ -78,7 +78,7 @@ def entries(sizes: Architecture) -> list[Entry]:
 
 
 def check_parameters(checkpoint: Checkpoint, expected: Iterable[Entry]) -> None:
-    """Checks the names and shapes of a checkpoint's parameters; raises as `check_shapes` does."""
+    """Checks the names and shapes of a checkpoint's parameters."""
     check_shapes(
         {f"target/{name}": tensor.shape for name, tensor in checkpoint.parameters().items()},
         {f"target/{entry.t5x}": entry.shape for entry in expected},
@@ -93,16 +93,9 @@ def check_shapes(
     source: str,
     summary: str,
 ) -> None:
-    """Checks names and shapes.
+    """Raises ConversionError if tensors (name → shape) are missing, unexpected or of a wrong shape.
 
-    Args:
-      found: shapes by name.
-      wanted: expected shapes by name.
-      source: words before an expected shape in the message.
-      summary: beginning of the message.
-
-    Raises:
-      ConversionError: tensors are missing, unexpected or of a wrong shape.
+    In the message, `source` precedes a `wanted` shape, and `summary` is the beginning.
     """
     problems = [
         *(f"missing: {name}, shape {wanted[name]}" for name in wanted.keys() - found.keys()),

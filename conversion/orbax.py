@@ -17,12 +17,7 @@ def is_state(path: Path) -> bool:
 
 
 def open_orbax(state: Path, path: Path, step: int | None) -> Checkpoint:
-    """Opens the checkpoint `path`, whose arrays are in `state`.
-
-    Raises:
-      IncompleteCheckpoint: the database or arrays are missing or truncated.
-      ConversionError: the arrays are in another format.
-    """
+    """Opens the checkpoint `path` with arrays in `state`; raises ConversionError if it cannot."""
     if not (state / "_METADATA").is_file():
         raise IncompleteCheckpoint(f"{path} is incomplete: {state / '_METADATA'} is missing.")
     try:

@@ -17,10 +17,8 @@ _Field = descriptor_pb2.FieldDescriptorProto
 def message_class(package: str, messages: Mapping[str, Mapping[int, str]]) -> Any:
     """Returns the class of the last message.
 
-    Args:
-      package: name of the messages' package.
-      messages: message → field number → `[repeated] TYPE NAME [= DEFAULT]`; TYPE is a scalar type
-        or a previous message.
+    `messages` maps message → field number → `[repeated] TYPE NAME [= DEFAULT]`, in which TYPE is a
+    scalar type or a previous message.
     """
     file = descriptor_pb2.FileDescriptorProto(name=package, package=package, syntax="proto2")
     for message, fields in messages.items():

@@ -27,12 +27,7 @@ _DTYPES = {
 
 
 def open_tensors(path: Path) -> dict[str, Tensor]:
-    """Opens a file and returns its tensors by name.
-
-    Raises:
-      IncompleteCheckpoint: the file does not exist, is truncated, or is in another format.
-      ConversionError: a tensor has an unsupported type.
-    """
+    """Opens a file and returns its tensors by name; raises ConversionError if it cannot."""
     if not path.is_file():
         raise IncompleteCheckpoint(f"{path.parent} lacks {path.name}.")
     try:
@@ -65,11 +60,8 @@ def write_sharded(
 ) -> None:
     """Writes `model.safetensors`, or several files and `model.safetensors.index.json`.
 
-    Args:
-      directory: existing directory.
-      tensors: tensors in the order of the files; they are read one at a time.
-      dtype: type of the arrays in the files.
-      max_shard_size: bytes of tensors in a file; a larger tensor gets its own file.
+    Tensors are read one at a time, and written in order as `dtype`. A file has at most
+    `max_shard_size` bytes of tensors; a larger tensor gets its own file.
     """
     sizes = {tensor.name: math.prod(tensor.shape) * dtype.itemsize for tensor in tensors}
     shards: list[list[Tensor]] = [[]]

@@ -27,12 +27,7 @@ _CHUNKED = "__msgpack_chunked_array__"
 
 
 def open_zarr(path: Path, step: int | None) -> Checkpoint:
-    """Opens a directory that has a file `checkpoint`.
-
-    Raises:
-      ConversionError: T5X did not write that file.
-      IncompleteCheckpoint: the file is truncated, or an array is missing or incomplete.
-    """
+    """Opens a directory that has a file `checkpoint`; raises ConversionError if it cannot."""
     content = (path / "checkpoint").read_bytes()
     if b"model_checkpoint_path" in content[:200]:
         raise ConversionError(

@@ -114,10 +114,7 @@ def zarr_tensor(
       files: names of the other keys of the array.
       kvstore: TensorStore's spec of the array's location.
       where: location for messages.
-      all_chunks_stored: whether chunks of zeros are stored, too.
-
-    Raises:
-      IncompleteCheckpoint: chunks are missing, or `.zarray` is damaged.
+      all_chunks_stored: whether chunks of zeros are stored, too; else missing chunks are allowed.
     """
     try:
         described = json.loads(metadata)

@@ -102,9 +102,6 @@ def tokenizer_adds_eos(directory: Path) -> bool:
 
     In transformers 5, T5Tokenizer and ByT5Tokenizer always do; other classes do if the
     post-processor of tokenizer.json does.
-
-    Raises:
-      ConversionError: a file is not JSON.
     """
     name = _read(directory / "tokenizer_config.json").get("tokenizer_class")
     if name not in _FOLLOW_FILE or not (directory / "tokenizer.json").is_file():
@@ -121,9 +118,6 @@ def bytes_of(directory: Path) -> Tokenizer | None:
 
     It has sentinels if sentinel 0 is the last id, as in mtf's exports. ByT5's own sentinels, 258
     and downward, are ids of bytes.
-
-    Raises:
-      ConversionError: a file is not JSON.
     """
     config = _read(directory / "tokenizer_config.json")
     if config.get("tokenizer_class") == "ByT5Tokenizer":

@@ -33,11 +33,8 @@ def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
     """Runs a command and returns its exit status; reports errors and signals in a line on stderr.
 
     The status is 0 or what `run` returns; 1 for a `RunError`, 2 for a `UserError`, 128 + N for
-    signal N. Any other exception is a bug and propagates.
-
-    Args:
-      run: the command.
-      only_shows: whether the command only prints; a closed pipe (as by `head`) is then no error.
+    signal N. Any other exception is a bug and propagates. If the command `only_shows` something, a
+    closed pipe (as by `head`) is no error.
     """
     try:
         status = run() or 0
@@ -82,11 +79,7 @@ def add_vocabulary_options(group: argparse._ActionsContainer) -> None:
 
 
 def chosen_vocabulary(options: argparse.Namespace, original: str) -> Vocabulary:
-    """Returns the vocabulary of the options, by default that of the `original`: "t5" or "mt5".
-
-    Raises:
-      UserError: the options name none, and the original cannot be downloaded.
-    """
+    """Returns the vocabulary of the options, by default the released one of `original`."""
     # Imported here because --help does not need it.
     from mtf.text.vocabularies import RELEASED_MODELS, ByteVocabulary, SentencePieceVocabulary
 

@@ -58,15 +58,12 @@ def working_directory(run_dir: str | Path) -> str | None:
 
 def _git_state() -> dict[str, Any] | None:
     """Returns the git revision of the working directory, and whether there are changes."""
-    if shutil.which("git") is None:
-        return None
 
     def git(*arguments: str) -> str | None:
         done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None
 
-    revision = git("rev-parse", "HEAD")
-    if revision is None:
+    if shutil.which("git") is None or (revision := git("rev-parse", "HEAD")) is None:
         return None
     status = git("status", "--porcelain", "--untracked-files=no")
     return {"revision": revision, "dirty": bool(status)}

@@ -32,7 +32,7 @@ def nearest(name: str, options: Iterable[str], n: int = 3) -> list[str]:
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """Returns `" Did you mean a, b?"` with the options similar to `name`; "" if there are none."""
+    """Suggests the options that are similar to `name`."""
     return suggestion(nearest(name, options))
 
 

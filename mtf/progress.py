@@ -60,13 +60,9 @@ class Progress:
         self._shown = time.perf_counter()
 
     def stats(self, step: int, loss_per_token: float, accuracy: float, seconds: float) -> None:
-        """Prints the line of a period that ends at `step`.
+        """Prints the line of a period that ends at `step`; `seconds` is the duration of a step.
 
-        Args:
-          step: last step of the period.
-          loss_per_token: mean loss over the period's target tokens.
-          accuracy: mean accuracy over the period's target tokens.
-          seconds: mean duration of a step.
+        Loss and accuracy are means over the target tokens of the period.
         """
         self._loss = f"loss {loss_per_token:.4f}  accuracy {accuracy:.3f}"
         self._seconds_per_step = seconds
@@ -110,11 +106,7 @@ class Progress:
 def progress_bar(
     description: str, total: int, *, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Shows a bar with a description and a total, on a terminal or in a notebook, if `shown`.
-
-    Yields:
-      A function that advances the bar by a number.
-    """
+    """Shows a bar on a terminal or in a notebook; yields a function that advances it."""
     with _rich_bar("", shown) as bar:
         task = bar.add_task(description, total=total)
         yield lambda number: bar.advance(task, number)
@@ -124,10 +116,8 @@ def progress_bar(
 def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]:
     """Shows a bar with a rate on a terminal or in a notebook; else prints a line every ten seconds.
 
-    The rate counts units such as "examples", which may be others than those of `total`.
-
-    Yields:
-      A function of the number completed (of `total`), the number of units, and a description.
+    Yields a function of the number completed (of `total`), the number of `unit`s such as
+    "examples", whose rate is shown, and a description.
     """
     bar = _rich_bar(unit, shown=True)
     task = bar.add_task("", total=total, rate="…")
@@ -158,12 +148,9 @@ def _rich_bar(unit: str, shown: bool) -> RichProgress:
 
     console = Console(stderr=True)
     live = (console.is_terminal and sys.stderr.isatty()) or console.is_jupyter
-    columns: list[progress.ProgressColumn | str] = ["{task.description}", progress.BarColumn()]
+    columns: list[progress.ProgressColumn | str] = [progress.MofNCompleteColumn()]
     if unit:
-        columns += [progress.TaskProgressColumn(), f"{{task.fields[rate]}} {unit}/s"]
-    else:
-        columns.append(progress.MofNCompleteColumn())
-    columns.append(progress.TimeRemainingColumn())
-    return progress.Progress(
-        *columns, console=console, transient=not unit, disable=not (shown and live)
-    )
+        columns = [progress.TaskProgressColumn(), f"{{task.fields[rate]}} {unit}/s"]
+    columns = ["{task.description}", progress.BarColumn(), *columns, progress.TimeRemainingColumn()]
+    disable = not (shown and live)
+    return progress.Progress(*columns, console=console, transient=not unit, disable=disable)

@@ -67,8 +67,7 @@ def _show(options: argparse.Namespace) -> None:
     if not rows:
         if options.n:
             print(
-                f"No rows to render: there is no local mirror of {source}. Set --data-dir or "
-                "MTF_DATA_DIR."
+                f"No rows to render: no local mirror of {source}. Set --data-dir or MTF_DATA_DIR."
             )
         return
     for task in tasks:

@@ -193,8 +193,7 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
     from mtf import config as config_lib
 
     if _has_run_dir(config) and config.model_dir is None and not options.dry_run:
-        override = config_lib.Override("set", f"model_dir={config_lib.new_run_dir(name)!r}")
-        config = config_lib.apply_overrides(config, [override])
+        config.model_dir = config_lib.new_run_dir(name)
     job = config_lib.build(config)
     for method in ("run", "describe"):
         if not callable(getattr(job, method, None)):

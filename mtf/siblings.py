@@ -21,8 +21,7 @@ from typing import Any
 PACKAGES = ("conversion", "recipes")
 
 _ROOT = Path(__file__).resolve().parents[1]
-# The user's `recipes.py` is imported as `recipes._own`; the user's `recipes/t5.py`, whose name mtf
-# has too, as `recipes._own_t5`.
+# The user's `recipes.py` is imported as `recipes._own`, `recipes/t5.py` as `recipes._own_t5`.
 _OWN = "_own"
 
 

@@ -38,11 +38,8 @@ _RANDOM_SHAPES = ((3, 17, 9), (2, 160, 144))  # batch, encoder length, decoder l
 def compare(export: huggingface.Export, directory: Path) -> tuple[bool, str]:
     """Compares the model in `directory` with its checkpoint.
 
-    Returns:
-      Whether all logits agree within TOLERANCE and the tokenizers give the same ids; and a report.
-
-    Raises:
-      UserError: `transformers` does not find exactly the tensors that it expects.
+    Returns whether all logits agree within TOLERANCE and the tokenizers give the same ids; and a
+    report. Raises a UserError if `transformers` does not find exactly the tensors that it expects.
     """
     with _quiet():
         model = _load_torch(export, directory)

@@ -50,9 +50,6 @@ def new_directory(directory: Path) -> Iterator[Path]:
     """Yields a temporary directory, which becomes `directory` when the block succeeds.
 
     If the block fails or a signal ends the process, the temporary directory is removed.
-
-    Raises:
-      UserError: the directory cannot be created.
     """
     with replacing(directory) as temporary, signals.removed_on_stop(temporary):
         try:
@@ -123,9 +120,7 @@ def locked(directory: Path, setting: str) -> Iterator[None]:
     The kernel locks the file `.lock` and releases it when the process ends, so a leftover file
     does no harm. On a file system without locks, the process that the file names is looked up.
     At the end the file is removed, and the directories that were created, if they are empty.
-
-    Raises:
-      UserError: another process has locked the directory, or it cannot be written to.
+    Raises a UserError if another process has locked the directory, or it cannot be written to.
     """
     file = directory / LOCK_FILE
     made = [folder for folder in (directory, *directory.parents) if not folder.exists()]

@@ -54,8 +54,7 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
 def deterministic(config: fdl.Config, seed: int = 42) -> None:
     """Sets T5X's deterministic training: its seeds, and a checkpoint every 1,000 steps.
 
-    Source: T5X's docs/usage/pretrain.md. T5X then also saves the position in the data; mtf always
-    does.
+    Source: T5X's docs/usage/pretrain.md. The position in the data is saved in every run.
     """
     _training(config).data.seed = seed
     config.random_seed = seed

@@ -20,10 +20,9 @@ def infer(
 ) -> fdl.Config[Infer]:
     """Predicts or scores the targets of files, or of a mixture's tasks, with any checkpoint.
 
-    The results have the file names and the format of T5X's `t5x/infer.py`: a line of JSON per
-    example, in order. A job that was killed resumes. As in T5X's
-    `EncoderDecoderModel.predict_batch`, the decoder is a beam search with one beam, which continues
-    after the first EOS as long as a longer text could have a better score.
+    The results have the file names and format of T5X's `t5x/infer.py`: a line of JSON per example,
+    in order. A killed job resumes. As in T5X's `EncoderDecoderModel.predict_batch`, the decoder is
+    a beam search with one beam, which continues after EOS while a longer text could score better.
 
     Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`; with
     `--set decoding.num_beams=4` for more beams, or `--set decoding.method=greedy`, which is faster.

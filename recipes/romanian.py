@@ -83,8 +83,7 @@ def ro_t5_large(
 
     Source: `ro_t5x_large.gin`. All else: as `ro_t5_base`, with targets of 512 and 4 partitions.
     Command: `python -m mtf.run "recipes.ro_t5_large(vocabulary='ro.model')"`.
-    Hardware: TPU v4-32; 4 million steps in about three weeks.
-    Expect: no score was published.
+    Hardware: TPU v4-32; 4 million steps in about three weeks. Expect: no score was published.
     """
     return _pretrain(_T5_LARGE, files, vocabulary, normalization)
 
@@ -120,8 +119,7 @@ def ro_mt5_large(
     0.5/√step, and the last 3 checkpoints kept; 500,000 updates, to step 1,500,000.
     Command: `python -m mtf.run recipes.ro_mt5_large`; with your own text
     `python -m mtf.run "recipes.ro_mt5_large(files='ro.txt', vocabulary='mt5.model')"`.
-    Hardware: TPU v4-32.
-    Expect: no score was published.
+    Hardware: TPU v4-32. Expect: no score was published.
     """
     return _pretrain(_MT5_LARGE, files, vocabulary, normalization, checkpoint)
 

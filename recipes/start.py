@@ -29,7 +29,7 @@ def quickstart(
     Args:
       train_steps: number of updates.
       batch_size: number of packed rows of 64 bytes in a batch.
-      files: your text instead: `.txt`, `.jsonl` or `.tsv`, each also as `.gz`.
+      files: `.txt`, `.jsonl` or `.tsv` files with your own text, each also as `.gz`.
     """
     return fdl.Config(
         Train,

@@ -63,8 +63,7 @@ def t5_1_1_base_c4(
 
     As `t5_1_1_small_c4`, but evaluated every 2,000 steps (base_c4_pretrain.gin).
     Command: `python -m mtf.run recipes.t5_1_1_base_c4`.
-    Hardware: T5X names none.
-    Expect: T5X names no score.
+    Hardware: T5X names none. Expect: T5X names no score.
     """
     return _pretrain("base", files, cache_dir, vocabulary, train_steps, eval_period=2000)
 
@@ -79,8 +78,7 @@ def t5_1_1_large_c4(
 
     As `t5_1_1_small_c4`; T5X has no example of this size.
     Command: `python -m mtf.run recipes.t5_1_1_large_c4`.
-    Hardware: T5X names none.
-    Expect: T5X names no score.
+    Hardware: T5X names none. Expect: T5X names no score.
     """
     return _pretrain("large", files, cache_dir, vocabulary, train_steps)
 
@@ -141,8 +139,7 @@ def t5_1_1_finetune(
     Command: `python -m mtf.run "recipes.t5_1_1_finetune(files='train.tsv', size='base')"`; with a
     cached mixture `python -m mtf.run "recipes.t5_1_1_finetune(mixture='t0_train',
     cache_dir='CACHE')"`.
-    Hardware: the page names none.
-    Expect: it depends on the task; the page has no score.
+    Hardware: the page names none. Expect: it depends on the task; the page has no score.
 
     Deviations:
       * The data are yours: TFDS's WMT task is not among the mixtures here.

@@ -62,15 +62,11 @@ def find_refusals(config: fdl.Config) -> list[str]:
 def _wrong_fields(path: Path, node: fdl.Buildable) -> list[str]:
     target = fdl.get_callable(node)
     hints = types.type_hints(target)
-    known = tree.parameters(node)
+    known, takes_any = tree.parameters(node), node.__signature_info__.has_var_keyword
     wrong = []
     for field, value in node.__arguments__.items():
         where = format_path((*path, field))
-        if (
-            field not in known
-            and isinstance(field, str)
-            and not node.__signature_info__.has_var_keyword
-        ):
+        if field not in known and isinstance(field, str) and not takes_any:
             owner = types.qualified_name(target)
             wrong.append(f"{where}: {owner} has no field {field}.{did_you_mean(field, known)}")
             continue

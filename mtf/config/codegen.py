@@ -25,8 +25,8 @@ _INDENT = "    "
 def as_python(config: fdl.Config, title: str) -> str:
     """Returns a module that runs the job of its function `config()`, which returns an equal config.
 
-    Fields with default values are left out. A component that is used twice becomes a variable.
-    `title` is the first line of the module's docstring.
+    Defaults are left out; a component that is used twice becomes a variable. The module's docstring
+    is `title`.
     """
     config = tree.complete(config)
     writer = _Writer()

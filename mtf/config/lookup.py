@@ -28,11 +28,7 @@ _AT = "__component__."
 
 
 def resolve(name: str) -> fdl.Config:
-    """Calls the recipe `package.module.recipe(kw=…)` or `file.py:recipe(kw=…)`.
-
-    Raises:
-      UserError: the recipe does not exist, refuses its arguments, or returns no config.
-    """
+    """Calls the recipe `module.recipe(kw=…)` or `file.py:recipe(kw=…)`; UserError if it cannot."""
     what, arguments = split_call(name)
     config = _call(find_recipe(what), arguments, what)
     if not isinstance(config, fdl.Config):
@@ -94,8 +90,7 @@ def _parse_arguments(
 ) -> dict[str, Any]:
     """Parses `(kw=literal, kw=@builder, …)` by the annotations of `function`.
 
-    The first `skip` parameters are positional. If `complete`, all others without a default must be
-    given.
+    The first `skip` parameters are positional. `complete` requires all others without a default.
     """
     known = dict(list(inspect.signature(function).parameters.items())[skip:])
     hints = types.type_hints(function)
@@ -197,11 +192,7 @@ def find_recipe(name: str) -> Any:
 
 
 def find(dotted: str, kind: str) -> Any:
-    """Imports `package.module.name`, which the error messages call a `kind`.
-
-    Raises:
-      UserError: the name does not exist (the message suggests similar ones), or an import fails.
-    """
+    """Imports `package.module.name`; the error messages call it a `kind` and suggest names."""
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
         raise UserError(f"{dotted!r} is not the name of a {kind}.{_hint(dotted, kind)}")

@@ -56,10 +56,8 @@ class _Place(NamedTuple):
 def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> fdl.Config:
     """Returns a copy of the config with the changes applied in order; a string is a `set`.
 
-    A change inside a shared component applies wherever the component is used.
-
-    Raises:
-      UserError: all mistakes in one message.
+    A change inside a shared component applies wherever the component is used. All mistakes are
+    raised in one UserError.
     """
     config, problems = try_overrides(config, overrides)
     if problems:
@@ -213,9 +211,9 @@ def _rebuilt(container: Any, steps: Path, value: Any) -> Any:
 def _warn_of_loss(swap: _Swap, config: fdl.Config) -> None:
     """Prints which values a swap has dropped, and how to keep them.
 
-    These were set on the old component, are not its defaults, and differ from the values of the new
-    component, in which they were not set. Values that the old component's builder chose are left
-    out, unless the new builder has an argument for them.
+    These were set on the old component and differ from its defaults and from the new values, which
+    were not set. Values that the old builder chose count only if the new one has an argument for
+    them.
     """
     name, arguments = lookup.split_call(swap.call[1:])
     given = set(lookup.keywords(arguments, name))

@@ -52,13 +52,8 @@ def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] =
     """Checks that a run of this config may start or resume in the directory.
 
     A field may change if it or a field above it has the metadata {"on_resume": "may change"}, or
-    if `allow` has a path to one of them.
-
-    Returns:
-      Whether the directory already has a run.
-
-    Raises:
-      UserError: another field changes, or the directory has other files.
+    if `allow` has a path to one of them. Other changes, and a directory with other files, raise a
+    UserError. Returns whether the directory already has a run.
     """
     run_dir = Path(run_dir)
     with os_errors_refused(run_dir, "model_dir"):
@@ -119,16 +114,8 @@ def write_run_dir(run_dir: str | Path, config: fdl.Config, command: str, title: 
     """Writes config.json, config.py, config.txt, overrides.txt and environment.json.
 
     Files are written atomically, config.json last. An existing config.json that differs is kept as
-    config.1.json, config.2.json, …
-
-    Args:
-      run_dir: run directory; it is created if necessary.
-      config: config of the run.
-      command: command that starts the run, which is appended to overrides.txt.
-      title: first line of config.py.
-
-    Raises:
-      UserError: the directory cannot be created or written to.
+    config.1.json, config.2.json, … `command` is appended to overrides.txt; `title` is the first
+    line of config.py. Raises a UserError if the directory cannot be created or written to.
     """
     run_dir = Path(run_dir)
     as_json = serialize.dump_json(config)
@@ -190,10 +177,9 @@ def _own_files(run_dir: Path) -> list[Path]:
 def locate(config: fdl.Config, run_dir: str | Path) -> tuple[fdl.Config, fdl.Config]:
     """Returns the config to store in a run directory, and the config to run.
 
-    They differ if a run resumes in another working directory. To run, relative paths of the stored
-    config are resolved against the directory in which the run was started, if they exist there;
-    new relative paths are stored as absolute ones. Fields with the metadata {"path": True} have
-    paths.
+    They differ if a run resumes in another working directory: to run, stored relative paths become
+    absolute paths below the directory in which the run was started, if they exist there. New
+    relative paths are stored as absolute ones. Fields with the metadata {"path": True} are paths.
     """
     started = _started_elsewhere(run_dir)
     if started is None:

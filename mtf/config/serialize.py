@@ -38,11 +38,7 @@ class ImportPolicy(serialization.PyrefPolicy):
 
 
 def dump_json(config: fdl.Config) -> str:
-    """Returns the config as JSON, including all default values.
-
-    Raises:
-      UserError: a value or a component cannot be written, such as a lambda.
-    """
+    """Returns the config as JSON with all defaults; raises a UserError for values like lambdas."""
     errors = (serialization.UnserializableValueError, serialization.PyrefPolicyError)
     try:
         text = serialization.dump_json(tree.freeze_defaults(config), ImportPolicy(), indent=1)
@@ -56,11 +52,7 @@ def dump_json(config: fdl.Config) -> str:
 
 
 def load_json(text: str, source: str) -> fdl.Config:
-    """Returns the config in `text`, which `dump_json` wrote to the file `source`.
-
-    Raises:
-      UserError: it is not JSON or not a config, or names something that cannot be imported.
-    """
+    """Returns the config in `text` of the file `source`; raises a UserError if it cannot."""
     try:
         todays = json.loads(text, object_hook=moved.with_todays_names)
         config = serialization.load_json(json.dumps(todays), ImportPolicy())

@@ -88,11 +88,7 @@ def _comparable(leaf: tree.Leaf) -> Any:
 
 
 def write_graph(config: fdl.Config, file: Path) -> None:
-    """Draws the config. Graphviz's program `dot` is needed for .svg, .png and .pdf.
-
-    Raises:
-      UserError: `dot` is not installed, or the file name has another extension.
-    """
+    """Draws the config; .svg, .png and .pdf need Graphviz's program `dot`."""
     suffix = file.suffix.lower().removeprefix(".")
     if suffix not in ("svg", "png", "pdf", "dot", "gv"):
         raise UserError(f"--graph {file}: the name must end in .svg, .png, .pdf, .dot or .gv.")

@@ -31,11 +31,7 @@ def check_types(job: Any) -> None:
 
 
 def as_checked(job: Job) -> Job:
-    """Returns the job with values converted to their declared types (1 → 1.0, list → tuple).
-
-    Raises:
-      UserError: values have a wrong type.
-    """
+    """Returns the job with values converted to their types (1 → 1.0); UserError if they cannot."""
     return build(_config_of(job))
 
 
@@ -45,19 +41,11 @@ def _config_of(job: Any) -> fdl.Config:
 
 @contextlib.contextmanager
 def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
-    """Checks a job and stores its config in its run directory.
+    """Checks a job, stores its config in its run directory, and yields the job to run.
 
-    A job that the command line started is yielded unchanged.
-
-    Args:
-      job: dataclass with a field `model_dir`; None stands for a new directory `runs/NAME-TIME`.
-      allow: paths whose values may differ from the stored config.
-
-    Yields:
-      The job to run, with its run directory, and values converted to their declared types.
-
-    Raises:
-      UserError: values have a wrong type, or `check_resume` refuses; nothing is written.
+    A `model_dir` of None becomes a new directory `runs/NAME-TIME`; values are converted to their
+    declared types. A job that the command line started is yielded unchanged. A UserError for
+    wrong types, or from `check_resume` with `allow`, is raised before anything is written.
     """
     model_dir = getattr(job, "model_dir", None)
     if model_dir is not None and _entered.get() == os.path.abspath(model_dir):

@@ -134,10 +134,10 @@ def _step(element: daglish.PathElement) -> Any:
 
 
 def complete(config: fdl.Buildable) -> fdl.Buildable:
-    """Returns a copy in which components that are only defaults can be set like any other.
+    """Returns a copy in which overrides can set every field, also in default components.
 
-    Default factories are called, dataclass instances become components, and values take the form
-    of their declared type (1 as 1.0, a list as a tuple). What is shared stays shared.
+    Default factories are called, dataclass instances become components, and values are converted
+    to their declared types (1 → 1.0, list → tuple). Shared components stay shared.
     """
     config = copy.deepcopy(config)
     _complete(config)
@@ -153,7 +153,7 @@ def _complete(config: Any) -> None:
                 if _has_instance(value):
                     with provenance.set_by(provenance.location(node, name)):
                         value = _as_components(value)
-                with contextlib.suppress(types.Mismatch):  # `check` reports it.
+                with contextlib.suppress(types.Mismatch):  # `find_problems` reports it.
                     node.__arguments__[name] = types.convert(value, hints.get(name, Any))
                 continue
             field = _dataclass_field(node, name)

@@ -117,11 +117,7 @@ def _is_variadic(arguments: tuple[Any, ...]) -> bool:
 
 
 def convert(value: Any, declared: Any) -> Any:
-    """Converts an int to a float or a list to a tuple if `declared` says so, at any depth.
-
-    Raises:
-      Mismatch: the type does not allow the value.
-    """
+    """Converts ints to floats and lists to tuples as `declared`; raises Mismatch if not allowed."""
     alternatives = members(declared)
     if any(_is_exactly(value, member) for member in alternatives):
         return value
@@ -222,11 +218,7 @@ def _buildable_fits(value: fdl.Buildable, declared: Any) -> bool:
 
 
 def parse(text: str, declared: Any) -> Any:
-    """Parses a value of the command line: a Python literal, or a bare word for a string.
-
-    Raises:
-      Mismatch: the text is not a value of the declared type.
-    """
+    """Parses a Python literal, or a bare word for a string; raises Mismatch on a wrong type."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
