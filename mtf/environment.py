@@ -65,5 +65,5 @@ def _git_state() -> dict[str, Any] | None:
 
     if shutil.which("git") is None or (revision := git("rev-parse", "HEAD")) is None:
         return None
-    status = git("status", "--porcelain", "--untracked-files=no")
-    return {"revision": revision, "dirty": bool(status)}
+    dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
+    return {"revision": revision, "dirty": dirty}

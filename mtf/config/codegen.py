@@ -25,8 +25,7 @@ _INDENT = "    "
 def as_python(config: fdl.Config, title: str) -> str:
     """Returns a module that runs the job of its function `config()`, which returns an equal config.
 
-    Defaults are left out; a component that is used twice becomes a variable. The module's docstring
-    is `title`.
+    Defaults are left out; a component that is used twice becomes a variable.
     """
     config = tree.complete(config)
     writer = _Writer()

@@ -211,9 +211,8 @@ def _rebuilt(container: Any, steps: Path, value: Any) -> Any:
 def _warn_of_loss(swap: _Swap, config: fdl.Config) -> None:
     """Prints which values a swap has dropped, and how to keep them.
 
-    These were set on the old component and differ from its defaults and from the new values, which
-    were not set. Values that the old builder chose count only if the new one has an argument for
-    them.
+    They were set on the old component, and differ from its defaults and from the new values, which
+    were not set. A value that the old builder chose counts if it is an argument of the new one.
     """
     name, arguments = lookup.split_call(swap.call[1:])
     given = set(lookup.keywords(arguments, name))

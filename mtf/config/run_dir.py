@@ -141,10 +141,7 @@ def write_run_dir(run_dir: str | Path, config: fdl.Config, command: str, title: 
 
 @contextlib.contextmanager
 def undone_on_refusal(run_dir: str | Path) -> Iterator[None]:
-    """Restores the directory if the block raises a UserError and the job has written nothing there.
-
-    A job can refuse its input after the config is stored, when it sees the devices or a checkpoint.
-    """
+    """Restores the directory if the block raises a UserError and has written nothing there."""
     run_dir = Path(run_dir)
     made = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
     before = {} if made else {f: f.read_bytes() for f in _own_files(run_dir)}

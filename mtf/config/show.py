@@ -33,7 +33,7 @@ def _lines(config: fdl.Config) -> list[tuple[str, tree.Leaf]]:
 
 
 def as_flat_text(config: fdl.Config) -> str:
-    """Returns a line `path = value` for every value, including defaults."""
+    """Returns a line `path = value` for every value and default."""
     return "".join(f"{line}\n" for line, _ in _lines(config))
 
 
