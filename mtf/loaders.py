@@ -1,7 +1,7 @@
-"""Batches for the trainer: endless for training, finite for evaluation; whatever they come from.
+"""Opens data of any kind as batches: endless for training, finite for evaluation.
 
-Each kind of data has a module with the functions `make_train_iterator`, `evaluation_parts` and
-`provenance`. None of them imports SeqIO or `datasets` before it opens data.
+Each kind has a module with the functions `make_train_iterator`, `evaluation_parts` and
+`provenance`, which imports SeqIO or `datasets` only when it opens data.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def make_train_iterator(
     num_shards: int = 1,
     prefetch: int = 2,
 ) -> BatchIterator:
-    """Opens `data` and returns its training batches.
+    """Returns the training batches of `data`.
 
     Args:
-      data: what to train on.
-      batch_size: rows of the global batch.
-      shard_id: which part of it this process gets: rows shard_id * (batch_size // num_shards) on.
+      data: data to train on.
+      batch_size: number of rows in the global batch.
+      shard_id: index of this process, whose rows start at shard_id * (batch_size // num_shards).
       num_shards: number of processes, a divisor of `batch_size`.
-      prefetch: batches made ahead of time, in a thread; 0 makes each when it is asked for.
+      prefetch: number of batches that a thread makes in advance; 0 makes each on demand.
 
     Raises:
-      UserError: the data cannot be used, or not by that many processes.
+      UserError: the data cannot be used, or cannot be divided among this number of processes.
     """
     shard = Shard(batch_size, shard_id, num_shards)
     batches: BatchIterator = _module(data).make_train_iterator(data, shard, prefetch)
@@ -50,10 +50,10 @@ def make_train_iterator(
 def make_evaluations(
     data: AnyData, *, batch_size: int, shard_id: int = 0, num_shards: int = 1
 ) -> Evaluations:
-    """Returns, by an evaluation's name, a function that returns its batches, always the same ones.
+    """Returns a function for each evaluation, by name, that returns its batches.
 
-    No example is lost: the last batch is filled up with padding rows, whose loss weights are 0.
-    Arguments as for `make_train_iterator`.
+    They are the same at every call and include every example. The last batch is padded with rows
+    whose loss weights are 0. Arguments are those of `make_train_iterator`.
     """
     shard = Shard(batch_size, shard_id, num_shards)
 
@@ -66,9 +66,9 @@ def make_evaluations(
 
 
 def sample_examples(data: AnyData, n: int) -> list[Example]:
-    """Returns up to `n` examples to look at, not packed, of each part of the evaluations in turn.
+    """Returns up to `n` examples, not packed, from the parts of the evaluations in turn.
 
-    A mixture without examples of `eval_split` gives those of `split`.
+    If a mixture has no examples of `eval_split`, they are from `split`.
     """
     parts: EvaluationParts = _module(data).evaluation_parts(data)
     if not parts and isinstance(data, TaskMixtureConfig):
@@ -79,7 +79,7 @@ def sample_examples(data: AnyData, n: int) -> list[Example]:
 
 
 def provenance(data: AnyData) -> dict[str, Any]:
-    """Returns what tells this data from other data: hashes and counts, fit for JSON."""
+    """Returns the JSON values that identify the data, such as hashes and counts."""
     found: dict[str, Any] = _module(data).provenance(data)
     return found
 

@@ -188,7 +188,7 @@ def test_file(
         ),
         (
             {"data__task_feature_lengths__targets": 6},
-            ["data.task_feature_lengths['targets']: 6 is too small", "gives 8 targets"],
+            ["data.task_feature_lengths['targets']: 6 is too small", "yields 8 targets"],
         ),
         (  # 31 tokens have 5 noise tokens, in spans of one.
             {"data__vocabulary__extra_ids": 4, "data__objective__mean_noise_span_length": 1},
@@ -280,7 +280,7 @@ def test_text_has_changed_since(refusal: Refusal, finished: Path, folder: Path) 
     message = refusal(
         ["--from", "run", "--allow", "data.files", "--set", "data.files=text.txt", "train_steps=4"]
     )
-    assert "the training text or vocabulary is not what the stored place belongs to" in message
+    assert "the stored position belongs to other training text or other settings" in message
 
 
 def test_checkpoint_without_its_place_in_the_data(

@@ -405,7 +405,7 @@ def test_a_place_of_another_run_is_refused(tmp_path: Path, pairs: TextFilesConfi
     with pytest.raises(UserError, match=r"has no row 4, 5, 6, 7; expected .* same batch_size"):
         make_train_iterator(pairs, batch_size=8).set_state(state)
     changed = dataclasses.replace(pairs, files=write_pairs(tmp_path / "b.tsv", 90, seed=1))
-    with pytest.raises(UserError, match="training text or vocabulary is not what"):
+    with pytest.raises(UserError, match="stored position belongs to other training text"):
         make_train_iterator(changed, batch_size=4).set_state(state)
 
 
@@ -457,7 +457,7 @@ def test_romanian_is_written_with_commas(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(pairs: TextFilesConfig) -> None:
-    with pytest.raises(UserError, match="batch_size: 10 rows cannot be shared by 4 processes"):
+    with pytest.raises(UserError, match="batch_size: 10 rows cannot be divided among 4 processes"):
         make_train_iterator(pairs, batch_size=10, num_shards=4)
 
 

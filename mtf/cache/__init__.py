@@ -1,4 +1,1 @@
-"""The token cache: tasks are rendered and tokenized once, then read at random places.
-
-`build` writes a cache, `reader` opens it, `format` describes its files, `loader` makes batches.
-"""
+"""The token cache, which holds rendered and tokenized tasks for random access."""

@@ -1,4 +1,4 @@
-"""`python -m mtf.cache MIXTURE --output DIR`: render and tokenize once, then train from that."""
+"""`python -m mtf.cache MIXTURE --output DIR` renders and tokenizes a mixture once for training."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ examples:
   python -m mtf.cache t0++_train --output caches/t0 --check
   python -m mtf.cache t0++_train --output caches/t0 --from-seqio p3 --vocabulary t5.spiece.model
 
-If it is killed or fails, run it again to go on: what is finished is kept.
-Exit status: 0 done, 1 failed or --check found damage, 2 refused; stopped: 130 by Ctrl-C, 143 by
-SIGTERM, 129 by SIGHUP.
+If the command is killed or fails, run it again: it keeps finished parts and continues.
+Exit status: 0 done; 1 failed, or --check found damage; 2 refused; 130, 143, 129 stopped by Ctrl-C,
+SIGTERM, SIGHUP.
 """
 _NUM_REASONS_SHOWN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes or checks a cache as the command line says; returns the exit status."""
+    """Runs the command; returns the exit status."""
     options, runner_options = _parser().parse_known_args(argv)
-    signals.hint("run the same command again to go on" * (not options.check))
+    signals.hint("run the same command again to continue" * (not options.check))
     return command.exit_status(lambda: _main(options, runner_options), only_shows=options.check)
 
 
@@ -52,20 +52,20 @@ def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
         raise UserError(f"unknown options: {' '.join(runner_options)}; --help shows all")
     if options.check:
         return _check(options)
-    # Where Beam writes may be no directory of this machine.
+    # Beam may write to a place outside this machine.
     local = options.runner is None
     try:
         with locked(options.output, "--output") if local else contextlib.nullcontext():
             return _write(options, runner_options)
     except UserError:
-        raise  # It says what is wrong already, though its cause may be a failed write.
+        raise  # complete already, though its cause may be a failed write
     except Exception as error:
         reason = write_failure(error, options.output)
         if reason is None:
             raise
         raise RunError(
-            f"{options.output} cannot be written to: {reason}; {free_space(options.output)}. What "
-            "is finished is kept: when it can be written to, run the same command again to go on."
+            f"{options.output} cannot be written to: {reason}; {free_space(options.output)}. "
+            "Finished parts are kept: correct this, and run the same command again to continue."
         ) from None
 
 
@@ -73,30 +73,30 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.new_parser(
         "cache", "Renders and tokenizes a mixture, or one task, into a directory.", _EPILOG
     )
-    parser.add_argument("mixture", metavar="MIXTURE", help="a mixture or a task, by name")
-    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="of the cache")
-    what, where, how = map(parser.add_argument_group, ("what", "from where", "how"))
-    splits = "default: train, and validation where there is one; validation of ranked tasks"
+    parser.add_argument("mixture", metavar="MIXTURE", help="name of a mixture or task")
+    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="the cache")
+    what, where, how = map(parser.add_argument_group, ("content", "sources", "writing"))
+    splits = "splits to write (default: train and, if it exists, validation; validation if ranked)"
     missing = "leave out tasks whose dataset is missing"
-    take_over = "take the examples from SeqIO's caches (DIR/TASK/SPLIT.tfrecord-*), such as P3's"
+    convert = "convert SeqIO's caches (DIR/TASK/SPLIT.tfrecord-*), such as P3's"
     formats = "seqio: TFRecords that SeqIO and T5X read with use_cached=True (default: %(default)s)"
-    runners = "run on Beam (DirectRunner, DataflowRunner, …); its own options may follow"
-    check = "write nothing: read all of it, compare checksums"
+    runners = "run on Beam (DirectRunner, DataflowRunner, …); Beam's options may follow"
+    check = "write nothing; read the whole cache and compare checksums"
     number: dict[str, Any] = {"type": _positive, "metavar": "N"}
     command.add_vocabulary_options(what)
     what.add_argument("--split", nargs="+", metavar="SPLIT", help=splits)
-    what.add_argument("--only", nargs="+", metavar="GLOB", help="tasks whose names match")
-    what.add_argument("--max-rows", **number, help="of every split, for a trial (default: all)")
+    what.add_argument("--only", nargs="+", metavar="GLOB", help="only tasks whose names match")
+    what.add_argument("--max-rows", **number, help="records of every split (default: all)")
     what.add_argument(
-        "--seed", type=int, default=0, help="of templates' random choices (default: 0)"
+        "--seed", type=int, default=0, help="seed of templates' random choices (default: 0)"
     )
     command.add_source_options(where)
     where.add_argument("--skip-missing", action="store_true", help=missing)
-    where.add_argument("--from-seqio", metavar="DIR", type=Path, help=take_over)
+    where.add_argument("--from-seqio", metavar="DIR", type=Path, help=convert)
     choices = ("array_record", "seqio")
     how.add_argument("--format", choices=choices, default="array_record", help=formats)
-    how.add_argument("--num-workers", **number, help="processes (default: one a core)")
-    how.add_argument("--num-shards", **number, help="of a split (default: by its size)")
+    how.add_argument("--num-workers", **number, help="processes (default: one per core)")
+    how.add_argument("--num-shards", **number, help="files of a split (default: by its size)")
     how.add_argument("--runner", metavar="beam:RUNNER", help=runners)
     parser.add_argument("--check", action="store_true", help=check)
     return parser
@@ -139,7 +139,7 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
         plan = from_seqio.make_plan(mixture, settings, options.from_seqio)
     else:
         plan = build.make_plan(mixture, settings)
-    _say_what_is_left_out(plan)
+    _print_left_out(plan)
     num_workers = options.num_workers or len(os.sched_getaffinity(0))
     start = time.perf_counter()
     with signals.Interrupts() as interrupts, rate_bar(plan.num_rows, "examples") as show:
@@ -152,13 +152,13 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
 
         build.run_plan(plan, num_workers, report)
     if not plan.works:
-        print(f"{options.output}: all {len(plan.finished)} tasks are there")
+        print(f"{options.output}: all {len(plan.finished)} tasks are complete already")
         return 0
     _print_summary(plan, time.perf_counter() - start)
     return 0
 
 
-def _say_what_is_left_out(plan: Plan) -> None:
+def _print_left_out(plan: Plan) -> None:
     from mtf.cache.build import NOT_CHOSEN
     from mtf.cache.format import mixture_path
 
@@ -169,7 +169,7 @@ def _say_what_is_left_out(plan: Plan) -> None:
     if len(reasons) > _NUM_REASONS_SHOWN:
         where = mixture_path(plan.settings.cache_dir, plan.mixture.name)
         print(
-            f"{len(absent)} tasks are left out for {len(reasons)} reasons: {where} will have all",
+            f"{len(absent)} tasks are left out for {len(reasons)} reasons; {where} will list all",
             file=sys.stderr,
         )
 
@@ -185,9 +185,9 @@ def _print_summary(plan: Plan, seconds: float) -> None:
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     print(
         f"{cache_dir}: {len(infos)} tasks written in {seconds:.0f} s, "
-        f"{len(plan.finished)} were there, {len(plan.absent)} left out\n"
-        f"{num_examples:,} examples of {sum(split.num_rows for split in splits):,} rows "
-        f"({sum(split.num_dropped for split in splits):,} rows dropped by their templates), "
+        f"{len(plan.finished)} were complete already, {len(plan.absent)} left out\n"
+        f"{num_examples:,} examples of {sum(split.num_rows for split in splits):,} records "
+        f"({sum(split.num_dropped for split in splits):,} records dropped by their templates), "
         f"{num_tokens:,} tokens, {num_bytes / 1e6:,.1f} MB"
     )
 
@@ -207,7 +207,7 @@ def _check(options: argparse.Namespace) -> int:
             print(f"  delete {cache_dir / name} and cache {options.mixture} again")
     unfinished = sorted(path.name for path in cache_dir.glob(f"*{INCOMPLETE}"))
     if unfinished:
-        print(f"not finished: {', '.join(unfinished)}")
+        print(f"incomplete: {', '.join(unfinished)}")
     print(f"{len(names)} tasks read, {num_damaged} damaged")
     return 1 if num_damaged else 0
 

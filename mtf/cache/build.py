@@ -1,7 +1,7 @@
-"""Writing a cache: what there is to do, and doing it in processes.
+"""Plans and writes a cache, with several processes.
 
-What is finished stays: a shard is there as a whole or not at all, and so is a task. A second call
-with the same settings continues where the first one ended, however it ended.
+A shard or task exists only when it is complete, so a second call with the same settings continues
+after the first one, even if that was killed.
 """
 
 from __future__ import annotations
@@ -45,28 +45,27 @@ from mtf.errors import UserError, did_you_mean
 from mtf.sources.datasets import ENVIRONMENT_VARIABLE, MissingDatasetError
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.task import Task
-from mtf.text.vocabularies import SentencePieceVocabulary
 from mtf.writing import LOCK_FILE
 
 NOT_CHOSEN = "not chosen by --only"
 _POLL_SECONDS = 0.5
 _NUM_OPENED_AT_ONCE = 16
-# Dataset, subset and the dataset's own name of a split.
+# Dataset, subset and the dataset's name of a split.
 Source = tuple[str, str | None, str]
-# Rows and examples of this call so far.
+# Receives the numbers of records read and examples written by this call so far.
 Tell = Callable[[int, int], None]
 
 
 @dataclass
 class Plan:
-    """What is to be written.
+    """The tasks to be written.
 
     Attributes:
-      mixture: what is cached.
-      settings: how.
-      works: by name, the shards of the tasks to be written.
-      finished: names of tasks that are in the cache already.
-      absent: names of tasks that will not be there, with the reason.
+      mixture: mixture to be cached.
+      settings: settings of the cache.
+      works: name of a task to be written → its shards.
+      finished: names of the tasks that are complete already.
+      absent: name of a task that is left out → reason.
     """
 
     mixture: Mixture
@@ -77,7 +76,7 @@ class Plan:
 
     @property
     def num_rows(self) -> int:
-        """Rows in all shards."""
+        """Number of records in all shards."""
         return sum(work.num_rows for works in self.works.values() for work in works)
 
     def add(
@@ -87,14 +86,14 @@ class Plan:
         split: str,
         shards: Sequence[tuple[int, int, ReadShard | None]],
     ) -> None:
-        """Adds a split that is to be written: `start`, `stop` and `read` of each shard's work."""
+        """Adds a split; `shards` are `start`, `stop` and `read` of each `ShardWork`."""
         self.works.setdefault(task.name, []).extend(
             ShardWork(task, info, self.settings, split, shard, len(shards), *rows)
             for shard, rows in enumerate(shards)
         )
 
     def check(self, missing: Iterable[str], kind: str) -> None:
-        """Raises UserError if `missing`, things of a `kind`, is not empty, or no task is left."""
+        """Raises UserError if anything of a `kind` is missing, or no task is left."""
         name, reasons = self.mixture.name, list(dict.fromkeys(missing))
         if reasons:
             raise UserError(
@@ -103,11 +102,11 @@ class Plan:
             )
         if len(self.absent) == len(self.mixture.tasks):
             causes = "\n  ".join(dict.fromkeys(self.absent.values()))
-            raise UserError(f"{name}: no task is left to be cached:\n  {causes}")
+            raise UserError(f"{name}: there is no task to cache:\n  {causes}")
 
 
 class CacheProgress(NamedTuple):
-    """How many tasks are finished, rows read and examples written by this call."""
+    """Numbers of finished tasks, records read and examples written by this call."""
 
     num_tasks: int
     num_rows: int
@@ -119,11 +118,10 @@ def begin_plan(
     settings: CacheConfig,
     describe: Callable[[Task, CacheConfig], TaskInfo],
 ) -> tuple[Plan, list[tuple[Task, TaskInfo]]]:
-    """Returns a plan without works, and the tasks to be written with what `describe` returns.
+    """Returns a plan without works, and the tasks to be written with their `describe(…)`.
 
-    Raises:
-      UserError: the cache was made with another vocabulary, seed or templates, or a pattern of
-        `settings.only` chooses no task.
+    Raises UserError if the cache was made with another vocabulary, seed or templates, or a pattern
+    of `settings.only` matches no task.
     """
     _check_cache_info(settings.cache_dir, cache_info(settings))
     plan, todo = Plan(mixture, settings), []
@@ -145,10 +143,9 @@ def begin_plan(
 
 
 def make_plan(mixture: Mixture, settings: CacheConfig) -> Plan:
-    """Finds out what there is to write from the rows of datasets; writes nothing.
+    """Plans to render and tokenize datasets; writes nothing.
 
-    Raises:
-      UserError: datasets are missing (the message names all of them); or as `begin_plan`.
+    Raises UserError if datasets are missing (the message names all), or as `begin_plan`.
     """
     plan, todo = begin_plan(mixture, settings, task_info)
     opened = _open_all([task for task, _ in todo], settings)
@@ -159,7 +156,6 @@ def make_plan(mixture: Mixture, settings: CacheConfig) -> Plan:
         problem = next((f for f in found if isinstance(f, MissingDatasetError)), None)
         if problem is not None:
             plan.absent[task.name] = str(problem)
-            # Story Cloze is given out through a form only: evaluation goes on without it.
             may_be_absent = problem.skippable_in_evaluation and task.kind == "rank"
             if not (settings.skip_missing or may_be_absent):
                 missing.append(str(problem))
@@ -176,12 +172,10 @@ def make_plan(mixture: Mixture, settings: CacheConfig) -> Plan:
 
 
 def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], None]) -> None:
-    """Writes all that is planned, in `num_workers` processes; 1 writes in this one.
+    """Executes a plan with `num_workers` processes; 1 is this process.
 
-    Calls `report` about twice a second.
-
-    Raises:
-      UserError: a task fails on a row, a file cannot be written, or a process is killed.
+    Calls `report` about twice a second. Raises UserError if a task fails on a record, a file cannot
+    be written, or a process is killed.
     """
     settings = plan.settings
     write_json(settings.cache_dir / "cache.json", cache_info(settings))
@@ -208,7 +202,6 @@ def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], Non
 
 
 def _write_mixture(plan: Plan) -> None:
-    """Writes which tasks of the mixture are in the cache."""
     cache_dir, mixture = plan.settings.cache_dir, plan.mixture
     there = {path.parent.name for path in cache_dir.glob("*/info.json")}
     absent = {name: reason for name, reason in plan.absent.items() if name not in there}
@@ -218,26 +211,24 @@ def _write_mixture(plan: Plan) -> None:
 
 
 def cache_info(settings: CacheConfig) -> CacheInfo:
-    """Returns what all of the cache has in common."""
+    """Returns the description of a cache with these settings."""
     vocabulary = settings.vocabulary
-    path = vocabulary.path if isinstance(vocabulary, SentencePieceVocabulary) else "byt5"
     return CacheInfo(
         format=settings.format.name,
         vocabulary=vocabulary.fingerprint(),
-        vocabulary_path=path,
+        vocabulary_path=vocabulary.path,
         vocab_size=vocabulary.vocab_size,
         seed=settings.seed,
     )
 
 
 def _check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
-    """Raises UserError if there is a cache that was made with other settings."""
     path = cache_dir / "cache.json"
     if not path.exists():
         if cache_dir.is_dir() and any(file.name != LOCK_FILE for file in cache_dir.iterdir()):
             raise UserError(
-                f"--output {cache_dir} holds something else than a cache; expected a cache, an "
-                "empty directory or none"
+                f"--output {cache_dir} contains other files; expected a cache, an empty directory "
+                "or a new one"
             )
         return
     found = read_json(path, CacheInfo)
@@ -245,19 +236,19 @@ def _check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
         raise UserError(
             f"the cache {cache_dir} was made with the vocabulary {found.vocabulary} "
             f"({found.vocabulary_path}), not with {info.vocabulary} ({info.vocabulary_path}); "
-            "choose another --output, or that vocabulary"
+            "use another --output, or the cache's vocabulary"
         )
     for name in ("seed", "format"):
         then, now = getattr(found, name), getattr(info, name)
         if then != now:
             raise UserError(
                 f"the cache {cache_dir} was made with --{name} {then}, not {now}; "
-                f"choose another --output, or --{name} {then}"
+                f"use another --output, or --{name} {then}"
             )
 
 
 def task_info(task: Task, settings: CacheConfig) -> TaskInfo:
-    """Returns the description of a task that is to be written."""
+    """Returns the description of a task, without splits."""
     objective = getattr(task, "objective", None)
     if objective is not None:
         objective = {"type": type(objective).__name__, **dataclasses.asdict(objective)}
@@ -276,7 +267,7 @@ def task_info(task: Task, settings: CacheConfig) -> TaskInfo:
 
 
 def _is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
-    """Returns whether a task is in the cache; raises UserError if another one is in its place."""
+    """Returns whether a task is complete; raises UserError if it was made with other settings."""
     folder = settings.cache_dir / info.name
     finished = (folder / "info.json").exists()
     if not finished:
@@ -295,16 +286,16 @@ def _is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
     elif found.max_rows != info.max_rows:
         problem = f"was made with --max-rows {found.max_rows}, not {info.max_rows}"
     elif lacking:
-        problem = f"has the splits {', '.join(found.splits)}, not {', '.join(lacking)}"
+        problem = f"has the splits {', '.join(found.splits)}, but not {', '.join(lacking)}"
     else:
         return True
     raise UserError(
-        f"{folder} {problem}; choose another --output, or delete that folder to write it again"
+        f"{folder} {problem}; use another --output, or delete this folder to write it again"
     )
 
 
 def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]]:
-    """Returns, for each split to be written, its source, and whether that must exist."""
+    """Returns the source of each split to be written, and whether it must exist."""
     if settings.splits is not None:
         required = dict.fromkeys(settings.splits, True)
     elif task.kind == "rank":
@@ -320,14 +311,14 @@ def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]
 def _open_all(
     tasks: Sequence[Task], settings: CacheConfig
 ) -> dict[Source, int | MissingDatasetError]:
-    """Returns the number of rows of each split of each dataset, or what is missing.
+    """Returns the number of records of each source, or why it is missing.
 
-    Datasets are opened in parallel, because the hub is slow to say that it does not have one.
+    Sources are opened in parallel, because the hub takes long to report a missing dataset.
     """
     root = settings.data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     sources: dict[Source, None] = {}
     for task in tasks:
-        # If a mirror has the dataset without its validation split, the hub is not asked for it.
+        # If a mirror has the dataset without a split that is not required, the hub is not used.
         folder = root and Path(root, task.dataset, task.subset or "")
         for source, required in _sources(task, settings).values():
             if (
@@ -349,7 +340,7 @@ def _open_all(
 
 
 def _prepare_folder(works: Sequence[ShardWork]) -> None:
-    """Makes a task's folder, and removes from it what is not of this plan."""
+    """Creates a task's folder, and deletes files of other plans from it."""
     folder, info = works[0].folder, works[0].info
     path = folder / "info.json"
     if folder.exists() and not (path.exists() and read_json(path, TaskInfo) == info):
@@ -362,7 +353,7 @@ def _prepare_folder(works: Sequence[ShardWork]) -> None:
 
 
 def _finish_task(works: Sequence[ShardWork]) -> None:
-    """Joins the descriptions of a task's shards, and gives its folder its name."""
+    """Merges the descriptions of a task's shards, and renames its folder."""
     folder, settings = works[0].folder, works[0].settings
     splits: dict[str, SplitInfo] = {}
     for work in works:
@@ -376,7 +367,7 @@ def _finish_task(works: Sequence[ShardWork]) -> None:
 
 
 def _written_here(works: Iterable[ShardWork], _: int, tell: Tell) -> Generator[str, None, None]:
-    """Writes shards; yields the name of its task after each."""
+    """Writes shards; after each, yields the name of its task."""
     num_rows = num_examples = 0
 
     def tick(rows: int, examples: int) -> None:
@@ -393,8 +384,8 @@ def _written_here(works: Iterable[ShardWork], _: int, tell: Tell) -> Generator[s
 def _written_in_processes(
     works: Sequence[ShardWork], num_workers: int, tell: Tell
 ) -> Generator[str, None, None]:
-    """Writes shards in other processes; yields the name of its task when one is finished."""
-    # Spawned, not forked: datasets and pyarrow have threads of their own.
+    """Writes shards in other processes; after each, yields the name of its task."""
+    # Spawned, not forked: datasets and pyarrow start threads.
     context = multiprocessing.get_context("spawn")
     counters = context.Array("q", 2)
     executor = ProcessPoolExecutor(
@@ -412,12 +403,12 @@ def _written_in_processes(
             tell(counters[0], counters[1])
     except BrokenProcessPool as error:
         raise UserError(
-            "a worker process was killed, probably for lack of memory; what is finished is kept: "
+            "a worker process was killed, probably for lack of memory; finished parts are kept: "
             f"run the command again with fewer than {num_workers} --num-workers"
         ) from error
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         if any(not future.done() for future in futures):
-            # A failure or an interruption: what is half written is written again next time.
+            # After a failure or an interruption, incomplete shards are written again next time.
             for process in multiprocessing.active_children():
                 process.kill()

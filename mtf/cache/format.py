@@ -1,12 +1,12 @@
-"""What a token cache looks like on disk.
+"""The layout of a token cache on disk.
 
-    DIR/cache.json                                  what all of it has in common (`CacheInfo`)
-    DIR/TASK/info.json                              what the task holds (`TaskInfo`)
+    DIR/cache.json                                  the cache (`CacheInfo`)
+    DIR/TASK/info.json                              a task (`TaskInfo`)
     DIR/TASK/SPLIT-00000-of-00004.array_record      its examples (`RecordCodec`)
     DIR/mixtures/NAME.json                          tasks and rates of a mixture (`MixtureInfo`)
 
-A task is written as DIR/TASK.incomplete and renamed when all of it is there. Tokens are stored
-without end of sequence and as long as they are: both are decided when they are read.
+A task is written to DIR/TASK.incomplete, which is renamed when it is complete. Tokens are stored
+whole and without EOS; readers truncate them and add EOS.
 """
 
 from __future__ import annotations
@@ -29,45 +29,37 @@ from mtf.writing import write_atomically
 FORMAT_VERSION = 1
 INCOMPLETE = ".incomplete"
 
-# A read of a record costs time in proportion to the number of groups in its file, and to the size
-# of its group: for records of some hundred bytes 32 is near the best from 10^3 to 10^6 of them.
-# Tokens do not compress well enough to pay for it at every read.
+# Reading a record takes time proportional to the number of groups in the file and to their size: 32
+# is nearly optimal for 10^3 to 10^6 records of some hundred bytes. Tokens hardly compress.
 _WRITER_OPTIONS = "group_size:32,uncompressed"
 _RANK_FEATURES = {"idx": "int32", "is_correct": "uint8", "weight": "float32"}
-# Lengths are counted one by one up to here, and then rounded up to a multiple of the step.
+# Histograms of lengths are exact up to here; longer lengths are rounded up to a multiple of 256.
 _MAX_EXACT_LENGTH = 2048
 _LENGTH_STEP = 256
 
 
 def feature_dtypes(kind: TaskKind, vocab_size: int) -> dict[str, str]:
-    """Returns the features of a task's examples and their types, in the order of a record."""
+    """Returns the features of a task's examples and their types, in their order on disk."""
     ids = "uint16" if vocab_size <= 1 << 16 else "int32"
     if kind == "documents":
         return {"targets": ids}
     return {"inputs": ids, "targets": ids} | (_RANK_FEATURES if kind == "rank" else {})
 
 
-def _rounded_length(length: int) -> int:
-    """Returns the length under which `length` tokens are counted in `SplitInfo.lengths`."""
-    if length <= _MAX_EXACT_LENGTH:
-        return length
-    return -(-length // _LENGTH_STEP) * _LENGTH_STEP
-
-
 class RecordCodec:
-    """Examples to bytes and back: the lengths of all features but the last, then their values.
+    """Converts examples to bytes and back.
 
-    Lengths are uint32; everything is little-endian.
+    Stored are the lengths of all features but the last, as uint32, then all values, little-endian.
     """
 
     def __init__(self, features: Mapping[str, str]):
-        """`features` are names and numpy types, in their order."""
+        """`features` are names and numpy types, in their order on disk."""
         self._names = tuple(features)
         self._dtypes = tuple(np.dtype(dtype).newbyteorder("<") for dtype in features.values())
         self._header = struct.Struct(f"<{len(features) - 1}I")
 
     def encode(self, example: Mapping[str, np.ndarray]) -> bytes:
-        """Returns the record of an example, whose values are of one dimension."""
+        """Returns the bytes of an example, whose values are one-dimensional."""
         values = [
             np.asarray(example[name], dtype)
             for name, dtype in zip(self._names, self._dtypes, strict=True)
@@ -76,7 +68,7 @@ class RecordCodec:
         return b"".join((header, *(value.tobytes() for value in values)))
 
     def decode(self, record: bytes) -> dict[str, np.ndarray]:
-        """Returns the example of a record, read-only."""
+        """Returns an example; its arrays are read-only."""
         lengths = self._header.unpack_from(record)
         offset = self._header.size
         example = {}
@@ -86,7 +78,7 @@ class RecordCodec:
         return example
 
     def decode_pair(self, record: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Returns inputs and targets, the first two features. Faster if there are no others."""
+        """Returns inputs and targets, the first two features; faster if there are no others."""
         if len(self._dtypes) > 2:
             example = self.decode(record)
             return example["inputs"], example["targets"]
@@ -102,18 +94,18 @@ class ShardWriter(Protocol):
     """Writes the examples of one shard."""
 
     def write(self, example: Mapping[str, Any]) -> None:
-        """Appends an example: token ids without end of sequence, and `FEATURE_pretokenized`."""
+        """Appends an example: token ids without EOS and, if kept, `FEATURE_pretokenized`."""
 
     def close(self) -> None:
         """Finishes the file."""
 
 
 class ShardFormat(Protocol):
-    """How the shards of a task are written: as ArrayRecord or as SeqIO's TFRecords.
+    """The file format of shards: ArrayRecord, or SeqIO's TFRecords.
 
     Attributes:
       name: "array_record" or "seqio".
-      keeps_text: whether examples have their text too, as `FEATURE_pretokenized`.
+      keeps_text: whether examples include their text, as `FEATURE_pretokenized`.
     """
 
     name: Literal["array_record", "seqio"]
@@ -123,14 +115,14 @@ class ShardFormat(Protocol):
         """Returns the name of a file in the task's folder."""
 
     def open(self, path: Path, task: TaskInfo, eos_id: int) -> ShardWriter:
-        """Returns a writer of the file at `path`; `task` has no splits yet."""
+        """Returns a writer for `path`; `task` has no splits yet."""
 
     def finish(self, folder: Path, task: TaskInfo) -> None:
-        """Writes what the format has beside the shards of a task, all of which are in `folder`."""
+        """Writes the format's other files, after all shards of a task."""
 
 
 class ArrayRecordFormat:
-    """ArrayRecord files of our own records."""
+    """ArrayRecord files of `RecordCodec`'s records."""
 
     name: Literal["array_record", "seqio"] = "array_record"
     keeps_text = False
@@ -140,16 +132,16 @@ class ArrayRecordFormat:
         return f"{split}-{shard:05d}-of-{num_shards:05d}.array_record"
 
     def open(self, path: Path, task: TaskInfo, eos_id: int) -> ShardWriter:
-        """Returns a writer of one file."""
+        """See `ShardFormat`."""
         return _ArrayRecordWriter(path, RecordCodec(task.features))
 
     def finish(self, folder: Path, task: TaskInfo) -> None:
-        """There is nothing beside the shards."""
+        """Does nothing: there are no other files."""
 
 
 class _ArrayRecordWriter:
     def __init__(self, path: Path, codec: RecordCodec):
-        # Not at the top: reading a cache's descriptions must not need it.
+        # Imported here, because reading descriptions does not need it.
         from array_record.python.array_record_module import ArrayRecordWriter
 
         self._writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
@@ -162,7 +154,7 @@ class _ArrayRecordWriter:
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """A file of examples: its name in the task's folder, its records, size and checksum."""
+    """A file of examples; `file` is its name in the task's folder."""
 
     file: str
     num_examples: int
@@ -172,16 +164,16 @@ class ShardInfo:
 
 @dataclass
 class SplitInfo:
-    """What a split of a task holds.
+    """The content of a split of a task.
 
     Attributes:
-      num_rows: rows of the dataset that were read.
-      num_dropped: rows of which the task makes no example.
-      num_examples: examples written.
-      num_tokens: feature → all its tokens, without ends of sequence.
-      max_tokens: feature → tokens of its longest example.
-      lengths: feature → number of tokens (above 2048 rounded up) → number of examples.
-      shards: its files.
+      num_rows: number of records read from the dataset.
+      num_dropped: number of records without an example.
+      num_examples: number of examples written.
+      num_tokens: feature → total number of tokens, without EOS.
+      max_tokens: feature → number of tokens in the longest example.
+      lengths: feature → number of tokens (rounded up above 2048) → number of examples.
+      shards: files of the split.
     """
 
     num_rows: int = 0
@@ -196,11 +188,13 @@ class SplitInfo:
         """Counts an example of token ids."""
         self.num_examples += 1
         for name, ids in example.items():
-            length = len(ids)
-            self._count_tokens(name, length, length, {str(_rounded_length(length)): 1})
+            length = rounded = len(ids)
+            if length > _MAX_EXACT_LENGTH:
+                rounded = -(-length // _LENGTH_STEP) * _LENGTH_STEP
+            self._count_tokens(name, length, length, {str(rounded): 1})
 
     def add(self, other: SplitInfo) -> None:
-        """Adds what another part of the same split holds."""
+        """Adds another part of the same split."""
         self.num_rows += other.num_rows
         self.num_dropped += other.num_dropped
         self.num_examples += other.num_examples
@@ -216,25 +210,22 @@ class SplitInfo:
             mine[key] = mine.get(key, 0) + count
 
     def num_longer(self, name: str, length: int) -> int:
-        """Returns how many examples have more than `length` tokens of a feature."""
+        """Returns the number of examples with more than `length` tokens of a feature."""
         return sum(n for key, n in self.lengths.get(name, {}).items() if int(key) > length)
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What a task's folder holds.
+    """The description of a task.
 
     Attributes:
-      name: of the task.
-      kind: of its examples: inputs and targets; those and what ranks them; or documents.
-      fingerprint: hash of what decides the text of its examples.
-      features: names and types of a record's values, in their order.
-      inputs_add_eos, targets_add_eos: whether the reader adds end of sequence.
-      metrics: names of the task's metrics.
-      objective: makes examples of documents: {"type": …, and its fields}; None: there is none.
-      source: where its examples come from, such as `piqa` or a SeqIO cache.
-      max_rows: the most rows read of a split; None: all.
-      splits: by their names.
+      name, kind, inputs_add_eos, targets_add_eos, metrics: see `Task`.
+      fingerprint: hash of everything that determines the text of the examples.
+      features: names and types of an example's values, in their order on disk.
+      objective: {"type": name of the class, and its fields}, for documents; otherwise None.
+      source: source of the examples, such as `piqa` or a SeqIO cache.
+      max_rows: limit of the records read from a split; None: none.
+      splits: description of each split by name.
     """
 
     name: str
@@ -253,14 +244,14 @@ class TaskInfo:
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What everything in a cache has in common.
+    """The description of a cache.
 
     Attributes:
-      format: of its shards.
-      vocabulary: the vocabulary's fingerprint.
-      vocabulary_path: where the vocabulary was, for messages.
-      vocab_size: number of its ids.
-      seed: of the templates' random choices.
+      format: format of the shards.
+      vocabulary: fingerprint of the vocabulary.
+      vocabulary_path: path of the vocabulary when the cache was made, for messages.
+      vocab_size: number of ids in the vocabulary.
+      seed: seed of the templates' random choices.
     """
 
     format: Literal["array_record", "seqio"]
@@ -273,14 +264,12 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class MixtureInfo:
-    """A mixture in a cache.
+    """The description of a mixture in a cache.
 
     Attributes:
-      name: as it was asked for.
-      vocabulary: the model that it is made for, such as "t5".
-      fingerprint: of the templates of its tasks.
-      tasks: names and rates of the tasks that are in the cache, in the mixture's order.
-      absent: names of the mixture's other tasks, each with the reason why it is not there.
+      name, vocabulary, fingerprint: see `Mixture`.
+      tasks: name → rate of each task in the cache, in the mixture's order.
+      absent: name of each other task → reason.
     """
 
     name: str
@@ -295,19 +284,19 @@ Info = TypeVar("Info", TaskInfo, CacheInfo, MixtureInfo, SplitInfo)
 
 
 def write_json(path: Path, info: TaskInfo | CacheInfo | MixtureInfo | SplitInfo) -> None:
-    """Writes a description; the file is there as a whole or not at all."""
+    """Writes a description atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(dataclasses.asdict(info), indent=1))
 
 
 def read_json(path: Path, cls: type[Info]) -> Info:
-    """Reads what `write_json` has written; raises UserError if it is something else."""
+    """Reads a description; raises UserError if the file is not one."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         version = values.get("format_version", FORMAT_VERSION)
         if version != FORMAT_VERSION:
             raise UserError(
-                f"{path} is of version {version} of the cache's format; this version of mtf reads "
+                f"{path} has version {version} of the cache format; this version of mtf reads "
                 f"version {FORMAT_VERSION}: write the cache again, into another directory"
             )
         if cls is TaskInfo:
@@ -333,5 +322,5 @@ def file_crc32(path: Path) -> int:
 
 
 def mixture_path(cache_dir: Path, name: str) -> Path:
-    """Returns where the description of a mixture is."""
+    """Returns the path of the description of a mixture."""
     return cache_dir / "mixtures" / f"{name}.json"

@@ -1,7 +1,4 @@
-"""Batches of a mixture from its token cache (`TaskMixtureConfig` with loader="cache").
-
-`mtf.cache.mixture` makes the sequence of examples; neither TensorFlow nor templates are needed.
-"""
+"""Loads a mixture from its token cache (`TaskMixtureConfig` with loader="cache")."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
 def open_streams(
     dataset: CachedMixture, rows: range, batch_size: int, data: TaskMixtureConfig
 ) -> dict[int, SourceRowStream]:
-    """Returns a stream for each of the given rows of the global batch."""
+    """Returns a stream for each of `rows` of the global batch."""
     sources: list[Sequence[ExampleSource]]
     if dataset.has_documents:
         mixing = dataset.mixing
@@ -51,7 +48,7 @@ def open_streams(
 
 
 def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
-    """See `mtf.loaders`: `eval_split` of the tasks that have it, always in the same order."""
+    """Returns `eval_split` of the tasks that have it; see `mtf.loaders`."""
     if data.eval_split is None:
         return {}
     try:

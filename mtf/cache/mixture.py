@@ -1,7 +1,7 @@
-"""A cached mixture as a sequence without end, read by the number of a unit.
+"""A cached mixture as an endless sequence of units with random access.
 
-`Mixing` says which task a unit comes from, and Grain's index shuffle which example of the task it
-is in which epoch. Both are functions of the number, so any place is as near as any other.
+`Mixing` computes the task of a unit, and Grain's index shuffle the example of the task, from the
+number of the unit alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -30,30 +30,29 @@ from mtf.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, S
 from mtf.text.features import encode_feature
 
 MAX_EXAMPLES_PER_TASK = 500_000
-# Units that are read at once, for all rows of the process together: so each file is asked for
-# several records at once. A row has no more and no fewer than these of them.
+# Number of units that a process reads at once for all its rows, so that several are from each file;
+# and limits of this number for a row.
 _NUM_AHEAD = 4096
 _MAX_AHEAD, _MIN_AHEAD = 64, 8
 _NUM_AT_ONCE = 1024
 _NUM_OTHER_FILES = 512
 _SHUFFLE_ROUNDS = 4
-# Grain's shuffle works on blocks of 16 bits and tries until it meets a number in the range: for few
-# examples a table is faster. It is made in well under a millisecond.
+# Grain's shuffle works on blocks of 16 bits and repeats until a number is in the range. For few
+# examples, a table is faster; computing it takes well under a millisecond.
 _MAX_TABLE = 1 << 12
-_NUM_TABLES = 16
 
 
 class NoExamplesError(UserError):
-    """No task of a mixture has the split that is asked for."""
+    """No task of a mixture has examples of the split."""
 
 
 class CachedTask:
     """The examples of a split of a task, in a new order in every epoch.
 
     Attributes:
-      info: the description of the task.
-      num_examples, num_units: examples in the split, or documents.
-      rate: to which the number of its examples in the mixture is proportional.
+      info: description of the task.
+      num_examples, num_units: number of examples or documents in the split.
+      rate: rate of the task in the mixture.
     """
 
     def __init__(
@@ -69,10 +68,11 @@ class CachedTask:
         self.rate = min(len(reader), MAX_EXAMPLES_PER_TASK) if rate is None else rate
         self._reader = reader
         self._data = data
-        self._order = _Order(len(reader), f"{data.seed}/{info.name}/{split}", data.shuffle)
+        seed = zlib.crc32(f"{data.seed}/{info.name}/{split}".encode())
+        self._order = _Order(len(reader), seed, data.shuffle)
 
     def read(self, units: np.ndarray) -> list[Example]:
-        """Returns examples by their numbers in the sequence of all epochs of this task."""
+        """Returns the examples with these numbers, counted across epochs."""
         numbers = [self._order.number(unit) for unit in units.tolist()]
         lengths = self._data.task_feature_lengths
         encode = functools.partial(encode_feature, self._data.vocabulary)
@@ -85,9 +85,9 @@ class CachedTask:
         ]
 
     def document_source(self, training: bool) -> ExampleSource:
-        """Returns what the task's objective makes of its documents.
+        """Returns the examples that the task's objective makes of its documents.
 
-        Without `training` they are in the order of the cache, always with the same noise. Raises
+        Unless `training`, they are in the cache's order and always have the same noise. Raises
         UserError if the lengths or the vocabulary are too small for the objective.
         """
         text = TextConfig(
@@ -102,64 +102,54 @@ class CachedTask:
             tokens: np.ndarray = example["targets"]
             return tokens
 
-        shuffle = training and self._data.shuffle
-        order = _DocumentOrder(self.num_examples, self._order.seed, shuffle)
+        order = replace(self._order, shuffle=training and self._order.shuffle)
         noise = Purpose.NOISE if training else Purpose.EVALUATION
         return DocumentSource(text, document, order, noise)
 
 
-class _Order:
-    """Which example comes at a place of the sequence of all epochs."""
-
-    def __init__(self, num_examples: int, name: str, shuffle: bool):
-        self.seed = zlib.crc32(name.encode())
-        self._num_examples = num_examples
-        self._shuffle = shuffle
-        # Rows of a batch are not all in the same epoch.
-        self._table = functools.lru_cache(maxsize=_NUM_TABLES)(self._make_table)
-
-    def number(self, place: int) -> int:
-        epoch, position = divmod(place, self._num_examples)
-        if not self._shuffle:
-            return position
-        if self._num_examples <= _MAX_TABLE:
-            return int(self._table(epoch)[position])
-        return shuffled(position, self._num_examples, self.seed + epoch)
-
-    def _make_table(self, epoch: int) -> np.ndarray:
-        bits = random_bits(self._num_examples, self.seed, epoch, Purpose.ORDER)
-        return np.argsort(bits, kind="stable").astype(np.uint16)
-
-
-class _DocumentOrder(Order):
-    """An order that needs no time and memory in proportion to the number of documents."""
+class _Order(Order):
+    """An order without a stored permutation, except of few items."""
 
     def ids(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        """See `Order`."""
-        places = range(start, min(stop, self.num_items))
+        positions = range(start, min(stop, self.num_items))
         if not self.shuffle:
-            return np.array(places)
-        return np.array([shuffled(place, self.num_items, self.seed + epoch) for place in places])
+            return np.array(positions)
+        return np.array([shuffled(i, self.num_items, self.seed + epoch) for i in positions])
+
+    def number(self, unit: int) -> int:
+        """Returns the index of a unit's example; units are counted across epochs."""
+        epoch, position = divmod(unit, self.num_items)
+        if not self.shuffle:
+            return position
+        if self.num_items <= _MAX_TABLE:
+            return int(_table(self.num_items, self.seed, epoch)[position])
+        return shuffled(position, self.num_items, self.seed + epoch)
 
 
-def shuffled(place: int, num_places: int, seed: int) -> int:
-    """Returns which of `num_places` comes at a place of their random order; in constant time."""
-    # Not at the top: Grain takes a second to import, and --check does not need it.
+@functools.lru_cache(maxsize=8192)
+def _table(num_items: int, seed: int, epoch: int) -> np.ndarray:
+    bits = random_bits(num_items, seed, epoch, Purpose.ORDER)
+    return np.argsort(bits, kind="stable").astype(np.uint16)
+
+
+def shuffled(position: int, num_items: int, seed: int) -> int:
+    """Returns the item at a position of a random order, in constant time."""
+    # Imported here, because Grain takes a second to import, and --check does not need it.
     from grain.experimental import index_shuffle
 
     number: int = index_shuffle(
-        place, max_index=num_places - 1, seed=seed % 2**32, rounds=_SHUFFLE_ROUNDS
+        position, max_index=num_items - 1, seed=seed % 2**32, rounds=_SHUFFLE_ROUNDS
     )
     return number
 
 
 def objective_of(info: TaskInfo) -> Objective:
-    """Returns the objective of a task of documents."""
+    """Returns the objective of a task with documents."""
     fields = dict(info.objective or {})
     name = fields.pop("type", None)
     known = {cls.__name__: cls for cls in (SpanCorruption, IidDenoising, BertStyle, PrefixLM)}
     if name not in known:
-        raise UserError(f"task {info.name}: its cache has an unknown objective {name!r}")
+        raise UserError(f"task {info.name}: the cache has an unknown objective {name!r}")
     objective: Objective = known[name](**fields)
     return objective
 
@@ -170,21 +160,29 @@ def open_cache(data: TaskMixtureConfig) -> TokenCache:
     if data.cache_dir is None:
         raise UserError(
             "data.cache_dir is not set; expected the directory of a token cache, which "
-            f"`python -m mtf.cache '{name}' --output DIR` makes"
+            f"`python -m mtf.cache '{name}' --output DIR` writes"
         )
     cache = TokenCache(data.cache_dir, name)
-    cache.check_format()
-    cache.check_vocabulary(vocabulary.fingerprint(), getattr(vocabulary, "path", "byt5"))
+    if cache.info.format != "array_record":
+        raise UserError(
+            f"data.cache_dir: {cache.path} is in SeqIO's format; set data.loader='seqio' and "
+            "data.use_cached=True, or write the cache again without --format seqio"
+        )
+    if (fingerprint := vocabulary.fingerprint()) != cache.info.vocabulary:
+        raise UserError(
+            f"data.vocabulary: the cache {cache.path} was made with {cache.info.vocabulary} "
+            f"({cache.info.vocabulary_path}), and this is {fingerprint} ({vocabulary.path})"
+        )
     return cache
 
 
 class CachedMixture:
-    """A split of a mixture in a cache, opened.
+    """A split of a mixture in a cache.
 
     Attributes:
-      tasks: those that have examples in the split.
-      mixing: of the tasks.
-      fingerprint: hash of all that decides which examples come in which order.
+      tasks: tasks that have examples in the split.
+      mixing: order in which the tasks alternate.
+      fingerprint: hash of everything that determines the examples and their order.
     """
 
     def __init__(self, data: TaskMixtureConfig, split: str):
@@ -212,51 +210,51 @@ class CachedMixture:
         identity = [self.cache.info.vocabulary, data.seed, data.shuffle, tasks]
         self.fingerprint = f"{zlib.crc32(json.dumps(identity).encode()):08x}"
         self.mixing = Mixing([task.rate for task in self.tasks])
-        # Rows drift apart, so that several blocks are in use at a time.
+        # Rows advance at different speeds, so several blocks are in use at a time.
         self._block_order = functools.lru_cache(maxsize=256)(
             lambda block: permutation(BLOCK_UNITS, data.seed, block, Purpose.MIXING)
         )
 
     @property
     def has_documents(self) -> bool:
-        """Whether an objective makes the examples of some tasks."""
+        """Whether some tasks consist of documents."""
         return any(task.info.kind == "documents" for task in self.tasks)
 
     def read(self, units: np.ndarray) -> list[Example]:
-        """Returns the examples of some units of the mixed sequence; there are no documents."""
+        """Returns the examples of units of the mixed sequence, if no task has documents."""
         if len(self.tasks) > 1:
-            # `mtf.data.mixing.scattered` of each: rows must not meet a rhythm of the mixing.
-            blocks, places = np.divmod(units, BLOCK_UNITS)
+            # The same as `mtf.data.mixing.scattered` of each unit.
+            blocks, positions = np.divmod(units, BLOCK_UNITS)
             found, numbers = np.unique(blocks, return_inverse=True)
             orders = np.stack([self._block_order(block) for block in found.tolist()])
-            units = blocks * BLOCK_UNITS + orders[numbers, places]
+            units = blocks * BLOCK_UNITS + orders[numbers, positions]
         return self._read(self.mixing, units)
 
     def _read(self, mixing: Mixing, units: np.ndarray) -> list[Example]:
-        numbers, places = mixing.locate_many(units)
+        numbers, task_units = mixing.locate_many(units)
         order = np.argsort(numbers, kind="stable")
         tasks, starts = np.unique(numbers[order], return_index=True)
         found: list[Any] = [None] * len(order)
         for task, chosen in zip(tasks.tolist(), np.split(order, starts[1:]), strict=True):
-            examples = self.tasks[task].read(places[chosen])
+            examples = self.tasks[task].read(task_units[chosen])
             for index, example in zip(chosen.tolist(), examples, strict=True):
                 found[index] = example
         return found
 
     def all_examples(self) -> Iterator[Example]:
-        """Yields every example once, those of different tasks among each other."""
+        """Yields every example once, with tasks mixed."""
         documents = [task for task in self.tasks if task.info.kind == "documents"]
         for task in documents:
             yield from all_examples(task.document_source(training=False))
         if not documents:
-            # Rates that are the numbers of examples use up all tasks within one round.
+            # With these rates, all tasks end at the same time.
             mixing = Mixing([task.num_examples for task in self.tasks])
             for start in range(0, self.num_units, _NUM_AT_ONCE):
                 stop = min(start + _NUM_AT_ONCE, self.num_units)
                 yield from self._read(mixing, np.arange(start, stop))
 
     def provenance(self) -> dict[str, Any]:
-        """Returns what tells this data from other data."""
+        """See `mtf.loaders.provenance`."""
         return {
             "mixture": self.mixture.name,
             "data": self.fingerprint,
@@ -278,28 +276,28 @@ class CachedMixture:
 def row_sources(
     sequence: CachedMixture | CachedTask, num_rows: int, stride: int
 ) -> list[RowSource]:
-    """Returns sources for rows of a batch that read ahead together, each every `stride`th unit."""
+    """Returns sources for the rows of a process, which read ahead together."""
     sources: list[RowSource] = []
     sources += [RowSource(sequence, stride, sources) for _ in range(num_rows)]
     return sources
 
 
 class RowSource(ExampleSource):
-    """The examples of one row of every batch; a cursor is (unit,)."""
+    """The examples of one row of every batch, every `stride`th unit; a cursor is (unit,)."""
 
     def __init__(
         self, sequence: CachedMixture | CachedTask, stride: int, together: Sequence[RowSource]
     ):
-        """`together` are the sources of the process, this one included, that read ahead as one."""
+        """`together` are all sources that read ahead together, including this one."""
         self.num_units = sequence.num_units
         self._sequence = sequence
         self._stride = stride
         self._together = together
-        self._next = -1  # The unit after those that are read ahead.
+        self._next = -1  # the unit after those read ahead
         self._ahead: deque[Example] = deque()
 
     def start(self, unit: int) -> Cursor:
-        """Returns the cursor of a unit, from which this row goes on."""
+        """Returns the cursor of a unit, from which this row continues."""
         if unit != self._next - self._stride * len(self._ahead):
             self._next = unit
             self._ahead.clear()
@@ -312,14 +310,14 @@ class RowSource(ExampleSource):
     def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
         """Returns the example of a unit."""
         if cursor[0] != self._next - self._stride * len(self._ahead):
-            # Not the next one of this row, but one of a row that was open when it was left.
+            # Not this row's next unit, but an example of a row that was open before a resume.
             return self._sequence.read(np.array(cursor))[0], None
         if not self._ahead:
             self._read_ahead()
         return self._ahead.popleft(), None
 
     def _read_ahead(self) -> None:
-        """Fills up all rows that have read half of what was ahead."""
+        """Reads ahead for all rows that have used half of their units."""
         num_ahead = min(max(_NUM_AHEAD // len(self._together), _MIN_AHEAD), _MAX_AHEAD)
         sources = [
             source
@@ -337,7 +335,7 @@ class RowSource(ExampleSource):
 
 
 def _allow_open_files(number: int) -> None:
-    """Raises this process's limit of open files, usually 1024, as far as it may."""
+    """Raises this process's limit of open files, usually 1024, as far as permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number + _NUM_OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

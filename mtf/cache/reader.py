@@ -1,7 +1,7 @@
-"""Reading a cache: tasks by name, examples by number.
+"""Reads tasks of a cache by name and examples by index.
 
-This uses ArrayRecord's own reader, not Grain's data source over it, which starts a pool of threads
-at every read; that takes longer than reading some records.
+Uses ArrayRecord's reader, because Grain's data source starts a thread pool at every read, which
+takes longer than reading a few records.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from mtf.cache.format import (
 )
 from mtf.errors import UserError, did_you_mean
 
-# No read-ahead and no threads, because records are read at random.
+# No read-ahead and no threads, because records are read in random order.
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _READER_BUFFER_BYTES = 1 << 15
-# Reading several records at once goes through threads; up to this many, one by one is faster.
+# Reading several records at once uses threads; up to this number, one by one is faster.
 _NUM_SINGLE_READS = 4
 
 
@@ -38,18 +38,18 @@ class TokenCache:
     """A cache on disk.
 
     Attributes:
-      path: its directory.
-      info: what all of it has in common.
+      path: directory of the cache.
+      info: description of the cache.
     """
 
     def __init__(self, cache_dir: str | Path, mixture: str = "MIXTURE"):
-        """Opens a cache for a mixture, which messages name; raises UserError if there is none."""
+        """Opens a cache; messages name `mixture`. Raises UserError if there is no cache."""
         self.path = Path(cache_dir).expanduser()
         if not (self.path / "cache.json").is_file():
-            there = "has no token cache" if self.path.is_dir() else "does not exist"
+            problem = "has no token cache" if self.path.is_dir() else "does not exist"
             raise UserError(
-                f"data.cache_dir: {cache_dir} {there}; "
-                f"make one: python -m mtf.cache '{mixture}' --output {cache_dir}"
+                f"data.cache_dir: {cache_dir} {problem}; "
+                f"to write one: python -m mtf.cache '{mixture}' --output {cache_dir}"
             )
         self.info = read_json(self.path / "cache.json", CacheInfo)
         self._wanted = mixture
@@ -69,45 +69,29 @@ class TokenCache:
         )
 
     def task(self, name: str) -> TaskInfo:
-        """Returns what a task holds; raises UserError if it is not there, or not complete."""
+        """Returns the description of a task; raises UserError if it is missing or incomplete."""
         if (task := self._find(name)) is None:
             raise UserError(f"the cache {self.path} has no task {name}")
         return task
 
     def split(self, task: TaskInfo, split: str) -> SplitReader:
-        """Opens a split of a task; raises UserError if a file is missing or cut off."""
+        """Opens a split of a task; raises UserError if a file is missing or has another size."""
         info = task.splits[split]
         for shard in info.shards:
             path = self.path / task.name / shard.file
             size = path.stat().st_size if path.is_file() else None
             if size != shard.num_bytes:
                 found = "is missing" if size is None else f"has {size} bytes"
-                raise damaged(path, f"{found}, not {shard.num_bytes}", self._wanted)
+                raise _damaged(path, f"{found}; expected {shard.num_bytes} bytes", self._wanted)
         return SplitReader(self.path / task.name, task, info, self._wanted)
 
-    def check_format(self) -> None:
-        """Raises UserError if the cache has SeqIO's layout, which cannot be read at random."""
-        if self.info.format != "array_record":
-            raise UserError(
-                f"data.cache_dir: {self.path} is in SeqIO's form; set data.loader='seqio' and "
-                "data.use_cached=True, or write it again without --format seqio"
-            )
-
-    def check_vocabulary(self, fingerprint: str, path: str) -> None:
-        """Raises UserError if a vocabulary is not the one that the cache was made with."""
-        if fingerprint != self.info.vocabulary:
-            raise UserError(
-                f"data.vocabulary: the cache {self.path} was made with {self.info.vocabulary} "
-                f"({self.info.vocabulary_path}), and this is {fingerprint} ({path})"
-            )
-
     def _find(self, name: str) -> TaskInfo | None:
-        """Returns a task; None if it is not there; raises UserError if it is not complete."""
+        """Returns a task, or None if it is missing; raises UserError if it is incomplete."""
         if (self.path / name / "info.json").is_file():
             return read_json(self.path / name / "info.json", TaskInfo)
         if (self.path / (name + INCOMPLETE)).is_dir():
             raise UserError(
-                f"the cache {self.path} has the task {name} only in part: its writing has been "
+                f"the task {name} in the cache {self.path} is incomplete, because its writing was "
                 f"interrupted. To finish it: {self._command(self._wanted)}"
             )
         return None
@@ -117,10 +101,10 @@ class TokenCache:
 
 
 class SplitReader:
-    """The examples of a split of a task, by number."""
+    """The examples of a split of a task, by index."""
 
     def __init__(self, folder: Path, task: TaskInfo, split: SplitInfo, mixture: str):
-        """Messages name `mixture` as what the split is wanted for."""
+        """Messages name `mixture`."""
         self._codec = RecordCodec(task.features)
         shards = [shard for shard in split.shards if shard.num_examples]
         self._shards = [_Shard(folder / shard.file, shard, mixture) for shard in shards]
@@ -130,11 +114,11 @@ class SplitReader:
         return self._ends[-1] if self._ends else 0
 
     def examples(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Returns some examples, with all their features; raises UserError if a file is damaged."""
+        """Returns examples with all features; raises UserError if a file is damaged."""
         return self._read(numbers, self._codec.decode)
 
     def pairs(self, numbers: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Returns (inputs, targets) of some examples, likewise; without end of sequence."""
+        """Returns (inputs, targets) of examples, without EOS, as `examples` does."""
         return self._read(numbers, self._codec.decode_pair)
 
     def _read(self, numbers: Sequence[int], decode: Callable[[bytes], Any]) -> list[Any]:
@@ -153,7 +137,7 @@ class SplitReader:
 
 
 class _Shard:
-    """A file, opened when it is read from."""
+    """A file, which is opened at the first read."""
 
     def __init__(self, path: Path, info: ShardInfo, mixture: str):
         self._path = path
@@ -168,9 +152,9 @@ class _Shard:
             return [decode(reader.read((number,))[0]) for number in numbers]
         except UserError:
             raise
-        # ArrayRecord fails on bytes that are not its own, the codec on records of another length.
+        # ArrayRecord fails on damaged blocks, the codec on records of another length.
         except Exception as error:
-            raise damaged(self._path, f"cannot be read: {error}", self._mixture) from error
+            raise _damaged(self._path, f"cannot be read: {error}", self._mixture) from error
 
     @functools.cached_property
     def _reader(self) -> Any:
@@ -181,24 +165,20 @@ class _Shard:
         )
         if reader.num_records() != self._info.num_examples:
             found = f"has {reader.num_records()} records, not {self._info.num_examples}"
-            raise damaged(self._path, found, self._mixture)
+            raise _damaged(self._path, found, self._mixture)
         return reader
 
 
-def damaged(path: Path, problem: str, mixture: str) -> UserError:
-    """Returns the error for a file that is not as it was written."""
+def _damaged(path: Path, problem: str, mixture: str) -> UserError:
     folder = path.parent
     return UserError(
-        f"{path} {problem}. The file is damaged: delete {folder} and write that task again: "
+        f"{path} {problem}. The file is damaged: delete {folder} and write this task again: "
         f"python -m mtf.cache '{mixture}' --output {folder.parent} --only {folder.name}"
     )
 
 
 def check_files(cache_dir: Path, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Reads tasks from end to end; yields each one's name and what is wrong with it.
-
-    Compares sizes, checksums and numbers of records with those that were written.
-    """
+    """Reads all files of tasks; yields the name and the problems of each task."""
     cache = TokenCache(cache_dir)
     for name in names:
         problems = []
@@ -213,7 +193,7 @@ def check_files(cache_dir: Path, names: Sequence[str]) -> Iterator[tuple[str, li
                 if not path.is_file():
                     problems.append(f"{path} is missing")
                 elif file_crc32(path) != shard.crc32:
-                    problems.append(f"{path} is not as it was written: its checksum differs")
+                    problems.append(f"{path} is damaged: its checksum differs")
             if not problems and cache.info.format == "array_record":
                 try:
                     reader = cache.split(task, split)

@@ -1,4 +1,4 @@
-"""How a token cache is written, as plain values."""
+"""Settings of a token cache."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _ROWS_PER_SHARD = 131_072
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """How a cache is written.
+    """Settings for writing a cache.
 
     Attributes:
-      cache_dir: where.
-      vocabulary: tokenizes all features.
-      format: of the shards.
-      splits: of each task; None: train and, where the dataset has it, validation, and only
-        validation of tasks that are ranked.
-      seed: of the templates' random choices.
-      num_shards: files of a split; None: one for each 131,072 rows.
-      data_dir: the mirror of the datasets; None: as `mtf.sources.datasets` has it.
-      only: patterns of task names; None: all.
-      skip_missing: leave out tasks whose dataset is missing.
-      max_rows: of every split; None: all.
+      cache_dir: directory of the cache.
+      vocabulary: vocabulary of all features.
+      format: format of the shards.
+      splits: splits of each task; None: train and, if it exists, validation; for ranked tasks, only
+        validation.
+      seed: seed of the templates' random choices.
+      num_shards: number of files of a split; None: one for every 131,072 records.
+      data_dir: mirror of the datasets; None: see `mtf.sources.datasets.open_split`.
+      only: patterns of task names; None: all tasks.
+      skip_missing: whether to leave out tasks whose dataset is missing.
+      max_rows: largest number of records of every split; None: all.
     """
 
     cache_dir: Path

@@ -1,4 +1,4 @@
-"""One shard of a task: rows of its dataset to records in a file. Runs in worker processes."""
+"""Writes one shard of a task, in a worker process."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class ShardWork:
     """A shard to be written.
 
     Attributes:
-      task: whose examples it has.
-      info: the description of the task, without splits.
-      settings: of the cache.
-      split: of the task.
-      shard, num_shards: of the split.
-      start, stop: rows of the split.
-      read: yields tokenized examples instead of rows; `start` and `stop` count them.
+      task: task whose examples are written.
+      info: description of the task, without splits.
+      settings: settings of the cache.
+      split: split of the task.
+      shard, num_shards: index of the shard in the split, and number of shards.
+      start, stop: range of the split's records, or of the examples from `read`.
+      read: function that yields tokenized examples, instead of rendering records.
     """
 
     task: Task
@@ -59,23 +59,23 @@ class ShardWork:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows."""
+        """Number of records."""
         return self.stop - self.start
 
     @property
     def folder(self) -> Path:
-        """The task's folder while it is written."""
+        """The task's folder while it is incomplete."""
         return self.settings.cache_dir / (self.task.name + INCOMPLETE)
 
     @property
     def path(self) -> Path:
-        """The file to be written."""
+        """Path of the shard."""
         name = self.settings.format.shard_name(self.split, self.shard, self.num_shards)
         return self.folder / name
 
     @property
     def done_path(self) -> Path:
-        """The description of the file, which is there when the file is complete."""
+        """Path of the shard's description, which exists when the shard is complete."""
         return self.folder / f"{self.path.name}.json"
 
 
@@ -84,13 +84,13 @@ Tick = Callable[[int, int], None]
 
 
 def write_shard(work: ShardWork, tick: Tick) -> SplitInfo:
-    """Renders, tokenizes and writes the rows of a shard; returns what it holds.
+    """Renders, tokenizes and writes a shard; returns its description.
 
-    `tick` is told the numbers of rows and of examples since it was told last. Raises UserError if
-    the task fails on a row, or the rows cannot be read.
+    Calls `tick` with the numbers of records and examples since the previous call. Raises UserError
+    if the task fails on a record, or records cannot be read.
     """
     split = SplitInfo()
-    # Not `writing.replacing`: a TFRecord file is shuffled by this name.
+    # Not `writing.replacing`, because this name seeds the shuffle of a TFRecord file.
     partial = work.path.with_name(f"{work.path.name}.partial")
     writer = work.settings.format.open(partial, work.info, work.settings.vocabulary.eos_id)
     num_ticked = 0
@@ -115,7 +115,7 @@ def write_shard(work: ShardWork, tick: Tick) -> SplitInfo:
 
 
 def _tokenized(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
-    """Yields the examples of each row: values of a record, with their text if the format has it."""
+    """Yields the examples of each record, with their text if the format keeps it."""
     if work.read is not None:
         yield from ([example] for example in work.read(work))
         return
@@ -144,19 +144,19 @@ def _tokenized(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
 
 @functools.lru_cache(maxsize=256)
 def open_rows(dataset: str, subset: str | None, split: str, data_dir: str | None) -> Rows:
-    """Returns the rows of a split (`mtf.sources.datasets.open_split`), opened once a process."""
+    """Calls `open_split` once per process."""
     return open_split(dataset, subset, split, data_dir=data_dir)
 
 
-# The counters of the process that started this one: rows and examples.
+# Numbers of records and examples, shared with the parent process.
 _counters: Any = None
 
 
 def start_worker(counters: Any) -> None:
-    """Prepares a worker process, which must not outlive the one that started it."""
+    """Prepares a worker process, which ends with its parent."""
     global _counters
     _counters = counters
-    # Signals may reach the whole group of processes; the one that started this one ends it.
+    # Signals may reach the whole process group; the parent ends its workers.
     for number in signals.NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -170,7 +170,7 @@ def start_worker(counters: Any) -> None:
 
 
 def write_shard_in_worker(work: ShardWork) -> SplitInfo:
-    """`write_shard`, counting for the process that started this one."""
+    """Calls `write_shard` and adds to the counters."""
 
     def tick(num_rows: int, num_examples: int) -> None:
         with _counters.get_lock():

@@ -1,4 +1,4 @@
-"""Data: files to documents or pairs, examples, packed batches. `mtf.loaders` opens all kinds."""
+"""Data: documents or pairs become examples, and examples packed batches. See `mtf.loaders`."""
 
 from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
 from mtf.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption

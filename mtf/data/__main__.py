@@ -1,4 +1,4 @@
-"""`python -m mtf.data MIXTURE`: what a mixture is made of, and what it looks like."""
+"""`python -m mtf.data MIXTURE` shows the tasks, rates, lengths and examples of a mixture."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ examples:
   python -m mtf.data t0++_train --data-dir datasets --vocabulary t5.spiece.model -n 10
   python -m mtf.data super_glue_rte_GPT_3_style_score_eval --split validation --data-dir datasets
 
-Without --cache, some rows of every dataset that is there are rendered and tokenized.
+Without --cache, the first 200 records of each available dataset are rendered and tokenized.
 """
 _FEATURES = ("inputs", "targets")
 _NUM_SAMPLED_ROWS = 200
@@ -38,7 +38,7 @@ _NUM_PACKED = 20_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Shows a mixture as the command line says; returns the exit status: 0, or 2 for bad input."""
+    """Runs the command; returns the exit status: 0, or 2 for bad input."""
     options = _parser().parse_args(argv)
     return command.exit_status(lambda: _main(options), only_shows=True)
 
@@ -49,7 +49,7 @@ def _main(options: argparse.Namespace) -> None:
 
         print("\n".join(list_mixtures()))
     elif options.mixture is None:
-        raise UserError("which mixture? Write python -m mtf.data MIXTURE; --list shows all")
+        raise UserError("MIXTURE is missing: python -m mtf.data MIXTURE; --list shows all mixtures")
     elif options.cache is not None:
         _show(options, options.cache, _cached_vocabulary(options))
     else:
@@ -62,21 +62,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.new_parser(
         "data", "Shows a mixture, or one task: tasks, rates, tokens, packing and examples.", _EPILOG
     )
-    parser.add_argument("mixture", metavar="MIXTURE", nargs="?", help="a mixture or a task")
-    parser.add_argument("--list", action="store_true", help="names of all mixtures")
-    parser.add_argument("--cache", metavar="DIR", type=Path, help="what mtf.cache has written")
+    parser.add_argument("mixture", metavar="MIXTURE", nargs="?", help="name of a mixture or task")
+    parser.add_argument("--list", action="store_true", help="list the names of all mixtures")
+    parser.add_argument("--cache", metavar="DIR", type=Path, help="token cache to read")
     command.add_source_options(parser)
     command.add_vocabulary_options(parser)
-    parser.add_argument("--split", default="train", help="default: %(default)s")
+    parser.add_argument("--split", default="train", help="split to show (default: %(default)s)")
     parser.add_argument(
         "--lengths",
         type=_lengths,
         default=(1024, 256),
         metavar="INPUTS/TARGETS",
-        help="of a row, in tokens (default: 1024/256)",
+        help="tokens per row (default: 1024/256)",
     )
-    parser.add_argument("-n", type=int, default=3, metavar="N", help="examples (default: 3)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order (default: 0)")
+    parser.add_argument(
+        "-n", type=int, default=3, metavar="N", help="number of examples to show (default: 3)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order (default: 0)")
     return parser
 
 
@@ -89,7 +91,7 @@ def _lengths(text: str) -> tuple[int, int]:
 
 
 def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
-    """Caches some rows of each task; returns the vocabulary."""
+    """Caches the first records of each task; returns the vocabulary."""
     from mtf.cache import build
     from mtf.cache.settings import CacheConfig
 
@@ -103,7 +105,7 @@ def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
         max_rows=_NUM_SAMPLED_ROWS,
     )
     build.run_plan(build.make_plan(mixture, settings), 1, lambda _: None)
-    print(f"No --cache: the first {_NUM_SAMPLED_ROWS} rows of each task are shown.\n")
+    print(f"Without --cache: the first {_NUM_SAMPLED_ROWS} records of each task.\n")
     return vocabulary
 
 
@@ -114,7 +116,7 @@ def _cached_vocabulary(options: argparse.Namespace) -> Vocabulary:
         return command.chosen_vocabulary(options, "t5")
     cache = TokenCache(options.cache, options.mixture)
     extra_ids = int(cache.info.vocabulary.rpartition("+")[2])
-    if cache.info.vocabulary_path == "byt5":
+    if cache.info.vocabulary_path == ByteVocabulary.path:
         return ByteVocabulary(extra_ids)
     return SentencePieceVocabulary(cache.info.vocabulary_path, extra_ids)
 
@@ -138,7 +140,7 @@ def _show(options: argparse.Namespace, cache_dir: Path, vocabulary: Vocabulary) 
     if absent:
         reasons = dict.fromkeys(absent.values())
         others = f" And {len(reasons) - 1} more reasons." if len(reasons) > 1 else ""
-        print(f"absent: {len(absent)} tasks. {next(iter(reasons))}.{others}")
+        print(f"missing: {len(absent)} tasks. {next(iter(reasons))}.{others}")
     _print_packing(dataset)
     for number in range(options.n):
         _print_example(dataset, number)
@@ -174,13 +176,13 @@ def _print_tasks(dataset: CachedMixture, options: argparse.Namespace) -> None:
         f"\n{sum(split.num_examples for split in splits):,} examples, "
         f"{sum(sum(split.num_tokens.values()) for split in splits):,} tokens; "
         f"{sum(split.num_dropped for split in splits):,} of "
-        f"{sum(split.num_rows for split in splits):,} rows dropped by their templates\n"
+        f"{sum(split.num_rows for split in splits):,} records dropped by their templates\n"
         f"truncated to {'/'.join(map(str, options.lengths))}: {all_truncated:,} inputs and targets"
     )
 
 
 def _num_truncated(task: CachedTask, options: argparse.Namespace) -> list[int]:
-    """Returns how many inputs and targets are longer than a row, with end of sequence."""
+    """Returns how many inputs and targets, including EOS, are longer than a row."""
     info = task.info
     if info.kind == "documents":
         return [0, 0]
@@ -201,17 +203,17 @@ def _print_packing(dataset: CachedMixture) -> None:
     stream = open_streams(dataset, range(1), 1, alone)[0]
     examples = [stream.next_row()[0] for _ in range(_NUM_PACKED)]
     lengths = dataset.data.task_feature_lengths
-    print(f"\npacking {len(examples):,} examples of the mixture into rows of the same lengths:")
+    print(f"\npacking {len(examples):,} examples of the mixture into rows of these lengths:")
     packer = Packer(lengths, pack=True)
     rows = [row for row in map(packer.add, examples) if row is not None]
-    table = [["", "rows", "examples a row", "inputs filled", "targets filled"]]
-    table.append(["best fit (ours)", *_fill(rows, lengths)])
-    table.append(["in sequence", *_fill(_packed_in_sequence(examples, lengths), lengths)])
+    table = [["", "rows", "examples per row", "inputs filled", "targets filled"]]
+    table.append(["best fit (mtf)", *_fill(rows, lengths)])
+    table.append(["in sequence (SeqIO)", *_fill(_packed_in_sequence(examples, lengths), lengths)])
     print(as_text(table))
 
 
 def _packed_in_sequence(examples: list[Example], lengths: dict[str, int]) -> list[list[Example]]:
-    """Returns rows each of which takes examples until one does not fit, as SeqIO packs."""
+    """Packs as SeqIO does: each row takes examples until one does not fit."""
     rows: list[list[Example]] = []
     room = [-1, -1]
     for example in examples:
@@ -228,12 +230,11 @@ def _fill(rows: Sequence[list[Example]], lengths: dict[str, int]) -> list[str]:
         sum(len(example[i]) for row in rows for example in row) / len(rows) / lengths[name]
         for i, name in enumerate(_FEATURES)
     ]
-    examples_a_row = sum(map(len, rows)) / len(rows)
-    return [f"{len(rows):,}", f"{examples_a_row:.1f}", *(f"{fill:.1%}" for fill in fills)]
+    mean = sum(map(len, rows)) / len(rows)
+    return [f"{len(rows):,}", f"{mean:.1f}", *(f"{fill:.1%}" for fill in fills)]
 
 
 def _print_example(dataset: CachedMixture, number: int) -> None:
-    """Prints an example of the tasks in turn, with sentinels and ends of sequence."""
     import itertools
 
     import numpy as np
@@ -241,7 +242,7 @@ def _print_example(dataset: CachedMixture, number: int) -> None:
     from mtf.data.row_streams import all_examples
 
     turn, index = divmod(number, len(dataset.tasks))
-    task = dataset.tasks[(index * 7919) % len(dataset.tasks)]  # of other datasets, too
+    task = dataset.tasks[(index * 7919) % len(dataset.tasks)]  # neighbors share their dataset
     if task.info.kind == "documents":
         source = task.document_source(training=True)
         found = list(itertools.islice(all_examples(source), turn, turn + 1))
@@ -250,12 +251,9 @@ def _print_example(dataset: CachedMixture, number: int) -> None:
     for example in found:
         print(f"\n# {task.info.name}")
         for name, ids in zip(_FEATURES, example, strict=True):
-            print(f"{name} ({len(ids)}): {_visible(ids.tolist(), dataset.data.vocabulary)}")
-
-
-def _visible(ids: list[int], vocabulary: Vocabulary) -> str:
-    end = "</s>" if ids and ids[-1] == vocabulary.eos_id else ""
-    return vocabulary.decode(ids) + end
+            vocabulary = dataset.data.vocabulary
+            eos = "</s>" if len(ids) and ids[-1] == vocabulary.eos_id else ""
+            print(f"{name} ({len(ids)}): {vocabulary.decode(ids.tolist())}{eos}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Objectives on tokens: a segment of documents becomes inputs and targets.
+"""Applies T5's objectives to segments of tokens.
 
-The objectives are those of T5 (https://arxiv.org/abs/1910.10683, section 3;
-t5/data/preprocessors.py): span corruption, i.i.d. denoising, BERT's and prefix language modeling.
-The exact product is rounded half to even; TensorFlow's float32 product gives a few lengths
-(190, …) one noise token more.
+See https://arxiv.org/abs/1910.10683, section 3, and t5/data/preprocessors.py. The number of noise
+tokens is the exact product, rounded half to even; with TensorFlow's float32 product, a few lengths
+(190, …) have one noise token more.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from mtf.tasks.objectives import (
     num_noise_tokens_and_spans,
 )
 
-# The most random numbers that an objective uses for each token of a segment.
+# Largest number of random uint64 that an objective uses for each token of a segment.
 BITS_PER_TOKEN = 3
-_NUM_RESERVED_IDS = 3  # padding, end of sequence and unknown; no random token is one of them
+_NUM_RESERVED_IDS = 3  # padding, EOS and unknown, which are never random tokens
 
 
 def apply_objective(
@@ -32,14 +31,14 @@ def apply_objective(
     vocab_size: int,
     bits: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (inputs, targets) of a segment, neither with end of sequence.
+    """Returns (inputs, targets) of a segment, without EOS.
 
     Args:
-      tokens: (length,) ids without padding, one or more, at most `lengths.num_tokens`.
-      objective: which objective.
+      tokens: ids without padding, (length,); 1 to `lengths.num_tokens` of them.
+      objective: objective to apply.
       lengths: the objective's `segment_lengths`.
-      vocab_size: of the vocabulary, with its extra ids; sentinels descend from `vocab_size - 1`.
-      bits: at least `BITS_PER_TOKEN * length` random uint64, the only source of randomness.
+      vocab_size: number of ids, including extra ids; sentinels descend from `vocab_size - 1`.
+      bits: at least `BITS_PER_TOKEN * length` random uint64.
     """
     match objective:
         case SpanCorruption():
@@ -50,7 +49,7 @@ def apply_objective(
         case BertStyle():
             return _mask_tokens(tokens, objective, vocab_size, bits), tokens
         case PrefixLM():
-            # At least one token is a target, and no more than fit.
+            # There is at least one target, and no more than fit.
             fewest = min(max(1, len(tokens) - lengths.targets_length + 1), len(tokens) - 1)
             split = fewest + int(bits[0] % np.uint64(len(tokens) - fewest))
             return tokens[:split], tokens[split:]
@@ -60,12 +59,8 @@ def apply_objective(
 def noise_mask(length: int, config: SpanCorruption, bits: np.ndarray) -> np.ndarray:
     """Returns which of `length` tokens are noise in span corruption, (length,) bool.
 
-    Spans alternate, starting with one that stays and ending with noise. A single token stays.
-
-    Args:
-      length: number of tokens, 1 or more.
-      config: density and span length.
-      bits: at least `length` random uint64.
+    Kept spans and noise spans alternate; the first span is kept, the last one is noise. A single
+    token is kept. `bits` are at least `length` random uint64.
     """
     num_tokens = max(length, 2)
     num_noise, num_spans = num_noise_tokens_and_spans(
@@ -79,24 +74,20 @@ def noise_mask(length: int, config: SpanCorruption, bits: np.ndarray) -> np.ndar
 
 
 def replace_spans(tokens: np.ndarray, mask: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Returns ids with each masked span replaced by a sentinel, `vocab_size - 1` downward.
-
-    `tokens` and `mask` are (length,).
-    """
+    """Returns `tokens` with each span of `mask` replaced by a sentinel; both are (length,)."""
     starts = _span_starts(mask)
     return np.where(starts, vocab_size - np.cumsum(starts), tokens)[starts | ~mask]
 
 
 def _span_starts(mask: np.ndarray) -> np.ndarray:
-    """Returns where runs of True begin, (length,) bool."""
+    """Returns the positions at which runs of True begin, (length,) bool."""
     return mask & ~np.concatenate(([False], mask[:-1]))
 
 
 def _random_segmentation(num_items: int, num_segments: int, bits: np.ndarray) -> np.ndarray:
-    """Returns the lengths of a random division into segments that are not empty, (segments,).
+    """Returns the lengths of a uniformly random division into nonempty segments, (segments,).
 
-    `bits` has a number for each of the `num_items - 1` gaps, of which every choice is equally
-    likely.
+    `bits` has a number for each of the `num_items - 1` gaps between items.
     """
     gaps = np.argsort(bits, kind="stable")[: num_segments - 1] + 1
     edges = np.concatenate(([0], np.sort(gaps), [num_items]))
@@ -104,7 +95,7 @@ def _random_segmentation(num_items: int, num_segments: int, bits: np.ndarray) ->
 
 
 def _limit_noise(mask: np.ndarray, lengths: SegmentLengths) -> np.ndarray:
-    """Returns `mask` without its last noise if there would be too many targets or sentinels."""
+    """Returns `mask` without its last noise tokens if it yields too many targets or sentinels."""
     kept_spans, noise_spans = np.cumsum(_span_starts(~mask)), np.cumsum(_span_starts(mask))
     num_targets = np.cumsum(mask) + kept_spans + 1
     num_sentinels = np.maximum(kept_spans, noise_spans)

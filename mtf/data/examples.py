@@ -1,8 +1,8 @@
-"""From documents and pairs to examples of token ids: a sequence that goes on over all epochs.
+"""Turns documents and pairs into examples of token ids.
 
-The sequence is made of units: a group of documents that are concatenated, or one pair. Units are
-numbered through all epochs. Any example is read from its cursor alone, a few integers, so resuming
-needs no replay.
+Examples form an endless sequence of units: a unit is a group of concatenated documents, or one
+pair. Units are numbered across epochs. A cursor, a few integers, determines an example, so a
+resumed run reads nothing twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Cursor = tuple[int, ...]
 
 
 class Example(NamedTuple):
-    """Token ids of inputs and targets, each (length,) int32, with end of sequence."""
+    """Token ids of inputs and targets, including EOS, each (length,) int32."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -35,7 +35,7 @@ class ExampleSource(Protocol):
     """Examples by cursor.
 
     Attributes:
-      num_units: units in an epoch.
+      num_units: number of units in an epoch.
     """
 
     num_units: int
@@ -45,23 +45,23 @@ class ExampleSource(Protocol):
         return (unit,)
 
     def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
-        """Returns the example at a cursor, None at a unit's end; and the next one's cursor."""
+        """Returns the example at a cursor and the next cursor in the unit; None at its end."""
 
     def read_again(self, cursors: Sequence[Cursor]) -> list[Example]:
-        """Returns the examples at cursors that have one."""
+        """Returns the examples at the cursors."""
         found = (self.read(cursor)[0] for cursor in cursors)
         return [example for example in found if example is not None]
 
 
 @dataclass(frozen=True)
 class Order:
-    """In which order an epoch goes through some of a run's documents or pairs.
+    """The order of documents or pairs in each epoch.
 
     Attributes:
-      num_items: how many.
-      seed: of the shuffle.
-      shuffle: a new random order in every epoch; else always 0 … num_items-1.
-      to_id: maps places 0 … num_items-1 to numbers in all examples of the run.
+      num_items: number of documents or pairs.
+      seed: seed of the shuffle.
+      shuffle: whether every epoch has a new random order; otherwise it is always 0 … num_items - 1.
+      to_id: maps the numbers 0 … num_items - 1 to indices of documents or pairs.
     """
 
     num_items: int
@@ -70,34 +70,34 @@ class Order:
     to_id: Callable[[np.ndarray], np.ndarray] = np.asarray
 
     def ids(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        """Returns which examples come at positions start … stop-1 of an epoch."""
+        """Returns the indices at positions `start` to `stop` - 1 of an epoch, up to its end."""
         if not self.shuffle:
             return self.to_id(np.arange(start, min(stop, self.num_items)))
         return self.to_id(permutation(self.num_items, self.seed, epoch, Purpose.ORDER)[start:stop])
 
 
 class TextDataset:
-    """A run's data, opened and divided into training and held-out examples.
+    """Text files, opened and divided into training and held-out examples.
 
     Attributes:
       content: hash of the text.
-      fingerprint: the same, and what is made of it.
-      num_training: how many examples are trained on.
-      held_out: numbers of the examples that are kept from training, sorted.
+      fingerprint: hash of the text, and the settings that determine the examples.
+      num_training: number of training documents or pairs.
+      held_out: sorted indices of the held-out documents or pairs.
     """
 
     def __init__(self, data: TextFilesConfig):
-        """Opens the files and the vocabulary; raises UserError where anything is wrong."""
+        """Opens the files and the vocabulary; raises UserError if they cannot be used."""
         self._data = data
         if data.vocabulary.eos_id < 0:
-            raise UserError("data.vocabulary: the SentencePiece model has no end of sequence")
+            raise UserError("data.vocabulary: the SentencePiece model has no EOS")
         self._examples = open_examples(
             data.patterns or None, allow_empty_targets=data.allow_empty_targets
         )
         if self._examples.kind == "documents":
             data.check_objective(data.vocabulary.vocab_size)
         num_examples = len(self._examples)
-        # At most a tenth, but one of two or more.
+        # At most a tenth, but at least one if there are two or more.
         num_held_out = min(data.num_held_out, max(num_examples // 10, min(1, num_examples - 1)))
         chosen = permutation(num_examples, data.seed, 0, Purpose.HELD_OUT)[:num_held_out]
         self.held_out = np.sort(chosen)
@@ -106,18 +106,18 @@ class TextDataset:
         self.fingerprint = fingerprint(data, text=self.content, num_training=self.num_training)
 
     def training(self) -> ExampleSource:
-        """Returns the examples to train on, as one reader of its own."""
-        # A place among the rest is moved by as many held-out numbers as lie before it.
+        """Returns a new source of the training examples."""
+        # A number among the rest is shifted by the number of held-out indices before it.
         shifts = self.held_out - np.arange(len(self.held_out))
 
-        def to_id(places: np.ndarray) -> np.ndarray:
-            return places + np.searchsorted(shifts, places, side="right")
+        def to_id(numbers: np.ndarray) -> np.ndarray:
+            return numbers + np.searchsorted(shifts, numbers, side="right")
 
         order = Order(self.num_training, self._data.seed, self._data.shuffle, to_id)
         return self._source(order, Purpose.NOISE)
 
     def evaluation(self) -> ExampleSource:
-        """Returns the held-out examples, in the files' order."""
+        """Returns a source of the held-out examples, in file order."""
         order = Order(len(self.held_out), self._data.seed, False, self.held_out.__getitem__)
         return self._source(order, Purpose.EVALUATION)
 
@@ -129,14 +129,14 @@ class TextDataset:
 
 
 def fingerprint(data: TextConfig, **content: object) -> str:
-    """Returns what `data` makes examples of, and how: `name=value; …`."""
+    """Returns `content` and the settings that determine the examples, as `name=value; …`."""
     return "; ".join(
         f"{name}={value}" for name, value in (content | data.example_settings()).items()
     )
 
 
 class _Pairs(ExampleSource):
-    """Pairs as examples: a unit is one pair, a cursor (unit,)."""
+    """Pairs as examples: a unit is one pair, and a cursor is (unit,)."""
 
     def __init__(self, data: TextFilesConfig, read: Callable[[int], Any], order: Order):
         self.num_units = order.num_items
@@ -164,12 +164,12 @@ class _Pairs(ExampleSource):
 class DocumentSource(ExampleSource):
     """Segments of concatenated documents as examples.
 
-    A unit is a group of `merge_documents` documents. A cursor is (unit, document in the group,
-    token in the document, segment in the group): where a segment starts, and its number.
+    A unit is a group of `merge_documents` documents. A cursor is the start of a segment and its
+    number: (unit, document in the group, token in the document, segment in the group).
     """
 
     def __init__(self, data: TextConfig, read: Callable[[int], Any], order: Order, noise: Purpose):
-        """`read` returns a document by its number: its text, or token ids."""
+        """`read` returns the text or the token ids of the document with an index."""
         self._group_size = data.objective.merge_documents
         self.num_units = -(-order.num_items // self._group_size)
         self._data = data
@@ -224,7 +224,7 @@ class DocumentSource(ExampleSource):
         return self._group[1]
 
     def _tokens(self, unit: int, document: int) -> np.ndarray:
-        """Returns the ids of a document, or of one chunk of a long one, without padding ids."""
+        """Returns the ids of a document, or of one chunk of a long document, without padding."""
         if self._document[:2] != (unit, document):
             data, content = self._data, self._read(self._ids(unit)[document])
             if isinstance(content, str):

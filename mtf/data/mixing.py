@@ -1,8 +1,8 @@
-"""Mixing: one endless sequence of units out of several, each at its own rate.
+"""Mixes several sequences of units into one endless sequence, each at its rate.
 
-Grain's `MapDataset.mix` does not replace this: for each unit it asks the components in turn (for
-464 components that takes 52 µs; this takes 3.3 µs, in a batch 1.1 µs, on the same machine), and it
-rounds rates to a hundredth of the smallest one.
+Grain's `MapDataset.mix` does not replace this: it visits all components for each unit (52 µs for
+464 components; this takes 3.3 µs, or 1.1 µs in a batch, on the same machine), and it rounds rates
+to a hundredth of the smallest one.
 """
 
 from __future__ import annotations
@@ -15,41 +15,39 @@ import numpy as np
 from mtf.data.randomness import Purpose, permutation
 from mtf.errors import UserError
 
-_MAX_WEIGHT = 2**31 - 1  # a product of two of them fits int64
+_MAX_WEIGHT = 2**31 - 1  # the product of two weights fits int64
 BLOCK_UNITS = 1024
 
 
 class Mixing:
     """Interleaves components so that every part of the sequence has them at their rates.
 
-    Unit u of the mixed sequence is the same in every process. Each component's units come in order,
-    each exactly once, and among the first n units a component has n * rate ± 2 (rates relative to
-    their sum).
+    The order depends only on the rates. Each unit of a component occurs once, in order. Among the
+    first n units, a component has n * rate ± 2, if the rates add up to 1.
 
     The components are leaves of a Huffman tree of their rates. At a node with the weights a and b,
-    round(k * a / (a + b)) of the first k units belong to the left side, so one division tells to
-    which side unit k belongs and which of its units it is. A node that is not a leaf weighs at most
-    twice its sibling, which keeps the errors of the nodes above it from adding up.
+    the left child has round(k * a / (a + b)) of the first k units, so one division locates unit k.
+    An inner node weighs at most twice its sibling, which keeps errors from adding up.
     """
 
     def __init__(self, rates: Sequence[float]):
-        """Takes relative rates; raises UserError if there is none, or one is not positive.
+        """Rounds `rates` to 2**-31 of their sum; integers with a sum below 2**31 stay exact.
 
-        They are kept to 2**-31 of their sum, integers whose sum is less than 2**31 exactly.
+        Raises UserError if there are no rates, or one is not positive.
         """
         if not len(rates):
-            raise UserError("mixing rates: there is none; expected one or more")
+            raise UserError("mixing rates: there are none; expected one or more")
         for index, rate in enumerate(rates):
             if not 0 < rate < float("inf"):
                 raise UserError(f"mixing rates: {rate} (number {index}) is not a positive number")
-        # Node i: its children, each a component c >= 0 or node ~c. The last one is the root.
+        # Children of node i: component c >= 0, or node ~c. The last node is the root.
         self._children, self._weights, self._depth = _huffman(_integer_weights(rates))
         self._root = -len(self._children) if self._children else 0
         self._children_array = np.array(self._children, np.int64).reshape(-1, 2)
         self._weights_array = np.array(self._weights, np.int64).reshape(-1, 2)
 
     def locate(self, unit: int) -> tuple[int, int]:
-        """Returns (component, which of its units) for a unit of the mixed sequence."""
+        """Returns the component of a unit of the mixed sequence, and the number of its unit."""
         node, unit = self._root, int(unit)
         while node < 0:
             left_weight, total = self._weights[~node]
@@ -60,7 +58,7 @@ class Mixing:
         return node, unit
 
     def locate_many(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `locate` of each: (components, their units), (n,) as `units` (below 2**62)."""
+        """Returns `locate` of each unit (below 2**62): (components, their units), each (n,)."""
         units = np.array(units, np.int64)
         nodes = np.full(len(units), self._root, np.int64)
         for _ in range(self._depth):
@@ -75,18 +73,18 @@ class Mixing:
 
 
 def scattered(unit: int, seed: int) -> int:
-    """Returns which unit takes the place of `unit` when each block of 1024 units is shuffled.
+    """Returns the unit that replaces `unit` when each block of 1024 units is shuffled.
 
-    A reader of every k-th unit gets the components at their rates only if the mixed sequence has no
-    rhythm: if two components take turns, every second unit is of the same one.
+    A row reads every k-th unit. Without shuffling, it could miss the rates: if two components
+    alternate, every second unit is of the same component.
     """
-    block, place = divmod(unit, BLOCK_UNITS)
+    block, position = divmod(unit, BLOCK_UNITS)
     order = permutation(BLOCK_UNITS, seed, block, Purpose.MIXING)
-    return block * BLOCK_UNITS + int(order[place])
+    return block * BLOCK_UNITS + int(order[position])
 
 
 def _integer_weights(rates: Sequence[float]) -> list[int]:
-    """Returns integers in proportion to the rates, with a sum of 2**31 - 1 or less."""
+    """Returns integers proportional to the rates, with a sum of at most 2**31 - 1."""
     if all(float(rate).is_integer() for rate in rates) and sum(rates) <= _MAX_WEIGHT:
         return [int(rate) for rate in rates]
     total, room = float(sum(rates)), _MAX_WEIGHT - len(rates)
@@ -95,7 +93,7 @@ def _integer_weights(rates: Sequence[float]) -> list[int]:
 
 def _huffman(weights: list[int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
     """Returns the nodes' children, their (left weight, weight), and the depth of the tree."""
-    # (weight, order of creation, node, depth): the order makes the tree the same everywhere.
+    # (weight, order of creation, node, depth); the order of creation makes the tree unique.
     heap = [(weight, index, index, 0) for index, weight in enumerate(weights)]
     heapq.heapify(heap)
     children: list[tuple[int, int]] = []
@@ -112,6 +110,6 @@ def _huffman(weights: list[int]) -> tuple[list[tuple[int, int]], list[tuple[int,
 
 
 def _rounded_share(count: np.ndarray, part: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Returns floor(count * part / total + 1/2), where the product may be beyond int64."""
+    """Returns floor(count * part / total + 1/2); the product may exceed int64."""
     whole, rest = np.divmod(count, total)
     return whole * part + (2 * rest * part + total) // (2 * total)

@@ -1,9 +1,8 @@
-"""Packing: several examples in a row, none lost and none split; and rows as arrays.
+"""Packs several examples into a row, without splitting or dropping any, and rows into arrays.
 
-Training packs a stream, by best fit into a few open rows (`Packer`); scoring has all its examples
-at hand and packs them by first fit (`first_fit`). Both lay rows out by `lay_out`. Grain's packing
-(`grain.experimental.BestFitPackIterDataset`) does not replace this one: it closes all rows of a
-batch at once, and resumes by reading and packing the open batch again, not from rows' cursors.
+Training packs a stream by best fit into a few open rows (`Packer`). Scoring knows all examples and
+packs them by first fit (`first_fit`). Grain's `grain.experimental.BestFitPackIterDataset` does not
+replace this: it closes all rows of a batch at once, and packs the open batch again on resume.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from mtf.data.examples import Cursor, Example
 Row = list[Example]
 HostBatch = dict[str, np.ndarray]
 
-# On T0's prompts at 1024/256 (social_i_qa, piqa, trec, rotten_tomatoes and xsum), 4 open rows fill
-# 96.4% of the inputs, 8 98.3% and 16 99.2%; but all of them are filled before the first row closes.
-# One, which is packing in sequence as SeqIO does it, fills 81.7%; first fit into 8 97.4%.
+# With T0's prompts at 1024/256 (social_i_qa, piqa, trec, rotten_tomatoes and xsum), 4 open rows
+# fill 96.4% of the inputs, 8 rows 98.3% and 16 rows 99.2%; but more open rows delay the first row.
+# SeqIO's packing in sequence (1 open row) fills 81.7%, first fit into 8 rows 97.4%.
 NUM_OPEN_ROWS = 8
 
 
 @dataclass
 class OpenRow:
-    """A row that may take further examples, and the cursors that they were read from.
+    """A row that may take further examples, and the cursors of its examples.
 
-    After a resume, `earlier` reads the examples that the row had before. It is called when the row
-    is closed: to place further examples their lengths are enough.
+    After a resume, `earlier` reads the examples that the row had before. It is called only when the
+    row is closed, because packing needs only their lengths.
     """
 
     examples: Row = field(default_factory=list)
@@ -47,13 +46,13 @@ class OpenRow:
 
 
 class Packer:
-    """Puts each example into the fullest open row that has room for it (best fit).
+    """Adds each example to the fullest open row that has room for it (best fit).
 
-    If none has room and `NUM_OPEN_ROWS` are open, the fullest one is closed. So rows close soon
-    after their examples were read, and few examples wait. Without `pack` every example is a row.
+    If no row has room and `NUM_OPEN_ROWS` are open, the fullest one is closed. Without `pack`, each
+    example is a row.
 
     Attributes:
-      open_rows: rows that wait, oldest first.
+      open_rows: open rows, oldest first.
     """
 
     def __init__(self, task_feature_lengths: Mapping[str, int], pack: bool):
@@ -63,7 +62,7 @@ class Packer:
         self._pack = pack
 
     def add(self, example: Example, cursor: Cursor = ()) -> Row | None:
-        """Takes an example that fits an empty row; returns the row that this closes, if any."""
+        """Adds an example that fits an empty row; returns the row that this closes, if any."""
         inputs_room = self._inputs_length - len(example.inputs)
         targets_room = self._targets_length - len(example.targets)
         fitting = [
@@ -88,7 +87,7 @@ class Packer:
         return [self._close(row) for row in self.open_rows.copy()]
 
     def _fill(self, row: OpenRow) -> int:
-        """Returns the fill of the fuller feature; a full row has inputs times targets length."""
+        """Returns the fill of the fuller feature; it is at most inputs length * targets length."""
         return max(row.num_inputs * self._targets_length, row.num_targets * self._inputs_length)
 
     def _close(self, row: OpenRow) -> Row:
@@ -99,16 +98,16 @@ class Packer:
 def first_fit(
     inputs: np.ndarray, targets: np.ndarray, inputs_length: int, targets_length: int
 ) -> list[list[int]]:
-    """Returns the numbers of each row's examples: large ones first, in the first row with room.
+    """Returns the indices of each row's examples: the longest first, in the first row with room.
 
-    `inputs` and `targets` are the (examples,) numbers of tokens, at most the lengths of a row.
+    `inputs` and `targets` are numbers of tokens, (examples,), at most the lengths of a row.
     """
     order = np.argsort(-(inputs / inputs_length + targets / targets_length), kind="stable")
     inputs_left = np.full(len(order), inputs_length)
     targets_left = np.full(len(order), targets_length)
     rows: list[list[int]] = []
     for i in order.tolist():
-        # The first row without examples always has room.
+        # The first empty row always has room.
         row = int(((inputs_left >= inputs[i]) & (targets_left >= targets[i])).argmax())
         if row == len(rows):
             rows.append([])
@@ -121,15 +120,10 @@ def first_fit(
 def lay_out(
     rows: Sequence[Sequence[Sequence[int] | np.ndarray]], num_rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Writes sequences of ids behind one another into rows.
+    """Concatenates the sequences of each row, and pads rows to `length` and their number.
 
-    Args:
-      rows: the sequences of each row; those beyond `rows` are padding.
-      num_rows, length: the shape of the arrays.
-
-    Returns:
-      ids, segment ids (from 1; 0 is padding) and positions (from 0 in each sequence), each
-      (num_rows, length) int32.
+    Returns ids, segment ids (from 1; 0 is padding) and positions (from 0 in each sequence), each
+    (num_rows, length) int32.
     """
     ids, segments, positions = np.zeros((3, num_rows, length), np.int32)
     counting = np.arange(length)
@@ -145,7 +139,7 @@ def lay_out(
 
 
 def shifted_right(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Returns ids that `lay_out` has written, each sequence shifted right behind a zero."""
+    """Returns ids from `lay_out` with each sequence shifted right after a zero."""
     shifted = np.zeros_like(ids)
     np.multiply(ids[:, :-1], positions[:, 1:] > 0, out=shifted[:, 1:])
     return shifted
@@ -156,8 +150,8 @@ def to_batch(
 ) -> HostBatch:
     """Returns T5X's features of `rows`, each (num_rows, length) int32.
 
-    `decoder_input_tokens` are the targets shifted right within each example. With `pack` there are
-    segment ids and positions too (`lay_out`). Rows beyond `rows` are padding, with zero weights.
+    `decoder_input_tokens` are the targets shifted right within each example. With `pack`, segment
+    ids and positions are added. Rows beyond `rows` are padding, with zero weights.
     """
     (inputs, *encoder), (targets, *decoder) = (
         lay_out([[e[i] for e in row] for row in rows], num_rows, task_feature_lengths[name])

@@ -1,8 +1,6 @@
-"""Random choices as pure functions of the place where they are made.
+"""Random choices as pure functions of (seed, epoch, purpose, place), so resuming needs no state.
 
-No generator keeps a state: each choice has its own, named by (seed, epoch, purpose, place), so that
-training can return to any place. Philox is used because its raw numbers are the same in all
-versions of numpy.
+Philox is used because its raw numbers are the same in all versions of numpy.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy as np
 
 
 class Purpose(enum.IntEnum):
-    """What a choice is for; choices of different purposes are independent."""
+    """Purpose of a random choice; choices with different purposes are independent."""
 
     HELD_OUT = 0
     ORDER = 1
@@ -31,15 +29,14 @@ class Purpose(enum.IntEnum):
 def random_bits(
     count: int, seed: int, epoch: int, purpose: Purpose, place: int = 0, item: int = 0
 ) -> np.ndarray:
-    """Returns `count` uniform uint64, which depend on the arguments alone."""
+    """Returns `count` uniform uint64, determined by the arguments."""
     key = np.array([seed, epoch], dtype=np.uint64)
-    # The generator itself counts in the first word.
+    # The generator counts in the first word.
     counter = np.array([0, purpose, place, item], dtype=np.uint64)
     return np.random.Philox(key=key, counter=counter).random_raw(count)
 
 
-# The permutations that were used last, a few large ones or many small ones, and how many more
-# numbers may be kept.
+# A cache of permutations: at least `_MIN_KEPT`, and more while they have at most 2**25 numbers.
 _kept: OrderedDict[tuple[int, ...], np.ndarray] = OrderedDict()
 _MIN_KEPT = 4
 _room = 2**25
@@ -47,7 +44,7 @@ _lock = threading.Lock()
 
 
 def permutation(num_items: int, seed: int, epoch: int, purpose: Purpose) -> np.ndarray:
-    """Returns a random order of `num_items` numbers, read-only, (num_items,) int64."""
+    """Returns a random order of the numbers below `num_items`, read-only, (num_items,) int64."""
     global _room
     key = (num_items, seed, epoch, purpose)
     with _lock:

@@ -1,10 +1,8 @@
-"""Rows of batches: each row of the global batch is a stream of its own.
+"""Streams of rows: each row of the global batch has its own sequence of examples.
 
-Row r takes the units r, r + batch_size, … of a sequence of examples that goes on over all epochs,
-each in its own random order (`mtf.data.examples`). So the global batch at a step is the same
-however many processes share it, and over all rows every document or pair is used exactly once an
-epoch. An epoch need not be a multiple of anything: with fewer units than rows, some rows start in
-later epochs. Where rows are packed, one stream may begin an epoch before another ends the last.
+Row r takes the units r, r + batch_size, … of the endless sequence in `mtf.data.examples`. So
+batches do not depend on the number of processes, and the rows together use every document or pair
+once per epoch. Packed rows advance at different speeds, so their epochs may differ.
 """
 
 from __future__ import annotations
@@ -24,16 +22,16 @@ from mtf.data.settings import DataConfig
 from mtf.errors import UserError
 
 IteratorState = dict[str, Any]
-# An evaluation's name → one function or several that read its examples, the same at every call.
+# Name of an evaluation → functions that read its examples, which are the same at every call.
 EvaluationParts = dict[str, list[Callable[[], Iterator[Example]]]]
-# With more parts of the data than this, all are one evaluation instead of one each.
+# If there are more evaluations than this, they are joined.
 MAX_EVALUATIONS = 20
-# An evaluation's name → what returns its batches, the same at every call.
+# Name of an evaluation → function that returns its batches, which are the same at every call.
 Evaluations = dict[str, Callable[[], Iterator[HostBatch]]]
 
 
 class BatchIterator(Protocol):
-    """Batches without end, whose place can be stored and returned to."""
+    """An endless iterator over batches that can store and restore its position."""
 
     def __iter__(self) -> BatchIterator: ...
 
@@ -41,10 +39,10 @@ class BatchIterator(Protocol):
         """Returns this process's rows of the next global batch."""
 
     def get_state(self) -> IteratorState:
-        """Returns the place after the last batch that was returned, small and fit for JSON."""
+        """Returns the position after the last returned batch, as small JSON values."""
 
     def set_state(self, state: IteratorState) -> None:
-        """Returns to a place; `state` may join those of several processes."""
+        """Restores a position; `state` may be the union of several processes' states."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,9 @@ class Shard:
     """The part of each global batch that a process makes.
 
     Attributes:
-      batch_size: rows of the global batch.
-      shard_id: which part.
-      num_shards: how many there are, a divisor of `batch_size`.
+      batch_size: number of rows in the global batch.
+      shard_id: index of the part.
+      num_shards: number of parts, a divisor of `batch_size`.
     """
 
     batch_size: int
@@ -66,7 +64,7 @@ class Shard:
             raise UserError(f"batch_size: {self.batch_size} is less than 1")
         if self.batch_size % self.num_shards:
             raise UserError(
-                f"batch_size: {self.batch_size} rows cannot be shared by {self.num_shards} "
+                f"batch_size: {self.batch_size} rows cannot be divided among {self.num_shards} "
                 "processes"
             )
         if not 0 <= self.shard_id < self.num_shards:
@@ -74,13 +72,13 @@ class Shard:
 
     @property
     def rows(self) -> range:
-        """The numbers of the rows in the global batch."""
+        """Indices of the rows in the global batch."""
         num_rows = self.batch_size // self.num_shards
         return range(self.shard_id * num_rows, (self.shard_id + 1) * num_rows)
 
 
 def all_examples(source: ExampleSource) -> Iterator[Example]:
-    """Returns the examples of one epoch."""
+    """Yields the examples of one epoch."""
     for unit in range(source.num_units):
         cursor: Cursor | None = source.start(unit)
         while cursor is not None:
@@ -90,7 +88,7 @@ def all_examples(source: ExampleSource) -> Iterator[Example]:
 
 
 def at_most_some(parts: EvaluationParts, name: str) -> EvaluationParts:
-    """Returns the evaluations, or one called `name` of all their parts if they are too many."""
+    """Returns the evaluations, joined into one called `name` if there are too many."""
     if len(parts) <= MAX_EVALUATIONS:
         return parts
     return {name: list(itertools.chain.from_iterable(parts.values()))}
@@ -99,7 +97,7 @@ def at_most_some(parts: EvaluationParts, name: str) -> EvaluationParts:
 def eval_batches(
     examples: Iterator[Example], task_feature_lengths: Mapping[str, int], pack: bool, shard: Shard
 ) -> Iterator[HostBatch]:
-    """Yields a shard of the batches of some examples; the last one is filled up with padding."""
+    """Yields a shard of each batch of the examples; the last batch is padded."""
 
     def packed() -> Iterator[Row]:
         packer = Packer(task_feature_lengths, pack)
@@ -113,18 +111,18 @@ def eval_batches(
 
 
 class Reader(Protocol):
-    """Examples one after the other."""
+    """An endless sequence of examples."""
 
     def next_example(self) -> tuple[Example, Cursor]:
-        """Returns the next example, and its cursor."""
+        """Returns the next example and its cursor."""
 
 
 class SourceReader:
-    """The examples of a source's units first_unit, first_unit + stride, … one after the other.
+    """The examples of a source's units first_unit, first_unit + stride, ….
 
     Attributes:
-      source: this reader's own.
-      cursor: of the next example, or of a place before it where there is none.
+      source: the source, which is not shared with other readers.
+      cursor: cursor from which the next example is read.
     """
 
     def __init__(self, source: ExampleSource, first_unit: int, stride: int):
@@ -133,7 +131,7 @@ class SourceReader:
         self._stride = stride
 
     def next_example(self) -> tuple[Example, Cursor]:
-        """See `Reader`; raises UserError if a whole epoch of units has no example."""
+        """Returns the next example and its cursor; raises UserError if an epoch has none."""
         for _ in range(self.source.num_units + 2):
             cursor = self.cursor
             example, following = self.source.read(cursor)
@@ -149,14 +147,14 @@ R = TypeVar("R", bound=Reader)
 class RowStream(Generic[R]):
     """A row of every batch, packed from the examples of one reader, or of several at rates.
 
-    With several, the examples of all rows together are one mixed sequence (`mtf.data.mixing`), of
-    which row r has the examples r, r + stride, …; the sequence says which reader each is from.
+    Several readers are mixed (`mtf.data.mixing`): row r has the examples r, r + stride, … of a
+    sequence that says which reader each example is from.
     """
 
     def __init__(
         self, readers: Sequence[R], data: DataConfig, row: int, stride: int, mixing: Mixing | None
     ):
-        """`mixing` has as many components as there are readers; None: there is one reader."""
+        """`mixing` has a component for each reader; None if there is only one."""
         self._readers = readers
         self._packer = Packer(data.task_feature_lengths, data.pack)
         self._seed, self._row, self._stride = data.seed, row, stride
@@ -169,8 +167,8 @@ class RowStream(Generic[R]):
             if self._mixing is None:
                 example, cursor = self._readers[0].next_example()
             else:
-                place = scattered(self._row + self._stride * self._num_taken, self._seed)
-                component, _ = self._mixing.locate(place)
+                unit = scattered(self._row + self._stride * self._num_taken, self._seed)
+                component, _ = self._mixing.locate(unit)
                 example, cursor = self._readers[component].next_example()
                 cursor = (component, *cursor)
             self._num_taken += 1
@@ -179,16 +177,16 @@ class RowStream(Generic[R]):
                 return row
 
     def get_state(self) -> IteratorState:
-        """Returns the place after the last row."""
+        """Returns the position after the last row."""
         raise NotImplementedError
 
     def set_state(self, state: IteratorState) -> None:
-        """Returns to a place."""
+        """Restores a position."""
         raise NotImplementedError
 
 
 class SourceRowStream(RowStream[SourceReader]):
-    """A row of every batch from sources; a place holds the cursors of the examples in open rows."""
+    """A row of every batch from sources; its state has the cursors of the open rows' examples."""
 
     def get_state(self) -> IteratorState:
         """See `RowStream`."""
@@ -202,7 +200,7 @@ class SourceRowStream(RowStream[SourceReader]):
         return {"taken": self._num_taken, "next": cursors, "open": open_rows}
 
     def set_state(self, state: IteratorState) -> None:
-        """See `RowStream`; the examples of open rows are read when the rows are closed."""
+        """See `RowStream`; an open row's examples are read again when it is closed."""
         self._num_taken = state.get("taken", 0)
         following = [state["next"]] if self._mixing is None else state["next"]
         for reader, cursor in zip(self._readers, following, strict=True):
@@ -212,8 +210,8 @@ class SourceRowStream(RowStream[SourceReader]):
             cursors = [tuple(cursor) for cursor in row["cursors"]]
             earlier = functools.partial(self._read_again, cursors)
             num_inputs, num_targets = row["lengths"]
-            opened = OpenRow([], cursors.copy(), num_inputs, num_targets, earlier)
-            self._packer.open_rows.append(opened)
+            open_row = OpenRow([], cursors.copy(), num_inputs, num_targets, earlier)
+            self._packer.open_rows.append(open_row)
 
     def _read_again(self, cursors: Sequence[Cursor]) -> Row:
         if self._mixing is None:
@@ -226,7 +224,7 @@ class SourceRowStream(RowStream[SourceReader]):
 
 
 class StreamsIterator:
-    """Batches of row streams, made ahead of time in a thread (`BatchIterator`)."""
+    """Batches of row streams, made in advance by a thread (`BatchIterator`)."""
 
     def __init__(
         self,
@@ -239,17 +237,17 @@ class StreamsIterator:
         """Starts at the beginning.
 
         Args:
-          streams: by their numbers in the global batch.
-          data: the lengths of a row, and whether it holds several examples.
-          fingerprint: of what is trained on, and how: `name=value; …`.
-          prefetch: batches made ahead of time.
-          rows_per_stream: rows that each stream makes for a batch, one after the other.
+          streams: streams by their index in the global batch.
+          data: settings with the lengths of rows and `pack`.
+          fingerprint: description of the data, `name=value; …`, which must match on resume.
+          prefetch: number of batches made in advance.
+          rows_per_stream: number of rows of a batch that each stream makes.
         """
         self._streams, self._rows_per_stream = streams, rows_per_stream
         self._data, self._fingerprint = data, fingerprint
         self._prefetch = prefetch
-        # One worker makes the batches in their order. Each comes with the place after it, so that
-        # what was made ahead does not count as handed out.
+        # One worker makes the batches in order. Each comes with the position after it, so batches
+        # made in advance do not advance the state.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data")
         self._ahead: deque[Future[tuple[HostBatch, IteratorState]]] = deque()
         self._state = self._streams_state()
@@ -268,18 +266,18 @@ class StreamsIterator:
         return self._state
 
     def set_state(self, state: IteratorState) -> None:
-        """See `BatchIterator`; raises UserError if the place is of other data or batch size."""
+        """See `BatchIterator`; raises UserError if the data or the batch size has changed."""
         missing = [str(number) for number in self._streams if str(number) not in state]
         if missing:
             raise UserError(
-                f"the stored place in the data has no row {', '.join(missing[:5])}; "
-                "expected that of a run with the same batch_size"
+                f"the stored position in the data has no row {', '.join(missing[:5])}; expected "
+                "the position of a run with the same batch_size"
             )
         if state["data"] != self._fingerprint:
             now, then = self._fingerprint.split("; "), state["data"].split("; ")
             raise UserError(
-                "the training text or vocabulary is not what the stored place belongs to, or not "
-                f"what is made of it: {'; '.join(part for part in now if part not in then)} now, "
+                "the stored position belongs to other training text or other settings: "
+                f"{'; '.join(part for part in now if part not in then)} now, "
                 f"{'; '.join(part for part in then if part not in now)} then"
             )
         for future in self._ahead:

@@ -1,7 +1,4 @@
-"""What a run trains on, as plain values: files, streams or mixtures; lengths, objective.
-
-`mtf.loaders` opens it.
-"""
+"""Settings of the data that a run trains on; `mtf.loaders` opens it."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from mtf.tasks.objectives import Objective, SegmentLengths, SpanCorruption
 from mtf.text.normalization import Normalization
 from mtf.text.vocabularies import ByteVocabulary, Vocabulary
 
-# Paths may change between runs, because the loaders compare what is read with what was read before.
+# Paths may change on resume, because the loaders compare the content.
 _MAY_CHANGE = {"on_resume": "may change"}
-# Relative paths start in the directory in which the run was started first, also when it resumes.
+# Paths are relative to the directory in which the run was first started, also on resume.
 _PATH = {"path": True}
 _FEATURES = ("inputs", "targets")
-# Every position attends to every other, so that no machine holds a longer row.
+# Attention is quadratic in the length, so no machine has memory for a longer row.
 MAX_LENGTH = 2**20
 
 
@@ -32,10 +29,10 @@ class DataConfig:
 
     Attributes:
       vocabulary: ByteVocabulary or SentencePieceVocabulary.
-      task_feature_lengths: {"inputs": tokens, "targets": tokens} of a row, with end of sequence.
-      pack: put several examples into a row if they fit.
-      shuffle: use a new global order in every epoch; else the data's own.
-      seed: of the order, and of every other random choice about the data.
+      task_feature_lengths: {"inputs": tokens, "targets": tokens} of a row, including EOS.
+      pack: whether to put several examples into a row if they fit.
+      shuffle: whether to use a new random order in every epoch, instead of the data's order.
+      seed: seed of the order and of all other random choices about the data.
     """
 
     vocabulary: Vocabulary
@@ -60,7 +57,7 @@ class DataConfig:
             if length > MAX_LENGTH:
                 raise UserError(
                     f"data.task_feature_lengths[{name!r}]: {length:,} is more than {MAX_LENGTH:,}, "
-                    "at which one head's attention weights are 4 TiB already"
+                    "at which the attention weights of one head already take 4 TiB"
                 )
         if not 0 <= self.seed < 2**63:
             raise UserError(f"data.seed: {self.seed} is not between 0 and 2**63 - 1")
@@ -68,12 +65,12 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(DataConfig):
-    """Settings of documents, of which an objective makes inputs and targets.
+    """Settings of documents that an objective turns into inputs and targets.
 
     Attributes:
-      objective: how documents become inputs and targets.
-      inputs_add_eos: whether inputs end with end of sequence; targets always do.
-      normalization: "romanian_diacritics" writes ş and ţ (cedilla) as ș and ț (comma below).
+      objective: objective that turns documents into inputs and targets.
+      inputs_add_eos: whether inputs end with EOS; targets always do.
+      normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
     """
 
     objective: Objective = field(default_factory=SpanCorruption)
@@ -81,13 +78,12 @@ class TextConfig(DataConfig):
     normalization: Normalization = None
 
     def check_objective(self, vocab_size: int | None = None) -> SegmentLengths:
-        """Returns the lengths of segments; raises UserError if documents cannot be used.
+        """Returns the lengths of segments; raises UserError if the settings exclude documents.
 
         Sentinels descend from `vocab_size - 1`. If the vocabulary has extra ids, all sentinels must
-        lie in them, so that no ordinary id is taken. If it has none, they are its last ordinary
-        ids, as in T5X (mT5's sentinels are pieces of its model, ByT5's are 258 downward): then
-        there must be that many ids beside padding, end of sequence and unknown. For a SentencePiece
-        model without extra ids, that is checked once the loader passes `vocab_size`.
+        be extra ids. If it has none, they are its last ids, as in T5X (mT5's sentinels are pieces
+        of its model; ByT5's descend from 258), and there must be enough ids besides padding, EOS
+        and unknown. For a SentencePiece model without extra ids, this needs `vocab_size`.
         """
         lengths = self.objective.segment_lengths(self.task_feature_lengths, self.inputs_add_eos)
         extra_ids, num_sentinels = self.vocabulary.extra_ids, lengths.num_sentinels
@@ -98,13 +94,13 @@ class TextConfig(DataConfig):
             raise UserError(f"data.vocabulary.extra_ids: {extra_ids} are too few; {need}")
         if not extra_ids and vocab_size is not None and vocab_size - 3 < num_sentinels:
             raise UserError(
-                f"data.vocabulary: {vocab_size} ids are too few; {need} beside padding, end "
-                "of sequence and unknown"
+                f"data.vocabulary: {vocab_size} ids are too few; {need} besides padding, EOS and "
+                "unknown"
             )
         return lengths
 
     def example_settings(self) -> dict[str, object]:
-        """Returns the settings that decide which examples a document becomes."""
+        """Returns the settings that determine the examples of a document."""
         return {
             "vocabulary": self.vocabulary.fingerprint(),
             "task_feature_lengths": self.task_feature_lengths,
@@ -118,24 +114,23 @@ class TextConfig(DataConfig):
 class TextFilesConfig(TextConfig):
     """Text files as training data.
 
-    Documents go through the objective; pairs are trained on as they are. The file's suffix decides
-    (each may be followed by `.gz`, which is unpacked into memory):
+    Documents go through the objective; pairs are used as they are, truncated to
+    `task_feature_lengths`. The suffix of a file, before an optional `.gz`, determines its format:
 
-    * `.txt`: a line is a document, blank lines are skipped;
-    * `.jsonl`: a line is `{"text": …}`, a document, or `{"inputs": …, "targets": …}`, a pair;
-    * `.tsv`: a line is inputs, a tab, targets: a pair. No header, no quotation marks.
+    * `.txt`: each line is a document; blank lines are skipped.
+    * `.jsonl`: each line is `{"text": …}`, a document, or `{"inputs": …, "targets": …}`, a pair.
+    * `.tsv`: each line is a pair: inputs, a tab, targets. There are no header and no quotes.
 
-    All must be UTF-8 and of one kind; all lines are checked first. Files are indexed, not loaded,
-    at 8 bytes of memory a line. Pairs longer than `task_feature_lengths` are truncated; for
-    documents the targets must be long enough for what the objective makes of the inputs' length.
+    Files must be UTF-8 and of one kind. All lines are checked first. Files are indexed (8 bytes of
+    memory per line), not loaded, except that `.gz` files are decompressed into memory.
 
     Attributes:
-      files: a path or pattern (`corpus/*.jsonl`), or several. None: the English text that every
-        Python carries (its documentation topics and the docstrings of its standard library).
-      num_held_out: documents or pairs kept from training, for evaluation; at most a tenth of all,
-        but at least one of two or more.
-      allow_empty_targets: train on pairs with empty targets, to write only the end of sequence;
-        else files that have such pairs are refused.
+      files: a path, a pattern (`corpus/*.jsonl`) or several; None: the English text that ships with
+        Python (its documentation topics and the docstrings of its standard library).
+      num_held_out: number of documents or pairs that are only evaluated; at most a tenth of all,
+        but at least one if there are two or more.
+      allow_empty_targets: whether to train on pairs with empty targets (the model then learns only
+        EOS from them) instead of refusing them.
     """
 
     files: str | tuple[str, ...] | None = field(default=None, metadata=_PATH)
@@ -147,31 +142,32 @@ class TextFilesConfig(TextConfig):
         if self.num_held_out < 0:
             raise UserError(f"data.num_held_out: {self.num_held_out} is negative")
         if self.files is not None and not self.patterns:
-            raise UserError("data.files: no file is named; expected a path, several, or None")
-        # The content of a .jsonl file is not known before the loader opens it and checks again.
+            raise UserError("data.files: it is empty; expected a path, several paths, or None")
+        # The kind of a .jsonl file is unknown until the loader opens it, which then checks this.
         if all(pattern.endswith(TEXT_SUFFIXES) for pattern in self.patterns):
             self.check_objective()
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The paths and patterns in `files`, none for the text that Python carries."""
+        """The paths and patterns in `files`."""
         return (self.files,) if isinstance(self.files, str) else self.files or ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextCorporaConfig(TextConfig):
-    """Several corpora of text files, such as one a language, that are sampled from at rates.
+    """Several corpora of text files, for example one per language, mixed at rates.
 
-    A rate is a corpus' part of the examples, as in SeqIO's mixtures. Each corpus repeats its own
-    documents, in its own order.
+    A rate is a proportion of examples, as in SeqIO's mixtures. Each corpus has its own order and
+    starts over at its end.
 
     Attributes:
-      files: name of a corpus → a path or pattern of its files, or several; as in `TextFilesConfig`.
-      rates: name → how often it is sampled, relative to the others. None: |L| ** exponent, where
-        |L| is the number of its documents that are trained on.
-      sampling_exponent: see `rates`; mT5's is 0.3 (https://arxiv.org/abs/2010.11934, section 3.1).
-        0 samples all corpora equally, 1 in proportion to their sizes.
-      num_held_out: documents of each corpus kept from training, as in `TextFilesConfig`.
+      files: name of a corpus → its files, as in `TextFilesConfig`.
+      rates: name of a corpus → its relative rate; None: |L| ** sampling_exponent, where |L| is the
+        number of its training documents.
+      sampling_exponent: exponent in `rates`; mT5's is 0.3 (https://arxiv.org/abs/2010.11934,
+        section 3.1). 0 samples all corpora equally, 1 in proportion to their sizes.
+      num_held_out: number of documents of each corpus that are only evaluated, with the limits of
+        `TextFilesConfig`.
     """
 
     files: dict[str, str | tuple[str, ...]] = field(metadata=_PATH)
@@ -182,11 +178,11 @@ class TextCorporaConfig(TextConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.files:
-            raise UserError("data.files: there is no corpus; expected a name and its files")
+            raise UserError("data.files: it is empty; expected a name and files for each corpus")
         for name, patterns in self.files.items():
             _check_name("data.files", name)
             if not patterns:
-                raise UserError(f"data.files[{name!r}]: no file is named")
+                raise UserError(f"data.files[{name!r}]: it is empty; expected one or more paths")
         if self.rates is not None:
             _check_rates("data.rates", self.rates)
             for name in self.rates:
@@ -204,7 +200,7 @@ class TextCorporaConfig(TextConfig):
             self.corpus(name, self.seed)
 
     def corpus(self, name: str, seed: int) -> TextFilesConfig:
-        """Returns a corpus as data of its own."""
+        """Returns the settings of one corpus."""
         shared = {field.name: getattr(self, field.name) for field in fields(TextConfig)}
         own = {"seed": seed, "files": self.files[name], "num_held_out": self.num_held_out}
         return TextFilesConfig(**shared | own)
@@ -212,29 +208,26 @@ class TextCorporaConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class HubStreamConfig(TextConfig):
-    """Documents that are read from the Hugging Face hub during training, not downloaded first.
+    """Documents that are streamed from the Hugging Face hub during training.
 
-    The dataset's files are divided into `num_streams` parts. Each is read by itself and gives
-    batch_size / num_streams rows of every batch, so that batches do not depend on the number of
-    processes. With fewer files than streams, each stream reads all of them and keeps every
+    The dataset's files are divided among `num_streams` streams. Each stream makes
+    batch_size / num_streams rows of every batch, so batches do not depend on the number of
+    processes. If there are fewer files than streams, each stream reads all files and keeps every
     num_streams-th document.
 
     Attributes:
-      dataset: a repository of the hub (`dumitrescustefan/rlm`), or a format (`parquet`, `json`,
-        `text`) for `data_files`.
-      subsets: configuration → its part of the examples, relative to the others. None: the dataset
-        has only one.
-      data_files: paths or patterns of local or remote files, for a format; or split → those.
-      split: to train on.
-      eval_split: to evaluate on, if the dataset has it; None: nothing.
-      text_key: the column that holds the text.
-      num_streams: parts that the dataset's files are divided into; a multiple of the number of
-        processes and a divisor of the batch size.
-      window_documents: documents that a stream holds of each subset, twice that while it reads
-        ahead. They are shuffled among each other, and the files in every epoch. A resumed run
-        reads up to this many again.
-      eval_documents: the number of documents of `eval_split` to evaluate on, the first ones; of
-        several subsets an equal part each.
+      dataset: a repository of the hub (`dumitrescustefan/rlm`), or the format of `data_files`
+        (`parquet`, `json`, `text`).
+      subsets: configuration of the dataset → its relative rate; None if it has only one.
+      data_files: paths or patterns of local or remote files, or a dict from splits to these.
+      split: split to train on.
+      eval_split: split to evaluate, if the dataset has it; None: none.
+      text_key: name of the text's column.
+      num_streams: number of streams, a multiple of the number of processes and a divisor of the
+        batch size.
+      window_documents: number of documents of each subset that a stream shuffles at a time; it
+        reads as many ahead. A resumed run reads up to this many again.
+      eval_documents: number of documents of `eval_split` to evaluate, in equal parts per subset.
     """
 
     dataset: str
@@ -253,12 +246,12 @@ class HubStreamConfig(TextConfig):
             raise UserError("data.dataset: it is empty; expected a repository of the hub")
         if self.subsets is not None:
             if not self.subsets:
-                raise UserError("data.subsets: there is none; expected one or more, or None")
+                raise UserError("data.subsets: it is empty; expected one or more, or None")
             _check_rates("data.subsets", self.subsets)
             for name in self.subsets:
                 _check_name("data.subsets", name)
         if self.data_files is not None and not self.data_files:
-            raise UserError("data.data_files: no file is named; expected one or more, or None")
+            raise UserError("data.data_files: it is empty; expected one or more, or None")
         for name in ("num_streams", "window_documents", "eval_documents"):
             if getattr(self, name) < 1:
                 raise UserError(f"data.{name}: {getattr(self, name)} is less than 1")
@@ -267,20 +260,19 @@ class HubStreamConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskMixtureConfig(DataConfig):
-    """A mixture of tasks, or one task, by its name (T5X: `utils.DatasetConfig`).
+    """A mixture of tasks, or one task (T5X: `utils.DatasetConfig`).
 
     Attributes:
       mixture_or_task_name: `t0++_train`, `c4_v220_span_corruption`, …; `python -m mtf.data --list`
-        shows all.
-      loader: "cache" reads what `python -m mtf.cache` has written, without TensorFlow. "seqio"
-        renders and tokenizes during training, through SeqIO.
-      cache_dir: where the cache is; for "seqio", a directory of SeqIO's caches.
-      split: to train on.
-      eval_split: to evaluate on; None: nothing.
-      use_cached: for "seqio": read SeqIO's caches in `cache_dir` instead of the source.
-      data_dir: for "seqio": a local mirror of the datasets; None: MTF_DATA_DIR, else the hub.
-      templates: for "seqio": where promptsource's templates are; None: MTF_PROMPTS, else those
-        that `mtf prompts fetch` got.
+        lists all mixtures.
+      loader: "cache" reads a token cache, without TensorFlow. "seqio" renders and tokenizes during
+        training, with SeqIO.
+      cache_dir: directory of the token cache or, with "seqio", of SeqIO's caches.
+      split: split to train on.
+      eval_split: split to evaluate; None: none.
+      use_cached: with "seqio", whether to read SeqIO's caches in `cache_dir`.
+      data_dir: with "seqio", a local mirror of the datasets; None: MTF_DATA_DIR, else the hub.
+      templates: with "seqio", an archive or directory of templates; None: see `load_templates`.
     """
 
     mixture_or_task_name: str
@@ -296,7 +288,7 @@ class TaskMixtureConfig(DataConfig):
         super().__post_init__()
         if self.loader == "cache" and self.use_cached:
             raise UserError(
-                "data.use_cached is about SeqIO's caches, for data.loader='seqio'; "
+                "data.use_cached: it selects SeqIO's caches and needs data.loader='seqio'; "
                 "data.loader='cache' always reads data.cache_dir"
             )
 
@@ -305,10 +297,9 @@ AnyData: TypeAlias = TextFilesConfig | TextCorporaConfig | HubStreamConfig | Tas
 
 
 def _check_name(place: str, name: str) -> None:
-    """Refuses names that could not be a part of a directory's name."""
     if not re.fullmatch(r"[\w.+-]+", name):
         raise UserError(
-            f"{place}: {name!r} cannot be a name; expected letters, digits and any of . _ + -"
+            f"{place}: {name!r} is not a valid name; expected letters, digits and any of . _ + -"
         )
 
 

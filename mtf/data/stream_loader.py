@@ -1,10 +1,9 @@
-"""Batches of a dataset that is streamed (`HubStreamConfig`); nothing is downloaded first.
+"""Streams a dataset during training (`HubStreamConfig`).
 
-The files of the dataset are divided into `num_streams` parts. A stream reads its own files, in a
-new order in every epoch, a window of documents at a time; the documents of a window are shuffled,
-grouped and cut into segments as those of local files are (`mtf.data.examples`), and the examples
-are packed into the stream's rows of every batch. The place in a stream is where its window begins,
-which the `datasets` library can return to, and the place within the window.
+A stream reads its files, in a new order in every epoch, one window of documents at a time. The
+documents of a window are shuffled and become examples (`mtf.data.examples`), which are packed into
+the stream's rows of every batch. The position in a stream is the start of its window, which the
+`datasets` library can restore, and the position in the window.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ from mtf.data.settings import HubStreamConfig
 from mtf.errors import UserError
 from mtf.sources.hub_stream import Split, open_splits
 
-# Seconds between attempts to read. `datasets` makes some of its own before each of these fails.
+# Seconds between attempts to read. `datasets` retries several times within each attempt.
 RETRY_DELAYS = (1.0, 4.0, 16.0, 64.0)
 _MAX_READERS = 16
 _BEGINNING: Cursor = (0, 0, 0, 0)
 
 
 def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) -> BatchIterator:
-    """See `mtf.loaders.make_train_iterator`: this process' streams."""
+    """See `mtf.loaders.make_train_iterator`."""
     batch_size, num_shards = shard.batch_size, shard.num_shards
     if batch_size % data.num_streams:
         raise UserError(
-            f"data.num_streams: {data.num_streams} streams cannot share a batch of {batch_size} "
-            "rows; expected a divisor of batch_size"
+            f"data.num_streams: a batch of {batch_size} rows cannot be divided among "
+            f"{data.num_streams} streams; expected a divisor of batch_size"
         )
     if data.num_streams % num_shards:
         raise UserError(
-            f"data.num_streams: {data.num_streams} streams cannot be shared by {num_shards} "
-            "processes; expected a multiple of their number"
+            f"data.num_streams: {data.num_streams} streams cannot be divided among {num_shards} "
+            "processes; expected a multiple of the number of processes"
         )
     num_streams = data.num_streams // num_shards
     data.check_objective(data.vocabulary.vocab_size)
@@ -73,11 +72,7 @@ def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) 
 
 
 def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
-    """See `mtf.loaders`: the first documents of `eval_split`.
-
-    Named by the split; of several subsets, an evaluation for each, `SPLIT_SUBSET`, if there are
-    not too many. If the dataset has no such split, nothing is evaluated.
-    """
+    """Returns `SPLIT`, or `SPLIT_SUBSET` for each subset that has the split; see `mtf.loaders`."""
     if data.eval_split is None:
         return {}
     splits = _open_splits(data, data.eval_split, required=False)
@@ -105,7 +100,7 @@ def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
 
 
 def provenance(data: HubStreamConfig) -> dict[str, Any]:
-    """See `mtf.loaders.provenance`: of a dataset that is not read whole, only its name."""
+    """See `mtf.loaders.provenance`; the content of the dataset is unknown."""
     return {"data": _fingerprint(data)}
 
 
@@ -121,14 +116,14 @@ def _open_splits(data: HubStreamConfig, split: str, *, required: bool = True) ->
 
 
 class _Place(NamedTuple):
-    """Where a window of documents begins in a stream's part of a subset.
+    """The start of a window in a stream's part of a subset.
 
     Attributes:
-      epoch: how often the part was read to its end.
-      window: number of the window in the epoch.
+      epoch: number of completed passes over the part.
+      window: index of the window in the epoch.
       file: position in the epoch's order of files.
-      document: number of the document in the file.
-      state: of the `datasets` library within that file; None: its beginning.
+      document: index of the document in the file.
+      state: state of the `datasets` library in the file; None: the beginning.
     """
 
     epoch: int = 0
@@ -139,22 +134,21 @@ class _Place(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Documents that are shuffled together, and where the next ones begin."""
+    """Documents that are shuffled together, and the start of the next window."""
 
     texts: list[str]
     following: _Place
 
 
 class _Reader:
-    """Reads a stream's part of a subset, a window at a time."""
+    """Reads a stream's part of a subset, one window at a time."""
 
     def __init__(self, data: HubStreamConfig, split: Split, seed: int, stream: int):
-        """`seed` is of the order of files; streams that share files may each have their own."""
         self._data = data
         self._split = split
         self._seed = seed
         self._stream = stream
-        # With fewer files than streams, all read all files, and each keeps documents of its own.
+        # With fewer files than streams, each stream reads all files and keeps some documents.
         self._shares_files = split.num_files < data.num_streams
         first, step = (0, 1) if self._shares_files else (stream, data.num_streams)
         self._files = np.arange(first, split.num_files, step)
@@ -162,9 +156,9 @@ class _Reader:
         self._documents: Iterator[tuple[str, int, int, Any]] = iter(())
 
     def read(self, place: _Place) -> _Window:
-        """Returns the window that begins at `place`; tries again if the network fails.
+        """Returns the window at `place`; retries if reading fails.
 
-        Raises UserError if the files cannot be read for minutes, or hold no text.
+        Raises UserError if all attempts fail, or if the files contain no text.
         """
         for delay in (*RETRY_DELAYS, None):
             try:
@@ -184,16 +178,15 @@ class _Reader:
     def _read(self, place: _Place) -> _Window:
         if self._at != place:
             self._documents = self._read_documents(place)
-        # Where reading fails, the place is no longer this one.
-        self._at = None
+        self._at = None  # in case reading fails
         read = list(itertools.islice(self._documents, self._data.window_documents))
         if len(read) == self._data.window_documents:
             _, file, number, rows = read[-1]
             following = _Place(place.epoch, place.window + 1, file, number + 1, rows.state_dict())
         elif not read and not place.window:
             raise UserError(
-                f"{self._split.name}: stream {self._stream} of {self._data.num_streams} has not "
-                "one document; expected fewer data.num_streams"
+                f"{self._split.name}: stream {self._stream} of {self._data.num_streams} has no "
+                "document; reduce data.num_streams"
             )
         else:
             following = _Place(place.epoch + 1)
@@ -202,9 +195,9 @@ class _Reader:
         return _Window([text for text, *_ in read], following)
 
     def _read_documents(self, place: _Place) -> Iterator[tuple[str, int, int, Any]]:
-        """Yields the documents from a place to the end of its epoch.
+        """Yields (text, position of the file, index in the file, open file) from `place` on.
 
-        Each is a text, its file's position in the order, its number in the file, and the open file.
+        Ends with the epoch.
         """
         order = self._files
         if self._data.shuffle:
@@ -217,7 +210,7 @@ class _Reader:
                 rows.load_state_dict(place.state)
                 start = place.document
             for number, row in enumerate(rows, start=start):
-                # From file to file another stream has the first document: they may be small.
+                # Another stream takes the first document of each file, as files may be small.
                 if self._shares_files and (number + index) % num_streams != self._stream:
                     continue
                 text = self._split.text(row)
@@ -226,12 +219,11 @@ class _Reader:
 
 
 class _Subset:
-    """The examples of a stream's part of a subset, one window after the other."""
+    """The examples of a stream's part of a subset; reads windows ahead with `executor`."""
 
     def __init__(
         self, data: HubStreamConfig, split: tuple[str, Split], stream: int, executor: Executor
     ):
-        """`split` has its subset's name before it; `executor` reads ahead."""
         name, files = split
         self.name = name
         self._data = data
@@ -244,7 +236,7 @@ class _Subset:
         self._go_to(_Place())
 
     def next_example(self) -> tuple[Example, Cursor]:
-        """See `Reader`; reads the next window where this one has no more examples."""
+        """See `Reader`."""
         first_epoch = self._place.epoch
         while True:
             source = self._source or self._open()
@@ -258,11 +250,10 @@ class _Subset:
                 raise UserError(f"data.dataset: {self._data.dataset} has no tokens")
 
     def get_state(self) -> IteratorState:
-        """Returns the place after the last example."""
         return {"window": self._place._asdict(), "next": list(self._cursor)}
 
     def set_state(self, state: IteratorState) -> None:
-        """Returns to a place; its window is read when the next example is asked for."""
+        """Restores a position; its window is read when the next example is needed."""
         if self._ahead is not None:
             self._ahead.cancel()
             wait([self._ahead])
@@ -271,17 +262,16 @@ class _Subset:
         self._cursor = tuple(state["next"])
 
     def _go_to(self, place: _Place) -> None:
-        """Leaves the window in use for the beginning of another."""
         self._source = None
         self._place = place
         self._cursor = _BEGINNING
 
     def _open(self) -> DocumentSource:
-        """Returns the window at the place in use, and begins to read the one after."""
+        """Returns the current window, and starts to read the next one."""
         ahead = self._ahead or self._executor.submit(self._reader.read, self._place)
         self._ahead = None
         window = ahead.result()
-        if not window.texts:  # The last window of the epoch was full.
+        if not window.texts:  # the last window of the epoch was full
             self._go_to(window.following)
             return self._open()
         self._following = window.following
@@ -294,10 +284,9 @@ class _Subset:
 
 
 class _Stream(RowStream[_Subset]):
-    """The rows of a stream; a place holds the examples of rows that are open."""
+    """The rows of a stream; its state has the examples of the open rows."""
 
     def get_state(self) -> IteratorState:
-        """See `RowStream`."""
         return {
             "taken": self._num_taken,
             "subsets": {subset.name: subset.get_state() for subset in self._readers},
@@ -308,7 +297,6 @@ class _Stream(RowStream[_Subset]):
         }
 
     def set_state(self, state: IteratorState) -> None:
-        """See `RowStream`."""
         self._num_taken = state["taken"]
         for subset in self._readers:
             subset.set_state(state["subsets"][subset.name])

@@ -1,4 +1,4 @@
-"""Batches of text files: of one corpus (`TextFilesConfig`) or of several (`TextCorporaConfig`)."""
+"""Loads text files: one corpus (`TextFilesConfig`) or several (`TextCorporaConfig`)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ def make_train_iterator(
         dataset = TextDataset(data)
         datasets, mixing, content = [dataset], None, dataset.fingerprint
     else:
-        corpora = open_corpora(data)
-        datasets, content = list(corpora.values()), _fingerprint(data, corpora)
-        mixing = Mixing(list(corpus_rates(data, corpora).values()))
+        corpora, rates, content = _open_corpora(data)
+        datasets, mixing = list(corpora.values()), Mixing(list(rates.values()))
     streams = {}
     for row in shard.rows:
         sources = (dataset.training() for dataset in datasets)
@@ -44,10 +43,7 @@ def make_train_iterator(
 
 
 def evaluation_parts(data: TextFilesConfig | TextCorporaConfig) -> EvaluationParts:
-    """See `mtf.loaders`: the held-out examples.
-
-    Those of a corpus are an evaluation of their own, `held_out_NAME`, if there are not too many.
-    """
+    """Returns `held_out`, or `held_out_NAME` for each corpus; see `mtf.loaders`."""
 
     def part(corpus: TextFilesConfig) -> Callable[[], Iterator[Example]]:
         return lambda: all_examples(TextDataset(corpus).evaluation())
@@ -62,10 +58,9 @@ def provenance(data: TextFilesConfig | TextCorporaConfig) -> dict[str, Any]:
     """See `mtf.loaders.provenance`."""
     if isinstance(data, TextFilesConfig):
         return {"data": TextDataset(data).fingerprint}
-    corpora = open_corpora(data)
-    rates = corpus_rates(data, corpora)
+    corpora, rates, content = _open_corpora(data)
     return {
-        "data": _fingerprint(data, corpora),
+        "data": content,
         "corpora": {
             name: {
                 "documents": corpus.num_training,
@@ -77,24 +72,6 @@ def provenance(data: TextFilesConfig | TextCorporaConfig) -> dict[str, Any]:
     }
 
 
-def open_corpora(data: TextCorporaConfig) -> dict[str, TextDataset]:
-    """Opens every corpus, each with an order of its own; raises UserError where one cannot be."""
-    return {name: TextDataset(corpus) for name, corpus in _corpora(data).items()}
-
-
-def corpus_rates(data: TextCorporaConfig, corpora: dict[str, TextDataset]) -> dict[str, float]:
-    """Returns how often each corpus is sampled, relative to the others.
-
-    Those of `data.rates`, else the number of documents to the power of `data.sampling_exponent`.
-    """
-    return {
-        name: corpus.num_training**data.sampling_exponent
-        if data.rates is None
-        else data.rates[name]
-        for name, corpus in corpora.items()
-    }
-
-
 def _corpora(data: TextCorporaConfig) -> dict[str, TextFilesConfig]:
     return {
         name: data.corpus(name, derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode())))
@@ -102,10 +79,13 @@ def _corpora(data: TextCorporaConfig) -> dict[str, TextFilesConfig]:
     }
 
 
-def _fingerprint(data: TextCorporaConfig, corpora: dict[str, TextDataset]) -> str:
-    rates = corpus_rates(data, corpora)
+def _open_corpora(data: TextCorporaConfig) -> tuple[dict[str, TextDataset], dict[str, float], str]:
+    """Returns the corpora, their relative rates, and a fingerprint of both."""
+    corpora = {name: TextDataset(corpus) for name, corpus in _corpora(data).items()}
+    sizes = {name: corpus.num_training for name, corpus in corpora.items()}
+    rates = data.rates or {name: n**data.sampling_exponent for name, n in sizes.items()}
     contents = {
-        f"[{name}]": f"{corpus.num_training} of {corpus.content} at {rates[name]:.6g}"
+        f"[{name}]": f"{sizes[name]} of {corpus.content} at {rates[name]:.6g}"
         for name, corpus in corpora.items()
     }
-    return fingerprint(data, **contents)
+    return corpora, {name: rates[name] for name in corpora}, fingerprint(data, **contents)

@@ -1,1 +1,1 @@
-"""All that knows SeqIO, TensorFlow or Beam. Importing this package imports none of them."""
+"""Everything that uses SeqIO, TensorFlow or Beam. Importing this package imports none of them."""

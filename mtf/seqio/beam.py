@@ -1,7 +1,7 @@
-"""Caches at scale: SeqIO's own Beam cacher, on whatever runs Beam (Dataflow, Flink, Spark, …).
+"""Writes caches in SeqIO's layout with SeqIO's Beam cacher, on any Beam runner.
 
-It writes SeqIO's layout (`cache_format`). The runner's workers share the rows of a dataset. They
-read the datasets and the vocabulary from the given paths, which must be in reach of all of them.
+The workers divide the records of a dataset among them. They must reach the datasets and the
+vocabulary at the given paths.
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ PREFIX = "beam:"
 
 
 def run(mixture: Mixture, settings: CacheConfig, runner: str, options: Sequence[str]) -> None:
-    """Writes what is missing of a mixture's cache.
-
-    Complete tasks are kept, incomplete ones are written again.
+    """Writes the incomplete tasks of a mixture, and prints a summary.
 
     Args:
-      mixture: what to cache.
-      settings: `format` must be "seqio", and `max_rows` None; `cache_dir` may be an address that
-        Beam knows (`gs://…`).
+      mixture: mixture to cache.
+      settings: settings of the cache; `cache_dir` may be an address that Beam knows (`gs://…`).
       runner: `beam:` and the name of a runner (`beam:DirectRunner`).
-      options: Beam's own (`--project=…`).
+      options: options of Beam (`--project=…`).
 
     Raises:
-      UserError: Beam or SeqIO are not installed, there is no such runner, or the data is missing.
+      UserError: Beam or SeqIO is not installed, the runner is unknown, the settings are not
+        supported, or data is missing.
     """
     import_seqio()
     beam = import_extra(
@@ -51,13 +49,12 @@ def run(mixture: Mixture, settings: CacheConfig, runner: str, options: Sequence[
     )
     pipeline_options = _pipeline_options(settings, runner, options)
     plan = make_plan(mixture, settings)
-    # A path has lost a slash of `gs://`.
+    # `Path` removes a slash from `gs://`.
     output = re.sub("^([a-z0-9]+):/(?=[^/])", r"\1://", str(settings.cache_dir))
     files = beam.io.filesystems.FileSystems
     try:
         names = [n for n in plan.works if not files.exists(os.path.join(output, n, COMPLETED))]
-    except ValueError as error:
-        # Beam does not have such a file system.
+    except ValueError as error:  # Beam does not know this file system
         raise UserError(f"--output {output}: {error}") from error
     if output == str(settings.cache_dir):
         write_json(settings.cache_dir / "cache.json", cache_info(settings))
@@ -70,10 +67,10 @@ def run(mixture: Mixture, settings: CacheConfig, runner: str, options: Sequence[
     for name, split in {(n, work.split) for n in names for work in plan.works[n]}:
         with files.open(os.path.join(output, name, f"stats.{split}.json")) as file:
             num_examples += json.load(file)["examples"]
-    num_there = len(plan.works) - len(names) + len(plan.finished)
+    num_complete = len(plan.works) - len(names) + len(plan.finished)
     print(
         f"{output}: {len(names)} tasks written in {time.perf_counter() - start:.0f} s, "
-        f"{num_there} were there, {len(plan.absent)} left out\n"
+        f"{num_complete} were complete already, {len(plan.absent)} left out\n"
         f"{num_examples:,} examples"
     )
 
@@ -86,11 +83,11 @@ def _pipeline_options(settings: CacheConfig, runner: str, options: Sequence[str]
         raise UserError(f"--runner {runner}: expected {PREFIX}NAME, such as beam:DirectRunner")
     if settings.format.name != "seqio":
         raise UserError(
-            "--runner writes SeqIO's layout only: add --format seqio; from what it writes, "
-            "--from-seqio then makes a token cache"
+            "--runner writes only SeqIO's layout: add --format seqio; --from-seqio then converts "
+            "the result to a token cache"
         )
     if settings.max_rows is not None:
-        raise UserError("--max-rows is for trials on one machine; it does not work with --runner")
+        raise UserError("--max-rows does not work with --runner; remove one of them")
     try:
         beam.runners.runner.create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
@@ -106,7 +103,7 @@ def _add_tasks(pipeline: Any, plan: Plan, names: Sequence[str], output: str) -> 
     settings = plan.settings
     tasks = {_registry_name(task, settings): task for task, _ in plan.mixture.tasks}
     tasks = {name: task for name, task in tasks.items() if task.name in names}
-    # Each worker registers the tasks for itself: only their descriptions travel.
+    # Each worker registers the tasks itself, so only their descriptions are pickled.
     setup = functools.partial(
         _register, tasks, settings.vocabulary, settings.data_dir, settings.seed
     )
@@ -121,7 +118,7 @@ def _add_tasks(pipeline: Any, plan: Plan, names: Sequence[str], output: str) -> 
             examples = (
                 pipeline
                 | f"{label}/preprocess" >> preprocess
-                # Without this, a sorted dataset stays sorted.
+                # Otherwise, a sorted dataset stays sorted.
                 | f"{label}/shuffle" >> beam.Reshuffle()
             )
             records = seqio.get_cached_tfrecord_prefix(folder, split)
@@ -149,7 +146,7 @@ def _add_tasks(pipeline: Any, plan: Plan, names: Sequence[str], output: str) -> 
 
 
 def _registry_name(task: Task, settings: CacheConfig) -> str:
-    # Another task of that name may be registered already, with another vocabulary, say.
+    # A task with the same name may be registered already, for example with another vocabulary.
     what = (task.fingerprint, settings.vocabulary.fingerprint(), settings.data_dir, settings.seed)
     return f"mtf_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}:{task.name}"
 

@@ -1,12 +1,12 @@
-"""Shards as SeqIO's own caches have them, which T5X and SeqIO read with `use_cached=True`.
+"""The format of SeqIO's caches, which T5X and SeqIO read with `use_cached=True`.
 
     DIR/TASK/SPLIT.tfrecord-00000-of-00004   tf.train.Example records
     DIR/TASK/info.SPLIT.json                 number of files; shapes and types of the features
     DIR/TASK/stats.SPLIT.json                numbers of examples and tokens
     DIR/TASK/COMPLETED
 
-Tokens end with end of sequence where the task has it, and the text is kept beside them
-(`FEATURE_pretokenized`), as `seqio_cache_tasks` does.
+As with `seqio_cache_tasks`, tokens include EOS if the task adds it, and the text is kept
+(`FEATURE_pretokenized`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Literal
 from mtf.cache.format import ShardWriter, TaskInfo
 from mtf.seqio.tfrecord import encode_example, write_records
 
-# The version of SeqIO whose layout this is; it reads by the version that a cache names.
+# The version of SeqIO that has this layout; SeqIO reads a cache according to its version.
 SEQIO_VERSION = "0.0.20"
 COMPLETED = "COMPLETED"
 
 _TEXT = {"shape": [], "dtype": "string"}
 _TOKENS = {"shape": [None], "dtype": "int32"}
-# Further features of examples to be ranked.
+# Further features of ranked tasks.
 _RANK = {
     "idx": _TOKENS,
     "is_correct": {"shape": [], "dtype": "bool"},
@@ -35,7 +35,7 @@ _RANK = {
 
 
 class SeqioFormat:
-    """Writes TFRecord files and the descriptions that SeqIO reads beside them."""
+    """TFRecord files, and the descriptions that SeqIO needs."""
 
     name: Literal["array_record", "seqio"] = "seqio"
     keeps_text = True
@@ -45,11 +45,11 @@ class SeqioFormat:
         return f"{split}.tfrecord-{shard:05d}-of-{num_shards:05d}"
 
     def open(self, path: Path, task: TaskInfo, eos_id: int) -> ShardWriter:
-        """Returns a writer of one file."""
+        """See `ShardFormat`."""
         return _TFRecordWriter(path, task, eos_id)
 
     def finish(self, folder: Path, task: TaskInfo) -> None:
-        """Writes the descriptions of the splits, and last the file that marks a complete cache."""
+        """Writes the descriptions of the splits, and last the file that marks a complete task."""
         tokens = [name for name in ("inputs", "targets") if name in task.features]
         features: dict[str, Any] = dict.fromkeys(tokens, _TOKENS)
         features |= {f"{name}_pretokenized": _TEXT for name in tokens}
@@ -67,10 +67,9 @@ class SeqioFormat:
 
 
 class _TFRecordWriter:
-    """Keeps the records of a file in memory, and writes them in a random order.
+    """Keeps the records of a file in memory, and writes them in random order.
 
-    SeqIO shuffles a thousand examples at a time when it reads, which leaves a dataset that is
-    sorted by its labels sorted.
+    When SeqIO reads, it shuffles only a thousand examples at a time, too few for sorted datasets.
     """
 
     def __init__(self, path: Path, task: TaskInfo, eos_id: int):
@@ -85,6 +84,6 @@ class _TFRecordWriter:
         self._records.append(encode_example({**example, **tokens}))
 
     def close(self) -> None:
-        # Seeded with the name, so that a file is the same whenever and wherever it is written.
+        # Seeded with the name, so a file always has the same order.
         random.Random(self._path.name).shuffle(self._records)
         write_records(self._path, self._records)

@@ -1,7 +1,7 @@
-"""Taking over SeqIO's caches, such as P3's published ones, without TensorFlow.
+"""Converts SeqIO's caches, such as the published ones of P3, without TensorFlow.
 
-A task is a directory with files `SPLIT.tfrecord-00000-of-00004` (`mtf.seqio.tfrecord`). Their
-ids are kept where they are those of the wanted vocabulary; else the text beside them is tokenized.
+A task is a directory with files `SPLIT.tfrecord-00000-of-00004`. Their ids are kept if they are of
+the requested vocabulary; otherwise their text is tokenized.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from mtf.tasks.task import Task
 from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 
-# Examples whose ids are compared with those of their text.
+# Number of examples whose ids are compared with their tokenized text.
 _NUM_COMPARED = 100
 
 
 def make_plan(mixture: Mixture, settings: CacheConfig, seqio_dir: Path) -> Plan:
-    """Finds out what there is to take over; writes nothing.
+    """Plans the conversion; writes nothing.
 
-    Raises:
-      UserError: tasks are not there (the message names all of them), or as for `build.begin_plan`.
+    Raises UserError if tasks are missing (the message names all), or as `build.begin_plan`.
     """
     if not seqio_dir.is_dir():
         raise UserError(f"--from-seqio {seqio_dir} is not a directory")
@@ -65,7 +64,7 @@ def make_plan(mixture: Mixture, settings: CacheConfig, seqio_dir: Path) -> Plan:
 
 
 def _shards(files: Sequence[Path], settings: CacheConfig) -> list[tuple[int, int, ReadShard]]:
-    """Deals the files of a split out to shards: `start`, `stop` and `read` of each one's work."""
+    """Assigns the files of a split to shards; returns `start`, `stop` and `read` of each shard."""
     numbers = [count_records(file) for file in files]
     num_shards = min(settings.num_shards_of(sum(numbers)), len(files))
     shards: list[tuple[int, int, ReadShard]] = []
@@ -77,10 +76,10 @@ def _shards(files: Sequence[Path], settings: CacheConfig) -> list[tuple[int, int
 
 
 def read_examples(files: tuple[Path, ...], work: ShardWork) -> Iterator[dict[str, Any]]:
-    """Yields the examples of a shard's files, as the values of a record (`ShardWork.read`).
+    """Yields the examples of a shard's files (see `ShardWork.read`).
 
-    Raises:
-      UserError: a file is damaged, has other features, or ids of another vocabulary and no text.
+    Raises UserError if a file is damaged, lacks features, or has ids of another vocabulary and no
+    text.
     """
     vocabulary, place = work.settings.vocabulary, files[0]
     records = itertools.chain.from_iterable(map(read_records, files))
@@ -107,7 +106,7 @@ def read_examples(files: tuple[Path, ...], work: ShardWork) -> Iterator[dict[str
 def _has_ids_of(
     vocabulary: Vocabulary, example: dict[str, Feature], name: str, place: Path
 ) -> bool:
-    """Returns whether the ids of a feature are those of its text in the wanted vocabulary."""
+    """Returns whether the ids of a feature are of the requested vocabulary."""
     if name not in example:
         raise UserError(
             f"{place}: its examples have no feature {name!r}, only "
@@ -119,14 +118,14 @@ def _has_ids_of(
         return np.array_equal(ids, expected)
     if ids.max(initial=0) >= vocabulary.vocab_size:
         raise UserError(
-            f"{place}: {name} has ids up to {ids.max()}, which the vocabulary of "
-            f"{vocabulary.vocab_size} ids does not have, and no {name}_pretokenized to be tokenized"
+            f"{place}: {name} has ids up to {ids.max()}, but the vocabulary has only "
+            f"{vocabulary.vocab_size} ids, and there is no {name}_pretokenized to tokenize"
         )
     return True
 
 
 def _ids(vocabulary: Vocabulary, example: dict[str, Feature], name: str) -> np.ndarray:
-    """Returns the ids of a feature without end of sequence."""
+    """Returns the ids of a feature without EOS."""
     ids = np.asarray(example[name])
     return ids[:-1] if len(ids) and ids[-1] == vocabulary.eos_id else ids
 

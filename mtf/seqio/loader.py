@@ -1,9 +1,7 @@
-"""Batches of a mixture through SeqIO during training (`TaskMixtureConfig` with loader="seqio").
+"""Loads a mixture with SeqIO during training (`TaskMixtureConfig` with loader="seqio").
 
 SeqIO's pipeline renders, tokenizes, mixes and packs, or reads SeqIO's caches (`use_cached`). It is
-deterministic, so a place in it is the number of batches that were drawn; to return to a place, the
-pipeline runs again up to there. The token cache (`mtf.cache.loader`) has neither that cost nor
-TensorFlow's.
+deterministic, so a position is a number of batches; to resume, the pipeline runs again up to it.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ if TYPE_CHECKING:
 def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2) -> BatchIterator:
     """See `mtf.loaders.make_train_iterator`.
 
-    Each process reads its own part of the rows of each dataset (or, of caches that have as many
-    files, its own files).
+    Each process reads its own records of each dataset, or its own files of a cache with enough.
     """
     provider, fingerprint = _open(data)
     tasks = _import_seqio().get_subtasks(provider)
@@ -37,12 +34,12 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
     if without:
         known = sorted({name for task in tasks for name in task.splits})
         raise UserError(
-            f"{provider.name}: there is no data of split {data.split!r} for {len(without)} of its "
-            f"tasks: {', '.join(without[:5])}.{did_you_mean_split(data.split, known)}"
+            f"{provider.name}: {len(without)} of its tasks have no data of split {data.split!r}: "
+            f"{', '.join(without[:5])}.{did_you_mean_split(data.split, known)}"
         )
 
     def start(num_skipped: int) -> Iterator[Mapping[str, np.ndarray]]:
-        # A dataset is shuffled in another order when it is iterated over for the second time.
+        # Iterating over the same dataset again would give another order.
         dataset = make_dataset(provider, data, shard.shard_id, shard.num_shards)
         dataset = dataset.batch(len(shard.rows), drop_remainder=True).skip(num_skipped)
         batches: Iterator[Mapping[str, np.ndarray]]
@@ -70,7 +67,7 @@ def make_dataset(
     shard_id: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """Returns SeqIO's own rows of a shard of the data, without end, as T5X trains on them."""
+    """Returns SeqIO's endless dataset of a shard's rows, as in T5X."""
     seqio = _import_seqio()
     return seqio.get_dataset(
         provider,
@@ -87,13 +84,13 @@ def make_dataset(
 
 
 def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
-    """See `mtf.loaders`: `eval_split` of the tasks that have it, one after the other."""
+    """Returns `eval_split` of the tasks that have it; see `mtf.loaders`."""
     if data.eval_split is None:
         return {}
     provider, _ = _open(data)
     all_tasks = _import_seqio().get_subtasks(provider)
     tasks = [task for task in all_tasks if data.eval_split in task.splits]
-    # A mixture of SeqIO's would end with the first of its tasks that does.
+    # SeqIO's mixture would end at the end of its shortest task.
     read = functools.partial(_all_examples, tasks, data, data.eval_split)
     return {data.mixture_or_task_name: [read]} if tasks else {}
 
@@ -106,8 +103,6 @@ def provenance(data: TaskMixtureConfig) -> dict[str, Any]:
 
 
 class _TrainIterator:
-    """SeqIO's batches; the place in them is how many were drawn."""
-
     def __init__(
         self, start: Callable[[int], Iterator[Mapping[str, np.ndarray]]], place: dict[str, Any]
     ):
@@ -124,7 +119,7 @@ class _TrainIterator:
             self._batches = self._start(self._num_batches)
         batch = next(self._batches)
         self._num_batches += 1
-        # Without packing, SeqIO feeds the decoder the end of sequence once more behind the targets.
+        # Without packing, SeqIO feeds EOS to the decoder a second time after the targets.
         tokens = batch["decoder_input_tokens"] * batch["decoder_loss_weights"]
         return {**batch, "decoder_input_tokens": tokens}
 
@@ -135,8 +130,8 @@ class _TrainIterator:
         for name, now in self._place.items():
             if state.get(name) != now:
                 raise UserError(
-                    f"the stored place in the data belongs to other data: {name} is {now} now, "
-                    f"and was {state.get(name)}"
+                    f"the stored position belongs to other data: {name} is {now} now, but was "
+                    f"{state.get(name)}"
                 )
         self._num_batches = state["num_batches"]
         self._batches = None
@@ -148,13 +143,13 @@ def _import_seqio() -> Any:
     module = import_seqio()
     import tensorflow as tf
 
-    # TensorFlow takes the whole memory of every GPU that it sees.
+    # Otherwise TensorFlow allocates all memory of every GPU.
     tf.config.set_visible_devices([], "GPU")
     return module
 
 
 def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str]:
-    """Returns SeqIO's task or mixture, and a hash of it and its vocabulary."""
+    """Returns SeqIO's task or mixture, and a fingerprint of it and its vocabulary."""
     seqio = _import_seqio()
     from mtf.seqio import tasks as seqio_tasks
 
@@ -162,13 +157,13 @@ def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str]:
     built = seqio_tasks.build(name, data.vocabulary, data.data_dir, data.templates)
     if data.use_cached:
         if data.cache_dir is None:
-            raise UserError("data.use_cached: data.cache_dir does not say where the caches are")
+            raise UserError("data.use_cached: it needs data.cache_dir, the directory of the caches")
         seqio.add_global_cache_dirs([data.cache_dir])
         missing = [task.name for task in seqio.get_subtasks(built.provider) if not task.cache_dir]
         if missing:
             raise UserError(
-                f"data.cache_dir {data.cache_dir} has no SeqIO cache of {len(missing)} tasks of "
-                f"{name}: {', '.join(missing[:5])}. Make it with: python -m mtf.cache {name} "
+                f"data.cache_dir: {data.cache_dir} has no SeqIO cache of {len(missing)} tasks of "
+                f"{name}: {', '.join(missing[:5])}. To write it: python -m mtf.cache {name} "
                 f"--format seqio --output {data.cache_dir}"
             )
     return built.provider, f"{built.fingerprints[name]}/{built.vocabulary}"
@@ -177,7 +172,6 @@ def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str]:
 def _all_examples(
     tasks: Sequence[seqio.Task], data: TaskMixtureConfig, split: str
 ) -> Iterator[Example]:
-    """Yields every example once, task by task."""
     for task in tasks:
         examples = task.get_dataset(
             data.task_feature_lengths,

@@ -1,10 +1,10 @@
-"""Adds our tasks and mixtures to SeqIO's registries, for T5X and other users of SeqIO.
+"""Registers mtf's tasks and mixtures with SeqIO, for T5X and other users of SeqIO.
 
     from mtf.seqio import registry
     registry.register("t0++_train")
 
-after which `mixture_or_task_name="t0++_train"` works in T5X and in `seqio.get_mixture_or_task`.
-Nothing is registered, and neither SeqIO nor TensorFlow is imported, before `register` is called.
+Then `mixture_or_task_name="t0++_train"` works in T5X and in `seqio.get_mixture_or_task`. SeqIO and
+TensorFlow are imported only when `register` is called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mtf.extras import import_extra
 from mtf.tasks.prompts.templates import Templates
 from mtf.text.vocabularies import Vocabulary
 
-# Name of each task and mixture registered here → its vocabulary, mirror and definition.
+# Name of a registered task or mixture → its vocabulary, mirror and definition.
 _REGISTERED: dict[str, str] = {}
 
 
@@ -28,21 +28,21 @@ def register(
     data_dir: str | os.PathLike[str] | None = None,
     templates: str | os.PathLike[str] | Templates | None = None,
 ) -> None:
-    """Adds a mixture, or a task, and the tasks it is made of to SeqIO's registries.
+    """Registers a mixture and its tasks, or one task, with SeqIO.
 
-    The names are the originals'. The tasks of a mixture with mT5's vocabulary are called
-    `mt5_NAME`, so that both kinds can be registered in one program; a task that is asked for by its
-    own name keeps it. Doing it again changes nothing.
+    In a mixture for mT5, T0's tasks are called `mt5_NAME`, so that both versions can be registered;
+    a task that is registered by its own name keeps that name. Calling this twice has no effect.
 
     Args:
-      name: a name that `mtf.tasks.mixtures.mixture` knows.
-      vocabulary: None: the original's, which is read from `gs://t5-data/vocabs/`.
-      data_dir: a local mirror of the datasets; None: as `mtf.sources.datasets.open_split` has it.
-      templates: promptsource's, or where they are; None: as `load_templates` finds them.
+      name: name of a mixture or task in `mtf.tasks.mixtures`.
+      vocabulary: vocabulary of all features; None: that of the mixture, from
+        `gs://t5-data/vocabs/`.
+      data_dir: a local mirror of the datasets; None: see `mtf.sources.datasets.open_split`.
+      templates: templates or their path; None: see `load_templates`.
 
     Raises:
-      UserError: there is no such mixture; SeqIO is not installed; or a name is already taken, by
-        another library or with another vocabulary or other templates.
+      UserError: the name is unknown; SeqIO is not installed; or a name is already registered by
+        another library, or with another vocabulary, mirror or templates.
     """
     seqio = import_seqio()
     from mtf.seqio import tasks as seqio_tasks
@@ -53,7 +53,7 @@ def register(
         for each, fingerprint in fingerprints.items()
     }
     tasks = [task for task in seqio.get_subtasks(provider) if _is_new(task.name, identities)]
-    # Names are checked before the first one is added, so that a refusal leaves nothing behind.
+    # All names are checked before anything is registered.
     if isinstance(provider, seqio.Mixture) and _is_new(name, identities):
         seqio.MixtureRegistry.add_provider(name, provider)
         _REGISTERED[name] = identities[name]
@@ -73,10 +73,10 @@ def _is_new(name: str, identities: dict[str, str]) -> bool:
     if name not in seqio.TaskRegistry.names() and name not in seqio.MixtureRegistry.names():
         return True
     if name not in _REGISTERED:
-        raise UserError(f"{name!r} is already in SeqIO's registries, put there by another library")
+        raise UserError(f"{name!r} is already registered with SeqIO by another library")
     if _REGISTERED[name] != identities[name]:
         raise UserError(
-            f"{name!r} is already registered, as {_REGISTERED[name]}; it cannot be registered "
-            f"again as {identities[name]} in the same program"
+            f"{name!r} is already registered with {_REGISTERED[name]}; it cannot be registered "
+            f"again with {identities[name]} in the same program"
         )
     return False

@@ -1,7 +1,4 @@
-"""Our tasks as SeqIO's: sources, preprocessors, mixtures. Needs the extra `seqio`.
-
-Users call `mtf.seqio.registry.register`.
-"""
+"""Builds SeqIO's tasks and mixtures from mtf's. Users call `mtf.seqio.registry.register`."""
 
 from __future__ import annotations
 
@@ -33,23 +30,22 @@ from mtf.text.vocabularies import (
 )
 
 MT5_PREFIX = "mt5_"
-# SeqIO's Beam cacher works on parts of a source: rows of each, and the most parts.
+# Number of records in a part for SeqIO's Beam cacher, and largest number of parts.
 ROWS_PER_SHARD = 10_000
 MAX_SHARDS = 64
-# Rows that are shuffled as one block.
+# Number of records that are shuffled as one block.
 ROWS_PER_BLOCK = 5_000
 
 
 class OpenDatasets:
-    """Splits of datasets, each opened once, for all tasks that use it."""
+    """Splits of datasets, each opened on demand, once for all tasks."""
 
     def __init__(self, data_dir: str | os.PathLike[str] | None):
-        """`data_dir` as in `mtf.sources.datasets.open_split`; nothing is opened yet."""
         self._data_dir = data_dir
         self._opened: dict[tuple[str, str | None, str], Rows | MissingDatasetError] = {}
 
     def rows(self, task: Task, split: str) -> Rows:
-        """Returns the rows of a task's split; raises MissingDatasetError if there are none."""
+        """Returns the records of a task's split; raises MissingDatasetError if it has no data."""
         key = (task.dataset, task.subset, task.source_split(split))
         if key not in self._opened:
             try:
@@ -62,7 +58,7 @@ class OpenDatasets:
         return rows
 
     def splits(self, task: Task) -> tuple[str, ...]:
-        """Returns those of a task's splits that have data; raises MissingDatasetError if none."""
+        """Returns the task's splits that have data; raises MissingDatasetError if none has."""
         found, missing = [], []
         for split in task.splits:
             try:
@@ -76,13 +72,10 @@ class OpenDatasets:
 
 
 class TaskSource(seqio.DataSource):
-    """The examples of one of our tasks, rendered as they are read.
-
-    Several readers can share a split: each gets a part of its rows.
-    """
+    """The examples of a task, rendered when they are read; shards are ranges of records."""
 
     def __init__(self, task: Task, datasets: OpenDatasets, seed: int = 0):
-        """Opens nothing yet; `seed` is that of the templates' random choices."""
+        """`seed` is the seed of the templates' random choices."""
         super().__init__(splits=())
         self._task = task
         self._datasets = datasets
@@ -90,13 +83,9 @@ class TaskSource(seqio.DataSource):
 
     @functools.cached_property
     def splits(self) -> Sequence[str]:
-        """The task's splits that have data, and the training set in any case.
+        """The splits that have data; raises MissingDatasetError if none has.
 
-        SeqIO skips tasks that lack a split: if the training data is missing, training is to fail
-        instead.
-
-        Raises:
-          MissingDatasetError: there is no data at all.
+        Includes "train" without data, so that training fails; SeqIO skips tasks without the split.
         """
         found = self._datasets.splits(self._task)
         trained_on = self._task.kind != "rank" and "train" in self._task.splits
@@ -104,7 +93,7 @@ class TaskSource(seqio.DataSource):
 
     @functools.cached_property
     def signature(self) -> dict[str, tf.TensorSpec]:
-        """The features of an example: text; to rank choices, idx, is_correct and weight too."""
+        """The features of an example: text and, for ranked tasks, idx, is_correct and weight."""
         names = ["targets"] if self._task.kind == "documents" else ["inputs", "targets"]
         features = dict.fromkeys(names, tf.TensorSpec((), tf.string))
         if self._task.kind == "rank":
@@ -117,15 +106,15 @@ class TaskSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """True: reading can start at any row."""
+        """True: reading can start at any record."""
         return True
 
     def num_input_examples(self, split: str) -> int:
-        """Returns the number of rows, some of which may give no example."""
+        """Returns the number of records, some of which may yield no example."""
         return len(self._datasets.rows(self._task, split))
 
     def list_shards(self, split: str) -> Sequence[str]:
-        """Returns the names of the parts that SeqIO's Beam cacher works on."""
+        """Returns names of parts for SeqIO's Beam cacher."""
         num_shards = min(MAX_SHARDS, max(1, self.num_input_examples(split) // ROWS_PER_SHARD))
         return [f"{split}-{index}-of-{num_shards}" for index in range(num_shards)]
 
@@ -137,10 +126,9 @@ class TaskSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused: Any,
     ) -> tf.data.Dataset:
-        """Returns the examples of a shard of a split.
+        """Returns the examples of a shard of a split; shuffles blocks of records.
 
-        `shuffle` puts blocks of rows in an order that depends on `seed`. SeqIO shuffles the task's
-        examples too, but only a thousand at a time.
+        SeqIO shuffles the examples, too, but only a thousand at a time.
         """
         index, num_shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         rows = self._datasets.rows(self._task, split)
@@ -160,7 +148,7 @@ class TaskSource(seqio.DataSource):
 
 
 class Built(NamedTuple):
-    """A mixture or a task of ours as SeqIO's, not registered; fingerprints of it and its tasks."""
+    """SeqIO's mixture or task, not registered, and fingerprints of it and its tasks, by name."""
 
     provider: seqio.Task | seqio.Mixture
     vocabulary: str
@@ -173,10 +161,9 @@ def build(
     data_dir: str | os.PathLike[str] | None = None,
     templates: str | os.PathLike[str] | Templates | None = None,
 ) -> Built:
-    """Returns a mixture or a task by its name.
+    """Returns a mixture or a task by name; arguments and errors are those of `registry.register`.
 
-    Arguments and errors are those of `registry.register`. If a mixture is only evaluated, tasks
-    whose data may be missing and is are left out, with a message.
+    Leaves out ranked tasks without data if `skippable_in_evaluation`, with a message.
     """
     if not isinstance(templates, Templates) and templates is not None:
         templates = load_templates(templates)
@@ -184,9 +171,8 @@ def build(
     if vocabulary is None:
         if found.vocabulary not in RELEASED_MODELS:
             raise UserError(
-                f"vocabulary: the {found.vocabulary} model has no public address; name a file of it"
+                f"vocabulary: the {found.vocabulary} model has no public address; pass its file"
             )
-        # The released models have their extra ids as pieces.
         vocabulary = SentencePieceVocabulary(RELEASED_MODELS[found.vocabulary], extra_ids=0)
     described, vocab = vocabulary.fingerprint(), seqio_vocabulary(vocabulary)
     datasets = OpenDatasets(data_dir)
@@ -198,14 +184,14 @@ def build(
     fingerprints = {name: found.fingerprint}
     for task, rate in found.tasks:
         if task.name not in left_out:
-            # mT5's own tasks exist with its vocabulary only.
+            # mT5's tasks need no prefix, because they exist only with its vocabulary.
             prefix = MT5_PREFIX if task.vocabulary != found.vocabulary == "mt5" else ""
             made = seqio_task(prefix + task.name, task, vocab, datasets)
             size = functools.partial(_num_examples, task, datasets)
             rates.append((made, size if rate is None else rate))
             fingerprints[made.name] = task.fingerprint
     if not rates:
-        raise MissingDatasetError(f"mixture {name}: there is data for none of its tasks")
+        raise MissingDatasetError(f"mixture {name}: none of its tasks has data")
     return Built(seqio.Mixture(name, rates), described, fingerprints)
 
 
@@ -217,7 +203,7 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> seqio.Vocabulary:
 
 
 def _without_data(tasks: Sequence[Task], datasets: OpenDatasets) -> set[str]:
-    """Returns the names of ranked tasks whose data may be missing and is; prints the reasons."""
+    """Returns the names of the tasks to be left out, and prints the reasons."""
     reasons: dict[str, list[str]] = {}
     for task in tasks:
         if task.kind == "rank":
@@ -239,11 +225,11 @@ def _num_examples(task: Task, datasets: OpenDatasets, made: seqio.Task) -> float
 
 
 class CachedSeqioTask(seqio.Task):
-    """A task whose cache may also lie under its name without `mt5_`, as `mtf.cache` writes it."""
+    """A task that also finds its cache under its name without `mt5_`, which `mtf.cache` uses."""
 
     @property
     def cache_dir(self) -> str | None:
-        """Returns the directory of the task's cache, None if there is none."""
+        """Directory of the task's cache, or None."""
         found: str | None = super().cache_dir
         if found is None:
             for folder in seqio.get_global_cache_dirs():
@@ -256,7 +242,7 @@ class CachedSeqioTask(seqio.Task):
 def seqio_task(
     name: str, task: Task, vocabulary: seqio.Vocabulary, datasets: OpenDatasets, seed: int = 0
 ) -> seqio.Task:
-    """Returns a task as SeqIO's; `seed` is that of its template's random choices."""
+    """Returns SeqIO's version of a task; `seed` is the seed of the template's random choices."""
     cached = seqio.CacheDatasetPlaceholder()
     if isinstance(task, TextTask):
         last = seqio.preprocessors.append_eos_after_trim
@@ -265,7 +251,7 @@ def seqio_task(
         steps = [seqio.preprocessors.append_eos, cached]
 
     def postprocess(text: Any, example: Any = None, **_: Any) -> Any:
-        if task.kind == "rank":  # what a metric of rank classification takes as its targets
+        if task.kind == "rank":  # the targets of rank classification
             return tuple(example["idx"]), example["is_correct"], example["weight"]
         return task.postprocess(text)
 
@@ -287,10 +273,10 @@ def denoise(
     output_features: Mapping[str, seqio.Feature],
     objective: Objective,
 ) -> tf.data.Dataset:
-    """Makes inputs and targets of tokenized documents (feature `targets`), without EOS.
+    """Turns tokenized documents (feature `targets`) into inputs and targets, without EOS.
 
-    Takes T5's steps: a chunk of each long document, concatenation, segments, noise.
-    `mtf.data.denoising` makes the noise, from SeqIO's seeds.
+    The steps are T5's: a chunk of each long document, concatenation, segments, noise from SeqIO's
+    seeds.
     """
     lengths = objective.segment_lengths(sequence_length, output_features["inputs"].add_eos)
     num_tokens = lengths.num_tokens

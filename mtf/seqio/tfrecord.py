@@ -1,8 +1,7 @@
-"""TFRecord files of `tf.train.Example`, read and written without TensorFlow.
+"""Reads and writes TFRecord files of `tf.train.Example` without TensorFlow.
 
-A record is its length (uint64), a checksum of the length, its bytes, and a checksum of those
-(uint32, little-endian: CRC-32C, masked). An Example is a protocol buffer of named lists of
-integers, floats or byte strings.
+A record is its length (uint64), a checksum of the length, its bytes, and a checksum of these
+(masked CRC-32C, uint32), little-endian.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mtf.errors import UserError
 
 _LENGTH, _CHECKSUM, _HEADER = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<QI")
 
-# TensorFlow's example.proto, whose map of features is a repeated entry on the wire.
+# TensorFlow's example.proto; on the wire, its map of features is a repeated entry.
 _Example = message_class(
     "mtf.example",
     {
@@ -43,13 +42,13 @@ Feature = np.ndarray | list[bytes]
 
 
 def masked_crc32c(content: bytes) -> int:
-    """Returns TFRecord's checksum of a byte string."""
+    """Returns TFRecord's checksum of bytes."""
     crc = google_crc32c.value(content)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """Writes a file."""
+    """Writes a file of records."""
     with path.open("wb") as file:
         for record in records:
             for content in (_LENGTH.pack(len(record)), record):
@@ -57,24 +56,20 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """Yields the records of a file.
-
-    Raises:
-      UserError: a checksum differs, or the file is cut off.
-    """
+    """Yields the records of a file; raises UserError if it is truncated or a checksum differs."""
     with path.open("rb") as file:
         for number in itertools.count():
             header = file.read(_HEADER.size)
             if not header:
                 return
             if len(header) < _HEADER.size:
-                raise _damaged(path, number, "is cut off")
+                raise _damaged(path, number, "is truncated")
             length, checksum = _HEADER.unpack(header)
             if masked_crc32c(header[: _LENGTH.size]) != checksum:
                 raise _damaged(path, number, "has a wrong length checksum")
             content = file.read(length + _CHECKSUM.size)
             if len(content) < length + _CHECKSUM.size:
-                raise _damaged(path, number, "is cut off")
+                raise _damaged(path, number, "is truncated")
             record = content[:length]
             if masked_crc32c(record) != _CHECKSUM.unpack_from(content, length)[0]:
                 raise _damaged(path, number, "has a wrong checksum")
@@ -82,14 +77,14 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def count_records(path: Path) -> int:
-    """Returns the number of records of a file, from their lengths alone."""
+    """Returns the number of records in a file; reads only their lengths."""
     size, position, number = path.stat().st_size, 0, 0
     with path.open("rb") as file:
         while position < size:
             file.seek(position)
             header = file.read(_HEADER.size)
             if len(header) < _HEADER.size:
-                raise _damaged(path, number, "is cut off")
+                raise _damaged(path, number, "is truncated")
             position += _HEADER.size + _HEADER.unpack(header)[0] + _CHECKSUM.size
             number += 1
     return number
@@ -102,7 +97,7 @@ def _damaged(path: Path, number: int, problem: str) -> UserError:
 
 
 def encode_example(example: Mapping[str, Any]) -> bytes:
-    """Returns a serialized tf.train.Example of text, float32 arrays and lists of integers."""
+    """Returns a serialized tf.train.Example; values are text, float32 arrays or integer lists."""
     message = _Example()
     for name, value in example.items():
         feature = message.features.feature.add(key=name).value
@@ -111,17 +106,14 @@ def encode_example(example: Mapping[str, Any]) -> bytes:
         elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
             feature.float_list.value.extend(value.tolist())
         else:
-            feature.int64_list.SetInParent()  # An empty list is one of integers too.
+            feature.int64_list.SetInParent()  # also for an empty list
             feature.int64_list.value.extend(np.asarray(value, np.int64).tolist())
     serialized: bytes = message.SerializeToString()
     return serialized
 
 
 def parse_example(record: bytes) -> dict[str, Feature]:
-    """Returns the features of a serialized tf.train.Example.
-
-    Integers are int64 and floats float32, (values,); byte strings are a list.
-    """
+    """Returns the features of a serialized tf.train.Example: int64 or float32 (n,), or bytes."""
     features: dict[str, Feature] = {}
     for entry in _Example.FromString(record).features.feature:
         feature = entry.value

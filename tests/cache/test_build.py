@@ -180,7 +180,7 @@ def test_other_settings_are_refused_and_nothing_is_touched(tmp_path: Path) -> No
         (f"other templates .*{FRUIT.fingerprint} then, {changed.fingerprint} now",
          mixture((changed, None)), {}),
         ("made with --max-rows None, not 5", None, {"max_rows": 5}),
-        ("has the splits train, validation, not test", None, {"splits": ("test",)}),
+        ("has the splits train, validation, but not test", None, {"splits": ("test",)}),
     ]  # fmt: skip
     for message, other, fields in refusals:
         with pytest.raises(UserError, match=message):
@@ -191,7 +191,7 @@ def test_other_settings_are_refused_and_nothing_is_touched(tmp_path: Path) -> No
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "thesis.tex").touch()
-    with pytest.raises(UserError, match="cache holds something else than a cache"):
+    with pytest.raises(UserError, match="cache contains other files; expected a cache"):
         write_cache(tmp_path)
 
 
@@ -280,7 +280,7 @@ def test_killed_and_run_again_it_goes_on(tmp_path: Path) -> None:
     kept = {path.stat().st_mtime_ns for path in tmp_path.glob("cache/*/*.array_record")}
     assert len(kept) >= 6
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert "24,000 examples" in done.stdout or "1 were there" in done.stdout
+    assert "24,000 examples" in done.stdout or "1 were complete already" in done.stdout
     infos = [read_json(path, TaskInfo) for path in tmp_path.glob("cache/*/info.json")]
     assert len(infos) == 6 and not list(tmp_path.glob("cache/*.incomplete"))
     for info in infos:

@@ -70,7 +70,7 @@ def test_a_description_of_another_version_is_refused(tmp_path: Path) -> None:
     write_json(path, CacheInfo("array_record", "byte+0", "byt5", 259, 0))
     assert read_json(path, CacheInfo).vocab_size == 259
     path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 7'))
-    with pytest.raises(UserError, match=r"cache\.json is of version 7 .* reads version 1"):
+    with pytest.raises(UserError, match=r"cache\.json has version 7 .* reads version 1"):
         read_json(path, CacheInfo)
     path.write_text("{}")
     with pytest.raises(UserError, match=r"cache\.json is not a description of a token cache"):

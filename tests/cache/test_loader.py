@@ -308,7 +308,7 @@ def test_damage_names_the_file_and_the_remedy(tmp_path: Path) -> None:
     path = cache_dir / "math_sums" / "train-00000-of-00001.array_record"
     content = path.read_bytes()
     remedy = (
-        f"delete {path.parent} and write that task again: python -m mtf.cache '{NAME}' --output"
+        f"delete {path.parent} and write this task again: python -m mtf.cache '{NAME}' --output"
     )
     path.write_bytes(content[:-1])
     message = refusal(data(cache_dir))
@@ -330,7 +330,11 @@ def test_a_task_that_is_only_in_part_there_is_named(tmp_path: Path) -> None:
     cache_dir = write_cache(tmp_path)
     (cache_dir / "math_sums").rename(cache_dir / "math_sums.incomplete")
     message = refusal(data(cache_dir))
-    assert "math_sums only in part" in message and "python -m mtf.cache" in message
+    assert (
+        "task math_sums in the cache" in message
+        and "is incomplete" in message
+        and "python -m mtf.cache" in message
+    )
 
 
 def test_a_cache_in_seqios_form_is_for_the_other_loader(tmp_path: Path) -> None:
@@ -343,4 +347,4 @@ def test_a_cache_of_another_version_is_refused(tmp_path: Path) -> None:
     cache_dir = write_cache(tmp_path)
     path = cache_dir / "cache.json"
     path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
-    assert "version 2 of the cache's format" in refusal(data(cache_dir))
+    assert "version 2 of the cache format" in refusal(data(cache_dir))

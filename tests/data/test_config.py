@@ -68,7 +68,7 @@ def test_impossible_noise_is_refused(values: dict[str, Any], message: str) -> No
         ),
         ({"seed": -1}, "seed: -1"),
         ({"num_held_out": -1}, "num_held_out: -1"),
-        ({"files": ()}, "no file is named"),
+        ({"files": ()}, "data.files: it is empty"),
     ],
 )
 def test_impossible_data_is_refused(values: dict[str, Any], message: str) -> None:
@@ -142,9 +142,9 @@ def test_impossible_bert_style_is_refused(values: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"files": {}}, "there is no corpus"),
-        ({"files": {"ro/en": "a.txt"}}, "'ro/en' cannot be a name"),
-        ({"files": {"ro": ()}}, r"files\['ro'\]: no file is named"),
+        ({"files": {}}, "data.files: it is empty; expected a name and files"),
+        ({"files": {"ro/en": "a.txt"}}, "'ro/en' is not a valid name"),
+        ({"files": {"ro": ()}}, r"files\['ro'\]: it is empty"),
         ({"rates": {"ro": 1.0, "ne": 1.0}}, "no corpus 'ne'.*Did you mean en"),
         ({"rates": {"ro": 1.0}}, "the rate of en is missing"),
         ({"rates": {"ro": 1.0, "en": 0.0}}, r"rates\['en'\]: 0.0 is not a positive number"),
@@ -167,10 +167,10 @@ def test_impossible_corpora_are_refused(values: dict[str, Any], message: str) ->
     ("values", "message"),
     [
         ({"dataset": ""}, "data.dataset: it is empty"),
-        ({"subsets": {}}, "data.subsets: there is none"),
+        ({"subsets": {}}, "data.subsets: it is empty"),
         ({"subsets": {"ro": -1.0}}, r"subsets\['ro'\]: -1.0 is not a positive number"),
-        ({"subsets": {"a/b": 1.0}}, "'a/b' cannot be a name"),
-        ({"data_files": ()}, "no file is named"),
+        ({"subsets": {"a/b": 1.0}}, "'a/b' is not a valid name"),
+        ({"data_files": ()}, "it is empty"),
         ({"num_streams": 0}, "num_streams: 0 is less than 1"),
         ({"window_documents": 0}, "window_documents: 0 is less than 1"),
         ({"task_feature_lengths": {"inputs": 32, "targets": 7}}, "7 is too small"),

@@ -43,7 +43,7 @@ def test_sentinels_are_visible(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_bad_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "which mixture?" in capsys.readouterr().err
+    assert "MIXTURE is missing" in capsys.readouterr().err
     assert main(["x", "--cache", str(tmp_path)]) == 2
     assert "has no token cache" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
@@ -60,4 +60,8 @@ def test_without_a_cache_rows_of_the_mirror_are_shown(capsys: pytest.CaptureFixt
     ]  # fmt: skip
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert "No --cache" in shown and "first 200 rows" in shown and "# piqa_finish_sentence" in shown
+    assert (
+        "Without --cache" in shown
+        and "first 200 records" in shown
+        and "# piqa_finish_sentence" in shown
+    )

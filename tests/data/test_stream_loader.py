@@ -393,12 +393,16 @@ def test_a_network_that_stays_away_is_named(
 @pytest.mark.parametrize(
     ("changes", "sharing", "message"),
     [
-        ({}, {"batch_size": 6}, "4 streams cannot share a batch of 6 rows; expected a divisor"),
-        ({}, {"batch_size": 16, "num_shards": 8}, "4 streams cannot be shared by 8 processes"),
+        (
+            {},
+            {"batch_size": 6},
+            "a batch of 6 rows cannot be divided among 4 streams; expected a divisor",
+        ),
+        ({}, {"batch_size": 16, "num_shards": 8}, "4 streams cannot be divided among 8 processes"),
         ({"split": "trian"}, {}, r"no split 'trian', only 'train'\. Did you mean train"),
         ({"text_key": "txt"}, {}, r"no column 'txt', only 'text'\. Did you mean text"),
-        ({"data_files": "nothing*.jsonl"}, {}, "nothing.*no file, or none that holds a row"),
-        ({"num_streams": 512}, {"batch_size": 512}, "not one document; expected fewer data.num"),
+        ({"data_files": "nothing*.jsonl"}, {}, "nothing.*matches no file with a record"),
+        ({"num_streams": 512}, {"batch_size": 512}, "has no document; reduce data.num"),
     ],
 )
 def test_impossible_streams_are_refused(

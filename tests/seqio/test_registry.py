@@ -75,7 +75,7 @@ def test_a_name_of_another_library_is_refused(tmp_path: Path) -> None:
     mirror = write_mirror(tmp_path)
     seqio_registry.register(TRANSLATION, vocabulary=BYTES, data_dir=mirror)
     seqio_registry._REGISTERED.clear()
-    with pytest.raises(UserError, match="put there by another library"):
+    with pytest.raises(UserError, match="is already registered with SeqIO by another library"):
         seqio_registry.register(TRANSLATION, vocabulary=BYTES, data_dir=mirror)
 
 

@@ -82,5 +82,5 @@ def test_records_are_read_and_damage_is_found(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.tfrecord: record 0 has a wrong checksum"):
         list(read_records(path))
     path.write_bytes(write(path, records[:3]).read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"a\.tfrecord: record 2 is cut off"):
+    with pytest.raises(UserError, match=r"a\.tfrecord: record 2 is truncated"):
         list(read_records(path))

@@ -89,6 +89,6 @@ def test_templates_of_another_version_are_refused(templates: Templates) -> None:
     assert other
     few = Templates("few", {"super_glue/copa": b"templates: {}"})
     with pytest.raises(
-        UserError, match=r"few: expected those of promptsource .* those of super_glue/copa"
+        UserError, match=r"few: expected those of promptsource .* templates of super_glue/copa"
     ):
         mixture("xcopa_score_eval", few)

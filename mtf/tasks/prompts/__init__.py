@@ -1,1 +1,1 @@
-"""Prompts: promptsource's templates read as data (`templates`), and applied to rows (`render`)."""
+"""promptsource's templates: downloads, reads and renders them."""
