@@ -23,12 +23,7 @@ from mtf.seqio import loader as seqio_loader
 
 
 def make_train_iterator(
-    data: AnyData,
-    *,
-    batch_size: int,
-    shard_id: int = 0,
-    num_shards: int = 1,
-    prefetch: int = 2,
+    data: AnyData, *, batch_size: int, shard_id: int = 0, num_shards: int = 1, prefetch: int = 2
 ) -> BatchIterator:
     """Returns the training batches of `data`.
 
@@ -43,8 +38,7 @@ def make_train_iterator(
       UserError: the data cannot be used, or cannot be divided among this number of processes.
     """
     shard = Shard(batch_size, shard_id, num_shards)
-    batches: BatchIterator = _module(data).make_train_iterator(data, shard, prefetch)
-    return batches
+    return _module(data).make_train_iterator(data, shard, prefetch)
 
 
 def make_evaluations(
@@ -80,8 +74,7 @@ def sample_examples(data: AnyData, n: int) -> list[Example]:
 
 def provenance(data: AnyData) -> dict[str, Any]:
     """Returns the JSON values that identify the data, such as hashes and counts."""
-    found: dict[str, Any] = _module(data).provenance(data)
-    return found
+    return _module(data).provenance(data)
 
 
 def _module(data: AnyData) -> ModuleType:

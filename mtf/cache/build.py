@@ -114,9 +114,7 @@ class CacheProgress(NamedTuple):
 
 
 def begin_plan(
-    mixture: Mixture,
-    settings: CacheConfig,
-    describe: Callable[[Task, CacheConfig], TaskInfo],
+    mixture: Mixture, settings: CacheConfig, describe: Callable[[Task, CacheConfig], TaskInfo]
 ) -> tuple[Plan, list[tuple[Task, TaskInfo]]]:
     """Returns a plan without works, and the tasks to be written with their `describe(…)`.
 

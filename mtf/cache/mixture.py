@@ -98,9 +98,7 @@ class CachedTask:
         )
 
         def document(index: int) -> np.ndarray:
-            (example,) = self._reader.examples([int(index)])
-            tokens: np.ndarray = example["targets"]
-            return tokens
+            return self._reader.examples([int(index)])[0]["targets"]
 
         order = replace(self._order, shuffle=training and self._order.shuffle)
         noise = Purpose.NOISE if training else Purpose.EVALUATION
@@ -137,10 +135,8 @@ def shuffled(position: int, num_items: int, seed: int) -> int:
     # Imported here, because Grain takes a second to import, and --check does not need it.
     from grain.experimental import index_shuffle
 
-    number: int = index_shuffle(
-        position, max_index=num_items - 1, seed=seed % 2**32, rounds=_SHUFFLE_ROUNDS
-    )
-    return number
+    seed %= 2**32
+    return index_shuffle(position, max_index=num_items - 1, seed=seed, rounds=_SHUFFLE_ROUNDS)
 
 
 def objective_of(info: TaskInfo) -> Objective:
@@ -150,8 +146,7 @@ def objective_of(info: TaskInfo) -> Objective:
     known = {cls.__name__: cls for cls in (SpanCorruption, IidDenoising, BertStyle, PrefixLM)}
     if name not in known:
         raise UserError(f"task {info.name}: the cache has an unknown objective {name!r}")
-    objective: Objective = known[name](**fields)
-    return objective
+    return known[name](**fields)
 
 
 def open_cache(data: TaskMixtureConfig) -> TokenCache:

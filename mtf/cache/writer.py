@@ -15,14 +15,7 @@ from typing import Any
 import numpy as np
 
 from mtf import signals
-from mtf.cache.format import (
-    INCOMPLETE,
-    ShardInfo,
-    SplitInfo,
-    TaskInfo,
-    file_crc32,
-    write_json,
-)
+from mtf.cache.format import INCOMPLETE, ShardInfo, SplitInfo, TaskInfo, file_crc32, write_json
 from mtf.cache.settings import CacheConfig
 from mtf.errors import UserError
 from mtf.sources.datasets import Rows, open_split

@@ -42,9 +42,7 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
         # Iterating over the same dataset again would give another order.
         dataset = make_dataset(provider, data, shard.shard_id, shard.num_shards)
         dataset = dataset.batch(len(shard.rows), drop_remainder=True).skip(num_skipped)
-        batches: Iterator[Mapping[str, np.ndarray]]
-        batches = dataset.prefetch(prefetch).as_numpy_iterator()
-        return batches
+        return dataset.prefetch(prefetch).as_numpy_iterator()
 
     lengths = data.task_feature_lengths
     settings = (

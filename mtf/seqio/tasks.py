@@ -218,10 +218,8 @@ def _without_data(tasks: Sequence[Task], datasets: OpenDatasets) -> set[str]:
 
 
 def _num_examples(task: Task, datasets: OpenDatasets, made: seqio.Task) -> float:
-    rate: float = seqio.mixing_rate_num_examples(
-        made, maximum=MAX_EXAMPLES_PER_DATASET, split=datasets.splits(task)[0]
-    )
-    return rate
+    split, maximum = datasets.splits(task)[0], MAX_EXAMPLES_PER_DATASET
+    return seqio.mixing_rate_num_examples(made, maximum=maximum, split=split)
 
 
 class CachedSeqioTask(seqio.Task):

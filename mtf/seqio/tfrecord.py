@@ -108,8 +108,7 @@ def encode_example(example: Mapping[str, Any]) -> bytes:
         else:
             feature.int64_list.SetInParent()  # also for an empty list
             feature.int64_list.value.extend(np.asarray(value, np.int64).tolist())
-    serialized: bytes = message.SerializeToString()
-    return serialized
+    return message.SerializeToString()
 
 
 def parse_example(record: bytes) -> dict[str, Feature]:

@@ -10,13 +10,14 @@ import abc
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from mtf.errors import UserError, did_you_mean_split
 from mtf.extras import import_extra
 from mtf.sources.hub import import_datasets, no_hub_hint
 
 ENVIRONMENT_VARIABLE = "MTF_DATA_DIR"
+DataDir: TypeAlias = str | os.PathLike[str] | None
 
 # Today's repositories on the hub. Most have the dataset's name of 2021 after the owner's.
 _REPOSITORIES = (
@@ -134,9 +135,7 @@ def hub_name(dataset: str) -> str:
     return _HUB_NAMES.get(dataset, dataset)
 
 
-def open_split(
-    dataset: str, subset: str | None, split: str, *, data_dir: str | os.PathLike[str] | None = None
-) -> Rows:
+def open_split(dataset: str, subset: str | None, split: str, *, data_dir: DataDir = None) -> Rows:
     """Returns the records of a split, from the mirror or else from the hub.
 
     Args:
@@ -170,17 +169,13 @@ def open_split(
         ) from error
 
 
-def mirror_splits(
-    dataset: str, subset: str | None, data_dir: str | os.PathLike[str] | None = None
-) -> list[str]:
+def mirror_splits(dataset: str, subset: str | None, data_dir: DataDir = None) -> list[str]:
     """Returns the names of a dataset's splits in the mirror; `data_dir` as in `open_split`."""
     folder = _mirror_folder(dataset, subset, data_dir)
     return sorted(file.stem for file in folder.glob("*.parquet")) if folder else []
 
 
-def _mirror_folder(
-    dataset: str, subset: str | None, data_dir: str | os.PathLike[str] | None
-) -> Path | None:
+def _mirror_folder(dataset: str, subset: str | None, data_dir: DataDir) -> Path | None:
     root = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     return Path(root).expanduser() / dataset / (subset or "") if root else None
 

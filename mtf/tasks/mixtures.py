@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from mtf.errors import UserError, did_you_mean
-from mtf.sources.datasets import MissingDatasetError, open_split
+from mtf.sources.datasets import DataDir, MissingDatasetError, open_split
 from mtf.tasks import t0, text, translation
 from mtf.tasks.prompted import SCORE_EVAL, PromptedTask
 from mtf.tasks.prompts.templates import Templates, load_templates
@@ -130,15 +129,12 @@ def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask
 
 
 def split_available(
-    of: Mixture, split: str, data_dir: str | os.PathLike[str] | None = None
+    of: Mixture, split: str, data_dir: DataDir = None
 ) -> tuple[tuple[Task, ...], tuple[tuple[Task, str], ...]]:
     """Returns the tasks of a mixture that have data for a split, and those without, with reasons.
 
-    Only datasets that are available through a form (Story Cloze) may be missing.
-
-    Raises:
-      MissingDatasetError: another dataset is missing.
-      UserError: a task does not have this split.
+    Raises MissingDatasetError if a dataset is missing that is not `skippable_in_evaluation`, and
+    UserError if a task does not have this split.
     """
 
     @functools.cache

@@ -79,6 +79,10 @@ def span_corruption_lengths(
 class Segments:
     """The division of documents into segments, as in T5's preprocessors.
 
+    An objective has a method `segment_lengths(lengths, inputs_add_eos)`. It returns lengths with
+    which every segment fits a row with `lengths` of inputs and targets, and raises UserError if
+    these are too short.
+
     Attributes:
       merge_documents: number of documents that are concatenated and then divided into segments.
       max_document_tokens: length above which only one random aligned chunk of a document is used.
@@ -91,15 +95,6 @@ class Segments:
         for name in ("merge_documents", "max_document_tokens"):
             if getattr(self, name) < 1:
                 raise UserError(f"data.objective.{name}: {getattr(self, name)} is less than 1")
-
-    def segment_lengths(
-        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
-    ) -> SegmentLengths:
-        """Returns the lengths with which every segment fits a row of `task_feature_lengths`.
-
-        Raises UserError if `task_feature_lengths` are too short.
-        """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,16 +133,14 @@ class SpanCorruption(_Denoising):
                 "is less than one token"
             )
 
-    def segment_lengths(
-        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
-    ) -> SegmentLengths:
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
         """See `Segments`."""
         # As in T5X, inputs without EOS are one shorter.
-        inputs_length = task_feature_lengths["inputs"]
+        inputs_length = lengths["inputs"]
         density, span = self.noise_density, self.mean_noise_span_length
         num_tokens, targets_length = span_corruption_lengths(inputs_length, density, span)
         why = f"span corruption of {num_tokens} tokens to inputs of {inputs_length} yields "
-        _check_targets(task_feature_lengths, targets_length, why + f"{targets_length} targets")
+        _check_targets(lengths, targets_length, why + f"{targets_length} targets")
         _, num_spans = num_noise_tokens_and_spans(num_tokens, density, span)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
@@ -160,11 +153,9 @@ class IidDenoising(_Denoising):
     sentinels (fewer than one in ten thousand does), its last noise tokens stay in the inputs.
     """
 
-    def segment_lengths(
-        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
-    ) -> SegmentLengths:
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
         """See `Segments`."""
-        num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "i.i.d. denoising")
+        num_tokens = _num_inputs(lengths, inputs_add_eos, "i.i.d. denoising")
         density = self.noise_density
         # A noise span starts at a noise token that follows a kept token.
         start = density * (1 - density)
@@ -177,7 +168,7 @@ class IidDenoising(_Denoising):
         num_spans = min(math.ceil(spans), num_tokens // 2 + 1)
         targets_length = min(math.ceil(targets), num_tokens) + 1
         why = f"i.i.d. denoising of {num_tokens} tokens yields up to {targets_length} targets"
-        _check_targets(task_feature_lengths, targets_length, why)
+        _check_targets(lengths, targets_length, why)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
 
@@ -200,13 +191,11 @@ class BertStyle(_Denoising):
                 f"data.objective.random_token_rate: {self.random_token_rate} is not between 0 and 1"
             )
 
-    def segment_lengths(
-        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
-    ) -> SegmentLengths:
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
         """See `Segments`."""
-        num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "BERT's objective")
+        num_tokens = _num_inputs(lengths, inputs_add_eos, "BERT's objective")
         why = f"the targets of BERT's objective are all {num_tokens} tokens of a segment and EOS"
-        _check_targets(task_feature_lengths, num_tokens + 1, why)
+        _check_targets(lengths, num_tokens + 1, why)
         return SegmentLengths(num_tokens, num_tokens + 1, 1)
 
 
@@ -221,32 +210,29 @@ class PrefixLM(Segments):
 
     merge_documents: int = 1
 
-    def segment_lengths(
-        self, task_feature_lengths: Mapping[str, int], inputs_add_eos: bool
-    ) -> SegmentLengths:
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
         """See `Segments`."""
-        num_tokens = _num_inputs(task_feature_lengths, inputs_add_eos, "prefix language modeling")
-        _check_targets(task_feature_lengths, 2, "expected room for a token and EOS")
-        return SegmentLengths(num_tokens, min(task_feature_lengths["targets"], num_tokens), 0)
+        num_tokens = _num_inputs(lengths, inputs_add_eos, "prefix language modeling")
+        _check_targets(lengths, 2, "expected room for a token and EOS")
+        return SegmentLengths(num_tokens, min(lengths["targets"], num_tokens), 0)
 
 
 Objective: TypeAlias = SpanCorruption | IidDenoising | BertStyle | PrefixLM
 
 
-def _num_inputs(task_feature_lengths: Mapping[str, int], inputs_add_eos: bool, name: str) -> int:
+def _num_inputs(lengths: Mapping[str, int], inputs_add_eos: bool, name: str) -> int:
     """Returns the number of inputs without EOS, at least two."""
-    num_tokens = task_feature_lengths["inputs"] - inputs_add_eos
+    num_tokens = lengths["inputs"] - inputs_add_eos
     if num_tokens < 2:
         raise UserError(
-            f"data.task_feature_lengths['inputs']: {task_feature_lengths['inputs']} is too small "
+            f"data.task_feature_lengths['inputs']: {lengths['inputs']} is too small "
             f"for {name}; expected room for at least two tokens"
         )
     return num_tokens
 
 
-def _check_targets(task_feature_lengths: Mapping[str, int], needed: int, why: str) -> None:
-    if task_feature_lengths["targets"] < needed:
+def _check_targets(lengths: Mapping[str, int], needed: int, why: str) -> None:
+    if lengths["targets"] < needed:
         raise UserError(
-            f"data.task_feature_lengths['targets']: {task_feature_lengths['targets']} is too "
-            f"small; {why}"
+            f"data.task_feature_lengths['targets']: {lengths['targets']} is too small; {why}"
         )

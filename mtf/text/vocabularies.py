@@ -137,8 +137,7 @@ class SentencePieceVocabulary(_ExtraIds):
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`, without EOS."""
         # JSON can contain half of a surrogate pair, which SentencePiece refuses.
-        ids: list[int] = self._model.encode(text.encode("utf-8", errors="replace").decode())
-        return ids
+        return self._model.encode(text.encode("utf-8", errors="replace").decode())
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of `ids` up to the first EOS (SeqIO: `Vocabulary.decode`).
@@ -148,8 +147,7 @@ class SentencePieceVocabulary(_ExtraIds):
         eos, unk, size = self.eos_id, self.unk_id, self.vocab_size
         before_eos = itertools.takewhile(lambda i: i != eos, ids)
         known = [int(i) if i < size else unk for i in before_eos if i != self.pad_id]
-        text: str = self._model.decode(known)
-        return text
+        return self._model.decode(known)
 
     def fingerprint(self) -> str:
         """Returns a hash of the model file, and the number of added ids."""
