@@ -34,8 +34,7 @@ def make_train_iterator(
       num_shards: number of processes, a divisor of `batch_size`.
       prefetch: number of batches that a thread makes in advance; 0 makes each on demand.
 
-    Raises:
-      UserError: the data cannot be used, or cannot be divided among this number of processes.
+    Raises UserError if the data cannot be used, or not with this number of processes.
     """
     shard = Shard(batch_size, shard_id, num_shards)
     return _module(data).make_train_iterator(data, shard, prefetch)

@@ -196,11 +196,7 @@ def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], Non
             if not num_left[name]:
                 _finish_task(plan.works[name])
                 finished.append(name)
-    _write_mixture(plan)
-
-
-def _write_mixture(plan: Plan) -> None:
-    cache_dir, mixture = plan.settings.cache_dir, plan.mixture
+    cache_dir, mixture = settings.cache_dir, plan.mixture
     there = {path.parent.name for path in cache_dir.glob("*/info.json")}
     absent = {name: reason for name, reason in plan.absent.items() if name not in there}
     tasks = {task.name: rate for task, rate in mixture.tasks if task.name not in absent}

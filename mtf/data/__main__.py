@@ -75,9 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="INPUTS/TARGETS",
         help="tokens per row (default: 1024/256)",
     )
-    parser.add_argument(
-        "-n", type=int, default=3, metavar="N", help="number of examples to show (default: 3)"
-    )
+    parser.add_argument("-n", type=int, default=3, metavar="N", help="examples (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the order (default: 0)")
     return parser
 

@@ -133,11 +133,8 @@ class _Place(NamedTuple):
     state: dict[str, Any] | None = None
 
 
-class _Window(NamedTuple):
-    """Documents that are shuffled together, and the start of the next window."""
-
-    texts: list[str]
-    following: _Place
+# Documents that are shuffled together, and the start of the next window.
+_Window = tuple[list[str], _Place]
 
 
 class _Reader:
@@ -192,7 +189,7 @@ class _Reader:
             following = _Place(place.epoch + 1)
             self._documents = self._read_documents(following)
         self._at = following
-        return _Window([text for text, *_ in read], following)
+        return [text for text, *_ in read], following
 
     def _read_documents(self, place: _Place) -> Iterator[tuple[str, int, int, Any]]:
         """Yields (text, position of the file, index in the file, open file) from `place` on.
@@ -270,16 +267,14 @@ class _Subset:
         """Returns the current window, and starts to read the next one."""
         ahead = self._ahead or self._executor.submit(self._reader.read, self._place)
         self._ahead = None
-        window = ahead.result()
-        if not window.texts:  # the last window of the epoch was full
-            self._go_to(window.following)
+        texts, self._following = ahead.result()
+        if not texts:  # the last window of the epoch was full
+            self._go_to(self._following)
             return self._open()
-        self._following = window.following
-        self._ahead = self._executor.submit(self._reader.read, window.following)
+        self._ahead = self._executor.submit(self._reader.read, self._following)
         seed = derived_seed(self._seed, Purpose.WINDOW, self._place.epoch, self._place.window)
-        order = Order(len(window.texts), seed, self._data.shuffle)
-        read = window.texts.__getitem__
-        self._source = DocumentSource(self._data, read, order, Purpose.NOISE)
+        order = Order(len(texts), seed, self._data.shuffle)
+        self._source = DocumentSource(self._data, texts.__getitem__, order, Purpose.NOISE)
         return self._source
 
 

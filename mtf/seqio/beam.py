@@ -39,9 +39,8 @@ def run(mixture: Mixture, settings: CacheConfig, runner: str, options: Sequence[
       runner: `beam:` and the name of a runner (`beam:DirectRunner`).
       options: options of Beam (`--project=…`).
 
-    Raises:
-      UserError: Beam or SeqIO is not installed, the runner is unknown, the settings are not
-        supported, or data is missing.
+    Raises UserError if Beam or SeqIO is not installed, the runner is unknown, the settings are not
+    supported, or data is missing.
     """
     import_seqio()
     beam = import_extra(

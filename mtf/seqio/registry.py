@@ -35,14 +35,12 @@ def register(
 
     Args:
       name: name of a mixture or task in `mtf.tasks.mixtures`.
-      vocabulary: vocabulary of all features; None: that of the mixture, from
-        `gs://t5-data/vocabs/`.
+      vocabulary: vocabulary of all features; None: the mixture's, from `gs://t5-data/vocabs/`.
       data_dir: a local mirror of the datasets; None: see `mtf.sources.datasets.open_split`.
       templates: templates or their path; None: see `load_templates`.
 
-    Raises:
-      UserError: the name is unknown; SeqIO is not installed; or a name is already registered by
-        another library, or with another vocabulary, mirror or templates.
+    Raises UserError if the name is unknown, SeqIO is not installed, or a name is already registered
+    by another library, or with another vocabulary, mirror or templates.
     """
     seqio = import_seqio()
     from mtf.seqio import tasks as seqio_tasks

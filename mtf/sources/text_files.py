@@ -64,9 +64,8 @@ class Examples:
 def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) -> Examples:
     """Finds, indexes and checks files; without `patterns`, returns the text that ships with Python.
 
-    Raises:
-      UserError: a file is missing, is empty or has an unknown suffix; lines cannot be used (the
-        message counts all and names the first ten); or documents and pairs are mixed.
+    Raises UserError if a file is missing, is empty or has an unknown suffix, if lines cannot be
+    used (the message counts all and names the first ten), or if documents and pairs are mixed.
     """
     if patterns is None:
         documents = python_documents()

@@ -80,8 +80,7 @@ def mixture(
       templates: templates of prompted tasks; None: those that `load_templates` finds.
       check_version: whether to refuse templates of a version that would change the mixture.
 
-    Raises:
-      UserError: the name is unknown, or its templates are missing or of another version.
+    Raises UserError if the name is unknown, or its templates are missing or of another version.
     """
     definition = _definitions().get(name)
     if definition is None:

@@ -134,11 +134,10 @@ def prompt_tasks(
 
 
 def rate(row: DatasetRow, templates: Templates) -> int:
-    """Returns the rate of each task of a dataset.
+    """Returns the rate of each task of a dataset: its size, at most MAX_EXAMPLES_PER_DATASET.
 
-    This is the dataset's size if that is at most MAX_EXAMPLES_PER_DATASET, and otherwise the
-    maximum divided by the number of templates. An unknown size counts as the maximum, as in mT0
-    for ANLI, which has no split "train".
+    The maximum is divided by the number of templates if the size exceeds it, and used as it is if
+    the size is unknown, as in mT0 for ANLI, which has no split "train".
     """
     if row.train_size is None or row.train_size <= MAX_EXAMPLES_PER_DATASET:
         return row.train_size or MAX_EXAMPLES_PER_DATASET

@@ -45,8 +45,7 @@ def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | N
       row: the record's columns; `-` in a name is read as `_`.
       key: identifies the record and determines the template's random choices.
 
-    Raises:
-      UserError: the template is not valid Jinja, or fails on this record.
+    Raises UserError if the template is not valid Jinja, or fails on this record.
     """
     variables = {name.replace("-", "_"): value for name, value in row.items()}
     for name, value in variables.items():
