@@ -259,7 +259,7 @@ def test_classes_are_the_answer_choices_of_the_task(
 
 MISTAKES = [
     (InferEvalConfig(metrics=("acuracy",)), "no metric 'acuracy'.*Did you mean accuracy"),
-    (InferEvalConfig(metrics=("span_squad",)), "span_squad needs more of an example"),
+    (InferEvalConfig(metrics=("span_squad",)), "span_squad needs more than the text"),
     (InferEvalConfig(tasks=("food_fruits",)), "food_fruits is not a task.*Did you mean food_fruit"),
 ]
 

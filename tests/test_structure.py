@@ -170,7 +170,8 @@ def test_files_are_short_and_public_functions_typed_and_documented(path: Path) -
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     ]
     for node in public:
-        assert ast.get_docstring(node), f"{node.name} has no docstring"
+        is_overload = "overload" in map(ast.unparse, node.decorator_list)
+        assert is_overload or ast.get_docstring(node), f"{node.name} has no docstring"
         if isinstance(node, ast.FunctionDef):
             assert node.returns is not None, f"{node.name} has no return type"
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

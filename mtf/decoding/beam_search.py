@@ -1,7 +1,7 @@
-"""Beam search, with T5X's or transformers' rules for lengths and ends.
+"""Beam search, with T5X's or transformers' rules for scores and stopping.
 
-Every step extends each live hypothesis by every token and takes the 2·n best candidates: even if
-n of them end, n go on. Hypotheses that ended compete for n places by their score.
+Every step extends each live hypothesis by every token and takes the 2·n best candidates, so n of
+them continue even if n end. The n best hypotheses that ended are kept.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mtf.models.settings import T5Config
 
 
 class BeamState(NamedTuple):
-    """The state of the search. Live and finished hypotheses are ordered, best first.
+    """The state of the search. Live and finished hypotheses are sorted, best first.
 
     Attributes:
-      i: tokens decoded so far.
-      tokens: (b, n, max_length) of live hypotheses.
-      log_probs: (b, n) of live hypotheses; -inf where there is none.
+      i: number of tokens decoded.
+      tokens: (b, n, max_length), tokens of live hypotheses.
+      log_probs: (b, n), log-probabilities of live hypotheses, -inf for none.
       ancestors: (b, n, max_length), see `decode_step`.
-      finished: (b, n, max_length) tokens of finished hypotheses.
-      scores: (b, n) of finished hypotheses; -inf where there is none.
-      done: (b,) the finished hypotheses of a row change no more.
-      caches: one a layer.
+      finished: (b, n, max_length), tokens of finished hypotheses.
+      scores: (b, n), scores of finished hypotheses, -inf for none.
+      done: (b,), whether a row's finished hypotheses are final.
+      caches: cache of each layer.
     """
 
     i: jax.Array
@@ -43,11 +43,10 @@ class BeamState(NamedTuple):
 def beam_search(
     config: T5Config, prepared: Prepared, decoding: DecodingConfig, eos_id: int, empty: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns (b, n, max_length) int32 tokens and (b, n) float32 scores, the best first.
+    """Returns (b, n, max_length) int32 tokens and (b, n) float32 scores, best first.
 
-    Where fewer than n beams have ended within `max_length`, the best unfinished follow, with their
-    log-probability as the score (as T5X has it where none ended; form "hf" has no such). `empty`,
-    (b,) bool, marks rows that are padding.
+    If fewer than n hypotheses have ended, the best unfinished ones follow, scored by their
+    log-probability. `empty`, (b,) bool, marks rows that are padding.
     """
     batch, n, max_length = empty.shape[0], decoding.num_beams, decoding.max_length
     huggingface = decoding.length_penalty_form == "hf"
@@ -59,13 +58,13 @@ def beam_search(
 
     def step(state: BeamState) -> BeamState:
         i = state.i
-        # What this step writes into the cache stands at each beam's own place.
+        # This step writes each beam's keys at the beam's own position in the cache.
         own = jnp.broadcast_to(places[None, :, None], (batch, n, 1))
         ancestors = jax.lax.dynamic_update_slice_in_dim(state.ancestors, own, i, axis=2)
         last = jax.lax.dynamic_index_in_dim(state.tokens, jnp.maximum(i - 1, 0), 2, False)
         logits, caches = decode_step(config, prepared, state.caches, last, i, ancestors)
 
-        # The best of all are among the best of each beam.
+        # The best candidates of a row are among the best of each of its beams.
         best, ids = jax.lax.top_k(logits, 2 * n)  # (b, n, 2n)
         best = best - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
         best = (best + state.log_probs[..., None]).reshape(batch, -1)
@@ -97,12 +96,12 @@ def beam_search(
         )
 
     def settled(live: jax.Array, scores: jax.Array, length: jax.Array) -> jax.Array:
-        """(b,) whether a row's finished hypotheses are final."""
+        """Returns (b,), whether a row's finished hypotheses are final."""
         all_finished = jnp.isfinite(scores[:, -1])
         if huggingface and decoding.early_stopping:
             return all_finished
-        # T5X: no continuation can score better, however long. transformers: the best live
-        # hypothesis would not, if it ended here.
+        # T5X: no continuation of any length can score better. transformers: the best live
+        # hypothesis would not score better if it ended here.
         reached = length if huggingface else max_length
         return all_finished & (live[:, 0] / penalty(reached) <= scores[:, -1])
 

@@ -1,4 +1,4 @@
-"""Targets for inputs: `generate`."""
+"""Decodes targets for a batch of inputs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ EOS_ID = 1
 
 
 class Generated(NamedTuple):
-    """What was decoded for each example, best first.
+    """The sequences decoded for each example, best first.
 
     Attributes:
-      tokens: (batch, num_return, max_length) int32: ids up to EOS, which is included, then 0.
-      scores: (batch, num_return) float32. Greedy decoding and samples: the log-probability under
-        the model, whatever the temperature and restriction. Beams: that with the length penalty.
+      tokens: (batch, num_return, max_length) int32: token ids up to and including EOS, then 0.
+      scores: (batch, num_return) float32: log-probability under the model, without temperature and
+        restriction; for beam search, with the length penalty.
     """
 
     tokens: jax.Array
@@ -46,19 +46,19 @@ def generate(
     """Decodes until all rows have ended or `max_length` is reached.
 
     The result of a row depends on its inputs, its seed and the settings, not on the other rows.
-    Compiled once for each shape, network and setting; `decoding.seed` may change freely.
+    Compiles once for each shape, network and setting; another `decoding.seed` does not recompile.
 
     Args:
       network: the architecture.
-      params: unrolled or stacked.
-      encoder_input_tokens: (batch, length) ids, 0 is padding. A row of padding alone has an empty
-        result, with score 0.
+      params: parameters, unrolled or stacked.
+      encoder_input_tokens: (batch, length) token ids, 0 for padding. A row of only padding gives
+        an empty result with score 0.
       decoding: the method and its settings.
-      eos_id: the id that ends a sequence.
-      seeds: (batch,) uint32, joined to `decoding.seed` in sampling. None: the place in the batch.
+      eos_id: id of EOS.
+      seeds: (batch,) uint32, combined with `decoding.seed` in sampling; None: the row number.
 
     Raises:
-      UserError: more beams than the vocabulary allows.
+      UserError: the vocabulary is too small for the number of beams.
     """
     if decoding.method == "beam" and 2 * decoding.num_beams > network.vocab_size:
         raise UserError(
@@ -67,8 +67,7 @@ def generate(
         )
     if seeds is None:
         seeds = np.arange(encoder_input_tokens.shape[0], dtype=np.uint32)
-    # Two programs: what the first returns lies in memory row by row, while inside of one XLA
-    # would choose layouts of tied embeddings that CPUs multiply by slowly.
+    # Two programs: in a single one, XLA chooses a layout of tied embeddings that is slow on CPUs.
     seed, settings = np.uint32(decoding.seed), dataclasses.replace(decoding, seed=0)
     begun = _begin(network, params, encoder_input_tokens, decoding.max_length, seed, seeds)
     return _decode(network, settings, eos_id, *begun)
@@ -83,7 +82,7 @@ def _begin(
     seed: jax.Array | np.uint32,
     seeds: jax.Array | np.ndarray,
 ) -> tuple[Prepared, jax.Array, jax.Array]:
-    """Returns what the steps need, a random key for each row, and which rows are padding."""
+    """Returns the inputs of the steps, a random key for each row, and which rows are padding."""
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(seeds)
     empty = ~jnp.any(encoder_input_tokens > 0, axis=1)
     return prepare(network, params, encoder_input_tokens, max_length), keys, empty
@@ -98,7 +97,6 @@ def _decode(
     keys: jax.Array,
     empty: jax.Array,
 ) -> Generated:
-    """Runs the loop of the method."""
     if decoding.method != "beam":
         return Generated(*sample(network, prepared, decoding, eos_id, keys, empty))
     tokens, scores = beam_search(network, prepared, decoding, eos_id, empty)

@@ -1,4 +1,4 @@
-"""Greedy decoding and sampling: every sequence goes on by itself."""
+"""Greedy decoding and sampling of independent sequences."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ def sample(
     keys: jax.Array,
     empty: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Decodes `num_return` sequences for each example, of the most probable or of drawn tokens.
+    """Decodes `num_return` sequences for each example, greedily or by sampling.
 
-    `keys`, (b,), are random; `empty`, (b,) bool, marks rows that are padding.
+    `keys` are (b,) random keys; `empty`, (b,) bool, marks rows that are padding.
 
     Returns:
-      (b, n, max_length) int32 tokens and (b, n) float32 log-probabilities under the model, the
-      best first.
+      (b, n, max_length) int32 tokens and (b, n) float32 log-probabilities, best first.
     """
     batch, n, max_length = keys.shape[0], decoding.num_return, decoding.max_length
     greedy = decoding.method == "greedy" or decoding.temperature <= MIN_TEMPERATURE
@@ -70,10 +69,9 @@ def sample(
 
 
 def restrict(logits: jax.Array, decoding: DecodingConfig) -> jax.Array:
-    """Logits at the temperature; -inf where `top_k` or `top_p` leave a token out.
+    """Applies the temperature, and sets the logits of tokens outside `top_k` or `top_p` to -inf.
 
-    Tokens that are as probable as the last one kept are kept too, so that their order decides
-    nothing.
+    Ties with the last kept token are kept.
     """
     logits = logits / decoding.temperature
     if decoding.top_k and decoding.top_k < logits.shape[-1]:
@@ -86,10 +84,10 @@ def restrict(logits: jax.Array, decoding: DecodingConfig) -> jax.Array:
 
 
 def _nucleus(probs: jax.Array, top_p: float) -> jax.Array:
-    """Returns the highest threshold at which the probabilities at or above it add up to `top_p`.
+    """Returns the highest threshold such that the probabilities above or at it sum to `top_p`.
 
-    Found bit by bit, which is several times faster than sorting the vocabulary: floats that are
-    not negative are ordered as their bits are.
+    Finds it bit by bit, which is several times faster than sorting the vocabulary: nonnegative
+    floats have the same order as their bits.
     """
 
     def bit(i: jax.Array, found: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""How targets are decoded. Imports nothing but the standard library."""
+"""Settings of decoding."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class DecodingConfig:
 
     Attributes:
       method: "greedy", "sample" or "beam".
-      max_length: tokens to decode at most, EOS included.
-      temperature: sampling: logits are divided by it; 0 is greedy.
-      top_k: sampling: only the k most probable tokens; 0 is all. Excludes `top_p`.
-      top_p: sampling: only the most probable tokens that together have this probability; 1 is all.
-      num_beams: beam search: hypotheses kept at every step.
-      length_penalty: beam search: the exponent of the length, see `length_penalty_form`.
-      length_penalty_form: beam search: what a finished hypothesis is ranked by. "t5x":
-        log-probability / ((5 + length) / 6)**length_penalty (Wu et al. 2016), searched until
-        nothing can improve. "hf": log-probability / length**length_penalty, and transformers'
-        rules of when to stop and which hypotheses may finish. docs/inference.md compares them.
-      early_stopping: form "hf": stop as soon as `num_beams` hypotheses have finished.
-      num_return: hypotheses or samples returned for each example, best first.
-      seed: sampling: the base of every random number.
+      max_length: maximum number of decoded tokens, including EOS.
+      temperature: divisor of the logits in sampling; 0 is greedy.
+      top_k: number of most probable tokens to sample from; 0: all. Excludes `top_p`.
+      top_p: total probability of the most probable tokens to sample from; 1: all.
+      num_beams: number of hypotheses of beam search.
+      length_penalty: exponent of the length in beam search.
+      length_penalty_form: score of a finished hypothesis. "t5x": log-probability / ((5 + length) /
+        6)**length_penalty (Wu et al. 2016), searched until nothing can improve. "hf":
+        log-probability / length**length_penalty, with transformers' rules for finishing and
+        stopping. docs/inference.md compares them.
+      early_stopping: whether form "hf" stops as soon as `num_beams` hypotheses have finished.
+      num_return: number of hypotheses or samples per example, best first.
+      seed: seed of sampling.
     """
 
     method: Literal["greedy", "sample", "beam"] = "greedy"
@@ -50,33 +50,30 @@ class DecodingConfig:
             if isinstance(value, bool) or not isinstance(value, kinds):
                 kind = "a whole number" if field in whole else "a number"
                 raise UserError(f"{field} must be {kind}, not {value!r}.")
-        for field in ("max_length", "num_beams", "num_return"):
-            if getattr(self, field) < 1:
-                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
-        if self.temperature < 0:
-            raise UserError(f"temperature must not be negative, not {self.temperature}.")
-        if self.top_k < 0:
-            raise UserError(f"top_k must not be negative (0 is all tokens), not {self.top_k}.")
+        bounds = {"max_length": 1, "num_beams": 1, "num_return": 1, "temperature": 0, "top_k": 0}
+        for field, least in bounds.items():
+            if getattr(self, field) < least:
+                raise UserError(f"{field} must be at least {least}, not {getattr(self, field)}.")
         if not 0.0 < self.top_p <= 1.0:
-            raise UserError(f"top_p must be in (0, 1] (1 is all tokens), not {self.top_p}.")
+            raise UserError(f"top_p must be in (0, 1] (1: all tokens), not {self.top_p}.")
         if self.top_k and self.top_p < 1.0:
             raise UserError(
                 f"top_k ({self.top_k}) and top_p ({self.top_p}) exclude each other, as in T5X. "
-                "Leave top_k at 0 or top_p at 1."
+                "Set top_k=0 or top_p=1."
             )
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed must be in [0, 2**32), not {self.seed}.")
         for field in ("temperature", "top_k", "top_p"):
-            default = type(self).__dataclass_fields__[field].default
+            default = getattr(DecodingConfig, field)
             if self.method != "sample" and getattr(self, field) != default:
                 raise UserError(
                     f"{field} is for method='sample', but method is {self.method!r}. "
-                    f"Set method='sample' or leave {field} at {default}."
+                    f"Set method='sample' or {field}={default}."
                 )
         if self.method == "greedy" and self.num_return > 1:
             raise UserError(
                 f"Greedy decoding has one result, but num_return is {self.num_return}. "
-                "Use method='beam' or 'sample'."
+                "Set method to 'beam' or 'sample'."
             )
         if self.method == "beam":
             self._check_beams()
@@ -84,8 +81,7 @@ class DecodingConfig:
     def _check_beams(self) -> None:
         if self.num_return > self.num_beams:
             raise UserError(
-                f"num_return ({self.num_return}) must not be more than num_beams "
-                f"({self.num_beams})."
+                f"num_return ({self.num_return}) must be at most num_beams ({self.num_beams})."
             )
         if self.length_penalty_form not in ("t5x", "hf"):
             raise UserError(
@@ -93,7 +89,7 @@ class DecodingConfig:
             )
         if self.length_penalty_form == "t5x" and self.length_penalty < 0:
             raise UserError(
-                "length_penalty must not be negative with length_penalty_form='t5x', "
+                "length_penalty must be at least 0 with length_penalty_form='t5x', "
                 f"not {self.length_penalty}."
             )
         if self.length_penalty_form == "t5x" and self.early_stopping:

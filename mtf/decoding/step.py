@@ -1,7 +1,7 @@
 """One step of the decoder on a cache of keys and values.
 
-`b` is the batch; `n` are the sequences decoded for each example (samples or beams), which share
-the example's encoded inputs. `h` are heads, `k` keys, `d` the size of a head.
+Dimensions: `b` examples, `n` sequences per example (samples or beams, which share the encoded
+inputs), `h` heads, `k` keys, and `d`, the size of a head.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NO_DROPOUT = t5.Dropout(0.0, None)
 
 
 class KeyValueCache(NamedTuple):
-    """Keys (b, h, d, k) and values (b, h, k, d), as the products over them take them.
+    """Keys (b, h, d, k) and values (b, h, k, d), laid out for the matrix products.
 
-    Beams of an example share a row, so that each can attend to what others wrote: `k` are
-    max_length · n keys, the n of a position beside each other. Sequences that go on by
-    themselves have a row each: `b` is then b · n, and `k` max_length.
+    The beams of an example share a row, so that each can attend to the keys of the others: `k` is
+    max_length · n, and the n keys of a position are adjacent. Independent sequences have separate
+    rows: `b` is then b · n, and `k` is max_length.
     """
 
     key: jax.Array
@@ -32,15 +32,15 @@ class KeyValueCache(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What every step reads, computed once.
+    """The inputs that all steps share.
 
     Attributes:
-      embedding: parameters that `t5.embed` takes, of the activations' dtype.
-      layers: parameters of the decoder's layers, of the activations' dtype.
-      encoded: for each layer, keys and values of the encoder's output.
-      encoded_mask: (b, 1, 1, k), True where there is a token.
-      bias: (h, 2·max_length - 1) float32, the self-attention's bias by key position minus query
-        position, from -(max_length - 1) on.
+      embedding: parameters for `t5.embed`, in the activations' dtype.
+      layers: parameters of the decoder's layers, in the activations' dtype.
+      encoded: keys and values of the encoder's output for each layer.
+      encoded_mask: (b, 1, 1, k), True for tokens, False for padding.
+      bias: (h, 2·max_length - 1) float32, bias of self-attention by key position minus query
+        position, starting at -(max_length - 1).
       norm: parameters of the last norm.
       output: (emb, vocab) float32, the output projection.
     """
@@ -57,7 +57,7 @@ class Prepared(NamedTuple):
 def prepare(
     config: T5Config, params: t5.Params, encoder_input_tokens: jax.Array, max_length: int
 ) -> Prepared:
-    """Runs the encoder on (b, length) ids, 0 for padding, and computes what all steps share."""
+    """Runs the encoder on (b, length) token ids, 0 for padding, and prepares the steps."""
     dtype = jnp.dtype(config.dtype)
     segments = (encoder_input_tokens > 0).astype(jnp.int32)
     encoded = t5.encode(config, params, encoder_input_tokens, segments)
@@ -87,7 +87,7 @@ def prepare(
 
 
 def empty_caches(config: T5Config, rows: int, num_keys: int) -> list[KeyValueCache]:
-    """Returns an empty cache for each layer; see `KeyValueCache` for what rows and keys are."""
+    """Returns an empty cache for each layer; see `KeyValueCache` for the dimensions."""
     zeros = jnp.zeros((rows, num_keys, config.num_heads, config.head_dim), config.dtype)
     return [_laid_out(zeros, zeros) for _ in range(config.num_decoder_layers)]
 
@@ -100,21 +100,22 @@ def decode_step(
     position: jax.Array,
     ancestors: jax.Array | None = None,
 ) -> tuple[jax.Array, list[KeyValueCache]]:
-    """Feeds one token of every sequence, and returns the logits of the next.
+    """Feeds one token of each sequence, and returns the logits of the next token.
 
-    Beams that change places do not move the cache, which would copy all of it: a beam attends
-    to the keys of all beams of its example, and sees those that its ancestors wrote.
+    Reordering beams does not copy the cache: a beam attends to the keys of all beams of its
+    example, masked to those that its ancestors wrote.
 
     Args:
-      config, prepared: the network, and what `prepare` returned.
-      caches: one a layer.
-      tokens: (b, n) ids at `position`; 0 at the first.
-      position: of these tokens.
-      ancestors: (b, n, max_length), the place that each beam's past had when a position was
-        written; None if each sequence has its own cache.
+      config: the architecture.
+      prepared: result of `prepare`.
+      caches: cache of each layer.
+      tokens: (b, n) token ids at `position`; 0 at the first position.
+      position: position of the tokens.
+      ancestors: (b, n, max_length), index of the beam that wrote each position of a beam's past;
+        None if sequences are independent.
 
     Returns:
-      (b, n, vocab) float32 logits, and the caches with this position written into them.
+      (b, n, vocab) float32 logits, and the caches including this position.
     """
     max_length = (prepared.bias.shape[1] + 1) // 2
     bias = jax.lax.dynamic_slice_in_dim(prepared.bias, max_length - 1 - position, max_length, 1)
@@ -161,7 +162,7 @@ def _attention(
     mask: jax.Array,
     bias: jax.Array | None,
 ) -> jax.Array:
-    """`t5.attention` over keys and values laid out as a cache: (b, n, emb) → the same."""
+    """Computes `t5.attention` over a cache: (b, n, emb) → (b, n, emb)."""
     query = t5.split_heads(config, t5.dense(x, params["query"]["kernel"]))
     logits = jnp.einsum("bnhd,bhdk->bhnk", query, cache.key, preferred_element_type=jnp.float32)
     if bias is not None:
@@ -172,6 +173,6 @@ def _attention(
 
 
 def _laid_out(key: jax.Array, value: jax.Array) -> KeyValueCache:
-    """(b, k, h, d) → a `Cache`, split over the mesh by rows and heads."""
+    """Returns keys and values, (b, k, h, d), as a cache, split over the mesh by rows and heads."""
     key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
     return KeyValueCache(*(constrain(x, "batch", "heads", None, None) for x in (key, value)))

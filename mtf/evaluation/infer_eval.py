@@ -1,4 +1,4 @@
-"""Evaluation during training on what the model writes (T5X: `InferenceEvaluator`)."""
+"""Evaluation of decoded text during training (T5X: `InferenceEvaluator`)."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from mtf.text.vocabularies import Vocabulary
 
 HELD_OUT = "held_out"
 _DEFAULT_METRICS = ("accuracy",)
-# Targets are compared whole, whatever their length in training.
+# Targets are not truncated for the comparison.
 _WHOLE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """Held-out examples of one task.
+    """Held-out examples of a task.
 
     Attributes:
-      name: of the task.
-      examples: tokens of inputs, and of targets with end of sequence.
-      metrics: names.
-      postprocess: makes a class index of a text, for metrics that compare classes.
+      name: name of the task.
+      examples: tokens of the examples.
+      metrics: names of the metrics.
+      postprocess: function from text to class index, for metrics that compare classes.
     """
 
     name: str
@@ -49,16 +49,16 @@ class HeldOut:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The names of the scores, with the metric's before it where two metrics have the score."""
+        """The names of the scores, prefixed by the metric if two metrics have the same score."""
         return tuple(_score_names(self.metrics).values())
 
 
 class InferenceEvaluator:
-    """Decodes the inputs of held-out examples and compares with their targets.
+    """Decodes the inputs of held-out examples and compares the results with the targets.
 
     Attributes:
-      period: steps between evaluations.
-      held_out: what is evaluated, task by task.
+      period: number of steps between evaluations.
+      held_out: examples of each task.
     """
 
     def __init__(
@@ -70,31 +70,24 @@ class InferenceEvaluator:
         period: int,
     ):
         """`make_predictor` is called once, with the parameters of the first evaluation."""
-        self.period = period
-        self.held_out = held_out
-        self._decoding = decoding
+        self.period, self.held_out = period, held_out
+        self._decoding, self._vocabulary = decoding, vocabulary
         self._make_predictor = make_predictor
         self._predictor: Predictor | None = None
-        self._vocabulary = vocabulary
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the tasks."""
+        """The names of the tasks."""
         return tuple(each.name for each in self.held_out)
 
     def evaluate(
         self, params: t5.Params, on_progress: Callable[[int], None] | None = None
     ) -> dict[str, dict[str, float]]:
-        """Returns task → score → value, with these parameters.
-
-        Args:
-          params: of the network.
-          on_progress: called after each batch with its number of examples.
-        """
+        """Returns task → score → value; calls `on_progress` with the size of each batch."""
         if self._predictor is None:
             self._predictor = self._make_predictor(params)
         self._predictor.params = params
-        # One pass over all tasks, so that the batches of small ones are full.
+        # One pass over all tasks fills batches across small tasks.
         inputs = (example.inputs.tolist() for each in self.held_out for example in each.examples)
         generated = self._predictor.generate(inputs, self._decoding, on_progress=on_progress)
         found = {}
@@ -109,7 +102,7 @@ class InferenceEvaluator:
 def compare(
     held_out: HeldOut, targets: Sequence[str], predictions: Sequence[str]
 ) -> dict[str, float]:
-    """Returns the scores of a task's predicted texts."""
+    """Returns score → value for the predicted texts of a task."""
     classes = [[held_out.postprocess(text) for text in texts] for texts in (targets, predictions)]
     names, scores = _score_names(held_out.metrics), {}
     for metric in held_out.metrics:
@@ -120,18 +113,15 @@ def compare(
 
 
 def find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
-    """Opens what is evaluated during training on `data`.
+    """Reads the held-out examples for training on `data`.
 
     Raises:
-      UserError: there is no held-out example, no task or metric of a given name, a metric compares
-        classes and there are none, or the templates that name them are missing; or the library
-        that computes a metric is not installed.
+      UserError: there is no held-out example, a task or metric does not exist, a metric needs
+        classes and a task has none, or templates or the library of a metric are missing.
     """
     for name in settings.metrics or ():
         if metrics.find(name).compares == "example":
-            raise UserError(
-                f"evaluator.metrics: {name} needs more of an example than its targets' text."
-            )
+            raise UserError(f"evaluator.metrics: {name} needs more than the text of the targets.")
     if isinstance(data, TaskMixtureConfig):
         found = _of_tasks(data, settings)
     else:
@@ -145,24 +135,24 @@ def _of_texts(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     if settings.tasks is not None:
         raise UserError(
             "evaluator.tasks is for data of a mixture (TaskMixtureConfig); this run's data are "
-            f"evaluated as {HELD_OUT}. Leave it at None."
+            f"evaluated as {HELD_OUT}. Set it to None."
         )
     names = settings.metrics or _DEFAULT_METRICS
     examples = loaders.sample_examples(data, settings.num_examples or _WHOLE)
     if not examples:
-        raise UserError("evaluator: the data have no held-out example to evaluate on")
+        raise UserError("evaluator: the data have no held-out example; expected at least one")
     for name in names:
         if metrics.find(name).compares != "text":
             raise UserError(
-                f"evaluator.metrics: {name} does not compare texts, and the data of this run have "
-                "nothing else."
+                f"evaluator.metrics: {name} does not compare texts, but this run's data have only "
+                "texts."
             )
     return [HeldOut(HELD_OUT, examples, names)]
 
 
 def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOut]:
     if data.eval_split is None:
-        raise UserError("evaluator: data.eval_split is None; expected a split to evaluate on")
+        raise UserError("evaluator: data.eval_split is None; expected the split to evaluate")
     lengths = {**data.task_feature_lengths, "targets": _WHOLE}
     data = dataclasses.replace(data, split=data.eval_split, task_feature_lengths=lengths)
     cached = {}
@@ -173,7 +163,7 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
     for name in settings.tasks or ():
         if name not in own_metrics:
             raise UserError(
-                f"evaluator.tasks: {name} is not a task of the data whose targets are generated."
+                f"evaluator.tasks: {name} is not a task of the data with generated targets."
                 f"{did_you_mean(name, own_metrics)}"
             )
     found, limit = [], settings.num_examples or _WHOLE
@@ -188,7 +178,7 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
             found.append(HeldOut(name, examples, *compared))
     if not found:
         raise UserError(
-            f"evaluator: no task of {data.mixture_or_task_name} that is to be generated has "
+            f"evaluator: no task of {data.mixture_or_task_name} with generated targets has "
             f"examples in data.eval_split {data.eval_split!r}"
         )
     return found
@@ -197,7 +187,7 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
 def _metrics_of_task(
     data: TaskMixtureConfig, settings: InferEvalConfig, name: str, own: tuple[str, ...]
 ) -> tuple[tuple[str, ...], Callable[[str], str | int]]:
-    """Returns the metrics that can be computed of a task, and what makes a class of a text."""
+    """Returns the metrics of a task, and the function from text to class (`postprocess`)."""
     names = settings.metrics or tuple(n for n in own if metrics.find(n).compares != "example")
     if any(metrics.find(metric).compares == "class" for metric in names):
         (task,) = _tasks(data, name)
@@ -205,8 +195,8 @@ def _metrics_of_task(
             return names, task.postprocess
         if settings.metrics is not None:
             raise UserError(
-                f"evaluator.metrics: {', '.join(names)} compare classes, but the targets of {name} "
-                "are no fixed answer choices; leave evaluator.metrics at None for the task's own."
+                f"evaluator.metrics: {', '.join(names)} compare classes, but {name} has no fixed "
+                "answer choices; set evaluator.metrics=None for the metrics of the task."
             )
         names = tuple(n for n in names if metrics.find(n).compares == "text")
     return names or _DEFAULT_METRICS, str.strip
@@ -218,7 +208,7 @@ def _tasks(data: TaskMixtureConfig, name: str) -> list[Task]:
 
 
 def _score_names(names: Sequence[str]) -> dict[tuple[str, str], str]:
-    """(metric, score) → what the score is called beside those of the other metrics."""
+    """Returns (metric, score) → unique name of the score."""
     scores = [(name, score) for name in names for score in metrics.find(name).scores]
     counts = Counter(score for _, score in scores)
     return {

@@ -1,9 +1,8 @@
-"""Metrics of texts and classes, by T5's names and with T5's conventions.
+"""Metrics of texts and classes, with T5's names and conventions.
 
-Scores are percentages. What each metric compares, and its settings, are those of T5 (Raffel et al.
-2020; t5/evaluation/metrics.py). Libraries compute what they have; exact match and F1 of words
-follow the scripts of SQuAD, TriviaQA and CoQA, which no library has without its data set. The
-accuracy of ranked answer choices is in `rank.py`.
+Scores are percentages. Inputs and settings of each metric are those of T5 (Raffel et al. 2020;
+t5/evaluation/metrics.py). Exact match and F1 of words follow the scripts of SQuAD, TriviaQA and
+CoQA; libraries compute most others. `rank.py` has the metrics of ranked answer choices.
 """
 
 from __future__ import annotations
@@ -25,28 +24,29 @@ from mtf.extras import import_extra
 Compares = Literal["text", "class", "example"]
 Scores = Sequence[float]
 Texts = Sequence[str]
-Answers = Sequence[str | Sequence[str]]  # for each example one answer, or several right ones
+Answers = Sequence[str | Sequence[str]]  # one correct answer, or several, for each example
 Classes = Sequence[int]
 Records = Sequence[Mapping[str, Any]]
 _Function = Callable[[Sequence[Any], Sequence[Any]], Scores]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-# SQuAD's script deletes punctuation; TriviaQA's makes spaces of it, and of more quotation marks.
-_SQUAD_PUNCTUATION = dict.fromkeys(map(ord, string.punctuation))
-_TRIVIA_QA_PUNCTUATION = dict.fromkeys(map(ord, string.punctuation + "‘’´`_"), " ")
+# SQuAD's script deletes punctuation; TriviaQA's replaces it and more quotation marks by spaces.
+_Punctuation = dict[int, str | None]
+_SQUAD_PUNCTUATION: _Punctuation = dict.fromkeys(map(ord, string.punctuation))
+_TRIVIA_QA_PUNCTUATION: _Punctuation = dict.fromkeys(map(ord, string.punctuation + "‘’´`_"), " ")
 _NOT_A_NUMBER = -1.0
 
 
 @dataclass(frozen=True)
 class Metric:
-    """How predictions are compared with targets.
+    """A comparison of predictions with targets.
 
     Attributes:
       function: (targets, predictions) → the values of `scores`.
-      scores: the names of the scores.
-      compares: texts; class indices, -1 where a text is not a class; or texts or classes with
-        targets that have more than the right answer ("example").
-      library: a module of the extra `eval` that computes it; None: none is needed.
+      scores: names of the scores.
+      compares: "text"; "class": class indices, -1 for a text that is no class; or "example": the
+        targets contain more than the correct answer.
+      library: module of the extra `eval` that computes it, or None.
     """
 
     function: _Function
@@ -61,7 +61,7 @@ METRICS: dict[str, Metric] = {}
 def _metric(
     *scores: str, compares: Compares = "text", library: str | None = None
 ) -> Callable[[_Function], _Function]:
-    """Adds a function to `METRICS`; without `scores` it has one, of its own name."""
+    """Adds a function to `METRICS`; `scores` defaults to its name."""
 
     def register(function: _Function) -> _Function:
         name = function.__name__
@@ -72,39 +72,32 @@ def _metric(
 
 
 def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Compares predictions with targets.
+    """Returns the scores of a metric by name, 0 to 100 (edit distances: words).
 
     Args:
       name: a key of `METRICS`.
-      targets: one for each prediction: a text, or what the metric's own function says.
+      targets: one target for each prediction; see the metric's function.
       predictions: texts, class indices or numbers.
 
-    Returns:
-      The metric's scores by their names, 0 to 100 (edit distances: words).
-
     Raises:
-      UserError: there is no such metric, targets and predictions are not equally many or none, or
-        the library that computes it is not installed.
+      UserError: the metric does not exist, its library is not installed, or the numbers of targets
+        and predictions differ or are 0.
     """
     metric = find(name)
     if len(targets) != len(predictions):
         raise UserError(
             f"metric {name}: {len(targets)} targets and {len(predictions)} predictions; expected "
-            "as many of both"
+            "equal numbers"
         )
     if not targets:
-        raise UserError(f"metric {name}: there is nothing to compare; expected an example or more")
+        raise UserError(f"metric {name}: there is no example; expected at least one")
     require(name)
     values = map(float, metric.function(targets, predictions))
     return dict(zip(metric.scores, values, strict=True))
 
 
 def find(name: str) -> Metric:
-    """Returns a metric by its name.
-
-    Raises:
-      UserError: there is no such metric.
-    """
+    """Returns a metric by name; raises UserError if it does not exist."""
     if name not in METRICS:
         raise UserError(
             f"there is no metric {name!r}; expected one of {', '.join(METRICS)}."
@@ -114,31 +107,27 @@ def find(name: str) -> Metric:
 
 
 def require(name: str) -> None:
-    """Imports the library that computes a metric, where it needs one.
-
-    Raises:
-      UserError: it is not installed; says how to install it.
-    """
+    """Imports the library of a metric; raises UserError if it is not installed."""
     if (library := METRICS[name].library) is not None:
         import_extra(library, f"metric {name}", extra="eval")
 
 
 @_metric()
 def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
-    """Returns how many predictions equal their targets."""
+    """Returns the share of predictions that equal their targets."""
     same = sum(target == found for target, found in zip(targets, predictions, strict=True))
     return [100 * same / len(targets)]
 
 
 @_metric()
 def sequence_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
-    """`accuracy` under T5's name for whole sequences."""
+    """Returns `accuracy`, by T5's name for sequences."""
     return accuracy(targets, predictions)
 
 
 @_metric(compares="class")
 def f1(targets: Classes, predictions: Classes) -> Scores:
-    """F1 of class 1. A prediction that is neither 0 nor 1 counts as the wrong one of them."""
+    """Returns the F1 of class 1. A prediction other than 0 and 1 counts as the wrong class."""
     checked = [
         found if found in (0, 1) else 1 - target
         for target, found in zip(targets, predictions, strict=True)
@@ -163,7 +152,7 @@ def class_f1(targets: Classes, predictions: Classes, num_classes: int) -> list[f
 
 @_metric(compares="class")
 def matthews_corrcoef(targets: Classes, predictions: Classes) -> Scores:
-    """Matthews' correlation of classes."""
+    """Returns Matthews' correlation coefficient."""
     from sklearn import metrics
 
     return [100 * metrics.matthews_corrcoef(list(targets), list(predictions))]
@@ -171,10 +160,10 @@ def matthews_corrcoef(targets: Classes, predictions: Classes) -> Scores:
 
 @_metric("auc-roc", "auc-pr", compares="class")
 def auc(targets: Classes, predictions: Sequence[float]) -> Scores:
-    """Areas under the ROC and the precision-recall curve, of scores for class 1.
+    """Returns the areas under the ROC and precision-recall curves of scores for class 1.
 
-    T5's `auc` is not in percent, but that of its `rank_classification` is: so is this. Without
-    examples of class 1 both are NaN, without others the first.
+    In percent, as in T5's `rank_classification` (but not its `auc`). Without examples of class 1,
+    both are NaN; without other examples, the first is.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -187,18 +176,18 @@ def auc(targets: Classes, predictions: Sequence[float]) -> Scores:
 
 @_metric("em", "f1")
 def squad(targets: Answers, predictions: Texts) -> Scores:
-    """Exact match and F1 of words as in SQuAD 1.1's script (Rajpurkar et al. 2016).
+    """Returns exact match and F1 of words as in SQuAD 1.1's script (Rajpurkar et al. 2016).
 
-    Targets are answers, or several right ones, of which the best counts.
+    Of several correct answers, the best match counts.
     """
-    return _exact_match_and_f1(targets, predictions, normalize_squad)
+    return _exact_match_and_f1(targets, predictions, _SQUAD_PUNCTUATION)
 
 
 @_metric("em", "f1", compares="example")
 def span_squad(targets: Records, predictions: Texts) -> Scores:
-    """`squad` of predictions such as "start: 3 end: 6": words of the context.
+    """Returns `squad` of predictions such as "start: 3 end: 6", words of the context.
 
-    Targets have `answers` and `context`. A prediction of another form is an empty answer.
+    Targets have `answers` and `context`. Any other prediction is an empty answer.
     """
     spans = [
         _span(target["context"], text) for target, text in zip(targets, predictions, strict=True)
@@ -208,15 +197,15 @@ def span_squad(targets: Records, predictions: Texts) -> Scores:
 
 @_metric("em", "f1")
 def trivia_qa(targets: Answers, predictions: Texts) -> Scores:
-    """Exact match and F1 of words as in TriviaQA's script (Joshi et al. 2017)."""
-    return _exact_match_and_f1(targets, predictions, normalize_trivia_qa)
+    """Returns exact match and F1 of words as in TriviaQA's script (Joshi et al. 2017)."""
+    return _exact_match_and_f1(targets, predictions, _TRIVIA_QA_PUNCTUATION)
 
 
 @_metric("em", "f1", compares="example")
 def record(targets: Records, predictions: Texts) -> Scores:
-    """`squad` of ReCoRD: of the examples of one `group` (a passage's query) the first counts.
+    """Returns `squad` of ReCoRD: the first example of each `group` (a passage's query) counts.
 
-    Targets have `group` and `value`, the right answers.
+    Targets have `group` and `value`, the correct answers.
     """
     first: dict[Any, tuple[Sequence[str], str]] = {}
     for target, prediction in zip(targets, predictions, strict=True):
@@ -227,26 +216,26 @@ def record(targets: Records, predictions: Texts) -> Scores:
 
 @_metric("f1")
 def coqa_f1(targets: Answers, predictions: Texts) -> Scores:
-    """Mean F1 of words, the best of several answers (Reddy et al. 2019); two empty ones agree."""
+    """Returns the mean F1 of words, 1 for two empty texts (Reddy et al. 2019)."""
 
     def score(answer: str, prediction: str) -> float:
         return 1.0 if not answer and not prediction else _word_f1(answer, prediction)
 
-    return [_mean_of_best(targets, predictions, normalize_squad, score)]
+    return [_mean_of_best(targets, predictions, _SQUAD_PUNCTUATION, score)]
 
 
 @_metric("f1", compares="class")
 def multirc_f1_over_all_answers(targets: Sequence[Any], predictions: Classes) -> Scores:
-    """`f1` over all answers of MultiRC (Khashabi et al. 2018).
+    """Returns `f1` over all answers of MultiRC (Khashabi et al. 2018).
 
-    Targets are classes, or have them as `value`.
+    Targets are classes, or have a class as `value`.
     """
     return f1([t["value"] if isinstance(t, Mapping) else t for t in targets], predictions)
 
 
 @_metric("exact_match", compares="example")
 def multirc_exact_match(targets: Records, predictions: Classes) -> Scores:
-    """Returns how many questions of MultiRC have all of their answers right.
+    """Returns the share of MultiRC's questions whose answers are all classified correctly.
 
     Targets have `group`, the question, and `value`, a class.
     """
@@ -259,29 +248,24 @@ def multirc_exact_match(targets: Records, predictions: Classes) -> Scores:
 
 @_metric(library="sacrebleu")
 def bleu(targets: Answers, predictions: Texts) -> Scores:
-    """BLEU of a corpus: sacrebleu with the tokenizer `intl` and exponential smoothing.
+    """Returns corpus BLEU by sacrebleu, with the tokenizer `intl` and exponential smoothing.
 
-    Targets are texts, or as many references for each prediction.
+    Targets are texts, or several references, the same number for each prediction.
     """
     from sacrebleu import corpus_bleu
 
     references = [[t] if isinstance(t, str) else list(t) for t in targets]
-    found = corpus_bleu(
-        list(predictions),
-        [list(stream) for stream in zip(*references, strict=True)],
-        smooth_method="exp",
-        tokenize="intl",
-        use_effective_order=False,
-    )
-    return [found.score]
+    streams = [list(stream) for stream in zip(*references, strict=True)]
+    options = {"smooth_method": "exp", "tokenize": "intl", "use_effective_order": False}
+    return [corpus_bleu(list(predictions), streams, **options).score]
 
 
 @_metric("rouge1", "rouge2", "rougeLsum", library="rouge_score.rouge_scorer")
 def rouge(targets: Texts, predictions: Texts) -> Scores:
-    """Mean F of ROUGE-1, ROUGE-2 and summary-level ROUGE-L: rouge-score, lower case, no stemmer.
+    """Returns the mean F of ROUGE-1, ROUGE-2 and summary-level ROUGE-L by rouge-score, no stemmer.
 
-    A line is a sentence, and so is what ends with " . ". T5's `rouge` takes the middle of a
-    bootstrap, which varies from call to call, where this takes the mean (T5's `rouge_mean`).
+    Sentences end in a newline or " . ". This is T5's `rouge_mean`; T5's `rouge` is the median of a
+    bootstrap, which varies between calls.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -296,7 +280,7 @@ def rouge(targets: Texts, predictions: Texts) -> Scores:
 
 @_metric()
 def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
-    """Pearson's correlation of numbers; a text that is not a number counts as -1."""
+    """Returns Pearson's correlation of numbers; a text that is not a number counts as -1."""
     from scipy.stats import pearsonr
 
     return [100 * pearsonr(_numbers(targets), _numbers(predictions))[0]]
@@ -304,7 +288,7 @@ def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scor
 
 @_metric()
 def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
-    """Spearman's correlation of numbers; a text that is not a number counts as -1."""
+    """Returns Spearman's correlation of numbers; a text that is not a number counts as -1."""
     from scipy.stats import spearmanr
 
     return [100 * spearmanr(_numbers(targets), _numbers(predictions))[0]]
@@ -315,7 +299,7 @@ def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Sco
     library="nltk.metrics.distance",
 )
 def edit_distance(targets: Texts, predictions: Texts) -> Scores:
-    """Words to insert, delete or replace, in lower case (nltk)."""
+    """Returns statistics of the edit distance in lowercase words (nltk)."""
     from nltk.metrics.distance import edit_distance as distance
 
     words = [[re.split(r"[^\w]", t.lower()) for t in texts] for texts in (targets, predictions)]
@@ -323,41 +307,35 @@ def edit_distance(targets: Texts, predictions: Texts) -> Scores:
     return [min(found), max(found), statistics.mean(found), statistics.median(found), sum(found)]
 
 
-def normalize_squad(text: str) -> str:
-    """Returns what SQuAD's script compares: lower case without punctuation and articles."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_SQUAD_PUNCTUATION)).split())
-
-
-def normalize_trivia_qa(text: str) -> str:
-    """Returns what TriviaQA's script compares: as SQuAD's, but punctuation becomes a space."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_TRIVIA_QA_PUNCTUATION)).split())
+def _normalize(text: str, punctuation: _Punctuation) -> str:
+    """Returns lowercase text without punctuation and articles, as the scripts compare it."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(punctuation)).split())
 
 
 def _word_f1(target: str, prediction: str) -> float:
-    """F1 of the words that two normalized texts have in common; 0 where there are none."""
+    """Returns the F1 of the words that two normalized texts share."""
     wanted, found = target.split(), prediction.split()
     num_common = (Counter(wanted) & Counter(found)).total()
     return 2 * num_common / (len(wanted) + len(found)) if num_common else 0.0
 
 
-def _exact_match_and_f1(
-    targets: Answers, predictions: Texts, normalize: Callable[[str], str]
-) -> Scores:
+def _exact_match_and_f1(targets: Answers, predictions: Texts, punctuation: _Punctuation) -> Scores:
     scores = (lambda a, b: float(a == b), _word_f1)
-    return [_mean_of_best(targets, predictions, normalize, score) for score in scores]
+    return [_mean_of_best(targets, predictions, punctuation, score) for score in scores]
 
 
 def _mean_of_best(
     targets: Answers,
     predictions: Texts,
-    normalize: Callable[[str], str],
+    punctuation: _Punctuation,
     score: Callable[[str, str], float],
 ) -> float:
-    """Returns the mean, in percent, of each prediction's best score over its right answers."""
+    """Returns the mean in percent of each prediction's best score over its correct answers."""
     best = []
-    for target, text in zip(targets, map(normalize, predictions), strict=True):
+    for target, prediction in zip(targets, predictions, strict=True):
+        text = _normalize(prediction, punctuation)
         answers = [target] if isinstance(target, str) else target
-        best.append(max(score(normalize(answer), text) for answer in answers))
+        best.append(max(score(_normalize(answer, punctuation), text) for answer in answers))
     return 100 * math.fsum(best) / len(best)
 
 

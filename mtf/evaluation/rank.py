@@ -1,7 +1,7 @@
-"""Rank classification: the answer choice with the greatest likelihood is the prediction.
+"""Rank classification: the most likely answer choice is the prediction.
 
-As T0 (Sanh et al. 2022, section 5): the log-likelihoods of a choice's tokens, end of sequence
-included, are summed and not divided by their number; metrics are T5's. All are percentages.
+As in T0 (Sanh et al. 2022, section 5), the log-likelihoods of a choice's tokens, including EOS,
+are summed and not divided by their number. Metrics are T5's, in percent.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from mtf.evaluation.report import TaskResult
 from mtf.inference.predictor import NotFiniteError, Predictor
 from mtf.progress import progress_bar
 
-# Scores that differ by less may change places with the batch size or the devices, which change the
-# order of float32 sums.
+# Choices whose scores differ by less may swap ranks with another batch size or other devices, which
+# change the order of float32 sums.
 CLOSE = 1e-4
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """One example with the likelihoods of its choices.
+    """The scores of an example's choices.
 
     Attributes:
-      log_likelihoods: of each choice, summed over its tokens.
-      num_tokens: of each choice.
-      correct: whether a choice is right; none may be, and several where they are the same text.
+      log_likelihoods: log-likelihood of each choice, summed over its tokens.
+      num_tokens: number of tokens of each choice.
+      correct: whether each choice is correct. None can be, or several if their texts are equal.
     """
 
     log_likelihoods: Sequence[float]
@@ -42,23 +42,23 @@ class Ranked:
 
     @property
     def prediction(self) -> int:
-        """The choice with the greatest log-likelihood; of equal ones the first."""
+        """The choice with the highest log-likelihood, the first one of equals."""
         return int(np.argmax(self.log_likelihoods))
 
     @property
     def length_normalized_prediction(self) -> int:
-        """The choice with the greatest log-likelihood a token; of equal ones the first."""
+        """The choice with the highest log-likelihood per token, the first one of equals."""
         return int(np.argmax(np.divide(self.log_likelihoods, self.num_tokens)))
 
     @property
     def label(self) -> int | None:
-        """The first choice that is right, None if none is."""
+        """The first correct choice, or None."""
         return next((i for i, right in enumerate(self.correct) if right), None)
 
     @property
     def is_close(self) -> bool:
-        """Whether the best two different likelihoods differ by less than `CLOSE`."""
-        best = np.unique(np.asarray(self.log_likelihoods, np.float64))[-2:]  # in order
+        """Whether the two highest distinct log-likelihoods differ by less than `CLOSE`."""
+        best = np.unique(np.asarray(self.log_likelihoods, np.float64))[-2:]  # sorted
         return len(best) == 2 and bool(best[1] - best[0] < CLOSE)
 
 
@@ -66,18 +66,17 @@ def rank_metrics(examples: Sequence[Ranked]) -> dict[str, float]:
     """Returns the metrics of a task, in percent.
 
     Returns:
-      `accuracy`, `length_normalized_accuracy` and `majority` (how often the most frequent label is
-      right). Where every example has two choices, also `f1` (of class 1), `auc_roc` and `auc_pr`
-      (classes ordered by the difference of the two log-likelihoods); where all have another
-      number N of them, `mean_f1` over the N classes.
+      `accuracy`, `length_normalized_accuracy` and `majority` (the share of the most frequent
+      label). If all examples have two choices, also `f1` (of class 1), `auc_roc` and `auc_pr` (by
+      the difference of the log-likelihoods); if all have another number of choices, `mean_f1`
+      over these classes.
 
     Raises:
       UserError: there is no example.
     """
     if not examples:
-        raise UserError("there is no example to compute metrics of")
+        raise UserError("there is no example to compute metrics of; expected at least one")
     predictions = [e.prediction for e in examples]
-    # Where no choice is right, no prediction is.
     labels = [-1 if e.label is None else e.label for e in examples]
     most_frequent = Counter(label for label in labels if label >= 0).most_common(1)
     metrics = {
@@ -106,13 +105,13 @@ def _percent_right(examples: Sequence[Ranked], predictions: Sequence[int]) -> fl
 def evaluate_tasks(
     tasks: Sequence[RankTask], predictor: Predictor, predictions: TextIO | None = None
 ) -> list[TaskResult]:
-    """Evaluates task by task; only one task's examples are in memory at a time.
+    """Evaluates tasks one after another, with the examples of one task in memory at a time.
 
-    `predictions` gets the lines of `predictions.jsonl`; with None, for all processes but one,
-    nothing is written or printed.
+    Writes lines to `predictions` and prints the accuracy of each task; if `predictions` is None,
+    as for all processes but the first, neither writes nor prints.
 
     Raises:
-      UserError: a score is not a number; says of which example.
+      UserError: a score is not a number.
     """
     results = []
     present = [task for task in tasks if task.load is not None]
@@ -136,7 +135,7 @@ def evaluate_tasks(
 def _evaluate_task(
     task: RankTask, data: RankData, predictor: Predictor, bar: str | None
 ) -> tuple[TaskResult, Iterator[dict[str, Any]]]:
-    """Scores and ranks the examples of one task; returns lines for them too."""
+    """Returns the result of a task, and the lines of its predictions."""
     examples, truncated_before = data.examples, predictor.num_truncated
     with progress_bar(bar or "", len(examples), shown=bar is not None) as advance:
         try:
@@ -150,9 +149,7 @@ def _evaluate_task(
         for s, e in zip(scores, examples, strict=True)
     ]
     result = TaskResult(
-        task.name,
-        task.dataset,
-        task.prompt,
+        *(task.name, task.dataset, task.prompt),
         rank_metrics(ranked) if ranked else {},
         num_examples=len(ranked),
         num_left_out=data.num_left_out,

@@ -1,8 +1,7 @@
-"""Tasks to be ranked, as token ids: from datasets with templates, a token cache, or files."""
+"""Reads ranked tasks as token ids, from datasets with templates, a token cache, or files."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from mtf.cache.mixture import open_cache
 from mtf.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError, did_you_mean_split
-from mtf.evaluation.settings import RankFilesConfig
+from mtf.evaluation.settings import RankFilesConfig, data_name
 from mtf.sources.datasets import MissingDatasetError, Rows, open_split
 from mtf.sources.lines import (
     check_unicode,
@@ -37,7 +36,7 @@ from mtf.tasks.task import Task
 from mtf.text.features import encode_feature
 from mtf.text.vocabularies import Vocabulary
 
-# Datasets that are looked for at a time: the hub takes its time to say that it has none.
+# Datasets opened at a time, because the hub is slow to report that a dataset is missing.
 _NUM_OPENED_AT_ONCE = 8
 
 
@@ -46,10 +45,10 @@ class RankExample:
     """An example with its choices, as token ids.
 
     Attributes:
-      id: its row in the dataset, or its line in the file (from 1).
-      inputs: as they are fed.
-      choices: each with end of sequence, where the task has it.
-      correct: whether a choice is right.
+      id: row number in the dataset (from 0), or line number in the file (from 1).
+      inputs: token ids of the inputs.
+      choices: token ids of each choice.
+      correct: whether each choice is correct.
     """
 
     id: int
@@ -60,12 +59,12 @@ class RankExample:
 
 @dataclass
 class RankData:
-    """The examples of a task, and what became of its rows.
+    """The examples of a task.
 
     Attributes:
-      examples: in the order of the rows.
-      num_rows: rows that were read.
-      failed: rows that could not be made examples, each with the reason.
+      examples: examples in the order of the rows.
+      num_rows: number of rows read.
+      failed: row number → reason, for rows that cannot be used.
     """
 
     examples: list[RankExample] = field(default_factory=list)
@@ -74,19 +73,20 @@ class RankData:
 
     @property
     def num_left_out(self) -> int:
-        """Rows that the prompt does not apply to."""
+        """The number of rows to which the prompt does not apply."""
         return self.num_rows - len(self.examples) - len(self.failed)
 
 
 @dataclass(frozen=True)
 class RankTask:
-    """A task to be ranked.
+    """A task whose answer choices are ranked.
 
     Attributes:
-      name: unique.
-      dataset: what it is one prompt of; results are summarized over the prompts of a dataset.
-      prompt: short name.
-      load: reads its examples; None: there is no data, for the reason `absent`.
+      name: unique name.
+      dataset: name of the dataset, over whose prompts results are summarized.
+      prompt: short name of the prompt.
+      load: function that reads the examples; None if there is no data.
+      absent: reason that there is no data.
     """
 
     name: str
@@ -99,7 +99,7 @@ class RankTask:
 def _rank_task(
     name: str, key: str, load: Callable[[], RankData] | None, absent: str | None = None
 ) -> RankTask:
-    """Returns the task of a name, a prompt of the dataset `key` or, as in T0, a round of ANLI."""
+    """Returns a task for a prompt of the dataset `key`; as in T0, ANLI's rounds are datasets."""
     short = name.removesuffix(SCORE_EVAL)
     dataset, _, subset = key.partition("/")
     prompt = short.removeprefix(task_name(dataset, subset or None, ""))
@@ -108,23 +108,13 @@ def _rank_task(
     return RankTask(name, summarized, prompt, load, absent)
 
 
-def with_vocabulary(
-    data: TaskMixtureConfig | RankFilesConfig, vocabulary: Vocabulary, inputs_add_eos: bool
-) -> TaskMixtureConfig | RankFilesConfig:
-    """Returns the data with what it leaves to the checkpoint: vocabulary, end of sequence."""
-    if not isinstance(data, RankFilesConfig):
-        return dataclasses.replace(data, vocabulary=vocabulary)
-    if data.inputs_add_eos is not None:
-        inputs_add_eos = data.inputs_add_eos
-    return dataclasses.replace(data, vocabulary=vocabulary, inputs_add_eos=inputs_add_eos)
-
-
 def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...]:
-    """Returns the tasks of an evaluation, those without data among them.
+    """Returns the tasks of an evaluation, including those without data.
 
-    A mixture is read from the cache in `cache_dir` or, if that is None, from the mirror or the hub
-    through the templates. Files need a vocabulary: see `with_vocabulary`. Raises UserError if there
-    is no such mixture, it has tasks that are not ranked, or there is data for none.
+    Reads a mixture from `cache_dir` or, if that is None, its datasets. Files need a vocabulary.
+
+    Raises:
+      UserError: the mixture does not exist, has tasks that are not ranked, or has no data.
     """
     if isinstance(data, RankFilesConfig):
         tasks = _file_tasks(data)
@@ -134,26 +124,21 @@ def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...
         tasks = _live_tasks(data)
     if all(task.load is None for task in tasks):
         reason = tasks[0].absent if tasks else "it has no task"
-        name = (
-            ", ".join(data.patterns)
-            if isinstance(data, RankFilesConfig)
-            else data.mixture_or_task_name
-        )
-        raise UserError(f"there is no data for any task of {name}: {reason}")
+        raise UserError(f"there is no data for any task of {data_name(data)}: {reason}")
     return tasks
 
 
 def _check_ranked(data: TaskMixtureConfig, tasks: Iterable[Task | TaskInfo]) -> str:
     """Returns the split to evaluate; raises UserError if a task is not ranked."""
     if data.eval_split is None:
-        raise UserError("data.eval_split is None; expected the split to be evaluated")
+        raise UserError("data.eval_split is None; expected the split to evaluate")
     others = [task.name for task in tasks if task.kind != "rank"]
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise UserError(
             f"data.mixture_or_task_name: {data.mixture_or_task_name} has tasks without answer "
-            f"choices to be ranked ({others[0]}{more}); expected a mixture such as "
-            f"t0_eval_score_eval, or tasks whose names end in {SCORE_EVAL}"
+            f"choices to rank ({others[0]}{more}); expected a mixture such as t0_eval_score_eval, "
+            f"or tasks whose names end in {SCORE_EVAL}"
         )
     return data.eval_split
 
@@ -209,7 +194,7 @@ def _load_live(
 
 
 class _Encoder:
-    """Text to ids; a choice that many examples have is encoded once."""
+    """Encodes examples; caches the token ids of choices."""
 
     def __init__(self, vocabulary: Vocabulary, inputs_add_eos: bool, targets_add_eos: bool):
         encode = functools.partial(encode_feature, vocabulary)
@@ -226,9 +211,9 @@ class _Encoder:
         inputs_end, targets_end = self._ends
         if len(ids) == inputs_end:
             raise UserError("the inputs are empty")
-        for place, target in enumerate(targets):
+        for index, target in enumerate(targets):
             if len(target) == targets_end:
-                raise UserError(f"choice {place} is empty")
+                raise UserError(f"choice {index} is empty")
         return RankExample(number, ids.tolist(), [ids.tolist() for ids in targets], list(correct))
 
 
@@ -250,7 +235,7 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
 
 
 def _absent_dataset(task: str) -> str:
-    """Returns the dataset of a T0 task of which there is nothing but the name."""
+    """Returns the dataset of a T0 task by its name."""
     rows = t0.select(*t0.ALL_GROUPS)
     found = [r.key for r in rows if task.startswith(task_name(r.name, r.subset, ""))]
     return max(found, key=len, default=task)
@@ -265,7 +250,7 @@ def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Voca
     reader = cache.split(info, split)
     encode = functools.partial(encode_feature, vocabulary)
     cached = sorted(reader.examples(range(len(reader))), key=lambda each: tuple(each["idx"]))
-    # A row whose template failed stopped the writing of the cache, so none has failed here.
+    # No row has failed: caching stops with an error if a template fails.
     loaded = RankData(num_rows=info.splits[split].num_rows)
     for row, group in itertools.groupby(cached, key=lambda each: int(each["idx"][0])):
         choices = list(group)
@@ -281,11 +266,11 @@ def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Voca
 
 
 def _file_tasks(data: RankFilesConfig) -> tuple[RankTask, ...]:
-    files = named_files(data.patterns, "data.files", "which is the name of their task; rename one")
+    files = named_files(data.patterns, "data.files", "which names the task; rename one")
     for file in files.values():
         if split_suffix(file)[1] != ".jsonl":
             raise UserError(f"data.files: {file} has another suffix; expected .jsonl or .jsonl.gz")
-    # Read at once: mistakes are found before anything is computed.
+    # All files are read now, so that errors are found before anything is computed.
     problems = Problems("data.files")
     loaded = {stem: _load_file(file, data, problems) for stem, file in files.items()}
     problems.check()
@@ -305,18 +290,18 @@ def _load_file(file: Path, data: RankFilesConfig, problems: Problems) -> RankDat
         loaded.num_rows += 1
         try:
             inputs, choices, label = _parse(line)
-            # As in tasks: a choice with the same text is as right.
+            # As in tasks, choices with the text of the correct one are also correct.
             correct = [choice == choices[label] for choice in choices]
             loaded.examples.append(encode.example(number, inputs, choices, correct))
         except UserError as error:
             problems.add(f"{file}:{number}: {error}")
     if not loaded.num_rows:
-        raise UserError(f"{file} has no example")
+        raise UserError(f"data.files: {file} has no example; expected at least one")
     return loaded
 
 
 def _parse(line: bytes) -> tuple[str, list[str], int]:
-    """Returns inputs, choices and label of a line; raises UserError if it cannot be used."""
+    """Returns inputs, choices and label of a line."""
     expected = '{"inputs": text, "choices": [text, …], "label": number}'
     values = parse_line(".jsonl", line, expected)
     assert isinstance(values, dict)
@@ -326,11 +311,11 @@ def _parse(line: bytes) -> tuple[str, list[str], int]:
     if not isinstance(choices, list) or not all(isinstance(c, str) for c in choices):
         raise UserError(f"choices is not a list of texts; expected {expected}")
     if not choices:
-        raise UserError("choices is empty; expected one or more")
-    for place, choice in enumerate(choices):
-        check_unicode(f"choice {place}", choice)
+        raise UserError("choices is empty; expected at least one text")
+    for index, choice in enumerate(choices):
+        check_unicode(f"choice {index}", choice)
         if not choice.strip():
-            raise UserError(f"choice {place} is empty")
+            raise UserError(f"choice {index} is empty; expected text")
     if isinstance(label, bool) or not isinstance(label, int):
         raise UserError(f"label is {label!r}, not a whole number; expected {expected}")
     if not 0 <= label < len(choices):

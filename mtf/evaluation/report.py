@@ -1,4 +1,4 @@
-"""Results of rank evaluation as tables, JSON and a figure."""
+"""Writes the results of rank evaluation as tables, JSON and a figure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mtf.training.metrics import MetricsWriter
 
 RESULTS, TABLE, FIGURE = "results.json", "results.md", "accuracy.png"
 PREDICTIONS = "predictions.jsonl"
-# Metric → the heading of its column, in the order of the columns.
+# Metric → heading of its column, in the order of the columns.
 _HEADINGS = {
     "accuracy": "accuracy",
     "length_normalized_accuracy": "length-norm.",
@@ -32,19 +32,19 @@ _HEADINGS = {
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What became of one task: a prompt over a dataset.
+    """The result of a task: a prompt over a dataset.
 
     Attributes:
-      task: its name.
-      dataset, prompt: as in `RankTask`.
-      metrics: `rank_metrics`, in percent; empty where there is no example.
-      num_examples: that were ranked.
-      num_left_out: rows that the prompt does not apply to.
-      num_truncated: examples whose inputs or choices were longer than the limit.
-      num_close: examples whose best two choices are almost equally likely (`rank.CLOSE`).
-      num_unanswerable: examples of which no choice is right; they count as wrong.
-      failed: rows that could not be used, each with the reason.
-      absent: why there is no data; None: there is.
+      task: name of the task.
+      dataset, prompt: see `RankTask`.
+      metrics: `rank_metrics`, in percent; empty without examples.
+      num_examples: number of examples ranked.
+      num_left_out: number of rows to which the prompt does not apply.
+      num_truncated: number of examples with truncated inputs or choices.
+      num_close: number of examples whose best two choices are almost equally likely (`rank.CLOSE`).
+      num_unanswerable: number of examples without a correct choice; they count as wrong.
+      failed: row number → reason, for rows that could not be used.
+      absent: reason that there is no data, if there is none.
     """
 
     task: str
@@ -61,12 +61,12 @@ class TaskResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has examples and none failed, so that it counts in means over prompts."""
+        """Whether it has examples and none failed, so it counts in means over prompts."""
         return bool(self.metrics) and not self.failed
 
     @property
     def problem(self) -> str | None:
-        """Why it does not count in means; None: it does."""
+        """The reason that it does not count in means, or None if it does."""
         if self.absent is not None:
             return f"no data: {self.absent}"
         if self.failed:
@@ -77,37 +77,30 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class DatasetResult:
-    """The accuracies of a dataset over its prompts, in percent.
-
-    Attributes:
-      dataset: its name.
-      tasks: all prompts.
-    """
+    """The results of all prompts of a dataset."""
 
     dataset: str
     tasks: tuple[TaskResult, ...]
 
     @property
     def complete(self) -> tuple[TaskResult, ...]:
-        """The prompts that count."""
+        """The prompts that count in means."""
         return tuple(task for task in self.tasks if task.is_complete)
 
     def summary(self, metric: str = "accuracy") -> dict[str, float] | None:
-        """Mean, median, extremes and quartiles over the prompts that count; None: there is none."""
+        """Returns statistics over the prompts that count, or None if there is none."""
         values = [task.metrics[metric] for task in self.complete if metric in task.metrics]
         if not values:
             return None
-        names, percentiles = (
-            ("median", "min", "max", "quartile_1", "quartile_3"),
-            (50, 0, 100, 25, 75),
-        )
-        found = dict(zip(names, np.percentile(values, percentiles).tolist(), strict=True))
+        names = ("median", "min", "max", "quartile_1", "quartile_3")
+        percentiles = np.percentile(values, (50, 0, 100, 25, 75)).tolist()
+        found = dict(zip(names, percentiles, strict=True))
         iqr = found["quartile_3"] - found["quartile_1"]
         return {"mean": float(np.mean(values)), **found, "iqr": iqr}
 
 
 def by_dataset(results: Sequence[TaskResult]) -> tuple[DatasetResult, ...]:
-    """Returns the results grouped by dataset, in the order of their first tasks."""
+    """Returns the results grouped by dataset, in the order of first tasks."""
     groups: dict[str, list[TaskResult]] = {}
     for result in results:
         groups.setdefault(result.dataset, []).append(result)
@@ -115,7 +108,7 @@ def by_dataset(results: Sequence[TaskResult]) -> tuple[DatasetResult, ...]:
 
 
 def overall(datasets: Sequence[DatasetResult]) -> dict[str, Any]:
-    """Returns the mean over datasets of their mean accuracies, and over how many of all it is."""
+    """Returns the mean over datasets of their mean accuracies, and the numbers that it covers."""
     means = [s["mean"] for d in datasets if (s := d.summary()) is not None]
     return {
         "mean_accuracy": float(np.mean(means)) if means else None,
@@ -127,7 +120,7 @@ def overall(datasets: Sequence[DatasetResult]) -> dict[str, Any]:
 
 
 def write(folder: Path, results: Sequence[TaskResult], about: Mapping[str, Any]) -> None:
-    """Writes all files but the predictions; `about` has "data", "checkpoint" and "step"."""
+    """Writes all files except the predictions; `about` has "data", "checkpoint" and "step"."""
     content = strict_json.dumps(_as_json(results, about), indent=1, ensure_ascii=False)
     (folder / RESULTS).write_text(content + "\n", encoding="utf-8")
     title = f"{about['data']}: {Path(about['checkpoint']).name}"
@@ -140,11 +133,8 @@ def write(folder: Path, results: Sequence[TaskResult], about: Mapping[str, Any])
 
 
 def _as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `results.json` has."""
+    """Returns the content of `results.json`."""
     datasets = by_dataset(results)
-    tasks = {result.task: asdict(result) for result in results}
-    for values in tasks.values():
-        del values["task"]
     return {
         **about,
         "overall": overall(datasets),
@@ -157,12 +147,12 @@ def _as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[st
             }
             for d in datasets
         },
-        "tasks": tasks,
+        "tasks": {values.pop("task"): values for values in map(asdict, results)},
     }
 
 
 def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
-    """TensorBoard's tags: `eval/TASK/METRIC` as T5X has it, and `eval/mean/DATASET/accuracy`."""
+    """Returns TensorBoard's values: `eval/TASK/METRIC` as in T5X, and `eval/datasets/…`."""
     found = {f"eval/{r.task}/{name}": v for r in results for name, v in r.metrics.items()}
     for dataset in by_dataset(results):
         for name, value in (dataset.summary() or {}).items():
@@ -174,7 +164,7 @@ def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
 
 
 def summary_table(results: Sequence[TaskResult]) -> list[list[str]]:
-    """Returns a row for each dataset, with headings first."""
+    """Returns the headings, and a row for each dataset."""
     rows = [["dataset", "prompts", "mean", "median", "min–max", "IQR", "length-norm. mean"]]
     for d in by_dataset(results):
         summary, normalized = d.summary(), d.summary("length_normalized_accuracy")
@@ -187,7 +177,7 @@ def summary_table(results: Sequence[TaskResult]) -> list[list[str]]:
 
 
 def summary(results: Sequence[TaskResult], output_dir: Path) -> str:
-    """Returns what the terminal shows at the end."""
+    """Returns the summary for the terminal."""
     lines = ["", as_text(summary_table(results)), overall_line(results)]
     lines += [f"note: {note}" for note in notes(results)]
     files = f"{output_dir}/{TABLE} (and {RESULTS}, {PREDICTIONS}, {FIGURE})"
@@ -195,10 +185,10 @@ def summary(results: Sequence[TaskResult], output_dir: Path) -> str:
 
 
 def overall_line(results: Sequence[TaskResult]) -> str:
-    """Returns the mean over datasets, and over how many of how many."""
+    """Returns the line with the mean over datasets."""
     total = overall(by_dataset(results))
     if total["mean_accuracy"] is None:
-        return "No prompt has a result that counts."
+        return "No prompt has a complete result."
     return (
         f"Mean over {total['num_datasets']} of {total['num_datasets_expected']} datasets "
         f"({total['num_prompts']} of {total['num_prompts_expected']} prompts): "
@@ -207,7 +197,7 @@ def overall_line(results: Sequence[TaskResult]) -> str:
 
 
 def notes(results: Sequence[TaskResult]) -> list[str]:
-    """Returns what a reader of the numbers must know: what is missing, cut off, or on the edge."""
+    """Returns notes on missing data, truncation and close scores."""
     found: list[str] = []
     for d in by_dataset(results):
         absent = Counter(r.absent for r in d.tasks if r.absent is not None)
@@ -221,8 +211,8 @@ def notes(results: Sequence[TaskResult]) -> list[str]:
             if r.absent is None and r.problem is not None
         ]
     for attribute, text in (
-        ("num_truncated", "inputs or choices longer than the limit were cut off"),
-        ("num_unanswerable", "none of the choices is the right one (counted as wrong)"),
+        ("num_truncated", "inputs or choices were truncated"),
+        ("num_unanswerable", "no choice is correct (counted as wrong)"),
         ("num_close", "the best two choices are almost equally likely"),
     ):
         found += [
@@ -234,7 +224,7 @@ def notes(results: Sequence[TaskResult]) -> list[str]:
 
 
 def as_markdown(results: Sequence[TaskResult], title: str) -> str:
-    """Returns a page: summary, notes, and a table of the prompts of each dataset."""
+    """Returns the page with summary, notes, and a table of each dataset's prompts."""
     parts = [f"# {title}\n", "Accuracies are percentages.\n", _markdown(summary_table(results))]
     parts.append(overall_line(results) + "\n")
     if found := notes(results):
@@ -264,7 +254,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_text(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table for the terminal; all columns but the first are aligned to the right."""
+    """Returns a table for the terminal; all columns but the first are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:
@@ -277,10 +267,9 @@ def as_text(rows: Sequence[Sequence[str]]) -> str:
 
 
 def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
-    """Draws a box plot of accuracy for each dataset; points are prompts (T0's figure 4).
+    """Draws a box plot of accuracy for each dataset; points are prompts (as in T0's figure 4).
 
-    Datasets without a result have a place, empty. Prompts that do not count in means are hollow
-    and not in the box.
+    Prompts that do not count in means are hollow and not in the box.
     """
     from matplotlib.figure import Figure
 

@@ -1,29 +1,30 @@
-"""Settings of evaluation. Imports no jax and no numpy."""
+"""Settings of evaluation."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from mtf.data.settings import TaskMixtureConfig
 from mtf.decoding.settings import DecodingConfig
-from mtf.errors import UserError
+from mtf.errors import UserError, check_at_least_one
 from mtf.text.vocabularies import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class InferEvalConfig:
-    """Evaluation during training on what the model writes (T5X: `infer_eval`).
+    """Evaluation of decoded text during training (T5X: `infer_eval`).
 
-    Held-out inputs are decoded and compared with their targets. Data of a mixture are evaluated
-    task by task, on `data.eval_split`; other data as `held_out`.
+    Held-out inputs are decoded and compared with their targets: for a mixture, those of each task
+    in `data.eval_split`; for other data, as one task `held_out`.
 
     Attributes:
-      period: steps between evaluations; the last step is evaluated too.
-      num_examples: of each task, always the same ones; None: all.
-      metrics: names, those of `mtf.evaluation.metrics`; None: those of each task's own that can be
-        computed of texts, and accuracy where there is none.
-      tasks: names of tasks of the mixture; None: all, but those whose choices are ranked.
-      decoding: how inputs are decoded; None: T5X's beam search with one beam, as far as targets of
-        training are long.
+      period: number of steps between evaluations; the last step is also evaluated.
+      num_examples: number of examples of each task, the same ones every time; None: all.
+      metrics: names from `mtf.evaluation.metrics`; None: the task's metrics that compare texts or
+        classes, or accuracy if there is none.
+      tasks: names of tasks of the mixture; None: all tasks with generated targets.
+      decoding: decoding settings; None: T5X's beam search with one beam, up to the length of
+        targets in training.
     """
 
     period: int = 1000
@@ -33,35 +34,32 @@ class InferEvalConfig:
     decoding: DecodingConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.period < 1:
-            raise UserError(f"period must be at least 1, not {self.period}.")
-        if self.num_examples is not None and self.num_examples < 1:
-            raise UserError(f"num_examples must be at least 1 or None, not {self.num_examples}.")
+        check_at_least_one(self, "period")
+        check_at_least_one(self, "num_examples", optional=True)
         for field in ("metrics", "tasks"):
             if getattr(self, field) == ():
-                raise UserError(f"{field} is empty; expected a name or more, or None.")
+                raise UserError(f"{field} is empty; expected at least one name, or None.")
         if self.decoding is not None and self.decoding.num_return != 1:
             raise UserError(
-                "decoding.num_return must be 1: one prediction is compared with each target, not "
-                f"{self.decoding.num_return}."
+                f"decoding.num_return must be 1, not {self.decoding.num_return}: one prediction is "
+                "compared with each target."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RankFilesConfig:
-    """One's own examples with answer choices, to be ranked.
+    """Files of examples with answer choices to rank.
 
-    A line of a `.jsonl` file is `{"inputs": text, "choices": [text, …], "label": number}`, the
-    label counted from 0. Examples may have different numbers of choices. Each file is a task of
-    its own, named like the file.
+    A line of a `.jsonl` file is `{"inputs": text, "choices": [text, …], "label": number}`, with the
+    label counted from 0. Examples can have different numbers of choices. Each file is a task.
 
     Attributes:
       files: a path or pattern, or several.
-      vocabulary: None: that of the checkpoint.
-      task_feature_lengths: tokens of inputs and of each choice; what is longer is cut off and
-        counted.
-      inputs_add_eos: whether end of sequence is put behind inputs; None: as the run was trained
-        that wrote the checkpoint, and without a run none, as T0's.
+      vocabulary: the vocabulary; None: that of the checkpoint.
+      task_feature_lengths: maximum number of tokens of inputs and of each choice; longer ones are
+        truncated and counted.
+      inputs_add_eos: whether EOS is appended to inputs; None: as in the run that wrote the
+        checkpoint, or False without a run, as for T0.
     """
 
     files: str | tuple[str, ...]
@@ -73,7 +71,7 @@ class RankFilesConfig:
 
     def __post_init__(self) -> None:
         if not self.files:
-            raise UserError("data.files: no file is named; expected a path or pattern, or several")
+            raise UserError("data.files is empty; expected a path or pattern, or several")
         for name in ("inputs", "targets"):
             length = self.task_feature_lengths.get(name)
             if length is None or length < 1:
@@ -86,3 +84,10 @@ class RankFilesConfig:
     def patterns(self) -> tuple[str, ...]:
         """The paths and patterns in `files`."""
         return (self.files,) if isinstance(self.files, str) else self.files
+
+
+def data_name(data: TaskMixtureConfig | RankFilesConfig) -> str:
+    """Returns the name of a mixture or task, or the paths of files."""
+    if isinstance(data, RankFilesConfig):
+        return ", ".join(data.patterns)
+    return data.mixture_or_task_name

@@ -1,4 +1,4 @@
-"""A model in Python: `mtf.load(path)` and what can be asked of it.
+"""A model in Python, as `mtf.load(path)` returns it.
 
 model = mtf.load("runs/quickstart-20260101-120000")
 model.generate(["translate English to German: Good morning."], method="beam")
@@ -20,7 +20,7 @@ import numpy as np
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError, did_you_mean
 from mtf.inference.loading import Loaded, load_model
-from mtf.inference.predictor import Example, NotFiniteError, Scores
+from mtf.inference.predictor import NOT_FINITE, Example, NotFiniteError, Scores
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.progress import progress_bar
@@ -29,35 +29,25 @@ from mtf.text.vocabularies import Vocabulary
 
 _logger = logging.getLogger(__name__)
 
-# Any iterable of texts does; but to a type checker one text is a sequence of texts too.
+# Any iterable of texts works, but for a type checker a `str` is also a sequence of `str`.
 Texts: TypeAlias = list[str] | tuple[str, ...]
-
-NOT_FINITE = (
-    "The parameters are not finite, or the activations overflow (float32 has more room than "
-    "bfloat16)."
-)
 
 
 class Sample(NamedTuple):
-    """One of the texts generated for an input.
-
-    Attributes:
-      text: decoded.
-      score: its log-probability; of beam search with the length penalty.
-    """
+    """A generated text and its log-probability (for beam search, with the length penalty)."""
 
     text: str
     score: float
 
 
 class Ranking(NamedTuple):
-    """What the choices of one input are worth.
+    """The scores of the choices of one input.
 
     Attributes:
-      best: the place of the likeliest choice, from 0; of equals the first.
-      scores: a log-likelihood for each choice, summed over its tokens.
-      num_tokens: tokens of each choice, end of sequence included; scores divided by these are
-        length-normalised.
+      best: index of the most likely choice, the first one if several are equal.
+      scores: log-likelihood of each choice, summed over its tokens.
+      num_tokens: number of tokens of each choice, including EOS. Divide the scores by it for
+        length-normalized scores.
     """
 
     best: int
@@ -66,15 +56,15 @@ class Ranking(NamedTuple):
 
 
 class LanguageModel:
-    """A model with its vocabulary: text in, text or log-likelihoods out.
+    """A model with its vocabulary: takes text, and returns text or log-likelihoods.
 
-    Every method takes one text or a list of them, and gives one result or a list accordingly.
-    Targets are scored with their end of sequence, as they are trained on.
+    Each method takes one text or a list, and returns one result or a list. Targets are scored
+    with EOS, as in training.
 
     Attributes:
-      loaded: network, parameters, vocabulary, and where they are from.
-      inputs_add_eos: whether end of sequence is put behind the inputs.
-      num_truncated: texts so far that were longer than the limits, and so cut off.
+      loaded: network, parameters and vocabulary, and the checkpoint that they come from.
+      inputs_add_eos: whether EOS is appended to inputs.
+      num_truncated: number of texts truncated so far.
     """
 
     def __init__(
@@ -87,7 +77,7 @@ class LanguageModel:
         inputs_add_eos: bool | None = None,
         progress: bool = True,
     ) -> None:
-        """See `load`, which makes one from a path."""
+        """See `load`, which creates a model from a path."""
         self.loaded = loaded
         self.inputs_add_eos = loaded.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
         self.num_truncated = 0
@@ -96,11 +86,10 @@ class LanguageModel:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Text to ids and back."""
+        """The vocabulary of the model."""
         return self.loaded.vocabulary
 
     def __repr__(self) -> str:
-        """Path and sizes, in one line."""
         network = self.loaded.model.network
         return (
             f"LanguageModel({str(self.loaded.path)!r}, {network.num_encoder_layers}+"
@@ -108,39 +97,31 @@ class LanguageModel:
         )
 
     @overload
-    def generate(self, texts: str, **decoding: Any) -> str:
-        """Of one text."""
-
+    def generate(self, texts: str, **decoding: Any) -> str: ...
     @overload
-    def generate(self, texts: Texts, **decoding: Any) -> list[str]:
-        """Of several."""
-
+    def generate(self, texts: Texts, **decoding: Any) -> list[str]: ...
     def generate(self, texts: str | Texts, **decoding: Any) -> str | list[str]:
         """Returns the best text for each input.
 
         Args:
           texts: one input, or several.
-          decoding: fields of `mtf.decoding.DecodingConfig`: max_length, method ("greedy",
-            "sample", "beam"), temperature, top_k, top_p, num_beams, length_penalty, seed, ….
+          decoding: fields of `mtf.decoding.DecodingConfig`, such as method ("greedy", "sample" or
+            "beam"), max_length, temperature or num_beams.
 
         Raises:
-          UserError: a setting does not exist, or an input cannot be used; says which.
+          UserError: a setting does not exist, or an input cannot be used.
         """
         if decoding.get("num_return", 1) != 1:
-            raise UserError("generate gives one text for each input; num_return is for samples().")
+            raise UserError("generate returns one text per input; use samples() for num_return.")
         found = [best.text for best, *_ in self._samples(_listed(texts, "texts"), decoding)]
         return found[0] if isinstance(texts, str) else found
 
     @overload
-    def samples(self, texts: str, **decoding: Any) -> list[Sample]:
-        """Of one text."""
-
+    def samples(self, texts: str, **decoding: Any) -> list[Sample]: ...
     @overload
-    def samples(self, texts: Texts, **decoding: Any) -> list[list[Sample]]:
-        """Of several."""
-
+    def samples(self, texts: Texts, **decoding: Any) -> list[list[Sample]]: ...
     def samples(self, texts: str | Texts, **decoding: Any) -> list[Sample] | list[list[Sample]]:
-        """`num_return` texts for each input with their scores, best first; else as `generate`."""
+        """Returns `num_return` texts per input with their scores, best first; see `generate`."""
         found = list(self._samples(_listed(texts, "texts"), decoding))
         return found[0] if isinstance(texts, str) else found
 
@@ -152,8 +133,8 @@ class LanguageModel:
         for name in decoding:
             if name not in names:
                 raise UserError(
-                    f"There is no setting {name!r} of decoding.{did_you_mean(name, names)} "
-                    f"There are {', '.join(names)}."
+                    f"There is no decoding setting {name!r}.{did_you_mean(name, names)} "
+                    f"The settings are {', '.join(names)}."
                 )
         settings = DecodingConfig(**decoding)
         with progress_bar("generate", len(texts), shown=self._progress) as advance:
@@ -164,77 +145,62 @@ class LanguageModel:
                 yield [Sample(self.vocabulary.decode(g.ids), g.score) for g in generations]
 
     @overload
-    def score(self, inputs: str, targets: str) -> float:
-        """Of one text."""
-
+    def score(self, inputs: str, targets: str) -> float: ...
     @overload
-    def score(self, inputs: Texts, targets: Texts) -> list[float]:
-        """Of several."""
-
+    def score(self, inputs: Texts, targets: Texts) -> list[float]: ...
     def score(self, inputs: str | Texts, targets: str | Texts) -> float | list[float]:
-        """Returns the log-likelihood of each target given its input, summed over its tokens (nats).
+        """Returns the log-likelihood of each target given its input, summed over tokens (nats).
 
         Raises:
-          UserError: there are more of one than of the other, or a text cannot be used.
+          UserError: the numbers of inputs and targets differ, or a text cannot be used.
         """
         found = self._scores("score", self._pairs(inputs, targets))
         scores = [float(each.log_likelihoods[0]) for each in found]
         return scores[0] if isinstance(inputs, str) else scores
 
     def loss(self, inputs: str | Texts, targets: str | Texts) -> float:
-        """Returns the mean negative log-likelihood of a target token, over all pairs (nats).
-
-        Raises:
-          UserError: as `score`, or there is no pair.
-        """
+        """Returns the mean negative log-likelihood per target token over all pairs (nats)."""
         total, num_tokens = 0.0, 0
         for scores in self._scores("loss", self._pairs(inputs, targets)):
             total -= float(scores.log_likelihoods[0])
             num_tokens += int(scores.num_tokens[0])
         if not num_tokens:
-            raise UserError("There is no pair of inputs and targets to compute a loss of.")
+            raise UserError("inputs and targets are empty; expected at least one pair.")
         return total / num_tokens
 
     @overload
-    def rank(self, inputs: str, choices: Texts) -> Ranking:
-        """Of one text."""
-
+    def rank(self, inputs: str, choices: Texts) -> Ranking: ...
     @overload
-    def rank(self, inputs: Texts, choices: Texts | Sequence[Texts]) -> list[Ranking]:
-        """Of several."""
-
+    def rank(self, inputs: Texts, choices: Texts | Sequence[Texts]) -> list[Ranking]: ...
     def rank(
         self, inputs: str | Texts, choices: Texts | Sequence[Texts]
     ) -> Ranking | list[Ranking]:
-        """Returns which of the choices is likeliest, as T0 is evaluated; an input is encoded once.
+        """Ranks choices by log-likelihood, as in T0's evaluation. Each input is encoded once.
 
         Args:
           inputs: one input, or several.
-          choices: those of all inputs, or a list for each, of any number of choices.
+          choices: one list for all inputs, or a list for each input, of any length.
 
         Raises:
-          UserError: an input has no choices, or a choice cannot be used; says which.
+          UserError: an input has no choices, or a choice cannot be used.
         """
         texts = _listed(inputs, "inputs")
         if isinstance(choices, str):
-            raise UserError("choices: expected a list of texts, not one text.")
+            raise UserError("choices is a text; expected a list of texts.")
         shared = all(isinstance(choice, str) for choice in choices)
         lists: list[Any] = [choices] * len(texts) if shared else list(choices)
         _check_counts("inputs", texts, "lists of choices", lists)
-        for number, own in enumerate(lists):
+        placed = []
+        for i, own in enumerate(lists):
             if isinstance(own, str):
-                raise UserError(f"choices[{number}] is a text; expected a list of texts.")
+                raise UserError(f"choices[{i}] is a text; expected a list of texts.")
             if not own:
-                raise UserError(f"choices[{number}] is empty; expected one choice or more.")
-        placed = [
-            [(f"choices[{i}][{j}]", text) for j, text in enumerate(own)]
-            for i, own in enumerate(lists)
-        ]
+                raise UserError(f"choices[{i}] is empty; expected one choice or more.")
+            placed.append([(f"choices[{i}][{j}]", text) for j, text in enumerate(own)])
+        found = self._scores("rank", self._examples("choices", texts, placed))
         rankings = [
             Ranking(int(np.argmax(scores)), scores.tolist(), num_tokens.tolist())
-            for scores, num_tokens, _ in self._scores(
-                "rank", self._examples("choices", texts, placed)
-            )
+            for scores, num_tokens, _ in found
         ]
         return rankings[0] if isinstance(inputs, str) else rankings
 
@@ -249,7 +215,7 @@ class LanguageModel:
     def _examples(
         self, name: str, inputs: Sequence[str], targets: Sequence[Sequence[tuple[str, str]]]
     ) -> list[Example]:
-        """Encodes inputs, and the targets of each, which come with their places for messages."""
+        """Encodes inputs and their targets, which are (name for messages, text)."""
         placed = [each for own in targets for each in own]
         for place, text in placed:
             if isinstance(text, str) and not text.strip():
@@ -276,7 +242,7 @@ class LanguageModel:
     def _encode(
         self, name: str, placed: Sequence[tuple[str, str]], add_eos: bool, limit: int
     ) -> list[list[int]]:
-        """Encodes texts, which come with their places for messages; warns of those cut off."""
+        """Encodes (name for messages, text) and logs how many texts were truncated."""
         found, num_truncated = [], 0
         for place, text in placed:
             if not isinstance(text, str):
@@ -289,7 +255,7 @@ class LanguageModel:
         if num_truncated:
             self.num_truncated += num_truncated
             _logger.warning(
-                "%d of %d %s are longer than %d tokens and were cut off there.",
+                "%d of %d %s are longer than %d tokens and were truncated.",
                 *(num_truncated, len(found), name, limit),
             )
         return found
@@ -298,10 +264,7 @@ class LanguageModel:
 def encode(
     vocabulary: Vocabulary, text: str, *, add_eos: bool, max_length: int
 ) -> tuple[list[int], bool]:
-    """Returns the ids of a text as the network is fed them, and whether some were cut off.
-
-    End of sequence stays at the end of what is cut off, as in training.
-    """
+    """Returns the token ids of a text, and whether they were truncated, which keeps EOS."""
     ids = vocabulary.encode(text)
     kept = encode_feature(vocabulary, ids, add_eos=add_eos, max_length=max_length)
     return kept.tolist(), len(kept) < len(ids) + add_eos
@@ -317,7 +280,7 @@ def _listed(texts: str | Texts, name: str) -> list[str]:
 
 def _check_counts(a: str, first: Sequence[object], b: str, second: Sequence[object]) -> None:
     if len(first) != len(second):
-        raise UserError(f"There are {len(first)} {a} but {len(second)} {b}.")
+        raise UserError(f"There are {len(first)} {a} but {len(second)} {b}; expected as many.")
 
 
 def load(
@@ -337,37 +300,31 @@ def load(
     """Loads a model to use in Python.
 
     Args:
-      path: a run directory, a checkpoint of ours or of T5X, or a Hugging Face directory of T5, mT5
-        or ByT5.
-      step: which checkpoint of several; None: the latest.
+      path: a run directory, a checkpoint of mtf or T5X, or a Hugging Face directory of T5, mT5 or
+        ByT5.
+      step: step of the checkpoint; None: the latest.
       vocabulary: "t5", "mt5", "byt5", a SentencePiece model file, or a vocabulary; None: that of
-        the run or the Hugging Face directory, or what the size of the embedding tells.
-      config: a run directory or a config.json that describes the network and the data, where the
-        checkpoint lies in no run directory; None: what is not known of a checkpoint of T5X is
-        assumed as in the published models, and a warning says so.
-      dtype: of parameters and activations.
-      partitioner: how the model is spread over devices; None: all devices, each with the whole.
-      batch_size: examples at a time. Results do not depend on it.
-      max_inputs_length: tokens of an input that are used, at most; more are cut off, with a
-        warning.
-      max_targets_length: likewise of a target that is scored.
-      inputs_add_eos: whether end of sequence is put behind the inputs; None: as in the training
-        run, and where none is known as T5, mT5 and ByT5 were trained, with it. T0 was without.
-      progress: show a bar on a terminal and in notebooks.
+        the run or the Hugging Face directory, or the one that the size of the embedding implies.
+      config: a run directory or config.json that describes the network and the data, for a
+        checkpoint outside a run directory; None: for a T5X checkpoint, the values of the
+        published models are assumed, with a warning.
+      dtype: dtype of parameters and activations.
+      partitioner: how the model is split over devices; None: each device holds the whole model.
+      batch_size: number of examples in a batch. Results do not depend on it.
+      max_inputs_length, max_targets_length: maximum number of tokens of an input, and of a target
+        to be scored. Longer texts are truncated, with a warning.
+      inputs_add_eos: whether EOS is appended to inputs; None: as in the training run or, if none
+        is known, True, as T5, mT5 and ByT5 were trained. T0 was trained without it.
+      progress: whether to show a progress bar on a terminal and in notebooks.
 
     Raises:
-      UserError: nothing at `path` can be loaded, a run of ours wrote it and its config is not
-        there, or its vocabulary is not known or another.
+      UserError: `path` cannot be loaded, the config of its run is missing, or its vocabulary is
+        unknown or does not fit.
     """
     mesh = None if partitioner is None else PjitPartitioner.create(partitioner)
     return LanguageModel(
         load_model(
-            path,
-            step=step,
-            vocabulary=vocabulary,
-            config=config,
-            dtype=dtype,
-            partitioner=mesh,
+            path, step=step, vocabulary=vocabulary, config=config, dtype=dtype, partitioner=mesh
         ),
         batch_size=batch_size,
         max_inputs_length=max_inputs_length,

@@ -1,4 +1,4 @@
-"""Batch inference: the examples of files or tasks become the lines of results, part by part."""
+"""Batch inference over files or tasks, written part by part."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from jax.experimental import multihost_utils
 
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
-from mtf.inference.api import NOT_FINITE, encode
-from mtf.inference.files import Request, Results, Summary, input_files, read_requests, summarize
-from mtf.inference.predictor import NotFiniteError, Predictor
+from mtf.inference.api import encode
+from mtf.inference.files import Request, Results, Summary, read_requests, summarize
+from mtf.inference.predictor import NOT_FINITE, NotFiniteError, Predictor
 from mtf.progress import progress_bar
 from mtf.sources.datasets import open_split
 from mtf.sources.problems import Problems
+from mtf.sources.text_files import named_files
 from mtf.tasks.mixtures import Mixture, split_available
 from mtf.tasks.prompted import PromptedTask
 from mtf.tasks.task import Task
@@ -32,10 +33,10 @@ class Source(NamedTuple):
     """A file or a task.
 
     Attributes:
-      name: of the result.
-      requests: yields all examples, from the first, whenever it is called.
-      summary: of all examples.
-      inputs_add_eos, targets_add_eos: whether end of sequence follows them.
+      name: name of the result.
+      requests: returns an iterator over all examples.
+      summary: number and hash of the examples.
+      inputs_add_eos, targets_add_eos: whether EOS is appended.
     """
 
     name: str
@@ -46,13 +47,14 @@ class Source(NamedTuple):
 
 
 def file_sources(patterns: Sequence[str], mode: str, inputs_add_eos: bool) -> list[Source]:
-    """Opens files, and reads them once.
+    """Opens files and checks their lines.
 
     Raises:
-      UserError: there is no file, or lines cannot be used; names them.
+      UserError: there is no file, or lines cannot be used.
     """
+    advice = "and so would their results; rename one of them, or use different output_dir"
     sources, problems = [], Problems("files")
-    for name, path in input_files(patterns).items():
+    for name, path in named_files(patterns, "files", advice).items():
         requests = functools.partial(read_requests, path)
         summary = summarize(requests(problems), name, problems, need_targets=mode == "score")
         sources.append(Source(name, requests, summary, inputs_add_eos, True))
@@ -63,19 +65,19 @@ def file_sources(patterns: Sequence[str], mode: str, inputs_add_eos: bool) -> li
 def task_sources(
     mixture: Mixture, split: str, mode: str, data_dir: str | None, inputs_add_eos: bool | None
 ) -> list[Source]:
-    """Opens the tasks of a mixture that have data, and reads their examples once.
+    """Opens the tasks of a mixture that have data and checks their examples.
 
     Raises:
-      UserError: a task has documents, or examples cannot be used; names them.
+      UserError: a task has documents, or examples cannot be used.
     """
     tasks, absent = split_available(mixture, split, data_dir)
     for task, reason in absent:
-        print(f"left out: {task.name}: {reason}")
+        print(f"skipped: {task.name}: {reason}")
     sources, problems = [], Problems("mixture_or_task_name", "examples")
     for task in tasks:
         if task.kind == "documents":
             raise UserError(
-                f"mixture_or_task_name: {task.name} has documents, not inputs and targets"
+                f"mixture_or_task_name: {task.name} has documents; expected inputs and targets"
             )
         rows = open_split(task.dataset, task.subset, task.source_split(split), data_dir=data_dir)
         read = task
@@ -98,11 +100,11 @@ def _task_requests(task: Task, rows: Any, split: str) -> Iterator[Request]:
 
 @dataclasses.dataclass(frozen=True)
 class BatchInference:
-    """Writes results for sources; `Infer` documents the settings.
+    """Writes the results of sources; see `Infer` for the settings.
 
     Attributes:
-      lengths: of "inputs" and "targets"; what is longer is cut off.
-      part_size: examples in each part that is written.
+      lengths: maximum number of tokens of "inputs" and "targets".
+      part_size: number of examples in a part.
     """
 
     predictor: Predictor
@@ -115,16 +117,16 @@ class BatchInference:
     num_shards: int
 
     def write(self, source: Source, results: Results) -> Path:
-        """Writes all of one source that is not there yet; returns the file, joined if complete.
+        """Writes the missing parts of a source's results, and returns the file (see `merged`).
 
         Raises:
-          UserError: an example has no tokens, or a score is not a number; says where.
+          UserError: an example has no tokens, or a score is not a number.
         """
         primary = jax.process_index() == 0
         total = source.summary.num_examples
         first = total * self.shard_id // self.num_shards
         last = total * (self.shard_id + 1) // self.num_shards
-        # All processes do as the first one finds it, also where they see other files.
+        # All processes use what the first one finds, even if they see other files.
         there = multihost_utils.broadcast_one_to_all(np.array([results.num_parts, results.done]))
         num_parts, done = map(int, there)
         start = first + num_parts * self.part_size
@@ -140,22 +142,22 @@ class BatchInference:
                         results.write_part(lines, num_truncated)
         if not primary:
             return results.path
-        results.clean_up() if done else results.finish()
+        results.finish()
         cut, merged = results.num_truncated, results.merged()
-        said = ", there already" if done else ""
+        note = ", already complete" if done else ""
         if cut:
-            said += f"; {cut} of the examples were longer than task_feature_lengths and cut off"
-        print(f"{results.path}: {last - first} lines{said}")
+            note += f"; {cut} of the examples were truncated to task_feature_lengths"
+        print(f"{results.path}: {last - first} lines{note}")
         if merged != results.path:
-            print(f"{merged}: {total} lines, of all shards")
+            print(f"{merged}: {total} lines from all shards")
         return merged
 
     def _lines(
         self, source: Source, part: list[Request], begin: int, advance: Callable[[int], None]
     ) -> tuple[list[dict[str, Any]], int]:
-        """Returns the lines of some examples, and how many of those were cut off.
+        """Returns the lines of some examples, and how many of the examples were truncated.
 
-        Sampling is seeded by the number of an example, `begin` that of the first.
+        `begin` is the number of the first example. The numbers seed sampling.
         """
         inputs, truncated = self._encode([r.inputs for r in part], "inputs", source.inputs_add_eos)
         if [] in inputs:
@@ -190,15 +192,14 @@ class BatchInference:
     def _encode(
         self, texts: Sequence[str], feature: str, add_eos: bool
     ) -> tuple[list[list[int]], set[int]]:
-        """Returns the ids of each text, and which of them were cut off."""
+        """Returns the token ids of each text, and the indices of the truncated ones."""
         limit = self.lengths[feature]
-        encoded = [
-            encode(self.vocabulary, text, add_eos=add_eos, max_length=limit) for text in texts
-        ]
+        ids_of = functools.partial(encode, self.vocabulary, add_eos=add_eos, max_length=limit)
+        encoded = list(map(ids_of, texts))
         return [ids for ids, _ in encoded], {i for i, (_, cut) in enumerate(encoded) if cut}
 
 
 def _pretokenized(request: Request) -> dict[str, str]:
-    """Returns the texts of an example under T5X's names."""
+    """Returns the texts of an example with T5X's names."""
     texts = {"inputs_pretokenized": request.inputs, "targets_pretokenized": request.targets}
     return {name: text for name, text in texts.items() if text is not None}

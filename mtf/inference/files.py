@@ -1,4 +1,4 @@
-"""Files of inference: inputs, read line by line, and results, of which a kill loses no line."""
+"""Input files of inference, and results that survive a kill."""
 
 from __future__ import annotations
 
@@ -15,20 +15,13 @@ from mtf import strict_json
 from mtf.errors import UserError
 from mtf.sources.lines import check_unicode, get_text, parse_line, read_lines, split_suffix
 from mtf.sources.problems import Problems
-from mtf.sources.text_files import named_files
 from mtf.writing import replacing, write_atomically
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
 
 
 class Request(NamedTuple):
-    """One example of inference.
-
-    Attributes:
-      inputs: the text that is encoded.
-      targets: the true targets, None where there are none.
-      place: where it is from, for messages.
-    """
+    """An example: inputs, true targets if known, and the file and line for messages."""
 
     inputs: str
     targets: str | None
@@ -36,13 +29,13 @@ class Request(NamedTuple):
 
 
 def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Request]:
-    """Yields the examples of a file, one a line; what a line holds depends on the suffix:
+    """Yields the examples of a file, one per line. The content of a line depends on the suffix:
 
-    * `.txt`: an input;
-    * `.tsv`: inputs, or inputs, a tab, targets. No header, no quotation marks;
-    * `.jsonl`: `{"inputs": …}`, with `"targets"` where they are known; other keys are ignored.
+    * `.txt`: inputs;
+    * `.tsv`: inputs, or inputs, a tab and targets, without header and quotation marks;
+    * `.jsonl`: `{"inputs": …}`, and `"targets"` if known; other keys are ignored.
 
-    Lines that cannot be used are added to `problems`; without it, the first raises UserError.
+    Lines that cannot be used are added to `problems`; if it is None, the first raises UserError.
     """
     for number, line in read_lines(path, "files"):
         place = f"{path}:{number}"
@@ -58,10 +51,7 @@ def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Requ
 
 def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
     if not line.decode(errors="replace").strip():
-        raise UserError(
-            "it is blank. Every line is an input, so that the lines of the result are those of "
-            "the file: take it out"
-        )
+        raise UserError("it is blank; expected inputs, as each line gets a result. Remove the line")
     expected = '{"inputs": …}'
     values = parse_line(split_suffix(path)[1], line, expected)
     if isinstance(values, str):
@@ -69,7 +59,7 @@ def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
     if isinstance(values, list):
         if len(values) > 2:
             raise UserError(
-                f"it has {len(values)} columns; expected inputs, or inputs, a tab, targets"
+                f"it has {len(values)} columns; expected inputs, or inputs, a tab and targets"
             )
         values = dict(zip(Request._fields, values, strict=False))
     names = ["inputs"] if values.get("targets") is None else ["inputs", "targets"]
@@ -81,14 +71,8 @@ def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
     return texts[0], texts[1] if len(texts) > 1 else None
 
 
-def input_files(patterns: Sequence[str]) -> dict[str, Path]:
-    """Returns the files that paths or patterns name, by their names without suffixes."""
-    advice = "and so would their results; rename one of them, or run them into different output_dir"
-    return named_files(patterns, "files", advice)
-
-
 class Summary(NamedTuple):
-    """How many examples there are, and a hash of them all."""
+    """The number of examples, and a hash of all of them."""
 
     num_examples: int
     fingerprint: str
@@ -97,22 +81,22 @@ class Summary(NamedTuple):
 def summarize(
     requests: Iterable[Request], name: str, problems: Problems, *, need_targets: bool
 ) -> Summary:
-    """Goes through the examples of `name`, so that errors are found before anything is written.
+    """Reads all examples of `name`, so that errors are found before anything is written.
 
-    With `need_targets`, those without are added to `problems`. Raises UserError if there is none.
+    With `need_targets`, examples without targets are added to `problems`. Raises UserError if
+    there is no example.
     """
     number, digest, before = 0, hashlib.sha256(), problems.count
     for request in requests:
         if need_targets and not request.targets:
             problems.add(
-                f"{request.place} has no targets, which mode='score' scores; expected "
-                '{"inputs": …, "targets": …} in a .jsonl file, or inputs, a tab, targets in a .tsv '
-                "file"
+                f"{request.place} has no targets for mode='score'; expected "
+                '{"inputs": …, "targets": …} in .jsonl, or inputs, a tab and targets in .tsv'
             )
         digest.update(json.dumps([request.inputs, request.targets]).encode())
         number += 1
     if not number and problems.count == before:
-        raise UserError(f"{name} is empty: there is no example to run inference on")
+        raise UserError(f"{name} is empty; expected at least one example")
     return Summary(number, digest.hexdigest()[:16])
 
 
@@ -120,16 +104,15 @@ def summarize(
 
 
 class Results:
-    """The results of one task or file, written part by part.
+    """The results of a task or file, written part by part.
 
-    `NAME.jsonl-00000-of-00001` appears when all parts are there, which lie in a folder beside it
-    until then: `tmp-NAME-00000-of-00001/00000.0.jsonl`, the number of the part and of the examples
-    in it that were cut off. Every file appears whole or not at all, so a run that was killed at any
-    time goes on behind the last part. `NAME.json-00000-of-00001` describes what was run.
+    Parts are written to `tmp-NAME-00000-of-00001/PART.NUM_TRUNCATED.jsonl`, and finally joined as
+    `NAME.jsonl-00000-of-00001`. Writes are atomic, so a killed run resumes after its last part.
+    `NAME.json-00000-of-00001` records the settings.
 
     Attributes:
-      path: of the result.
-      done: whether the result is there.
+      path: file of the result.
+      done: whether the result is complete.
     """
 
     def __init__(
@@ -141,13 +124,15 @@ class Results:
         shard_id: int = 0,
         num_shards: int = 1,
     ) -> None:
-        """Looks at what is there; writes nothing.
+        """Finds existing results; writes nothing.
 
         Args:
-          output_dir: may not exist yet.
-          name: of the task or file, and the mode.
-          described: what decides the results; UserError is raised if what is there has others.
-          shard_id, num_shards: which part of the examples, of how many.
+          output_dir: directory of the results.
+          name: name of the task or file, and the mode.
+          described: values that determine the results; existing results with other values raise
+            UserError.
+          shard_id: index of the shard of examples.
+          num_shards: number of shards.
         """
         self._output_dir, self._name, self._described = output_dir, name, described
         self._shards = [f"{i:05}-of-{num_shards:05}" for i in range(num_shards)]
@@ -157,26 +142,24 @@ class Results:
         self._temporary = output_dir / f"tmp-{name}-{shard}"
         self.done = self.path.is_file()
         self._check_same()
-        found = {}
-        for path in self._temporary.glob("*.jsonl"):
-            if match := _PART.fullmatch(path.name):
-                found[int(match[1])] = (path, int(match[2]))
+        parts = [(_PART.fullmatch(path.name), path) for path in self._temporary.glob("*.jsonl")]
+        found = {int(match[1]): (path, int(match[2])) for match, path in parts if match}
         self._parts = [found[i] for i in range(len(found)) if i in found]
 
     @property
     def num_parts(self) -> int:
-        """Parts written so far."""
+        """Number of parts written so far."""
         return len(self._parts)
 
     @property
     def num_truncated(self) -> int:
-        """Examples that were cut off: of the result, or of the parts written so far."""
+        """Number of examples truncated so far."""
         if self.done:
             return int(json.loads(self._description.read_text(encoding="utf-8"))["num_truncated"])
         return sum(number for _, number in self._parts)
 
     def _check_same(self) -> None:
-        """Raises UserError if results of any shard were made of other inputs or settings."""
+        """Raises UserError if the results of a shard have other inputs or settings."""
         here = _flat(self._described)
         for shard in self._shards:
             for name in (f"{self._name}.json-{shard}", f"tmp-{self._name}-{shard}/described.json"):
@@ -191,13 +174,13 @@ class Results:
                 ]
                 if changed:
                     raise UserError(
-                        f"output_dir: {self._output_dir} has results of {self._name} that were "
-                        f"made otherwise: {'; '.join(changed)}. Choose another output_dir, or "
-                        f"delete {place} and what is beside it."
+                        f"output_dir: {self._output_dir} has results of {self._name} with other "
+                        f"settings: {'; '.join(changed)}. Choose another output_dir, or delete "
+                        f"{place} and the files beside it."
                     )
 
     def start(self) -> None:
-        """Makes the folder for the parts."""
+        """Creates the directory of the parts."""
         self._temporary.mkdir(parents=True, exist_ok=True)
         write_atomically(self._temporary / "described.json", _json(self._described))
 
@@ -208,28 +191,25 @@ class Results:
         self._parts.append((path, num_truncated))
 
     def finish(self) -> None:
-        """Joins the parts to the result and removes them."""
-        described = {**self._described, "num_truncated": self.num_truncated}
-        write_atomically(self._description, json.dumps(described, indent=1) + "\n")
-        _join([path for path, _ in self._parts], self.path)
-        self.done = True
-        self.clean_up()
-
-    def clean_up(self) -> None:
-        """Removes the parts, which a run that was killed while it finished has left."""
+        """Joins the parts, if that is not done yet, and removes them."""
+        if not self.done:
+            described = {**self._described, "num_truncated": self.num_truncated}
+            write_atomically(self._description, json.dumps(described, indent=1) + "\n")
+            _join([path for path, _ in self._parts], self.path)
+            self.done = True
         shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def take_back(self) -> None:
-        """Leaves nothing where no part was written."""
+    def remove_if_empty(self) -> None:
+        """Removes the directories if no part was written."""
         if not self._parts and not self.done:
-            self.clean_up()
-            with contextlib.suppress(OSError):
-                self._output_dir.rmdir()  # Refused if it is not empty.
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            with contextlib.suppress(OSError):  # It has other files.
+                self._output_dir.rmdir()
 
     def merged(self) -> Path:
-        """Returns the file of all shards, written if they are all there; else this shard's own.
+        """Joins the shards if all are complete, and returns that file; else returns this shard's.
 
-        Two processes at once write the same. Raises UserError if a shard was made otherwise.
+        Raises UserError if a shard has other settings.
         """
         shards = [self._output_dir / f"{self._name}.jsonl-{shard}" for shard in self._shards]
         if len(shards) == 1 or not all(shard.is_file() for shard in shards):

@@ -1,12 +1,10 @@
-"""Our models in lm-evaluation-harness (https://github.com/EleutherAI/lm-evaluation-harness).
-
-The conventions are those that the harness has for Hugging Face's encoder-decoder models (`hf`,
-backend seq2seq): the context is what the encoder reads, with end of sequence; the continuation is
-what the decoder is scored on, without; a context that is too long loses its beginning.
+"""Models for lm-evaluation-harness (https://github.com/EleutherAI/lm-evaluation-harness).
 
     python -m mtf.inference.lm_eval run --model mtf --model_args checkpoint=RUN_DIR --tasks boolq
 
-In Python, importing this module registers the model under the name "mtf".
+In Python, importing this module registers the model "mtf". The conventions are those of the
+harness's `hf` model with backend seq2seq: the encoder reads the context with EOS, and if it is too
+long, its beginning is dropped; the continuation is scored without EOS.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ Ids = list[int]
 
 @register_model("mtf")
 class HarnessModel(LM):
-    """A checkpoint as lm-evaluation-harness asks for models."""
+    """A checkpoint with the harness's interface of a model."""
 
     def __init__(
         self,
@@ -61,25 +59,21 @@ class HarnessModel(LM):
         """Loads the model.
 
         Args:
-          checkpoint: as in `mtf.load`.
-          batch_size: examples at a time.
-          max_batch_size: not used; the harness passes it.
-          device: not used: jax takes what it finds (JAX_PLATFORMS=cpu for the CPU).
-          max_inputs_length: tokens of a context that are used, at most; the last ones.
-          max_targets_length: tokens of a continuation, at most.
-          max_gen_toks: tokens to generate if a task does not set it.
-          inputs_add_eos: None: as in training; T0 had none.
-          targets_add_eos: score end of sequence after a continuation, as T0's evaluation does; the
-            harness does not.
-          **options: `step`, `vocabulary`, `config` and `dtype`, as in `mtf.load`.
-
-        Raises:
-          UserError: the model cannot be loaded.
+          checkpoint: path, as for `mtf.load`.
+          batch_size: number of examples in a batch.
+          max_batch_size, device: not used, but passed by the harness. JAX chooses the device; set
+            JAX_PLATFORMS=cpu for the CPU.
+          max_inputs_length: maximum number of tokens of a context; the last ones are used.
+          max_targets_length: maximum number of tokens of a continuation.
+          max_gen_toks: number of tokens to generate if a task does not set it.
+          inputs_add_eos: whether EOS is appended to contexts; None: as in training.
+          targets_add_eos: whether EOS is scored after a continuation, as in T0's evaluation.
+          **options: `step`, `vocabulary`, `config` and `dtype` of `mtf.load`.
         """
         super().__init__()
         del max_batch_size, device
         if isinstance(batch_size, str) and not batch_size.isdigit():
-            raise UserError(f"batch_size must be a number here, not {batch_size!r}.")
+            raise UserError(f"batch_size must be a whole number, not {batch_size!r}.")
         loaded = load_model(checkpoint, **options)
         self._vocabulary: Vocabulary = loaded.vocabulary
         self._inputs_add_eos = loaded.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
@@ -91,15 +85,15 @@ class HarnessModel(LM):
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """For each (context, continuation): log-likelihood, and whether it is the greedy one."""
+        """Returns each continuation's log-likelihood, and whether greedy decoding yields it."""
         pairs = []
         for context, continuation in (request.args for request in requests):
-            # White space between the two belongs to the continuation.
+            # White space between them belongs to the continuation.
             stripped = context.rstrip()
             text = context[len(stripped) :] + continuation
             ids = self._vocabulary.encode(text)
             if not ids:
-                raise UserError(f"the continuation {continuation!r} has no tokens to be scored")
+                raise UserError(f"the continuation {continuation!r} has no tokens to score")
             target = encode_feature(self._vocabulary, ids, add_eos=self._targets_add_eos)
             pairs.append((self._encode(stripped), target.tolist()))
         results = self._scored(pairs, disable_tqdm)
@@ -110,11 +104,11 @@ class HarnessModel(LM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Returns the log-likelihood of whole texts, the decoder's alone.
+        """Returns the log-likelihoods of whole texts, scored by the decoder.
 
-        The encoder reads only end of sequence, or, where a text is longer than
-        `max_targets_length`, some tokens before each further window. An encoder-decoder is not
-        trained for that: the numbers compare with those of `hf`, not with other models'.
+        The encoder reads only EOS or, for further windows of a text longer than
+        `max_targets_length`, the tokens before the window. Encoder-decoders are not trained for
+        this: the results are comparable only with those of `hf`.
         """
         eos = self._vocabulary.eos_id
         limit = self._predictor.max_targets_length
@@ -138,7 +132,7 @@ class HarnessModel(LM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Returns the text that follows each context, up to the first of its stop sequences."""
+        """Returns the text generated for each context, up to the first stop sequence."""
         texts: list[str] = [""] * len(requests)
         by_settings: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
@@ -159,7 +153,7 @@ class HarnessModel(LM):
         return texts
 
     def _encode(self, context: str) -> Ids:
-        """Ids of a context; too long a one loses its beginning. An empty one is end of sequence."""
+        """Returns the last `max_inputs_length` token ids of a context, or EOS if it is empty."""
         ids: Ids = encode_feature(self._vocabulary, context, add_eos=self._inputs_add_eos).tolist()
         limit = self._predictor.max_inputs_length
         self._num_truncated += len(ids) > limit
@@ -168,7 +162,7 @@ class HarnessModel(LM):
     def _scored(
         self, pairs: Sequence[tuple[Ids, Ids]], disable_tqdm: bool, *, greedy: bool = True
     ) -> list[tuple[float, bool]]:
-        """Scores pairs; those that follow one another with one context share its encoding."""
+        """Scores pairs; consecutive pairs with the same context share its encoding."""
         groups = [
             (context, [target for _, target in group])
             for context, group in itertools.groupby(pairs, key=lambda pair: pair[0])
@@ -187,7 +181,7 @@ class HarnessModel(LM):
         return results
 
     def _greedy(self, groups: Sequence[tuple[Ids, list[Ids]]]) -> list[Ids]:
-        """Returns what greedy decoding makes of each context, as long as its longest target."""
+        """Returns the result of greedy decoding for each context, as long as the longest target."""
         longest = max((len(target) for _, targets in groups for target in targets), default=1)
         decoding = DecodingConfig(max_length=1 << (longest - 1).bit_length())
         eos = self._vocabulary.eos_id
@@ -195,7 +189,7 @@ class HarnessModel(LM):
         return [[*best.ids, eos] for best, *_ in found]
 
     def _decoding(self, settings: dict[str, Any]) -> tuple[DecodingConfig, list[str]]:
-        """Returns the decoding and the stop sequences that a task asks for."""
+        """Returns the decoding and the stop sequences that a task sets."""
         until = settings.pop("until", None) or []
         names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
         lengths = [settings.pop(name, None) for name in names]
@@ -206,7 +200,7 @@ class HarnessModel(LM):
         num_beams = int(settings.pop("num_beams", 1))
         penalty = float(settings.pop("length_penalty", 1.0))
         if settings:
-            _logger.warning("generation settings that are not used: %s", ", ".join(settings))
+            _logger.warning("unused generation settings: %s", ", ".join(settings))
         chosen: dict[str, Any] = {"method": "greedy"}
         if num_beams > 1:
             chosen = {"method": "beam", "num_beams": num_beams}
@@ -221,13 +215,13 @@ class HarnessModel(LM):
         if number:
             _logger.warning(
                 "%d contexts or continuations are longer than max_inputs_length=%d or "
-                "max_targets_length=%d tokens and were cut off.",
+                "max_targets_length=%d tokens and were truncated.",
                 *(number, self._predictor.max_inputs_length, self._predictor.max_targets_length),
             )
 
 
 def main() -> None:
-    """The command line of the harness, with our models in it."""
+    """Runs the harness's command line with the model "mtf"."""
     from lm_eval.__main__ import cli_evaluate
 
     try:

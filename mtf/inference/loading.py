@@ -1,4 +1,4 @@
-"""A model ready to use, from a checkpoint of any kind: ours, T5X's, Hugging Face's."""
+"""Loads a model from a checkpoint of mtf, T5X or Hugging Face."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class Loaded:
     """A model ready to use.
 
     Attributes:
-      model: the network, and the loss it was trained with where that is known.
-      params: on the devices, stacked where `model.network.scan_layers`, in the network's dtype.
-      vocabulary: text to ids and back.
+      model: the network and, if known, the loss that it was trained with.
+      params: parameters on the devices, in the network's dtype; stacked if
+        `model.network.scan_layers`.
+      vocabulary: the vocabulary that it was trained with.
       path: the checkpoint.
-      step: of the checkpoint, None where it has none.
-      partitioner: where the parameters lie.
-      inputs_add_eos: whether inputs end with end of sequence, as they did in training.
+      step: step of the checkpoint, None if it has none.
+      partitioner: the mesh and its rules.
+      inputs_add_eos: whether EOS was appended to inputs in training.
     """
 
     model: ModelConfig
@@ -46,12 +47,9 @@ class Loaded:
     def predictor(
         self, batch_size: int, max_inputs_length: int, max_targets_length: int
     ) -> Predictor:
-        """Returns what scores and generates with this model; see `Predictor`."""
+        """Returns a `Predictor` of this model."""
         return Predictor(
-            self.model,
-            self.params,
-            self.vocabulary,
-            self.partitioner,
+            *(self.model, self.params, self.vocabulary, self.partitioner),
             batch_size=batch_size,
             max_inputs_length=max_inputs_length,
             max_targets_length=max_targets_length,
@@ -68,17 +66,15 @@ def load_model(
     partitioner: PjitPartitioner | None = None,
     scan_layers: bool | None = None,
 ) -> Loaded:
-    """Reads a model onto the devices. `mtf.load` documents the arguments, but these:
+    """Reads a model onto the devices; `mtf.load` documents the other arguments.
 
     Args:
-      path: also what `open_model` gave, and then no `step`, `vocabulary` or `config`.
-      partitioner: None: all devices, each with the whole model.
-      scan_layers: None: unrolled on CPU, where that is faster; else scanned.
+      path: a path, or the result of `open_model`, then without `step`, `vocabulary` and `config`.
+      scan_layers: whether layers are scanned; None: except on CPUs, where unrolled is faster.
 
     Raises:
-      UserError: nothing at `path` can be read as a model; a run of ours wrote it and its config
-        is missing, or is one of another network; its vocabulary is not known, or has more ids than
-        the embedding has rows (or, if it was named, far fewer); or a tensor cannot be read.
+      UserError: `path` cannot be read as a model, the config of its run is missing or describes
+        another network, or its vocabulary is unknown or does not fit the embedding.
     """
     opened = path
     if not isinstance(opened, Opened):
@@ -102,12 +98,10 @@ def load_model(
 def _read(
     checkpoint: conversion.Checkpoint, network: T5Config, partitioner: PjitPartitioner
 ) -> t5.Params:
-    """Returns the parameters on the devices; each process reads its own slices only."""
+    """Returns the parameters on the devices; each process reads only its own slices."""
     stacked = network.scan_layers
     shapes = t5.param_shapes(network, stacked=stacked)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(network.dtype)), shapes)
     shardings = partitioner.shardings(shapes, t5.param_axes(network, stacked=stacked))
     memory.check(partitioner.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
-    restored = restore_tree(checkpoint.path, {"target": shapes}, {"target": shardings})
-    params: t5.Params = restored["target"]
-    return params
+    return restore_tree(checkpoint.path, {"target": shapes}, {"target": shardings})["target"]

@@ -1,7 +1,4 @@
-"""What a checkpoint is, before a parameter is read: its network, vocabulary, and end of sequence.
-
-Imports no jax.
-"""
+"""Finds a checkpoint's network and vocabulary without reading parameters. Imports no jax."""
 
 from __future__ import annotations
 
@@ -28,23 +25,24 @@ from mtf.text.vocabularies import (
 _logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
-# Rows of the embedding → the released models with this size.
+_VOCABULARIES = "vocabulary=: 't5', 'mt5', 'byt5' or a SentencePiece model file"
+# Rows of the embedding → released models of this size.
 _RELEASED_SIZES = {32128: "t5", 250112: "mt5", 384: "byt5"}
-# An embedding has more rows than there are ids, so that devices divide it; at most so many more.
+# The number of rows is rounded up from the number of ids, by at most this many rows.
 _MAX_SPARE_ROWS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A checkpoint of which no parameter has been read.
+    """A checkpoint whose parameters have not been read.
 
     Attributes:
-      checkpoint: its tensors, and what describes them.
-      model: the network, and the loss it was trained with where that is known.
-      run: the config of the run that wrote it, None where there is none.
-      vocabulary: text to ids and back.
-      inputs_add_eos: whether inputs end with end of sequence: as the run was trained, as the
-        tokenizer of a Hugging Face directory does it, else T5's way, with it.
+      checkpoint: the checkpoint as `conversion` opens it.
+      model: the network and, if known, the loss that it was trained with.
+      run: config of the training run that wrote it, if any.
+      vocabulary: the vocabulary that it was trained with.
+      inputs_add_eos: whether EOS is appended to inputs, by the run, or by the tokenizer of a
+        Hugging Face directory; otherwise True, as for T5.
     """
 
     checkpoint: conversion.Checkpoint
@@ -56,13 +54,7 @@ class Opened:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The parts of a training run's config that inference and export need.
-
-    Attributes:
-      model: network and loss.
-      vocabulary: of the training data.
-      inputs_add_eos: whether the inputs in training ended with end of sequence.
-    """
+    """The parts of a training run's config that inference and export need."""
 
     model: ModelConfig
     vocabulary: Vocabulary
@@ -70,7 +62,7 @@ class RunConfig:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What no tensor shows of the network, as in `conversion.Checkpoint.described`."""
+        """The values that no tensor shows, as in `conversion.Checkpoint.described`."""
         names = ("mlp_activations", "dropout_rate", "relative_attention_max_distance")
         return {name: getattr(self.model.network, name) for name in names}
 
@@ -84,9 +76,9 @@ def open_model(
     default_vocabulary: Vocabulary | None = None,
     config: str | Path | None = None,
 ) -> Opened:
-    """Finds out what a checkpoint is; `load_model` documents the arguments and errors.
+    """Opens a checkpoint; see `load_model` for the arguments and errors.
 
-    `default_vocabulary` is for checkpoints without a run and without a vocabulary of their own.
+    `default_vocabulary` is used for a checkpoint without a run and without a vocabulary.
     """
     checkpoint = conversion.open_checkpoint(_existing(path), step)
     architecture = conversion.infer_architecture(checkpoint)
@@ -105,7 +97,7 @@ def open_model(
         add_eos = tokenizer_adds_eos(checkpoint.path)
     else:
         _logger.warning(
-            "%s: %s. Name the config of its run with config=PATH if that is wrong.",
+            "%s: %s. If this is wrong, pass the config of its run with config=PATH.",
             checkpoint.path,
             assumed(network, add_eos),
         )
@@ -113,20 +105,20 @@ def open_model(
 
 
 def network_config(architecture: conversion.Architecture, **settings: Any) -> T5Config:
-    """Returns the network of a checkpoint's sizes; `settings` are further fields of `T5Config`."""
+    """Returns the network of an architecture; `settings` are other fields of `T5Config`."""
     return T5Config(**{**dataclasses.asdict(architecture), **settings})
 
 
 def _existing(path: str | Path) -> Path:
     if is_remote(str(path)):
         raise UserError(
-            f"{path} is a remote address; copy the checkpoint to this machine and give its path."
+            f"{path} is a remote address; copy the checkpoint to this machine and pass its path."
         )
     path = Path(path).expanduser()
     if not path.exists():
         names = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(
-            f"There is no model at {path}: expected a run directory, a checkpoint_STEP directory "
+            f"There is no model at {path}; expected a run directory, a checkpoint_STEP directory "
             f"or a Hugging Face directory.{did_you_mean(path.name, names)}"
         )
     return path
@@ -135,19 +127,14 @@ def _existing(path: str | Path) -> Path:
 def read_run_config(
     checkpoint: conversion.Checkpoint, config: str | Path | None = None
 ) -> RunConfig | None:
-    """Reads what the run that wrote a checkpoint says of its network and data.
+    """Reads the config of the training run that wrote a checkpoint; None if no run did.
 
     Args:
-      checkpoint: opened. Its run's config is `RUN_DIR/config.json`, where the checkpoint is
-        `RUN_DIR/checkpoints/checkpoint_STEP`.
-      config: a run directory or a config.json to read instead.
-
-    Returns:
-      None if no run of ours wrote the checkpoint.
+      checkpoint: the checkpoint, of which `RUN_DIR/checkpoints/checkpoint_STEP` belongs to a run.
+      config: a run directory or config.json to read instead of `RUN_DIR/config.json`.
 
     Raises:
-      UserError: a run of ours wrote the checkpoint but its config is missing, or the config cannot
-        be read or describes a network of other sizes.
+      UserError: the config of the run is missing, cannot be read or describes other sizes.
     """
     folder = checkpoint.path.resolve().parent
     source = Path(config).expanduser() if config is not None else folder.parent
@@ -156,12 +143,11 @@ def read_run_config(
         if not ((checkpoint.path / "state").is_dir() and (checkpoint.path / "data").is_dir()):
             return None
         raise UserError(
-            f"{checkpoint.path} was written by a training run, whose config is not there; expected "
-            f"{(source if is_run else folder / 'RUN') / CONFIG}. The tensors do not tell the "
-            "network's activations, its dropout, the reach of its position biases, its vocabulary, "
-            "or whether inputs end with end of sequence. Put the file back (`python -m mtf.run "
-            "RECIPE … --print json` prints it), or name one: --config PATH of mtf.convert, "
-            "config=PATH of mtf.load."
+            f"{checkpoint.path} was written by a training run, but its config is missing; expected "
+            f"{(source if is_run else folder / 'RUN') / CONFIG}. The tensors do not show the "
+            "activations, dropout rate, maximum distance of position biases or vocabulary, nor "
+            "whether inputs end in EOS. Restore the file (`python -m mtf.run RECIPE … --print "
+            "json` prints it), or pass --config PATH to mtf.convert, config=PATH to mtf.load."
         )
     import fiddle as fdl
 
@@ -170,7 +156,7 @@ def read_run_config(
     job = located(load_config(source), source if source.is_dir() else source.parent)
     if not {"model", "data"} <= set(job.__signature_info__.parameters):
         name = getattr(fdl.get_callable(job), "__name__", "?")
-        raise UserError(f"{source} is the config of {name}; expected that of a training run.")
+        raise UserError(f"{source} is a config of {name}; expected one of a training run.")
     data = fdl.build(job.data)
     run = RunConfig(fdl.build(job.model), data.vocabulary, inputs_add_eos(data))
     _check_sizes(run.model.network, checkpoint, source)
@@ -188,31 +174,22 @@ def _check_sizes(network: T5Config, checkpoint: conversion.Checkpoint, source: P
         differ.append(f"mlp_activations {network.mlp_activations}, there {there.mlp_activations}")
     if differ:
         raise UserError(
-            f"{source} describes another network than that of {checkpoint.path}: "
-            f"{'; '.join(differ)}."
+            f"{source} does not describe the network of {checkpoint.path}: {'; '.join(differ)}."
         )
 
 
 def assumed(network: Any, add_eos: bool) -> str:
-    """Says what is assumed of a checkpoint that no run of ours and no file describes.
-
-    Args:
-      network: has `mlp_activations`, `relative_attention_max_distance` and `dropout_rate`.
-      add_eos: whether inputs are taken to end with end of sequence.
-    """
+    """Describes the values assumed for a checkpoint without config, of a `T5Config` or `Export`."""
     return (
-        "The checkpoint does not say, so it is assumed as published: activations "
+        "The checkpoint does not contain all settings. Assumed as published: activations "
         f"{' × '.join(network.mlp_activations)}, relative_attention_max_distance "
         f"{network.relative_attention_max_distance}, dropout_rate {network.dropout_rate}, inputs "
-        f"{'with' if add_eos else 'without'} end of sequence"
+        f"{'with' if add_eos else 'without'} EOS"
     )
 
 
 def inputs_add_eos(data: DataConfig) -> bool:
-    """Returns whether a model trained on this data sees inputs that end with end of sequence.
-
-    T5's do, also where nothing is said. Prompted tasks' do not (T0 was trained so).
-    """
+    """Returns whether inputs of this training data end in EOS: yes, except for prompted tasks."""
     if isinstance(data, TextConfig):
         return data.inputs_add_eos
     if not isinstance(data, TaskMixtureConfig):
@@ -222,7 +199,7 @@ def inputs_add_eos(data: DataConfig) -> bool:
     try:
         tasks = mixture(data.mixture_or_task_name, check_version=False).tasks
     except UserError:
-        return False  # Only prompted tasks need something that is not here: their templates.
+        return False  # Only prompted tasks fail, if their templates are missing.
     return any(task.inputs_add_eos for task, _ in tasks)
 
 
@@ -234,14 +211,13 @@ def checkpoint_vocabulary(
     num_rows: int,
     default: Vocabulary | None = None,
 ) -> Vocabulary:
-    """Returns the vocabulary asked for, else the run's or the directory's own, else a guess.
+    """Returns `asked`, else the vocabulary of the run or the directory, else `default`.
 
-    Without a vocabulary of its own, a checkpoint is taken to have `default`, or else that of the
-    released model with the same number of embedding rows, `num_rows`.
+    Without any of these, returns that of the released model with `num_rows` embedding rows.
 
     Raises:
-      UserError: none is known, it cannot be read, or it has more ids than rows,
-        or, if it was named, far fewer.
+      UserError: the vocabulary is unknown or cannot be read, or it has more ids than the embedding
+        has rows. If it was passed, it may also not have far fewer ids.
     """
     if asked is not None:
         found = _named_vocabulary(asked, num_rows) if isinstance(asked, str) else asked
@@ -251,8 +227,8 @@ def checkpoint_vocabulary(
             found.vocab_size  # noqa: B018 - reads the model
         except UserError as error:
             raise UserError(
-                f"{error} {checkpoint.path} was trained with it, by its run's config; if it lies "
-                "elsewhere, name it with vocabulary=PATH."
+                f"{error} {checkpoint.path} was trained with it, according to its run's config; "
+                "if it is elsewhere, pass vocabulary=PATH."
             ) from error
     elif checkpoint.layout == "huggingface":
         try:
@@ -267,15 +243,15 @@ def checkpoint_vocabulary(
     if num_ids > num_rows or (asked is not None and num_rows - num_ids > _MAX_SPARE_ROWS):
         raise UserError(
             f"The vocabulary has {num_ids} ids, but {checkpoint.path} has an embedding of "
-            f"{num_rows} rows: it was trained with another vocabulary."
+            f"{num_rows} rows, so it was trained with another vocabulary."
         )
     return found
 
 
 def _named_vocabulary(name: str, num_rows: int) -> Vocabulary:
-    """Returns the vocabulary "t5", "mt5" (downloaded at first use), "byt5", or of a file.
+    """Returns a released vocabulary, or that of a file.
 
-    A model without room for T5's 100 sentinels, or with sentinels among its pieces, gets none.
+    No sentinels are added if the file has them, or if `num_rows` leaves no room for 100.
     """
     if name == "byt5":
         return ByteVocabulary()
@@ -295,7 +271,7 @@ def huggingface_vocabulary(directory: Path, num_rows: int) -> Vocabulary:
     """Returns the vocabulary of a Hugging Face directory: its `spiece.model`, or ByT5's bytes.
 
     Raises:
-      UserError: it has neither, or a file cannot be read; says what to do.
+      UserError: it has neither, or a file cannot be read.
     """
     found = bytes_of(directory)
     if found is not None:
@@ -304,8 +280,7 @@ def huggingface_vocabulary(directory: Path, num_rows: int) -> Vocabulary:
         return _named_vocabulary(str(directory / "spiece.model"), num_rows)
     raise UserError(
         f"{directory} has no spiece.model (nor ByT5's tokenizer_config.json), so its vocabulary is "
-        "not known. Copy it there from the model it was made of, or name it with vocabulary=: "
-        "'t5', 'mt5', 'byt5' or a SentencePiece model file."
+        f"unknown. Copy the file from the original model, or pass {_VOCABULARIES}."
     )
 
 
@@ -313,15 +288,11 @@ def _by_size(path: Path, num_rows: int) -> Vocabulary:
     name = _RELEASED_SIZES.get(num_rows)
     if name is None:
         raise UserError(
-            f"The vocabulary of {path} is not known: it is in no run directory, and no released "
-            f"model has an embedding of {num_rows} rows. Name it with vocabulary=: 't5', 'mt5', "
-            "'byt5' or a SentencePiece model file."
+            f"The vocabulary of {path} is unknown: it is in no run directory, and no released "
+            f"model has an embedding of {num_rows} rows. Pass {_VOCABULARIES}."
         )
     _logger.warning(
-        "%s has an embedding of %d rows, so its vocabulary is taken to be %s's; name another with "
-        "vocabulary=.",
-        path,
-        num_rows,
-        name,
+        "%s has an embedding of %d rows, so the vocabulary of %s is used. Else pass vocabulary=.",
+        *(path, num_rows, name),
     )
     return _named_vocabulary(name, num_rows)

@@ -1,8 +1,8 @@
-"""Likelihoods of targets, and generated text, for any number of examples on any mesh.
+"""Scores targets and generates sequences, for any number of examples on any mesh.
 
-Examples come and results go in the given order. In between they are packed into rows (to score
-targets) or sorted by length (to generate), so that batches have little padding. Lengths are rounded
-up, so that few shapes are compiled.
+Results are in the order of the examples. Internally, examples are packed into rows (for scores) or
+sorted by length (to generate), so that batches have little padding. Lengths are rounded up, so that
+few shapes are compiled.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from mtf.text.vocabularies import Vocabulary
 
 T = TypeVar("T")
 
-# Ids of the inputs, and of each target.
+# Token ids of the inputs, and of each target.
 Example = tuple[Sequence[int], Sequence[Sequence[int]]]
 
-# A window is sorted or packed as a whole: so many batches, but at least so many examples.
+NOT_FINITE = (
+    "The parameters are not finite, or the activations overflow; for dtype bfloat16, try float32."
+)
+# Examples are sorted or packed in windows of this many batches, but at least this many examples.
 _WINDOW_BATCHES = 32
 _WINDOW_EXAMPLES = 1024
-# The logits that a device holds at a time.
+# Maximum size of the logits that a device holds at a time.
 _MAX_LOGITS_BYTES = 1 << 26
-# Batches that the devices are given before the results of the first are fetched.
+# Batches sent to the devices before the results of the first one are fetched.
 _NUM_IN_FLIGHT = 2
 
 
@@ -46,9 +49,9 @@ class Scores(NamedTuple):
     """The scores of an example's targets.
 
     Attributes:
-      log_likelihoods: (targets,) float32: natural logarithms, summed over a target's tokens.
-      num_tokens: (targets,) int32: tokens that the sums are over, end of sequence included.
-      truncated: whether the inputs or one of the targets were longer than the limit.
+      log_likelihoods: (targets,) float32, in nats, summed over the tokens of a target.
+      num_tokens: (targets,) int32, number of tokens, including EOS.
+      truncated: whether the inputs or a target were truncated.
     """
 
     log_likelihoods: np.ndarray
@@ -57,29 +60,18 @@ class Scores(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """A generated sequence.
-
-    Attributes:
-      ids: without end of sequence and padding.
-      score: as `mtf.decoding.generate` gives it.
-    """
+    """Token ids without EOS and padding, and the score of `mtf.decoding.generate`."""
 
     ids: list[int]
     score: float
 
 
 class NotFiniteError(UserError):
-    """A log-likelihood is not a number.
-
-    Attributes:
-      example: its place in the given order, from 0.
-    """
+    """The log-likelihood of the example with index `example` is NaN or infinite."""
 
     def __init__(self, example: int, value: float):
-        """`value` is NaN or infinite."""
         super().__init__(
-            f"the log-likelihood of example {example} (from 0) is {value}: the parameters are not "
-            "finite, or the activations overflow (float32 has more room than bfloat16)"
+            f"the log-likelihood of example {example} (from 0) is {value}. {NOT_FINITE}"
         )
         self.example = example
 
@@ -87,12 +79,12 @@ class NotFiniteError(UserError):
 class Predictor:
     """A network with its parameters on a mesh.
 
-    With several processes, all must be given the same examples. Each computes its part of every
-    batch, and all get all results.
+    Several processes must pass the same examples. Each computes a part of every batch, and all
+    get all results.
 
     Attributes:
-      params: on the mesh; may be replaced by others of the same shapes.
-      num_truncated: examples so far whose inputs or targets were cut off at the limits.
+      params: parameters on the mesh; can be replaced by others of the same shapes.
+      num_truncated: number of examples truncated so far.
     """
 
     def __init__(
@@ -106,20 +98,18 @@ class Predictor:
         max_inputs_length: int = 1024,
         max_targets_length: int = 256,
     ) -> None:
-        """Places the parameters on the mesh, where they are not there yet.
+        """Places the parameters on the mesh if they are not there yet.
 
         Args:
-          model: the network; `network.dtype` is that of its activations.
-          params: unrolled or stacked.
-          vocabulary: for `generate`, which needs its end of sequence; None: id 1.
-          partitioner: the mesh.
-          batch_size: examples at a time, rounded up to what the mesh divides; where short ones
-            share rows, a batch has as many tokens as this number of the longest.
-          max_inputs_length: tokens of inputs that are used, at most.
-          max_targets_length: likewise of each target.
-
-        Raises:
-          UserError: a limit is less than 1.
+          model: the network; `network.dtype` is the dtype of the activations.
+          params: parameters, unrolled or stacked.
+          vocabulary: the vocabulary, for its EOS id; None: id 1.
+          partitioner: the mesh and its rules.
+          batch_size: number of examples in a batch, rounded up to a multiple of the mesh's data
+            shards. If short examples share rows, a batch has as many tokens as `batch_size` of
+            the longest examples.
+          max_inputs_length, max_targets_length: maximum number of tokens of the inputs and of each
+            target. Longer ones are truncated.
         """
         limits = {"max_inputs_length": max_inputs_length, "max_targets_length": max_targets_length}
         for name, value in {"batch_size": batch_size, **limits}.items():
@@ -146,24 +136,22 @@ class Predictor:
         )
 
     def log_likelihoods(
-        self,
-        examples: Iterable[Example],
-        on_progress: Callable[[int], None] | None = None,
+        self, examples: Iterable[Example], on_progress: Callable[[int], None] | None = None
     ) -> Iterator[Scores]:
         """Yields the log-likelihoods of each example's targets given its inputs, in order.
 
-        The inputs are encoded once for all targets of an example. Targets of the same tokens get
-        the same score. In float32, scores differ by about 1e-5 at most between batch sizes and
-        meshes, as sums are made in another order.
+        The inputs are encoded once for all targets of an example. Equal targets get equal scores.
+        In float32, scores differ by at most about 1e-5 between batch sizes and meshes, because
+        the order of sums differs.
 
         Args:
-          examples: (ids of the inputs as they are fed, [ids of a target with end of sequence, …]);
-            examples may have different numbers of targets.
-          on_progress: called with the number of examples that were finished, now and then.
+          examples: (token ids of the inputs, [token ids of a target including EOS, …]); examples
+            can have different numbers of targets.
+          on_progress: called with the number of examples finished since the last call.
 
         Raises:
-          UserError: an example has no inputs, no target, or one without tokens; says which.
-          NotFiniteError: a score is NaN or infinite; says which.
+          UserError: an example has no inputs, no target, or a target without tokens.
+          NotFiniteError: a score is NaN or infinite.
         """
         for window in self._windows(enumerate(examples)):
             yield from self._score(window, on_progress or _ignore)
@@ -171,10 +159,10 @@ class Predictor:
     def _score(
         self, window: Sequence[tuple[int, Example]], on_progress: Callable[[int], None]
     ) -> list[Scores]:
-        """Scores the examples of a window, which are packed into rows together."""
+        """Scores the examples of a window."""
         items: list[Item] = []
         results: dict[int, Scores] = {}
-        copies: list[list[int]] = []  # for each target, the place of the first that is the same
+        copies: list[list[int]] = []  # for each target, the index of the first equal one
         for example, (inputs, targets) in window:
             _check(example, inputs, targets)
             kept = [target[: self.max_targets_length] for target in targets]
@@ -200,7 +188,7 @@ class Predictor:
         return list(results.values())
 
     def _score_items(self, items: Sequence[Item]) -> Iterator[tuple[Item, list[float]]]:
-        """Yields each item with the log-likelihoods of its targets, in any order."""
+        """Yields the items in any order, with the log-likelihoods of their targets."""
         packed = pack(
             items,
             self._network,
@@ -216,7 +204,7 @@ class Predictor:
                 sums = [float(x.sum(dtype=np.float64)) for x in of_targets]
                 bad = next((x for x in sums if not math.isfinite(x)), None)
                 if bad is not None and len(row) > 1:
-                    # What is not a number spreads to all that shares its row.
+                    # A NaN spreads to all examples in its row.
                     for item in row:
                         yield from self._score_items([item])
                     continue
@@ -227,9 +215,9 @@ class Predictor:
                     yield item, list(itertools.islice(values, len(item.targets)))
 
     def _run(self, packed: Packed, rows: Sequence[Sequence[Item]]) -> jax.Array:
-        """Returns (rows, targets_length) float32, the log-likelihoods of tokens."""
+        """Returns the log-likelihoods of tokens, (rows, targets_length) float32."""
         batch = _packed_batch(packed, rows)
-        # A divisor of the length, whose logits are not more than the limit.
+        # The largest divisor of the length for which the logits are within the limit.
         length, rows_a_part = packed.targets_length, packed.batch_rows // self._num_parts
         limit = max(1, _MAX_LOGITS_BYTES // (rows_a_part * self._network.vocab_size * 4))
         chunk = next(n for n in range(min(limit, length), 0, -1) if length % n == 0)
@@ -243,16 +231,16 @@ class Predictor:
         seeds: Iterable[int] | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Iterator[list[Generation]]:
-        """Yields what follows each of the inputs, in order: `decoding.num_return`, best first.
+        """Yields `decoding.num_return` generations for each of the inputs, in order, best first.
 
         Args:
-          inputs: ids as they are fed.
+          inputs: token ids.
           decoding: the method and its settings.
-          seeds: one for each of the inputs, for sampling; None: their numbers, from 0.
-          on_progress: called with the number of inputs that were finished, now and then.
+          seeds: a seed for each of the inputs, for sampling; None: 0, 1, ….
+          on_progress: called with the number of inputs finished since the last call.
 
         Raises:
-          UserError: an example has no inputs; says which.
+          UserError: an example has no inputs.
         """
         seeds = itertools.count() if seeds is None else seeds
         run = functools.partial(self._run_generate, decoding=decoding)
@@ -276,7 +264,7 @@ class Predictor:
     def _run_generate(
         self, rows: Sequence[tuple[int, Sequence[int], int]], decoding: DecodingConfig
     ) -> Generated:
-        """Decodes rows, padded to one of few shapes."""
+        """Decodes a batch, padded to one of few shapes."""
         inputs = [ids[: self.max_inputs_length] for _, ids, _ in rows]
         length = min(rounded_length(max(map(len, inputs))), self.max_inputs_length)
         num_rows = self._num_parts * power_of_two(-(-len(rows) // self._num_parts))
@@ -296,7 +284,7 @@ class Predictor:
         return _batched(numbered, max(_WINDOW_BATCHES * self._batch_size, _WINDOW_EXAMPLES))
 
     def _global(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Returns the batch split over the mesh; every process places its part."""
+        """Returns the batch split over the mesh."""
         sharding = self._partitioner.batch
         return {
             name: jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
@@ -304,7 +292,7 @@ class Predictor:
         }
 
     def _in_flight(self, run: Callable[[T], Any], batches: Iterable[T]) -> Iterator[tuple[T, Any]]:
-        """Yields each batch with its results on the host; the devices are a batch ahead."""
+        """Yields each batch with its results on the host, while the devices run the next one."""
         # On CPU, host and device are the same cores.
         on_cpu = self._partitioner.mesh.devices.flat[0].platform == "cpu"
         pending: deque[tuple[T, Any]] = deque()
@@ -318,13 +306,13 @@ class Predictor:
 
 
 def _batched(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """`itertools.batched`, which came with Python 3.12."""
+    """Does what `itertools.batched` does in Python 3.12."""
     remaining = iter(values)
     return iter(lambda: list(itertools.islice(remaining, size)), [])
 
 
 def _ignore(number: int) -> None:
-    """The progress that nobody asked for."""
+    """The default of `on_progress`."""
 
 
 def _check(example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]]) -> None:
@@ -344,7 +332,7 @@ def _before(end: int, ids: np.ndarray) -> list[int]:
 
 
 def _packed_batch(packed: Packed, rows: Sequence[Sequence[Item]]) -> dict[str, np.ndarray]:
-    """Returns the batch of some rows that `token_log_likelihoods` takes."""
+    """Returns the batch that `token_log_likelihoods` takes."""
     shape = packed.batch_rows, packed.targets_length
     inputs, input_segments, _ = lay_out(
         [[item.inputs for item in row] for row in rows], packed.batch_rows, packed.inputs_length
@@ -368,18 +356,18 @@ def _packed_batch(packed: Packed, rows: Sequence[Sequence[Item]]) -> dict[str, n
 def token_log_likelihoods(
     network: T5Config, params: t5.Params, batch: t5.Batch, *, chunk: int
 ) -> jax.Array:
-    """Returns the log-likelihood of every target token of packed rows.
+    """Returns the log-likelihood of each target token of packed rows; undefined at padding.
 
     Args:
       network: the architecture.
-      params: unrolled or stacked.
+      params: parameters, unrolled or stacked.
       batch: `encoder_input_tokens`, `encoder_segment_ids` (b, k): the inputs of a row are its
         segments 1, 2, …; `decoder_input_tokens`, `decoder_target_tokens`, `decoder_segment_ids`
-        (b, q): so are its targets; `cross_segment_ids` (b, q): which inputs a target belongs to.
-      chunk: target positions whose logits exist at a time; divides q.
+        (b, q): so are its targets; `cross_segment_ids` (b, q): the inputs of each target.
+      chunk: number of target positions for which logits are held at a time; divides q.
 
     Returns:
-      (b, q) float32; what it has at padding means nothing.
+      (b, q) float32.
     """
     segments = batch["encoder_segment_ids"]
     hidden = t5.decode(

@@ -1,8 +1,7 @@
-"""Which examples share a row of a batch to be scored, and how long its rows are.
+"""Packs examples to be scored into rows of a batch, and chooses the shape of the batch.
 
-As in training, short examples lie behind one another in a row, each a segment that attends to
-itself alone. So all batches of a window have one shape, which is compiled once, and little of it
-is padding.
+As in training, a row holds several short examples, and each attends only to itself. All batches
+of a window have one shape, which is compiled once and has little padding.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ import numpy as np
 from mtf.data.packing import first_fit
 from mtf.models.settings import T5Config
 
-# A row has room for at most this many tokens of one example's targets. More of them take another
-# row, and so a second pass of the encoder. Self-attention grows with the square of it.
+# Maximum number of tokens of one example's targets in a row. More targets take another row, and
+# another pass of the encoder. The cost of self-attention grows with the square of this number.
 MAX_TARGET_TOKENS = 1024
-# Rows of inputs are not made longer than this to pack more into them.
+# Maximum length to which rows of inputs grow to hold more examples.
 _MAX_PACKED_LENGTH = 1024
 # Shapes are compared on a sample of at most this many examples.
 _SAMPLE = 128
-# A rounder shape is taken if it costs at most this many times the cheapest.
+# A rounder shape is chosen if its cost is at most this factor above the lowest.
 _ENOUGH = 1.08
-# A product in attention takes more time than its arithmetic, as its logits pass through memory.
+# Attention is slower than its arithmetic by about this factor: its logits pass through memory.
 _ATTENTION_COST = 2
 
 
 class Item(NamedTuple):
-    """An example, or a part of its targets.
+    """The inputs of an example, with all or some of its targets.
 
     Attributes:
-      example: its number.
-      inputs: ids.
-      targets: ids of each, behind one another in the row.
-      slots: the index of each target among those of the example.
+      example: number of the example.
+      inputs: token ids.
+      targets: token ids of each target.
+      slots: index of each target in the example.
     """
 
     example: int
@@ -45,17 +44,17 @@ class Item(NamedTuple):
 
     @property
     def num_target_tokens(self) -> int:
-        """The length of all targets together."""
+        """The total number of target tokens."""
         return sum(map(len, self.targets))
 
 
 class Packed(NamedTuple):
-    """Rows for some examples.
+    """Items packed into rows.
 
     Attributes:
-      rows: the items of each row.
-      inputs_length, targets_length: of a row, in tokens.
-      batch_rows: rows of every batch; the last batch may use fewer.
+      rows: items of each row.
+      inputs_length, targets_length: number of tokens in a row.
+      batch_rows: number of rows in a batch; the last batch may use fewer.
     """
 
     rows: list[list[Item]]
@@ -67,7 +66,7 @@ class Packed(NamedTuple):
 def make_items(
     example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]], slots: Sequence[int]
 ) -> list[Item]:
-    """Returns one item, or several if the targets in `slots` are more than a row takes."""
+    """Returns one item with the targets in `slots`, or several if they do not fit in a row."""
     items: list[Item] = []
     for slot in slots:
         target = targets[slot]
@@ -83,15 +82,12 @@ def pack(
 ) -> Packed:
     """Packs items into rows of the lengths that need the least computation.
 
-    The result depends on the arguments alone. No item is split or left out.
-
     Args:
-      items: at least one.
-      network: determines what computing a row costs.
-      batch_size: examples in a batch if each were as long as the longest; packed batches have
-        about as many tokens.
-      max_inputs_length: of an item.
-      parts: a divisor of the number of rows in a batch.
+      items: at least one item. No item is split or dropped.
+      network: the architecture, which determines the cost of a row.
+      batch_size: number of unpacked examples in a batch; packed batches have about as many tokens.
+      max_inputs_length: maximum length of the inputs of an item.
+      parts: required divisor of the number of rows in a batch.
     """
     inputs = np.array([len(item.inputs) for item in items])
     targets = np.array([item.num_target_tokens for item in items])
@@ -106,7 +102,7 @@ def pack(
             num_batches, batch_rows = _batches(round(len(sample) * scale), max_rows, parts)
             cost = num_batches * batch_rows * _row_cost(network, inputs_length, targets_length)
             shapes.append((cost, inputs_length, targets_length, max_rows))
-    # Among shapes of about the same cost the roundest, so that similar windows share a shape.
+    # Take the roundest of the shapes with about the same cost, so that similar windows share it.
     enough = min(shapes)[0] * _ENOUGH
     _, inputs_length, targets_length, max_rows = min(
         (shape for shape in shapes if shape[0] <= enough),
@@ -120,18 +116,18 @@ def pack(
 
 
 def rounded_length(length: int, least: int = 16) -> int:
-    """Returns a length with padding: in four steps from one power of two to the next."""
+    """Rounds up a length: four steps lead from one power of two to the next."""
     step = max(least, power_of_two(length) // 8)
     return -(-length // step) * step
 
 
 def power_of_two(n: int) -> int:
-    """Returns the smallest power of two that is not less than `n`."""
+    """Returns the smallest power of two that is at least `n`."""
     return 1 << (n - 1).bit_length()
 
 
 def _inputs_lengths(longest: int) -> list[int]:
-    """Returns the lengths to try: that of the longest inputs, and longer ones."""
+    """Returns the lengths to try: the length of the longest inputs, and longer ones."""
     lengths = [longest]
     while (more := _half_step(lengths[-1] + 1)) <= _MAX_PACKED_LENGTH:
         lengths.append(more)
@@ -139,7 +135,7 @@ def _inputs_lengths(longest: int) -> list[int]:
 
 
 def _targets_lengths(inputs_length: int, inputs: np.ndarray, targets: np.ndarray) -> list[int]:
-    """Returns the lengths to try: about as many targets as belong to the inputs of a row."""
+    """Returns the lengths to try, for about the targets that belong to the inputs of a row."""
     longest, balanced = int(targets.max()), inputs_length * targets.sum() / inputs.sum()
     most = max(longest, min(MAX_TARGET_TOKENS, int(targets.sum())))
     tried = (min(most, max(longest, int(balanced * share))) for share in (0.8, 1.1, 1.5))
@@ -153,12 +149,12 @@ def _half_step(length: int) -> int:
 
 
 def _roughness(length: int) -> int:
-    """Returns 0 for a power of two, 1 for one and a half times one, 2 for others."""
+    """Returns 0 for a power of two, 1 for 1.5 times a power of two, and 2 otherwise."""
     return min(2, length.bit_count() - 1)
 
 
 def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
-    """Returns the numbers of batches and of rows in each: at most `max_rows`, of few sizes."""
+    """Returns the number of batches and the rows in each: at most `max_rows`, of few sizes."""
     num_batches = -(-num_rows // max_rows)
     if num_batches > 3:
         return num_batches, max_rows
@@ -167,7 +163,7 @@ def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
 
 
 def _row_cost(network: T5Config, inputs_length: int, targets_length: int) -> float:
-    """Returns about how many multiplications the forward pass of a row takes."""
+    """Returns the approximate number of multiplications in the forward pass of a row."""
     emb, joined = network.emb_dim, network.num_heads * network.head_dim
     mlp = (len(network.mlp_activations) + 1) * emb * network.mlp_dim
     pair = 2 * joined * _ATTENTION_COST

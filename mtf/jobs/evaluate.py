@@ -1,4 +1,4 @@
-"""The evaluation job: rank classification. Imports no jax until it runs."""
+"""The job of rank evaluation. Imports no jax until it runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mtf.data.settings import TaskMixtureConfig
-from mtf.errors import UserError
-from mtf.evaluation.settings import RankFilesConfig
+from mtf.errors import UserError, check_at_least_one
+from mtf.evaluation.settings import RankFilesConfig, data_name
 from mtf.jobs.results import EvaluateResult
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.progress import count, duration
@@ -25,21 +25,20 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Ranks the answer choices of every example by their likelihood, as T0's `score_eval`.
+    """Ranks the answer choices of each example by likelihood, as in T0's `score_eval`.
 
-    The network is the checkpoint's. What is written, and what the numbers are: docs/evaluation.md.
+    docs/evaluation.md describes the files and metrics.
 
     Attributes:
-      checkpoint: what is evaluated: a run directory (its latest checkpoint), a checkpoint of ours
-        or of T5X, or a Hugging Face directory. It must be set.
-      data: a mixture of ranked tasks (`*_score_eval`), whose `eval_split` is evaluated, from the
-        cache in `cache_dir` or, without one, from its datasets; or files of one's own.
-      batch_size: size of a batch: as many tokens of inputs as so many of the longest examples.
-      dtype: of parameters and activations. In float32 predictions do not depend on the batch size
-        or the devices.
-      partitioner: how model and batch are spread over devices.
-      output_dir: where tables and figures go, which must not have results yet; None:
-        `runs/evaluate-TIME`.
+      checkpoint: a run directory (its latest checkpoint), a checkpoint of mtf or T5X, or a Hugging
+        Face directory; must be set to run.
+      data: a mixture of ranked tasks (`*_score_eval`), whose `eval_split` is read from the cache
+        in `cache_dir` or, if that is None, from its datasets; or files.
+      batch_size: number of the longest examples whose input tokens make a batch.
+      dtype: dtype of parameters and activations. In float32, predictions do not depend on the
+        batch size or the devices.
+      partitioner: how model and batch are split over devices.
+      output_dir: new or empty directory for tables and figures; None: `runs/evaluate-TIME`.
     """
 
     checkpoint: str | None
@@ -50,16 +49,12 @@ class Evaluate:
     output_dir: str | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"batch_size must be at least 1, not {self.batch_size}.")
+        check_at_least_one(self, "batch_size")
         if self.dtype not in ("float32", "bfloat16"):
             raise UserError(f"dtype must be 'float32' or 'bfloat16', not {self.dtype!r}.")
 
     def run(self) -> EvaluateResult:
-        """Evaluates; writes tables, scores and a figure, and prints the summary.
-
-        Returns:
-          Every task's metrics, and where they were written.
+        """Evaluates, writes tables, scores and a figure, and prints a summary.
 
         Raises:
           UserError: a value has the wrong type, the input cannot be used, or a score is not a
@@ -75,7 +70,7 @@ class Evaluate:
         from mtf.models.t5 import num_parameters
         from mtf.partitioning.mesh import PjitPartitioner
 
-        # Everything that can be wrong with the input is found here, before anything is written.
+        # All errors in the input are found here, before anything is written.
         name = job.output_dir or time.strftime("runs/evaluate-%Y%m%d-%H%M%S")
         output_dir = Path(name).expanduser()
         _check_output(output_dir)
@@ -94,7 +89,7 @@ class Evaluate:
             with open(folder / report.PREDICTIONS, "w", encoding="utf-8") as predictions:
                 results = rank.evaluate_tasks(tasks, predictor, predictions)
             about = {
-                "data": job._data_name(),
+                "data": data_name(job.data),
                 "split": getattr(job.data, "eval_split", None),
                 "checkpoint": str(loaded.path),
                 "step": loaded.step,
@@ -112,11 +107,7 @@ class Evaluate:
         return EvaluateResult(output_dir, tuple(results))
 
     def describe(self) -> str:
-        """Returns what would be evaluated: tasks with and without data, and the model's size.
-
-        Raises:
-          UserError: the input cannot be used.
-        """
+        """Returns a table of the settings, the model's size, and tasks with and without data."""
         from mtf.config import as_checked
 
         job = as_checked(self)
@@ -124,28 +115,24 @@ class Evaluate:
         from mtf.models.t5 import num_parameters
         from mtf.partitioning.mesh import PjitPartitioner
 
-        mesh = PjitPartitioner.create(job.partitioner).mesh
-        checkpoint = job.checkpoint or "none: it must be set to run"
-        rows = {"data": job._data_name(), "checkpoint": checkpoint}
+        partitioner = PjitPartitioner.create(job.partitioner)
+        checkpoint = job.checkpoint or "not set; set it to run"
+        rows = {"data": data_name(job.data), "checkpoint": checkpoint}
         if job.checkpoint is None and isinstance(job.data, TaskMixtureConfig):
             tasks = rank_tasks(job.data)
         else:
             opened = job._open()
             tasks = job._tasks(opened)
             rows["parameters"] = f"{num_parameters(opened.model.network):,}"
-        rows |= {
-            "dtype": job.dtype,
-            "devices": f"{mesh.size} × {mesh.devices.flat[0].device_kind}",
-            "mesh": " × ".join(f"{name} {n}" for name, n in mesh.shape.items()),
-            "batch": f"tokens of {job.batch_size} of the longest examples, choices beside them",
-        }
+        rows["dtype"] = job.dtype
+        batch = f"tokens of {job.batch_size} of the longest examples, and their choices"
+        below = {"batch": batch}
         for dataset in dict.fromkeys(task.dataset for task in tasks):
             absent = [task.absent for task in tasks if task.dataset == dataset]
             reasons = [reason for reason in absent if reason is not None]
             text = f"{len(absent) - len(reasons)} of {len(absent)} prompts"
-            rows[dataset] = f"{text}; absent: {reasons[0]}" if reasons else text
-        width = max(map(len, rows))
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+            below[dataset] = f"{text}; absent: {reasons[0]}" if reasons else text
+        return partitioner.describe(rows, below)
 
     def _open(self) -> Opened:
         from mtf.inference.opening import open_model
@@ -156,31 +143,29 @@ class Evaluate:
                 "Hugging Face directory: --set checkpoint=PATH"
             )
         asked = self.data.vocabulary
-        # A released model's vocabulary at its address is the recipe's default; a run has its own.
+        # The address of a released vocabulary is the recipe's default; a run has its own.
         if isinstance(asked, SentencePieceVocabulary) and is_remote(asked.path):
             return open_model(self.checkpoint, default_vocabulary=asked)
         return open_model(self.checkpoint, vocabulary=asked)
 
     def _tasks(self, opened: Opened) -> tuple[RankTask, ...]:
-        from mtf.evaluation.rank_data import rank_tasks, with_vocabulary
+        from mtf.evaluation.rank_data import rank_tasks
 
-        add_eos = opened.run is not None and opened.run.inputs_add_eos
-        return rank_tasks(with_vocabulary(self.data, opened.vocabulary, add_eos))
-
-    def _data_name(self) -> str:
-        if isinstance(self.data, TaskMixtureConfig):
-            return self.data.mixture_or_task_name
-        return ", ".join(self.data.patterns)
+        data = dataclasses.replace(self.data, vocabulary=opened.vocabulary)
+        if isinstance(data, RankFilesConfig) and data.inputs_add_eos is None:
+            add_eos = opened.run is not None and opened.run.inputs_add_eos
+            data = dataclasses.replace(data, inputs_add_eos=add_eos)
+        return rank_tasks(data)
 
 
 def _check_output(output_dir: Path) -> None:
     there = next(p for p in (output_dir, *output_dir.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(
-            f"output_dir: {output_dir} cannot be made: {there} is not a writable directory."
+            f"output_dir: {output_dir} cannot be created: {there} is not a writable directory."
         )
     if output_dir.exists() and any(output_dir.iterdir()):
         raise UserError(
-            f"output_dir: {output_dir} is there already and not empty; results are never "
-            "overwritten. Give another one, or None for runs/evaluate-TIME."
+            f"output_dir: {output_dir} is not empty, and results are never overwritten. Choose "
+            "another directory, or None for runs/evaluate-TIME."
         )

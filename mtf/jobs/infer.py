@@ -1,4 +1,4 @@
-"""The inference job. Imports no jax until it runs."""
+"""The job of batch inference. Imports no jax until it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mtf.decoding.settings import DecodingConfig
-from mtf.errors import UserError
+from mtf.errors import UserError, check_at_least_one
 from mtf.jobs.results import InferResult
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.writing import os_errors_refused
@@ -24,38 +24,38 @@ MODES = ("predict", "score", "predict_with_aux")
 class Infer:
     """Predicts or scores the targets of files or tasks (T5X: `infer.infer`).
 
-    A run that was killed goes on where it was when it is started again, and ends with the same
-    bytes. The lines of the result are those of the input, in order.
+    The results have one line per example, in order. A killed run resumes when it is started again,
+    and writes the same bytes.
 
     Attributes:
-      checkpoint: a run directory, a checkpoint of ours or of T5X, or a Hugging Face directory; it
-        must be set.
-      files: paths or patterns of `.txt`, `.jsonl` or `.tsv` files (see docs/inference.md). This or
-        the next must be set.
-      mixture_or_task_name: a mixture, or one task. Of a ranked task (`*_score_eval`) every answer
-        choice is scored, but an input is decoded once.
-      mode: "predict" decodes targets, "score" gives the log-likelihood of the given ones,
-        "predict_with_aux" decodes, and gives the scores of what it decoded.
-      output_dir: gets `{name}-{mode}.jsonl-00000-of-00001` for each file or task; None:
-        `inference/` in the run directory; for other checkpoints `inference/NAME` in this folder.
-      split: of the tasks.
-      step: which checkpoint of several; None: the latest.
-      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model file; None: the checkpoint's own.
-      dtype: of parameters and activations.
-      decoding: how targets are decoded; the default is T5X's, beam search with one beam. It is not
-        greedy decoding: see docs/inference.md.
-      task_feature_lengths: tokens of inputs, and of the targets that are scored; what is longer is
-        cut off and counted.
-      inputs_add_eos: whether end of sequence is put behind inputs; None: as the task says, and
-        for files as in the training run (T5's way where none is known).
-      batch_size: examples at a time.
-      checkpoint_period: batches between two parts that are written; a kill loses one at most.
-      shard_id: which part of the examples this process takes, from 0, where several jobs divide
-        them; the last one to finish joins all.
-      num_shards: how many there are.
-      data_dir: a local mirror of the tasks' datasets; None: MTF_DATA_DIR, else the hub.
-      templates: promptsource's; None: MTF_PROMPTS, else those that `mtf prompts fetch` got.
-      partitioner: how model and batch are spread over devices.
+      checkpoint: a run directory, a checkpoint of mtf or T5X, or a Hugging Face directory; must be
+        set.
+      files: paths or patterns of `.txt`, `.jsonl` or `.tsv` files (see docs/inference.md). Either
+        `files` or `mixture_or_task_name` must be set.
+      mixture_or_task_name: name of a mixture or task. For a ranked task (`*_score_eval`), each
+        answer choice is scored, but inputs are decoded once.
+      mode: "predict" decodes targets, "score" computes the log-likelihood of given targets, and
+        "predict_with_aux" decodes targets and returns their scores.
+      output_dir: directory of the results, `{name}-{mode}.jsonl-00000-of-00001` for each file or
+        task; None: `inference/` in the run directory, or `./inference/NAME` without a run.
+      split: split of the tasks.
+      step: step of the checkpoint; None: the latest.
+      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model file; None: the checkpoint's.
+      dtype: dtype of parameters and activations.
+      decoding: decoding settings; the default is T5X's, beam search with one beam, which is not
+        greedy decoding (see docs/inference.md).
+      task_feature_lengths: maximum number of tokens of inputs and of targets to score; longer ones
+        are truncated and counted.
+      inputs_add_eos: whether EOS is appended to inputs; None: as the task defines, or for files as
+        in the training run, and True if none is known.
+      batch_size: number of examples in a batch.
+      checkpoint_period: number of batches between writes; a killed run repeats at most these.
+      shard_id: index of the shard of examples, from 0, for this job; the last job to finish joins
+        the results.
+      num_shards: number of jobs that divide the examples.
+      data_dir: local mirror of the tasks' datasets; None: MTF_DATA_DIR, else the hub.
+      templates: promptsource's templates; None: MTF_PROMPTS, else those of `mtf prompts fetch`.
+      partitioner: how model and batch are split over devices.
     """
 
     checkpoint: str | None = None
@@ -82,12 +82,10 @@ class Infer:
 
     def __post_init__(self) -> None:
         if self.files is not None and self.mixture_or_task_name is not None:
-            raise UserError("files and mixture_or_task_name exclude each other; unset one of them.")
+            raise UserError("files and mixture_or_task_name exclude each other; set one of them.")
         if self.mode not in MODES:
             raise UserError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}.")
-        for field in ("batch_size", "checkpoint_period", "num_shards"):
-            if getattr(self, field) < 1:
-                raise UserError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        check_at_least_one(self, "batch_size", "checkpoint_period", "num_shards")
         if not 0 <= self.shard_id < self.num_shards:
             raise UserError(
                 f"shard_id must be from 0 to num_shards - 1 = {self.num_shards - 1}, "
@@ -105,9 +103,6 @@ class Infer:
     def run(self) -> InferResult:
         """Runs inference.
 
-        Returns:
-          The files that were written.
-
         Raises:
           UserError: a value has the wrong type, or the input cannot be used; nothing has been
             written.
@@ -121,7 +116,7 @@ class Infer:
         from mtf.inference.opening import open_model
         from mtf.partitioning.mesh import PjitPartitioner
 
-        # Everything that can be wrong with the input is found before anything is written.
+        # All errors in the input are found here, before anything is written.
         partitioner = PjitPartitioner.create(job.partitioner)
         opened = open_model(str(job.checkpoint), step=job.step, vocabulary=job.vocabulary)
         sources = job._sources(opened.inputs_add_eos)
@@ -148,48 +143,43 @@ class Infer:
                     files.append(batch.write(source, result))
             except UserError:
                 if jax.process_index() == 0:
-                    result.take_back()
+                    result.remove_if_empty()
                 raise
         sys.stdout.flush()
         return InferResult(tuple(files))
 
     def describe(self) -> str:
-        """Returns what would be run on what; reads all of the input, and no parameter.
-
-        Raises:
-          UserError: as `run`.
-        """
+        """Returns a table of the settings and inputs; reads all inputs but no parameters."""
         job = self._checked()
         from mtf.inference.opening import open_model
         from mtf.models.t5 import num_parameters
         from mtf.partitioning.mesh import PjitPartitioner
 
-        mesh = PjitPartitioner.create(job.partitioner).mesh
+        partitioner = PjitPartitioner.create(job.partitioner)
         opened = open_model(str(job.checkpoint), step=job.step, vocabulary=job.vocabulary)
         path, size = opened.checkpoint.path, num_parameters(opened.model.network)
         sources, lengths = job._sources(opened.inputs_add_eos), job.task_feature_lengths
         rows = {
             "checkpoint": f"{path}, {size:,} parameters, "
-            f"a vocabulary of {opened.vocabulary.vocab_size}",
+            f"vocabulary of {opened.vocabulary.vocab_size}",
             "mode": job.mode if job.mode == "score" else f"{job.mode}, {job.decoding.method}",
             "lengths": f"inputs {lengths['inputs']}, targets {lengths['targets']}",
             "dtype": job.dtype,
-            "devices": f"{mesh.size} × {mesh.devices.flat[0].device_kind}",
-            "mesh": " × ".join(f"{name} {n}" for name, n in mesh.shape.items()),
+        }
+        below = {
             "batch": f"{job.batch_size} examples, shard {job.shard_id} of {job.num_shards}",
             "output_dir": str(job._output_dir(path)),
+            **{each.name: f"{each.summary.num_examples:,} examples" for each in sources},
         }
-        rows |= {each.name: f"{each.summary.num_examples:,} examples" for each in sources}
-        width = max(map(len, rows))
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+        return partitioner.describe(rows, below)
 
     def _checked(self) -> Infer:
         from mtf.config import as_checked
 
         if self.checkpoint is None:
-            raise UserError("checkpoint is not set: name a run directory or a checkpoint.")
+            raise UserError("checkpoint is not set; expected a run directory or a checkpoint.")
         if self.files is None and self.mixture_or_task_name is None:
-            raise UserError("There is no input: set files or mixture_or_task_name.")
+            raise UserError("There is no input; set files or mixture_or_task_name.")
         return as_checked(self)
 
     def _sources(self, model_adds_eos: bool) -> list[Source]:
@@ -214,7 +204,7 @@ class Infer:
         return Path("inference") / checkpoint.resolve().name
 
     def _decides(self, source: Source, loaded: Loaded) -> dict[str, Any]:
-        """Returns all that decides the results of a source."""
+        """Returns the values that determine the results of a source."""
         return {
             "examples": source.summary.num_examples,
             "fingerprint": source.summary.fingerprint,

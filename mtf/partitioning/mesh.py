@@ -114,6 +114,14 @@ class PjitPartitioner:
         with jax.set_mesh(self.mesh), _rules_in_force(self.rules):
             yield
 
+    def describe(self, above: Mapping[str, str], below: Mapping[str, str]) -> str:
+        """Returns an aligned table of names and values, with the mesh between other rows."""
+        devices = f"{self.mesh.size} × {self.mesh.devices.flat[0].device_kind}"
+        mesh = " × ".join(f"{name} {n}" for name, n in self.mesh.shape.items())
+        rows = {**above, "devices": devices, "mesh": mesh, **below}
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
     def sharding(self, axes: Sequence[str | None], shape: Sequence[int]) -> NamedSharding:
         """Returns where an array lies whose dimensions have these logical axes."""
         return NamedSharding(self.mesh, partition_spec(axes, shape, self.mesh.shape, self.rules))

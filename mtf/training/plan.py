@@ -46,8 +46,8 @@ def describe(trainer: Trainer, lengths: Mapping[str, int], batch_size: int, step
         "parameter bytes": size("params"),
         "optimizer state": size("param_states"),
         "memory": fits,
-        "devices": f"{mesh.size} × {mesh.devices.flat[0].device_kind}",
-        "mesh": " × ".join(f"{name} {n}" for name, n in mesh.shape.items()),
+    }
+    below = {
         "batch": batch,
         "lengths": f"inputs {inputs}, targets {targets}",
         "tokens a step": f"{batch_size * (inputs + targets):,} "
@@ -55,8 +55,7 @@ def describe(trainer: Trainer, lengths: Mapping[str, int], batch_size: int, step
         "FLOPs a step": f"{count(flops)}FLOP",
         "train steps": f"{steps:,} (absolute)",
     }
-    width = max(map(len, rows))
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+    return trainer.partitioner.describe(rows, below)
 
 
 def least_bytes(trainer: Trainer, lengths: Mapping[str, int], batch_size: int) -> dict[str, int]:

@@ -99,7 +99,7 @@ def test_all_bad_lines_of_all_files_are_named_at_once(tmp_path: Path) -> None:
         *(f"  {a}:{number}" for number in range(2, 9)),
         *(f"  {b}:{number}" for number in range(1, 4)),
     ]
-    assert lines[-1].endswith("choice 1 is empty") and last == "  … and 1 more"
+    assert lines[-1].endswith("choice 1 is empty; expected text") and last == "  … and 1 more"
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 
 from mtf.errors import UserError
-from mtf.inference.files import Request, Results, input_files, read_requests, summarize
+from mtf.inference.batch import Source, file_sources
+from mtf.inference.files import Request, Results, summarize
 from mtf.sources.problems import Problems
+
+
+def sources(*patterns: Path) -> list[Source]:
+    return file_sources(list(map(str, patterns)), "predict", inputs_add_eos=True)
 
 
 def read(path: Path, content: str | bytes) -> list[Request]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    (file,) = input_files([str(path)]).values()
-    return list(read_requests(file))
+    (source,) = sources(path)
+    return list(source.requests())
 
 
 def test_every_kind_of_file(tmp_path: Path) -> None:
@@ -35,7 +40,7 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
     assert [tuple(r[:2]) for r in read(tmp_path / "c.jsonl", lines)] == [("a\nb", None), ("x", "y")]
     packed = read(tmp_path / "d.txt.gz", gzip.compress(b"one\ntwo\n"))
     assert [request.inputs for request in packed] == ["one", "two"]
-    assert list(input_files([str(tmp_path / "*")])) == ["a", "b", "c", "d"]
+    assert [source.name for source in sources(tmp_path / "*")] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for name in ("a.txt", "a.tsv"):
         (tmp_path / name).write_text("x\n")
     with pytest.raises(UserError, match="have the same name, a, and so would their results"):
-        input_files([str(tmp_path / "a.*")])
+        sources(tmp_path / "a.*")
 
 
 def test_a_summary_counts_and_tells_inputs_apart() -> None:

@@ -120,11 +120,11 @@ def test_a_vocabulary_that_only_the_size_tells_is_announced(
     path = models.write_checkpoint(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert load_model(path).vocabulary == ByteVocabulary()
-    assert "embedding of 384 rows, so its vocabulary is taken to be byt5's" in caplog.text
+    assert "embedding of 384 rows, so the vocabulary of byt5 is used" in caplog.text
     caplog.clear()
     assert load_model(path, vocabulary="byt5").vocabulary == ByteVocabulary()
     assert load_model(path, vocabulary=ByteVocabulary(50)).vocabulary == ByteVocabulary(50)
-    assert "vocabulary is taken to be" not in caplog.text
+    assert "so the vocabulary of" not in caplog.text
     other = models.write_checkpoint(tmp_path / "other", vocab_size=400)
     assert "no released model has an embedding of 400 rows" in refused(other)
 
@@ -252,7 +252,7 @@ def test_a_runs_vocabulary_that_moved_is_named_with_the_way_out(tmp_path: Path) 
     checkpoint = conversion.open_checkpoint(models.write_checkpoint(tmp_path))
     of_run = SentencePieceVocabulary("moved/t5.model", 100)
     place = Path("moved/t5.model").absolute()
-    with pytest.raises(UserError, match=f"{place} does not exist.* name it with vocabulary=PATH"):
+    with pytest.raises(UserError, match=f"{place} does not exist.* pass vocabulary=PATH"):
         checkpoint_vocabulary(checkpoint, None, of_run, 32128)
 
 
@@ -293,7 +293,7 @@ def test_a_run_without_its_config_is_not_guessed_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = _without_config(tmp_path)
-    with pytest.raises(UserError, match=r"written by a training run, whose config is not there"):
+    with pytest.raises(UserError, match=r"written by a training run, but its config is missing"):
         load_model(run)
     assert convert.main([str(run), str(tmp_path / "hf"), "--to", "hf"]) == 2
     message = capsys.readouterr().err
@@ -329,6 +329,6 @@ def test_what_is_assumed_of_a_checkpoint_of_t5x_is_said(
     load_model(path, vocabulary="byt5")
     assert convert.main([str(path), str(tmp_path / "hf"), "--to", "hf"]) == 0
     for said in (caplog.text, capsys.readouterr().out):
-        assert "assumed as published: activations gelu × linear" in said
+        assert "Assumed as published: activations gelu × linear" in said
         assert "relative_attention_max_distance 128, dropout_rate 0.1" in said
-        assert "inputs with end of sequence" in said
+        assert "inputs with EOS" in said
