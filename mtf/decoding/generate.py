@@ -56,9 +56,6 @@ def generate(
       decoding: the method and its settings.
       eos_id: id of EOS.
       seeds: (batch,) uint32, combined with `decoding.seed` in sampling; None: the row number.
-
-    Raises:
-      UserError: the vocabulary is too small for the number of beams.
     """
     if decoding.method == "beam" and 2 * decoding.num_beams > network.vocab_size:
         raise UserError(

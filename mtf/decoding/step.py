@@ -110,7 +110,7 @@ def decode_step(
       prepared: result of `prepare`.
       caches: cache of each layer.
       tokens: (b, n) token ids at `position`; 0 at the first position.
-      position: position of the tokens.
+      position: scalar position of the tokens.
       ancestors: (b, n, max_length), index of the beam that wrote each position of a beam's past;
         None if sequences are independent.
 

@@ -17,7 +17,7 @@ from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError, did_you_mean
 from mtf.evaluation import metrics
 from mtf.evaluation.settings import InferEvalConfig
-from mtf.inference.predictor import Predictor
+from mtf.inference.predictor import OnProgress, Predictor
 from mtf.models import t5
 from mtf.tasks.mixtures import mixture
 from mtf.tasks.prompted import PromptedTask
@@ -81,7 +81,7 @@ class InferenceEvaluator:
         return tuple(each.name for each in self.held_out)
 
     def evaluate(
-        self, params: t5.Params, on_progress: Callable[[int], None] | None = None
+        self, params: t5.Params, on_progress: OnProgress = None
     ) -> dict[str, dict[str, float]]:
         """Returns task → score → value; calls `on_progress` with the size of each batch."""
         if self._predictor is None:
@@ -115,9 +115,8 @@ def compare(
 def find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     """Reads the held-out examples for training on `data`.
 
-    Raises:
-      UserError: there is no held-out example, a task or metric does not exist, a metric needs
-        classes and a task has none, or templates or the library of a metric are missing.
+    Raises UserError if there is no held-out example, a task or metric does not exist, a metric
+    needs classes and a task has none, or templates or the library of a metric are missing.
     """
     for name in settings.metrics or ():
         if metrics.find(name).compares == "example":

@@ -72,16 +72,10 @@ def _metric(
 
 
 def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Returns the scores of a metric by name, 0 to 100 (edit distances: words).
+    """Returns the scores of a metric of `METRICS` by name, 0 to 100 (edit distances: words).
 
-    Args:
-      name: a key of `METRICS`.
-      targets: one target for each prediction; see the metric's function.
-      predictions: texts, class indices or numbers.
-
-    Raises:
-      UserError: the metric does not exist, its library is not installed, or the numbers of targets
-        and predictions differ or are 0.
+    Predictions are texts, class indices or numbers. Raises UserError if the metric does not exist,
+    its library is not installed, or the numbers of targets and predictions differ or are 0.
     """
     metric = find(name)
     if len(targets) != len(predictions):
@@ -283,7 +277,7 @@ def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scor
     """Returns Pearson's correlation of numbers; a text that is not a number counts as -1."""
     from scipy.stats import pearsonr
 
-    return [100 * pearsonr(_numbers(targets), _numbers(predictions))[0]]
+    return [100 * pearsonr(list(map(_number, targets)), list(map(_number, predictions)))[0]]
 
 
 @_metric()
@@ -291,7 +285,7 @@ def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Sco
     """Returns Spearman's correlation of numbers; a text that is not a number counts as -1."""
     from scipy.stats import spearmanr
 
-    return [100 * spearmanr(_numbers(targets), _numbers(predictions))[0]]
+    return [100 * spearmanr(list(map(_number, targets)), list(map(_number, predictions)))[0]]
 
 
 @_metric(
@@ -346,11 +340,8 @@ def _span(context: str, prediction: str) -> str:
     return " ".join(words[int(found[1]) : int(found[3]) + 1])
 
 
-def _numbers(values: Sequence[Any]) -> list[float]:
-    def number(value: Any) -> float:
-        try:
-            return float(value)
-        except ValueError:
-            return _NOT_A_NUMBER
-
-    return [number(value) for value in values]
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return _NOT_A_NUMBER

@@ -65,14 +65,10 @@ class Ranked:
 def rank_metrics(examples: Sequence[Ranked]) -> dict[str, float]:
     """Returns the metrics of a task, in percent.
 
-    Returns:
-      `accuracy`, `length_normalized_accuracy` and `majority` (the share of the most frequent
-      label). If all examples have two choices, also `f1` (of class 1), `auc_roc` and `auc_pr` (by
-      the difference of the log-likelihoods); if all have another number of choices, `mean_f1`
-      over these classes.
-
-    Raises:
-      UserError: there is no example.
+    These are `accuracy`, `length_normalized_accuracy` and `majority` (the share of the most
+    frequent label). If all examples have two choices, also `f1` (of class 1), `auc_roc` and
+    `auc_pr` (by the difference of the log-likelihoods); if all have another number of choices,
+    `mean_f1` over these classes. Raises UserError if there is no example.
     """
     if not examples:
         raise UserError("there is no example to compute metrics of; expected at least one")
@@ -108,10 +104,8 @@ def evaluate_tasks(
     """Evaluates tasks one after another, with the examples of one task in memory at a time.
 
     Writes lines to `predictions` and prints the accuracy of each task; if `predictions` is None,
-    as for all processes but the first, neither writes nor prints.
-
-    Raises:
-      UserError: a score is not a number.
+    as for all processes but the first, neither writes nor prints. Raises UserError if a score is
+    not a number.
     """
     results = []
     present = [task for task in tasks if task.load is not None]

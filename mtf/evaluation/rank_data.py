@@ -112,9 +112,7 @@ def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...
     """Returns the tasks of an evaluation, including those without data.
 
     Reads a mixture from `cache_dir` or, if that is None, its datasets. Files need a vocabulary.
-
-    Raises:
-      UserError: the mixture does not exist, has tasks that are not ranked, or has no data.
+    Raises UserError if the mixture does not exist, has tasks that are not ranked, or has no data.
     """
     if isinstance(data, RankFilesConfig):
         tasks = _file_tasks(data)
@@ -141,9 +139,6 @@ def _check_ranked(data: TaskMixtureConfig, tasks: Iterable[Task | TaskInfo]) -> 
             f"or tasks whose names end in {SCORE_EVAL}"
         )
     return data.eval_split
-
-
-# ------------------------------------------------------------------------- datasets and templates
 
 
 def _live_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
@@ -217,9 +212,6 @@ class _Encoder:
         return RankExample(number, ids.tolist(), [ids.tolist() for ids in targets], list(correct))
 
 
-# ------------------------------------------------------------------------------------------ cache
-
-
 def _cached_tasks(data: TaskMixtureConfig) -> tuple[RankTask, ...]:
     cache = open_cache(data)
     mixture = cache.mixture(data.mixture_or_task_name)
@@ -262,9 +254,6 @@ def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Voca
     return loaded
 
 
-# ------------------------------------------------------------------------------------------ files
-
-
 def _file_tasks(data: RankFilesConfig) -> tuple[RankTask, ...]:
     files = named_files(data.patterns, "data.files", "which names the task; rename one")
     for file in files.values():
@@ -274,10 +263,8 @@ def _file_tasks(data: RankFilesConfig) -> tuple[RankTask, ...]:
     problems = Problems("data.files")
     loaded = {stem: _load_file(file, data, problems) for stem, file in files.items()}
     problems.check()
-    return tuple(
-        RankTask(stem, stem, stem, functools.partial(lambda read: read, read))
-        for stem, read in loaded.items()
-    )
+    load = loaded.__getitem__
+    return tuple(RankTask(stem, stem, stem, functools.partial(load, stem)) for stem in loaded)
 
 
 def _load_file(file: Path, data: RankFilesConfig, problems: Problems) -> RankData:

@@ -18,6 +18,7 @@ from mtf.training.metrics import MetricsWriter
 
 RESULTS, TABLE, FIGURE = "results.json", "results.md", "accuracy.png"
 PREDICTIONS = "predictions.jsonl"
+_NORMALIZED = "length_normalized_accuracy"
 # Metric → heading of its column, in the order of the columns.
 _HEADINGS = {
     "accuracy": "accuracy",
@@ -75,47 +76,36 @@ class TaskResult:
         return None if self.metrics else "the prompt applies to no row"
 
 
-@dataclass(frozen=True)
-class DatasetResult:
-    """The results of all prompts of a dataset."""
-
-    dataset: str
-    tasks: tuple[TaskResult, ...]
-
-    @property
-    def complete(self) -> tuple[TaskResult, ...]:
-        """The prompts that count in means."""
-        return tuple(task for task in self.tasks if task.is_complete)
-
-    def summary(self, metric: str = "accuracy") -> dict[str, float] | None:
-        """Returns statistics over the prompts that count, or None if there is none."""
-        values = [task.metrics[metric] for task in self.complete if metric in task.metrics]
-        if not values:
-            return None
-        names = ("median", "min", "max", "quartile_1", "quartile_3")
-        percentiles = np.percentile(values, (50, 0, 100, 25, 75)).tolist()
-        found = dict(zip(names, percentiles, strict=True))
-        iqr = found["quartile_3"] - found["quartile_1"]
-        return {"mean": float(np.mean(values)), **found, "iqr": iqr}
-
-
-def by_dataset(results: Sequence[TaskResult]) -> tuple[DatasetResult, ...]:
+def by_dataset(results: Sequence[TaskResult]) -> dict[str, list[TaskResult]]:
     """Returns the results grouped by dataset, in the order of first tasks."""
     groups: dict[str, list[TaskResult]] = {}
     for result in results:
         groups.setdefault(result.dataset, []).append(result)
-    return tuple(DatasetResult(name, tuple(tasks)) for name, tasks in groups.items())
+    return groups
 
 
-def overall(datasets: Sequence[DatasetResult]) -> dict[str, Any]:
+def statistics(tasks: Sequence[TaskResult], metric: str = "accuracy") -> dict[str, float]:
+    """Returns statistics of a metric over complete tasks; empty if there is none."""
+    values = [task.metrics[metric] for task in tasks if task.is_complete]
+    if not values:
+        return {}
+    names = ("median", "min", "max", "quartile_1", "quartile_3")
+    percentiles = np.percentile(values, (50, 0, 100, 25, 75)).tolist()
+    found = dict(zip(names, percentiles, strict=True))
+    iqr = found["quartile_3"] - found["quartile_1"]
+    return {"mean": float(np.mean(values)), **found, "iqr": iqr}
+
+
+def overall(results: Sequence[TaskResult]) -> dict[str, Any]:
     """Returns the mean over datasets of their mean accuracies, and the numbers that it covers."""
-    means = [s["mean"] for d in datasets if (s := d.summary()) is not None]
+    datasets = by_dataset(results)
+    means = [found["mean"] for tasks in datasets.values() if (found := statistics(tasks))]
     return {
         "mean_accuracy": float(np.mean(means)) if means else None,
         "num_datasets": len(means),
         "num_datasets_expected": len(datasets),
-        "num_prompts": sum(len(d.complete) for d in datasets),
-        "num_prompts_expected": sum(len(d.tasks) for d in datasets),
+        "num_prompts": sum(task.is_complete for task in results),
+        "num_prompts_expected": len(results),
     }
 
 
@@ -134,18 +124,17 @@ def write(folder: Path, results: Sequence[TaskResult], about: Mapping[str, Any])
 
 def _as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of `results.json`."""
-    datasets = by_dataset(results)
     return {
         **about,
-        "overall": overall(datasets),
+        "overall": overall(results),
         "datasets": {
-            d.dataset: {
-                "num_prompts": len(d.complete),
-                "num_prompts_expected": len(d.tasks),
-                "accuracy": d.summary(),
-                "length_normalized_accuracy": d.summary("length_normalized_accuracy"),
+            name: {
+                "num_prompts": sum(task.is_complete for task in tasks),
+                "num_prompts_expected": len(tasks),
+                "accuracy": statistics(tasks) or None,
+                "length_normalized_accuracy": statistics(tasks, _NORMALIZED) or None,
             }
-            for d in datasets
+            for name, tasks in by_dataset(results).items()
         },
         "tasks": {values.pop("task"): values for values in map(asdict, results)},
     }
@@ -154,26 +143,27 @@ def _as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[st
 def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
     """Returns TensorBoard's values: `eval/TASK/METRIC` as in T5X, and `eval/datasets/…`."""
     found = {f"eval/{r.task}/{name}": v for r in results for name, v in r.metrics.items()}
-    for dataset in by_dataset(results):
-        for name, value in (dataset.summary() or {}).items():
-            found[f"eval/datasets/{dataset.dataset.replace(' ', '_')}/accuracy_{name}"] = value
+    for dataset, tasks in by_dataset(results).items():
+        for name, value in statistics(tasks).items():
+            found[f"eval/datasets/{dataset.replace(' ', '_')}/accuracy_{name}"] = value
     return {name: value for name, value in found.items() if not math.isnan(value)}
-
-
-# ----------------------------------------------------------------------------------------- tables
 
 
 def summary_table(results: Sequence[TaskResult]) -> list[list[str]]:
     """Returns the headings, and a row for each dataset."""
     rows = [["dataset", "prompts", "mean", "median", "min–max", "IQR", "length-norm. mean"]]
-    for d in by_dataset(results):
-        summary, normalized = d.summary(), d.summary("length_normalized_accuracy")
+    for dataset, tasks in by_dataset(results).items():
         values = ["–"] * 5
-        if summary is not None and normalized is not None:
-            form = "{mean:.2f} {median:.2f} {min:.2f}–{max:.2f} {iqr:.2f}"
-            values = [*form.format(**summary).split(), f"{normalized['mean']:.2f}"]
-        rows.append([d.dataset, f"{len(d.complete)} of {len(d.tasks)}", *values])
+        if found := statistics(tasks):
+            normalized = statistics(tasks, _NORMALIZED)["mean"]
+            form = "{mean:.2f} {median:.2f} {min:.2f}–{max:.2f} {iqr:.2f} {normalized:.2f}"
+            values = form.format(**found, normalized=normalized).split()
+        rows.append([dataset, _num_complete(tasks), *values])
     return rows
+
+
+def _num_complete(tasks: Sequence[TaskResult]) -> str:
+    return f"{sum(task.is_complete for task in tasks)} of {len(tasks)}"
 
 
 def summary(results: Sequence[TaskResult], output_dir: Path) -> str:
@@ -186,7 +176,7 @@ def summary(results: Sequence[TaskResult], output_dir: Path) -> str:
 
 def overall_line(results: Sequence[TaskResult]) -> str:
     """Returns the line with the mean over datasets."""
-    total = overall(by_dataset(results))
+    total = overall(results)
     if total["mean_accuracy"] is None:
         return "No prompt has a complete result."
     return (
@@ -199,15 +189,15 @@ def overall_line(results: Sequence[TaskResult]) -> str:
 def notes(results: Sequence[TaskResult]) -> list[str]:
     """Returns notes on missing data, truncation and close scores."""
     found: list[str] = []
-    for d in by_dataset(results):
-        absent = Counter(r.absent for r in d.tasks if r.absent is not None)
+    for dataset, tasks in by_dataset(results).items():
+        absent = Counter(r.absent for r in tasks if r.absent is not None)
         found += [
-            f"{d.dataset}: {n} of {len(d.tasks)} prompts without data: {reason}"
+            f"{dataset}: {n} of {len(tasks)} prompts without data: {reason}"
             for reason, n in absent.items()
         ]
         found += [
             f"{r.task}: not in the mean: {r.problem}"
-            for r in d.tasks
+            for r in tasks
             if r.absent is None and r.problem is not None
         ]
     for attribute, text in (
@@ -229,16 +219,16 @@ def as_markdown(results: Sequence[TaskResult], title: str) -> str:
     parts.append(overall_line(results) + "\n")
     if found := notes(results):
         parts += ["## Notes\n", "".join(f"* {' '.join(note.split())}\n" for note in found)]
-    for d in by_dataset(results):
-        if any(r.metrics for r in d.tasks):
-            parts += [f"## {d.dataset}\n", _markdown(_prompt_table(d))]
+    for dataset, tasks in by_dataset(results).items():
+        if any(r.metrics for r in tasks):
+            parts += [f"## {dataset}\n", _markdown(_prompt_table(tasks))]
     return "\n".join(parts)
 
 
-def _prompt_table(d: DatasetResult) -> list[list[str]]:
-    names = [name for name in _HEADINGS if any(name in r.metrics for r in d.tasks)]
+def _prompt_table(tasks: Sequence[TaskResult]) -> list[list[str]]:
+    names = [name for name in _HEADINGS if any(name in r.metrics for r in tasks)]
     rows = [["prompt", "examples", *(_HEADINGS[name] for name in names)]]
-    for r in d.tasks:
+    for r in tasks:
         values = [f"{r.metrics[n]:.2f}" if n in r.metrics else "–" for n in names]
         mark = "" if r.is_complete else " (not in the mean)"
         rows.append([r.prompt + mark, f"{r.num_examples:,}", *values])
@@ -263,9 +253,6 @@ def as_text(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-# ----------------------------------------------------------------------------------------- figure
-
-
 def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
     """Draws a box plot of accuracy for each dataset; points are prompts (as in T0's figure 4).
 
@@ -279,12 +266,12 @@ def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
     figure = Figure(figsize=(2.6 * num_columns, 2.6 * num_rows + 0.4), layout="constrained")
     figure.suptitle(title)
     grid = figure.subplots(num_rows, num_columns, squeeze=False).ravel()
-    for axes, d in zip(grid, datasets, strict=False):
-        axes.set_title(f"{d.dataset}\n{len(d.complete)} of {len(d.tasks)} prompts", fontsize=9)
+    for axes, (dataset, tasks) in zip(grid, datasets.items(), strict=False):
+        axes.set_title(f"{dataset}\n{_num_complete(tasks)} prompts", fontsize=9)
         axes.set(xlim=(0.5, 1.5), ylim=(0, 100))
         axes.grid(axis="y", alpha=0.3)
-        counted = [r.metrics["accuracy"] for r in d.complete]
-        others = [r.metrics["accuracy"] for r in d.tasks if r.metrics and not r.is_complete]
+        counted = [r.metrics["accuracy"] for r in tasks if r.is_complete]
+        others = [r.metrics["accuracy"] for r in tasks if r.metrics and not r.is_complete]
         if not counted and not others:
             axes.text(1, 50, "no data", ha="center", va="center", color="gray")
         if counted:
@@ -295,8 +282,9 @@ def plot(results: Sequence[TaskResult], file: Path, title: str) -> None:
             places = 1 + np.linspace(-spread, spread, len(values))
             axes.scatter(places, values, facecolors=face, **style)
         axes.set_xticks([])
-        if counted and "majority" in d.complete[0].metrics:
-            axes.axhline(d.complete[0].metrics["majority"], color="gray", linestyle=":", lw=1)
+        if counted:
+            majority = next(r.metrics["majority"] for r in tasks if r.is_complete)
+            axes.axhline(majority, color="gray", linestyle=":", lw=1)
     for axes in grid[len(datasets) :]:
         axes.set_axis_off()
     grid[0].set_ylabel("accuracy (%)")

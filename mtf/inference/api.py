@@ -103,13 +103,9 @@ class LanguageModel:
     def generate(self, texts: str | Texts, **decoding: Any) -> str | list[str]:
         """Returns the best text for each input.
 
-        Args:
-          texts: one input, or several.
-          decoding: fields of `mtf.decoding.DecodingConfig`, such as method ("greedy", "sample" or
-            "beam"), max_length, temperature or num_beams.
-
-        Raises:
-          UserError: a setting does not exist, or an input cannot be used.
+        `decoding` are fields of `mtf.decoding.DecodingConfig`, such as method ("greedy", "sample"
+        or "beam"), max_length, temperature or num_beams. Raises UserError if a field does not
+        exist or an input cannot be used.
         """
         if decoding.get("num_return", 1) != 1:
             raise UserError("generate returns one text per input; use samples() for num_return.")
@@ -149,11 +145,7 @@ class LanguageModel:
     @overload
     def score(self, inputs: Texts, targets: Texts) -> list[float]: ...
     def score(self, inputs: str | Texts, targets: str | Texts) -> float | list[float]:
-        """Returns the log-likelihood of each target given its input, summed over tokens (nats).
-
-        Raises:
-          UserError: the numbers of inputs and targets differ, or a text cannot be used.
-        """
+        """Returns the log-likelihood of each target given its input, summed over tokens (nats)."""
         found = self._scores("score", self._pairs(inputs, targets))
         scores = [float(each.log_likelihoods[0]) for each in found]
         return scores[0] if isinstance(inputs, str) else scores
@@ -177,12 +169,8 @@ class LanguageModel:
     ) -> Ranking | list[Ranking]:
         """Ranks choices by log-likelihood, as in T0's evaluation. Each input is encoded once.
 
-        Args:
-          inputs: one input, or several.
-          choices: one list for all inputs, or a list for each input, of any length.
-
-        Raises:
-          UserError: an input has no choices, or a choice cannot be used.
+        `choices` is one list for all inputs, or a list of lists for each input, of any length.
+        Raises UserError if an input has no choices or a choice cannot be used.
         """
         texts = _listed(inputs, "inputs")
         if isinstance(choices, str):

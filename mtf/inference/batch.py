@@ -47,11 +47,7 @@ class Source(NamedTuple):
 
 
 def file_sources(patterns: Sequence[str], mode: str, inputs_add_eos: bool) -> list[Source]:
-    """Opens files and checks their lines.
-
-    Raises:
-      UserError: there is no file, or lines cannot be used.
-    """
+    """Opens files; raises UserError if there is none or lines cannot be used."""
     advice = "and so would their results; rename one of them, or use different output_dir"
     sources, problems = [], Problems("files")
     for name, path in named_files(patterns, "files", advice).items():
@@ -65,10 +61,9 @@ def file_sources(patterns: Sequence[str], mode: str, inputs_add_eos: bool) -> li
 def task_sources(
     mixture: Mixture, split: str, mode: str, data_dir: str | None, inputs_add_eos: bool | None
 ) -> list[Source]:
-    """Opens the tasks of a mixture that have data and checks their examples.
+    """Opens the tasks of a mixture that have data.
 
-    Raises:
-      UserError: a task has documents, or examples cannot be used.
+    Raises UserError if a task has documents or examples cannot be used.
     """
     tasks, absent = split_available(mixture, split, data_dir)
     for task, reason in absent:
@@ -119,8 +114,7 @@ class BatchInference:
     def write(self, source: Source, results: Results) -> Path:
         """Writes the missing parts of a source's results, and returns the file (see `merged`).
 
-        Raises:
-          UserError: an example has no tokens, or a score is not a number.
+        Raises UserError if an example has no tokens or a score is not a number.
         """
         primary = jax.process_index() == 0
         total = source.summary.num_examples

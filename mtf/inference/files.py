@@ -100,9 +100,6 @@ def summarize(
     return Summary(number, digest.hexdigest()[:16])
 
 
-# ----------------------------------------------------------------------------------- results
-
-
 class Results:
     """The results of a task or file, written part by part.
 
@@ -126,13 +123,8 @@ class Results:
     ) -> None:
         """Finds existing results; writes nothing.
 
-        Args:
-          output_dir: directory of the results.
-          name: name of the task or file, and the mode.
-          described: values that determine the results; existing results with other values raise
-            UserError.
-          shard_id: index of the shard of examples.
-          num_shards: number of shards.
+        `name` is the name of the task or file, and the mode. `described` are the values that
+        determine the results; raises UserError if existing results have other values.
         """
         self._output_dir, self._name, self._described = output_dir, name, described
         self._shards = [f"{i:05}-of-{num_shards:05}" for i in range(num_shards)]
@@ -168,7 +160,7 @@ class Results:
                     continue
                 there = _flat(json.loads(place.read_text(encoding="utf-8")))
                 changed = [
-                    f"{key} is {value!r}, there it was {there.get(key)!r}"
+                    f"{key} was {there.get(key)!r}, now {value!r}"
                     for key, value in here.items()
                     if there.get(key) != value
                 ]

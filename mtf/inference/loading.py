@@ -9,12 +9,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-import conversion
 from mtf.checkpoints.restore import restore_tree
 from mtf.inference.opening import Opened, open_model
 from mtf.inference.predictor import Predictor
 from mtf.models import t5
-from mtf.models.settings import ModelConfig, T5Config
+from mtf.models.settings import ModelConfig
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
@@ -66,11 +65,12 @@ def load_model(
     partitioner: PjitPartitioner | None = None,
     scan_layers: bool | None = None,
 ) -> Loaded:
-    """Reads a model onto the devices; `mtf.load` documents the other arguments.
+    """Reads a model onto the devices; each process reads only its own slices.
 
     Args:
       path: a path, or the result of `open_model`, then without `step`, `vocabulary` and `config`.
       scan_layers: whether layers are scanned; None: except on CPUs, where unrolled is faster.
+      …: see `mtf.load`.
 
     Raises:
       UserError: `path` cannot be read as a model, the config of its run is missing or describes
@@ -84,24 +84,17 @@ def load_model(
     if scan_layers is None:
         scan_layers = partitioner.mesh.devices.flat[0].platform != "cpu"
     network = dataclasses.replace(opened.model.network, dtype=dtype, scan_layers=scan_layers)
+    shapes = t5.param_shapes(network, stacked=scan_layers)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype)), shapes)
+    shardings = partitioner.shardings(shapes, t5.param_axes(network, stacked=scan_layers))
+    memory.check(partitioner.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
+    restored = restore_tree(checkpoint.path, {"target": shapes}, {"target": shardings})
     return Loaded(
         dataclasses.replace(opened.model, network=network),
-        _read(checkpoint, network, partitioner),
+        restored["target"],
         opened.vocabulary,
         checkpoint.path,
         checkpoint.step,
         partitioner,
         opened.inputs_add_eos,
     )
-
-
-def _read(
-    checkpoint: conversion.Checkpoint, network: T5Config, partitioner: PjitPartitioner
-) -> t5.Params:
-    """Returns the parameters on the devices; each process reads only its own slices."""
-    stacked = network.scan_layers
-    shapes = t5.param_shapes(network, stacked=stacked)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(network.dtype)), shapes)
-    shardings = partitioner.shardings(shapes, t5.param_axes(network, stacked=stacked))
-    memory.check(partitioner.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
-    return restore_tree(checkpoint.path, {"target": shapes}, {"target": shardings})["target"]

@@ -92,15 +92,11 @@ def open_model(
         model = dataclasses.replace(run.model, network=network)
         return Opened(checkpoint, model, run, found, run.inputs_add_eos)
     network = network_config(architecture, **checkpoint.described)
-    add_eos = True
-    if checkpoint.layout == "huggingface":
-        add_eos = tokenizer_adds_eos(checkpoint.path)
-    else:
-        _logger.warning(
-            "%s: %s. If this is wrong, pass the config of its run with config=PATH.",
-            checkpoint.path,
-            assumed(network, add_eos),
-        )
+    is_huggingface = checkpoint.layout == "huggingface"
+    add_eos = tokenizer_adds_eos(checkpoint.path) if is_huggingface else True
+    if not is_huggingface:
+        message = "%s: %s. If this is wrong, pass the config of its run with config=PATH."
+        _logger.warning(message, checkpoint.path, assumed(network, add_eos))
     return Opened(checkpoint, ModelConfig(network), None, found, add_eos)
 
 
@@ -127,14 +123,10 @@ def _existing(path: str | Path) -> Path:
 def read_run_config(
     checkpoint: conversion.Checkpoint, config: str | Path | None = None
 ) -> RunConfig | None:
-    """Reads the config of the training run that wrote a checkpoint; None if no run did.
+    """Reads the config of the run that wrote `RUN_DIR/checkpoints/checkpoint_STEP`, or None.
 
-    Args:
-      checkpoint: the checkpoint, of which `RUN_DIR/checkpoints/checkpoint_STEP` belongs to a run.
-      config: a run directory or config.json to read instead of `RUN_DIR/config.json`.
-
-    Raises:
-      UserError: the config of the run is missing, cannot be read or describes other sizes.
+    `config` is a run directory or config.json to read instead of `RUN_DIR/config.json`. Raises
+    UserError if the config of the run is missing, cannot be read or describes other sizes.
     """
     folder = checkpoint.path.resolve().parent
     source = Path(config).expanduser() if config is not None else folder.parent
@@ -213,11 +205,9 @@ def checkpoint_vocabulary(
 ) -> Vocabulary:
     """Returns `asked`, else the vocabulary of the run or the directory, else `default`.
 
-    Without any of these, returns that of the released model with `num_rows` embedding rows.
-
-    Raises:
-      UserError: the vocabulary is unknown or cannot be read, or it has more ids than the embedding
-        has rows. If it was passed, it may also not have far fewer ids.
+    Without any of these, returns that of the released model with `num_rows` embedding rows. Raises
+    UserError if the vocabulary is unknown, cannot be read or has more ids than the embedding has
+    rows, or if `asked` has far fewer ids.
     """
     if asked is not None:
         found = _named_vocabulary(asked, num_rows) if isinstance(asked, str) else asked
@@ -268,11 +258,7 @@ def _named_vocabulary(name: str, num_rows: int) -> Vocabulary:
 
 @conversion_as_user_errors()
 def huggingface_vocabulary(directory: Path, num_rows: int) -> Vocabulary:
-    """Returns the vocabulary of a Hugging Face directory: its `spiece.model`, or ByT5's bytes.
-
-    Raises:
-      UserError: it has neither, or a file cannot be read.
-    """
+    """Returns the vocabulary of a Hugging Face directory: its `spiece.model`, or ByT5's bytes."""
     found = bytes_of(directory)
     if found is not None:
         return ByteVocabulary(found.extra_ids)
@@ -291,8 +277,6 @@ def _by_size(path: Path, num_rows: int) -> Vocabulary:
             f"The vocabulary of {path} is unknown: it is in no run directory, and no released "
             f"model has an embedding of {num_rows} rows. Pass {_VOCABULARIES}."
         )
-    _logger.warning(
-        "%s has an embedding of %d rows, so the vocabulary of %s is used. Else pass vocabulary=.",
-        *(path, num_rows, name),
-    )
+    message = "%s has an embedding of %d rows, so the vocabulary of %s is used. Else pass %s."
+    _logger.warning(message, path, num_rows, name, _VOCABULARIES)
     return _named_vocabulary(name, num_rows)

@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 # Token ids of the inputs, and of each target.
 Example = tuple[Sequence[int], Sequence[Sequence[int]]]
+OnProgress = Callable[[int], None] | None
 
 NOT_FINITE = (
     "The parameters are not finite, or the activations overflow; for dtype bfloat16, try float32."
@@ -136,7 +137,7 @@ class Predictor:
         )
 
     def log_likelihoods(
-        self, examples: Iterable[Example], on_progress: Callable[[int], None] | None = None
+        self, examples: Iterable[Example], on_progress: OnProgress = None
     ) -> Iterator[Scores]:
         """Yields the log-likelihoods of each example's targets given its inputs, in order.
 
@@ -149,20 +150,18 @@ class Predictor:
             can have different numbers of targets.
           on_progress: called with the number of examples finished since the last call.
 
-        Raises:
-          UserError: an example has no inputs, no target, or a target without tokens.
-          NotFiniteError: a score is NaN or infinite.
+        Raises UserError if an example has no inputs, no target, or a target without tokens, and
+        NotFiniteError if a score is NaN or infinite.
         """
         for window in self._windows(enumerate(examples)):
-            yield from self._score(window, on_progress or _ignore)
+            yield from self._score(window, on_progress)
 
     def _score(
-        self, window: Sequence[tuple[int, Example]], on_progress: Callable[[int], None]
-    ) -> list[Scores]:
+        self, window: Sequence[tuple[int, Example]], on_progress: OnProgress
+    ) -> Iterable[Scores]:
         """Scores the examples of a window."""
         items: list[Item] = []
         results: dict[int, Scores] = {}
-        copies: list[list[int]] = []  # for each target, the index of the first equal one
         for example, (inputs, targets) in window:
             _check(example, inputs, targets)
             kept = [target[: self.max_targets_length] for target in targets]
@@ -170,22 +169,18 @@ class Predictor:
                 len(target) > self.max_targets_length for target in targets
             )
             self.num_truncated += truncated
-            places: dict[tuple[int, ...], int] = {}
-            copies.append([places.setdefault(tuple(t), i) for i, t in enumerate(kept)])
-            inputs = inputs[: self.max_inputs_length]
-            items += make_items(example, inputs, kept, sorted(places.values()))
+            items += make_items(example, inputs[: self.max_inputs_length], kept)
             num_tokens = np.array([len(target) for target in kept], np.int32)
             scores = np.full(len(kept), np.nan, np.float32)
             results[example] = Scores(scores, num_tokens, truncated)
         items_left = Counter(item.example for item in items)
         for item, values in self._score_items(items):
-            results[item.example].log_likelihoods[item.slots] = values
+            for slots, value in zip(item.slots, values, strict=True):
+                results[item.example].log_likelihoods[slots] = value
             items_left[item.example] -= 1
-            if not items_left[item.example]:
+            if on_progress is not None and not items_left[item.example]:
                 on_progress(1)
-        for result, same in zip(results.values(), copies, strict=True):
-            result.log_likelihoods[:] = result.log_likelihoods[same]
-        return list(results.values())
+        return results.values()
 
     def _score_items(self, items: Sequence[Item]) -> Iterator[tuple[Item, list[float]]]:
         """Yields the items in any order, with the log-likelihoods of their targets."""
@@ -202,14 +197,13 @@ class Predictor:
                 lengths = [len(target) for item in row for target in item.targets]
                 of_targets = np.split(of_row, np.cumsum(lengths))[:-1]  # what is left is padding
                 sums = [float(x.sum(dtype=np.float64)) for x in of_targets]
-                bad = next((x for x in sums if not math.isfinite(x)), None)
-                if bad is not None and len(row) > 1:
-                    # A NaN spreads to all examples in its row.
+                bad = [x for x in sums if not math.isfinite(x)]
+                if bad and len(row) == 1:
+                    raise NotFiniteError(row[0].example, bad[0])
+                if bad:  # A NaN spreads to all examples in its row.
                     for item in row:
                         yield from self._score_items([item])
                     continue
-                if bad is not None:
-                    raise NotFiniteError(row[0].example, bad)
                 values = iter(sums)
                 for item in row:
                     yield item, list(itertools.islice(values, len(item.targets)))
@@ -229,18 +223,15 @@ class Predictor:
         inputs: Iterable[Sequence[int]],
         decoding: DecodingConfig,
         seeds: Iterable[int] | None = None,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: OnProgress = None,
     ) -> Iterator[list[Generation]]:
         """Yields `decoding.num_return` generations for each of the inputs, in order, best first.
 
         Args:
-          inputs: token ids.
+          inputs: token ids of each example; UserError is raised if there are none.
           decoding: the method and its settings.
           seeds: a seed for each of the inputs, for sampling; None: 0, 1, ….
           on_progress: called with the number of inputs finished since the last call.
-
-        Raises:
-          UserError: an example has no inputs.
         """
         seeds = itertools.count() if seeds is None else seeds
         run = functools.partial(self._run_generate, decoding=decoding)
@@ -258,7 +249,8 @@ class Predictor:
                         Generation(_before(self._eos_id, sequence), float(score))
                         for sequence, score in zip(ids, values, strict=True)
                     ]
-                (on_progress or _ignore)(len(batch))
+                if on_progress is not None:
+                    on_progress(len(batch))
             yield from (results[example] for example, *_ in window)
 
     def _run_generate(
@@ -311,10 +303,6 @@ def _batched(values: Iterable[T], size: int) -> Iterator[list[T]]:
     return iter(lambda: list(itertools.islice(remaining, size)), [])
 
 
-def _ignore(number: int) -> None:
-    """The default of `on_progress`."""
-
-
 def _check(example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]]) -> None:
     if len(inputs) == 0:
         raise UserError(f"example {example} (from 0) has no inputs")
@@ -356,7 +344,7 @@ def _packed_batch(packed: Packed, rows: Sequence[Sequence[Item]]) -> dict[str, n
 def token_log_likelihoods(
     network: T5Config, params: t5.Params, batch: t5.Batch, *, chunk: int
 ) -> jax.Array:
-    """Returns the log-likelihood of each target token of packed rows; undefined at padding.
+    """Returns the log-likelihood of each target token of packed rows, (b, q) float32.
 
     Args:
       network: the architecture.
@@ -365,9 +353,6 @@ def token_log_likelihoods(
         segments 1, 2, …; `decoder_input_tokens`, `decoder_target_tokens`, `decoder_segment_ids`
         (b, q): so are its targets; `cross_segment_ids` (b, q): the inputs of each target.
       chunk: number of target positions for which logits are held at a time; divides q.
-
-    Returns:
-      (b, q) float32.
     """
     segments = batch["encoder_segment_ids"]
     hidden = t5.decode(

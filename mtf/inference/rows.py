@@ -33,14 +33,14 @@ class Item(NamedTuple):
     Attributes:
       example: number of the example.
       inputs: token ids.
-      targets: token ids of each target.
-      slots: index of each target in the example.
+      targets: token ids of each distinct target.
+      slots: indices of each distinct target in the example.
     """
 
     example: int
     inputs: Sequence[int]
     targets: list[Sequence[int]]
-    slots: list[int]
+    slots: list[list[int]]
 
     @property
     def num_target_tokens(self) -> int:
@@ -63,17 +63,17 @@ class Packed(NamedTuple):
     batch_rows: int
 
 
-def make_items(
-    example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]], slots: Sequence[int]
-) -> list[Item]:
-    """Returns one item with the targets in `slots`, or several if they do not fit in a row."""
+def make_items(example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]]) -> list[Item]:
+    """Returns one item for an example, or several if the targets do not fit in a row."""
+    distinct: dict[tuple[int, ...], list[int]] = {}
+    for slot, target in enumerate(targets):
+        distinct.setdefault(tuple(target), []).append(slot)
     items: list[Item] = []
-    for slot in slots:
-        target = targets[slot]
+    for target, slots in distinct.items():
         if not items or items[-1].num_target_tokens + len(target) > MAX_TARGET_TOKENS:
             items.append(Item(example, inputs, [], []))
         items[-1].targets.append(target)
-        items[-1].slots.append(slot)
+        items[-1].slots.append(slots)
     return items
 
 
@@ -82,12 +82,8 @@ def pack(
 ) -> Packed:
     """Packs items into rows of the lengths that need the least computation.
 
-    Args:
-      items: at least one item. No item is split or dropped.
-      network: the architecture, which determines the cost of a row.
-      batch_size: number of unpacked examples in a batch; packed batches have about as many tokens.
-      max_inputs_length: maximum length of the inputs of an item.
-      parts: required divisor of the number of rows in a batch.
+    `batch_size` unpacked examples, or about as many tokens, make a batch. `parts` divides its
+    number of rows.
     """
     inputs = np.array([len(item.inputs) for item in items])
     targets = np.array([item.num_target_tokens for item in items])

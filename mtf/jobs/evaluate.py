@@ -56,9 +56,7 @@ class Evaluate:
     def run(self) -> EvaluateResult:
         """Evaluates, writes tables, scores and a figure, and prints a summary.
 
-        Raises:
-          UserError: a value has the wrong type, the input cannot be used, or a score is not a
-            number; nothing has been written.
+        If the input cannot be used or a score is NaN, raises UserError and writes nothing.
         """
         from mtf.config import as_checked
 
@@ -125,8 +123,7 @@ class Evaluate:
             tasks = job._tasks(opened)
             rows["parameters"] = f"{num_parameters(opened.model.network):,}"
         rows["dtype"] = job.dtype
-        batch = f"tokens of {job.batch_size} of the longest examples, and their choices"
-        below = {"batch": batch}
+        below = {"batch": f"tokens of {job.batch_size} of the longest examples, and their choices"}
         for dataset in dict.fromkeys(task.dataset for task in tasks):
             absent = [task.absent for task in tasks if task.dataset == dataset]
             reasons = [reason for reason in absent if reason is not None]

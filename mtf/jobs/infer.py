@@ -101,12 +101,7 @@ class Infer:
                 raise UserError(f"task_feature_lengths[{name!r}] must be at least 1, not {length}.")
 
     def run(self) -> InferResult:
-        """Runs inference.
-
-        Raises:
-          UserError: a value has the wrong type, or the input cannot be used; nothing has been
-            written.
-        """
+        """Runs inference; if the input cannot be used, raises UserError and writes nothing."""
         job = self._checked()
         import jax
 

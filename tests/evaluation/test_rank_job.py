@@ -68,7 +68,7 @@ def test_the_command_line_evaluates_ones_own_file(
     assert "1 of 1 prompts" in shown and "parameters" in shown
     assert main([*arguments, f"output_dir={out}"]) == 0
     shown = capsys.readouterr().out
-    assert "mine" in shown and "1 of 3 examples: inputs or choices longer" in shown
+    assert "mine" in shown and "1 of 3 examples: inputs or choices were trunc" in shown
 
     assert {path.name for path in out.iterdir()} == {
         *("results.json", "results.md", "predictions.jsonl", "accuracy.png"),

@@ -117,18 +117,18 @@ def test_what_is_too_long_is_cut_off_and_told(
         (lambda m: m.score(["a", "b"], ["c", " "]), r"targets\[1\] is empty"),
         (lambda m: m.score(["a"], ["b", "c"]), "There are 1 inputs but 2 targets"),
         (lambda m: m.score(["a"], "b"), "must both be one text, or both lists"),
-        (lambda m: m.loss([], []), "There is no pair"),
+        (lambda m: m.loss([], []), "inputs and targets are empty"),
         (lambda m: m.rank("a", []), r"choices\[0\] is empty; expected one choice"),
-        (lambda m: m.rank("a", "b"), "expected a list of texts, not one text"),
+        (lambda m: m.rank("a", "b"), "choices is a text; expected a list of texts"),
         (lambda m: m.rank(["a", "b"], [["x", ""], ["y"]]), r"choices\[0\]\[1\] is empty"),
         (lambda m: m.rank(["a", "b"], [["x"]]), "2 inputs but 1 lists of choices"),
         (lambda m: m.generate(["a", 3]), r"texts\[1\] is int; expected a text"),
         (
             lambda m: m.generate("a", max_len=3),
-            "no setting 'max_len' of decoding. Did you mean max_l",
+            "no decoding setting 'max_len'. Did you mean max_l",
         ),
         (lambda m: m.generate("a", method="beams"), "method must be"),
-        (lambda m: m.generate("a", method="beam", num_return=2), r"num_return is for samples\(\)"),
+        (lambda m: m.generate("a", method="beam", num_return=2), r"use samples\(\) for num_return"),
     ],
 )
 def test_bad_input_is_named(

@@ -157,7 +157,7 @@ def test_wrong_input_is_refused_before_anything_is_written(checkpoint: str, tmp_
         ({"files": str(tmp_path / "god.tsv")}, "Did you mean good.tsv"),
         ({"files": str(good), "vocabulary": "byt6"}, "vocabulary: 'byt6' is neither"),
         ({"files": str(good), "checkpoint": f"{checkpoint}0"}, "There is no model at"),
-        ({"files": None}, "There is no input: set files or mixture_or_task_name"),
+        ({"files": None}, "There is no input; set files or mixture_or_task_name"),
         ({"files": str(good), "checkpoint": None}, "checkpoint is not set"),
     ]:
         with pytest.raises(UserError, match=message):

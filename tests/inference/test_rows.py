@@ -26,7 +26,8 @@ def packed(items: list[Item], batch_size: int = 32, parts: int = 1) -> Packed:
 
 
 def item(example: int, num_inputs: int, *targets: int) -> Item:
-    return Item(example, [5] * num_inputs, [[7] * n for n in targets], list(range(len(targets))))
+    slots = [[i] for i in range(len(targets))]
+    return Item(example, [5] * num_inputs, [[7] * n for n in targets], slots)
 
 
 @settings(deadline=None, max_examples=60)
@@ -102,7 +103,7 @@ def test_windows_that_are_alike_have_few_shapes() -> None:
 
 
 def test_targets_too_many_for_a_row_are_several_items() -> None:
-    targets = [[7] * n for n in (600, 400, 300, 24, 700)]
-    items = make_items(3, [5, 6], targets, [0, 1, 2, 4])
-    assert [i.slots for i in items] == [[0, 1], [2, 4]]
+    targets = [[7] * n for n in (600, 400, 300, 400, 700)]
+    items = make_items(3, [5, 6], targets)
+    assert [i.slots for i in items] == [[[0], [1, 3]], [[2], [4]]]
     assert all(i.example == 3 and i.num_target_tokens <= MAX_TARGET_TOKENS for i in items)
