@@ -34,7 +34,7 @@ class Evaluate:
         Face directory; must be set to run.
       data: a mixture of ranked tasks (`*_score_eval`), whose `eval_split` is read from the cache
         in `cache_dir` or, if that is None, from its datasets; or files.
-      batch_size: number of the longest examples whose input tokens make a batch.
+      batch_size: number of examples of maximum length in a batch; shorter examples share rows.
       dtype: dtype of parameters and activations. In float32, predictions do not depend on the
         batch size or the devices.
       partitioner: how model and batch are split over devices.
@@ -114,7 +114,7 @@ class Evaluate:
         from mtf.partitioning.mesh import PjitPartitioner
 
         partitioner = PjitPartitioner.create(job.partitioner)
-        checkpoint = job.checkpoint or "not set; set it to run"
+        checkpoint = job.checkpoint or "not set (required to run)"
         rows = {"data": data_name(job.data), "checkpoint": checkpoint}
         if job.checkpoint is None and isinstance(job.data, TaskMixtureConfig):
             tasks = rank_tasks(job.data)
@@ -123,7 +123,7 @@ class Evaluate:
             tasks = job._tasks(opened)
             rows["parameters"] = f"{num_parameters(opened.model.network):,}"
         rows["dtype"] = job.dtype
-        below = {"batch": f"tokens of {job.batch_size} of the longest examples, and their choices"}
+        below = {"batch": f"{job.batch_size} examples of maximum length, or as many tokens"}
         for dataset in dict.fromkeys(task.dataset for task in tasks):
             absent = [task.absent for task in tasks if task.dataset == dataset]
             reasons = [reason for reason in absent if reason is not None]
