@@ -1,4 +1,4 @@
-"""Greedy, sampling and beam search."""
+"""Greedy decoding, sampling and beam search."""
 
 from mtf.decoding.settings import DecodingConfig
 

@@ -1,4 +1,4 @@
-"""Metrics, rank evaluation, and decoding during training."""
+"""Metrics, rank evaluation, and evaluation of decoded text during training."""
 
 from mtf.evaluation.settings import InferEvalConfig, RankFilesConfig
 

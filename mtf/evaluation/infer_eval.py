@@ -53,27 +53,24 @@ class HeldOut:
         return tuple(_score_names(self.metrics).values())
 
 
+@dataclasses.dataclass
 class InferenceEvaluator:
     """Decodes the inputs of held-out examples and compares the results with the targets.
 
     Attributes:
-      period: number of steps between evaluations.
       held_out: examples of each task.
+      make_predictor: called once, with the parameters of the first evaluation.
+      vocabulary: the vocabulary of the data.
+      decoding: decoding settings.
+      period: number of steps between evaluations.
     """
 
-    def __init__(
-        self,
-        held_out: Sequence[HeldOut],
-        make_predictor: Callable[[t5.Params], Predictor],
-        vocabulary: Vocabulary,
-        decoding: DecodingConfig,
-        period: int,
-    ):
-        """`make_predictor` is called once, with the parameters of the first evaluation."""
-        self.period, self.held_out = period, held_out
-        self._decoding, self._vocabulary = decoding, vocabulary
-        self._make_predictor = make_predictor
-        self._predictor: Predictor | None = None
+    held_out: Sequence[HeldOut]
+    make_predictor: Callable[[t5.Params], Predictor]
+    vocabulary: Vocabulary
+    decoding: DecodingConfig
+    period: int
+    _predictor: Predictor | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,16 +82,16 @@ class InferenceEvaluator:
     ) -> dict[str, dict[str, float]]:
         """Returns task → score → value; calls `on_progress` with the size of each batch."""
         if self._predictor is None:
-            self._predictor = self._make_predictor(params)
+            self._predictor = self.make_predictor(params)
         self._predictor.params = params
         # One pass over all tasks fills batches across small tasks.
         inputs = (example.inputs.tolist() for each in self.held_out for example in each.examples)
-        generated = self._predictor.generate(inputs, self._decoding, on_progress=on_progress)
+        generated = self._predictor.generate(inputs, self.decoding, on_progress=on_progress)
         found = {}
         for each in self.held_out:
             taken = itertools.islice(generated, len(each.examples))
-            predictions = [self._vocabulary.decode(g.ids).strip() for g, *_ in taken]
-            targets = [self._vocabulary.decode(e.targets).strip() for e in each.examples]
+            predictions = [self.vocabulary.decode(g.ids).strip() for g, *_ in taken]
+            targets = [self.vocabulary.decode(e.targets).strip() for e in each.examples]
             found[each.name] = compare(each, targets, predictions)
         return found
 

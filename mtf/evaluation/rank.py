@@ -63,24 +63,23 @@ class Ranked:
 
 
 def rank_metrics(examples: Sequence[Ranked]) -> dict[str, float]:
-    """Returns the metrics of a task, in percent.
+    """Returns the metrics of a task, in percent; none without examples.
 
     These are `accuracy`, `length_normalized_accuracy` and `majority` (the share of the most
     frequent label). If all examples have two choices, also `f1` (of class 1), `auc_roc` and
     `auc_pr` (by the difference of the log-likelihoods); if all have another number of choices,
-    `mean_f1` over these classes. Raises UserError if there is no example.
+    `mean_f1` over these classes.
     """
     if not examples:
-        raise UserError("there is no example to compute metrics of; expected at least one")
+        return {}
     predictions = [e.prediction for e in examples]
+    normalized = [e.length_normalized_prediction for e in examples]
     labels = [-1 if e.label is None else e.label for e in examples]
-    most_frequent = Counter(label for label in labels if label >= 0).most_common(1)
+    label_counts = Counter(label for label in labels if label >= 0)
     metrics = {
         "accuracy": _percent_right(examples, predictions),
-        "length_normalized_accuracy": _percent_right(
-            examples, [e.length_normalized_prediction for e in examples]
-        ),
-        "majority": 100 * (most_frequent[0][1] if most_frequent else 0) / len(examples),
+        "length_normalized_accuracy": _percent_right(examples, normalized),
+        "majority": 100 * max(label_counts.values(), default=0) / len(examples),
     }
     numbers = {len(e.correct) for e in examples}
     if len(numbers) > 1 or min(numbers) < 2:
@@ -144,7 +143,7 @@ def _evaluate_task(
     ]
     result = TaskResult(
         *(task.name, task.dataset, task.prompt),
-        rank_metrics(ranked) if ranked else {},
+        rank_metrics(ranked),
         num_examples=len(ranked),
         num_left_out=data.num_left_out,
         num_truncated=predictor.num_truncated - truncated_before,

@@ -149,7 +149,7 @@ class HarnessModel(LM):
                         text = text.split(stop)[0] if stop else text
                     texts[number] = text
                     self.cache_hook.add_partial("generate_until", requests[number].args, text)
-        self._tell_truncated()
+        self._warn_truncated()
         return texts
 
     def _encode(self, context: str) -> Ids:
@@ -177,7 +177,7 @@ class HarnessModel(LM):
                     (float(score), ids[: len(target)] == target)
                     for target, score in zip(targets, scores.log_likelihoods, strict=True)
                 ]
-        self._tell_truncated()
+        self._warn_truncated()
         return results
 
     def _greedy(self, groups: Sequence[tuple[Ids, list[Ids]]]) -> list[Ids]:
@@ -210,7 +210,7 @@ class HarnessModel(LM):
         decoding = DecodingConfig(max_length=int(length), **chosen)
         return decoding, [until] if isinstance(until, str) else list(until)
 
-    def _tell_truncated(self) -> None:
+    def _warn_truncated(self) -> None:
         number, self._num_truncated = self._num_truncated, 0
         if number:
             _logger.warning(
