@@ -27,10 +27,7 @@ _PACKAGES = (
 
 
 def write_environment(run_dir: str | Path, devices: Sequence[str]) -> None:
-    """Writes environment.json: working directory, versions, platform, git revision, `devices`.
-
-    The working directory is that of the run's first start, if it still exists.
-    """
+    """Writes environment.json; the working directory is that of the first start, if it exists."""
     versions: dict[str, str] = {}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

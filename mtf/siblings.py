@@ -1,9 +1,8 @@
 """Imports mtf's packages `recipes` and `conversion` if the user has modules of the same names.
 
-Python would search the working directory first. Here mtf's own modules come first; a name that
-they lack is looked up in the user's: `recipes.mine` is the function `mine` of the user's
-`recipes.py` (or `recipes/__init__.py`), or the module `recipes/mine.py`; `recipes.t5.mine` comes
-from the user's `recipes/t5.py`. In this file, "own" means the user's.
+mtf's modules come first, and a name that they lack is looked up in the user's: `recipes.mine` is
+`mine` of the user's `recipes.py` or `recipes/__init__.py`, or the module `recipes/mine.py`, and
+`recipes.t5.mine` is in the user's `recipes/t5.py`. In this file, "own" means the user's.
 """
 
 from __future__ import annotations

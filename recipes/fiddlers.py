@@ -17,10 +17,9 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
     """Scales a run down to a minute on a laptop, offline: a tiny network, 20 steps of 4 short rows.
 
     It starts from scratch and keeps vocabulary size, objective, loss, optimizer, schedule and local
-    data: files, corpora, a mixture's cache or mirror. Data from the Hugging Face hub (all data, if
-    `python_text`) are replaced by the text that ships with Python, a remote vocabulary by bytes
-    and 125 sentinels unless a cache was made with it. An evaluation or inference gets only a
-    smaller batch.
+    data: files, corpora, a mixture's cache or mirror. Text that ships with Python replaces data
+    from the Hugging Face hub (all data, if `python_text`); bytes and 125 sentinels replace a remote
+    vocabulary, unless a cache was made with it. Other jobs only get a smaller batch.
     """
     local_cpu(config)
     config.batch_size = 4

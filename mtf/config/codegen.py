@@ -23,10 +23,7 @@ _INDENT = "    "
 
 
 def as_python(config: fdl.Config, title: str) -> str:
-    """Returns a module that runs the job of its function `config()`, which returns an equal config.
-
-    Defaults are left out; a component that is used twice becomes a variable.
-    """
+    """Returns a module whose function `config()` returns an equal config, and runs the job."""
     config = tree.complete(config)
     writer = _Writer()
     lines = []

@@ -354,8 +354,7 @@ def _returns_config(function: Any) -> bool:
 def list_recipes() -> list[Listing]:
     """Returns all recipes of mtf's and of the user's `recipes`, module by module.
 
-    A recipe that the package exports is listed without its module's name. A user's recipe whose
-    name mtf has too is listed by its file.
+    An exported recipe is listed without its module; a user's by its file, if mtf has the name.
     """
     try:
         package = _import(RECIPES)

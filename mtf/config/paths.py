@@ -79,8 +79,7 @@ def split_assignment(text: str) -> tuple[str, str]:
 def nearest_paths(path: str, known: Iterable[str], n: int = 3) -> list[str]:
     """Returns up to `n` of the `known` paths that `path` may have meant, best first.
 
-    Paths that end in `path` come first (`dropout_rate` → `model.network.dropout_rate`), then those
-    with a similar last step.
+    Paths that end in `path` come first, then those with a similar last step.
     """
     last = path.rpartition(".")[2]
     scored: list[tuple[float, str]] = []

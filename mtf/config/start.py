@@ -73,10 +73,9 @@ def _is_first_process() -> bool:
 
 @contextlib.contextmanager
 def stored(job: Any, config: fdl.Config, command: str, title: str = "") -> Iterator[None]:
-    """Locks a job's run directory, and stores the config there by `write_run_dir`.
+    """Locks a job's run directory, and stores the config there unless the job is finished.
 
-    The files are restored if the block raises a UserError. Nothing is written for a job whose
-    `is_finished()` is true.
+    The files are restored if the block raises a UserError.
     """
     token = _entered.set(os.path.abspath(config.model_dir))
     try:

@@ -73,8 +73,7 @@ def leaves(config: fdl.Buildable) -> Iterator[Leaf]:
     """Yields every component and value, parents first, in the order of the fields.
 
     Elements of dicts are yielded one by one, those of lists and tuples only if there is a component
-    among them. A shared component is yielded with each of its paths. Fiddle's daglish knows neither
-    declared types nor defaults.
+    among them. A shared component is yielded with each of its paths.
     """
     yield Leaf((), fdl.get_callable(config), True, Any, config, "")
     yield from _leaves_below(config, ())
