@@ -66,9 +66,8 @@ def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) 
     for number in range(shard.shard_id * num_streams, (shard.shard_id + 1) * num_streams):
         subsets = [_Subset(data, split, number, executor) for split in splits.items()]
         streams[number] = _Stream(subsets, data, number, data.num_streams, mixing)
-    return StreamsIterator(
-        streams, data, _fingerprint(data), prefetch, batch_size // data.num_streams
-    )
+    rows = batch_size // data.num_streams
+    return StreamsIterator(streams, data, _fingerprint(data), prefetch, rows)
 
 
 def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
@@ -86,9 +85,8 @@ def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
 
         def examples() -> Iterator[Example]:
             order = Order(len(texts()), data.seed, shuffle=False)
-            return all_examples(
-                DocumentSource(data, texts().__getitem__, order, Purpose.EVALUATION)
-            )
+            source = DocumentSource(data, texts().__getitem__, order, Purpose.EVALUATION)
+            return all_examples(source)
 
         return examples
 

@@ -36,8 +36,7 @@ def make_train_iterator(
         datasets, mixing = list(corpora.values()), Mixing(list(rates.values()))
     streams = {}
     for row in shard.rows:
-        sources = (dataset.training() for dataset in datasets)
-        readers = [SourceReader(source, row, shard.batch_size) for source in sources]
+        readers = [SourceReader(each.training(), row, shard.batch_size) for each in datasets]
         streams[row] = SourceRowStream(readers, data, row, shard.batch_size, mixing)
     return StreamsIterator(streams, data, content, prefetch)
 

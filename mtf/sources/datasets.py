@@ -47,8 +47,6 @@ _NOT_ON_HUB = {
     "trec": "since 2022 the hub's CogComp/trec has had other columns and other class numbers, "
     "which promptsource's templates would misread",
 }
-# Evaluation mixtures continue without these.
-_BEHIND_A_FORM = {"story_cloze"}
 
 
 class MissingDatasetError(UserError):
@@ -129,9 +127,8 @@ def hub_name(dataset: str) -> str:
     Raises MissingDatasetError if the hub does not have the dataset, or no longer as in 2021.
     """
     if dataset in _NOT_ON_HUB:
-        raise MissingDatasetError(
-            _NOT_ON_HUB[dataset], skippable_in_evaluation=dataset in _BEHIND_A_FORM
-        )
+        skippable = dataset == "story_cloze"
+        raise MissingDatasetError(_NOT_ON_HUB[dataset], skippable_in_evaluation=skippable)
     return _HUB_NAMES.get(dataset, dataset)
 
 
