@@ -1,12 +1,12 @@
 """How SIGINT (Ctrl-C), SIGTERM and SIGHUP stop a command. Imports the standard library only.
 
-An exception that a signal handler raises may land in foreign code, which swallows it or aborts;
-and while the main thread compiles or restores, no handler runs at all. So a command starts a
-thread that hears signals at once, through `signal.set_wakeup_fd`, and no handler raises anything:
+An exception raised by a signal handler may be swallowed by foreign code, or abort it. And no
+handler runs while the main thread compiles or restores. So a command starts a thread that receives
+signals at once through `signal.set_wakeup_fd`, and no handler raises:
 
-* by default a signal ends the process, with exit status 128 + its number (130, 143, 129);
-* within `Interrupts` it is noted, and the work in progress asks for it when it can save;
-* after `ending` it ends the process with the status given there.
+* by default, a signal ends the process with exit status 128 + its number (130, 143, 129);
+* within `Interrupts`, it is recorded, and the code in progress checks for it when it can save;
+* after `ending`, it ends the process with the status passed there.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any, NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# How long the main thread may take to come to rest before the process ends without that.
+# How long `_leave` waits for the main thread to flush stdout and stop.
 _SECONDS_TO_REST = 0.3
 
 
 class Stopped(BaseException):
-    """A command was asked to stop by the signal `number`, and has reached a point where it can."""
+    """Raised where a command can stop after the signal `number`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,30 +37,30 @@ class Stopped(BaseException):
 
 
 class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
-    """Notes signals from `hold()` to the end of the context; a second Ctrl-C ends the process.
+    """Records signals from `hold()` to the end of the context; a second Ctrl-C ends the process.
 
-    Where the process does not `listen` (a script or a notebook), a second Ctrl-C raises
-    KeyboardInterrupt. `number` is the last signal's, 0 before there is one.
+    In a process that does not `listen` (a script or a notebook), a second Ctrl-C raises
+    KeyboardInterrupt. `number` is the last signal's number, or 0.
     """
 
     def __init__(self, what_follows: str = "") -> None:
-        """`what_follows` is said when a signal is heard, such as "saving after this step"."""
+        """`what_follows` is printed when a signal arrives, such as "saving after this step"."""
         self.number = 0
         self._what_follows = what_follows
         self._handlers: dict[int, Any] = {}
 
     @property
     def requested(self) -> str | None:
-        """The name of the last signal, None before there is one."""
+        """The name of the last signal, or None."""
         return signal.Signals(self.number).name if self.number else None
 
     def raise_if_requested(self) -> None:
-        """Raises `Stopped` once a signal has been heard."""
+        """Raises `Stopped` after a signal."""
         if self.number:
             raise Stopped(self.number)
 
-    def hear(self, number: int) -> bool:
-        """Notes a signal; returns False for a second Ctrl-C, which stops at once."""
+    def record(self, number: int) -> bool:
+        """Records a signal; returns False for a second Ctrl-C, which stops at once."""
         if number == self.number:
             return number != signal.SIGINT
         self.number = number
@@ -70,25 +70,22 @@ class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
         return True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.hear(number):
+        if not self.record(number):
             raise KeyboardInterrupt
 
     def hold(self) -> None:
-        """Begins to note signals. Does nothing if it has begun."""
+        """Starts to record signals, unless it has started already."""
         global _active
         with _lock:
             if _active is self:
                 return
             _active = self
         if threading.current_thread() is threading.main_thread():
-            # Also where the process listens: jax.distributed has a handler of SIGTERM of its own.
+            # Also in a process that listens: jax.distributed installs a handler of SIGTERM.
             self._handlers = _install(self._handle if _wakeup is None else _rest)
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
     def release(self) -> None:
-        """Ends noting signals."""
+        """Stops recording signals."""
         global _active
         with _lock:
             if _active is self:
@@ -98,8 +95,11 @@ class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
                 signal.signal(number, handler)
         self._handlers = {}
 
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
-# Guards the four below, and is held while a signal is dealt with.
+
+# Guards the next four variables, and is held while a signal is processed.
 _lock = threading.Lock()
 _active: Interrupts | None = None
 _decided: int | None = None
@@ -112,30 +112,30 @@ _resting = threading.Event()
 
 
 def listen() -> None:
-    """Starts to hear signals for this process, which must be a command of ours.
+    """Starts to receive signals in this process, which must be one of mtf's commands.
 
-    Signals that the process was started to ignore, as by `nohup`, stay ignored.
+    Signals that were ignored when the process started, as with `nohup`, stay ignored.
     """
     global _wakeup
     if _wakeup is not None:
         return
-    heard, _wakeup = os.pipe()
+    received, _wakeup = os.pipe()
     os.set_blocking(_wakeup, False)
-    threading.Thread(target=_watch, args=(heard,), name="signals", daemon=True).start()
+    threading.Thread(target=_watch, args=(received,), name="signals", daemon=True).start()
     signal.set_wakeup_fd(_wakeup, warn_on_full_buffer=False)
     _install(_rest)
-    atexit.register(_ignore)  # Functions that are registered later run before it.
+    atexit.register(_ignore)  # Functions that are registered later run first.
 
 
 def hint(text: str) -> None:
-    """Sets what is said when a signal ends the process, such as how to go on."""
+    """Sets what is printed when a signal ends the process, such as how to resume."""
     global _hint
     with _lock:
         _hint = text
 
 
 def ending(status: int) -> int:
-    """Sets the exit status: from now on a signal only ends the process sooner."""
+    """Sets and returns the exit status: from now on, a signal ends the process with it."""
     global _decided
     with _lock:
         _decided = status
@@ -144,7 +144,7 @@ def ending(status: int) -> int:
 
 @contextlib.contextmanager
 def removed_on_stop(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Has a file or folder removed if a signal ends the process within the block."""
+    """Removes a file or folder if a signal ends the process within the block."""
     name = os.fspath(path)
     with _lock:
         _unfinished.append(name)
@@ -156,29 +156,29 @@ def removed_on_stop(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _install(handle: Any) -> dict[int, Any]:
-    """Sets the handler of each signal that is not ignored; returns those before."""
+    """Sets the handler of each signal that is not ignored, and returns the previous handlers."""
     before = {}
     for number in NUMBERS:
         if signal.getsignal(number) != signal.SIG_IGN:
             before[int(number)] = signal.signal(number, handle) or signal.SIG_DFL
-            # Foreign code in the middle of a system call need not know of it.
+            # Do not interrupt system calls of foreign code.
             signal.siginterrupt(number, False)
     return before
 
 
 def _ignore() -> None:
-    """Keeps the exit status, while Python takes itself down, from becoming that of a signal."""
+    """Ignores signals while the interpreter shuts down, so that the exit status stays."""
     for number in NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _watch(heard: int) -> None:
-    """Deals with the signals that Python writes to the pipe as they come."""
+def _watch(received: int) -> None:
+    """Processes the signals that Python writes to the pipe."""
     while True:
-        for number in os.read(heard, 64):
+        for number in os.read(received, 64):
             if number in NUMBERS:
                 with _lock:
-                    if _active is None or not _active.hear(number):
+                    if _active is None or not _active.record(number):
                         _leave(number)
 
 
@@ -186,7 +186,7 @@ def _leave(number: int) -> NoReturn:
     """Ends the process without unwinding any foreign code."""
     global _leaving
     _leaving = True
-    # The main thread shall not use what is taken away below.
+    # Stop the main thread, which might use the files removed below.
     signal.pthread_kill(threading.main_thread().ident or 0, number)
     _resting.wait(_SECONDS_TO_REST)
     for path in _unfinished:
@@ -204,14 +204,14 @@ def _leave(number: int) -> NoReturn:
 
 
 def farewell(number: int) -> str:
-    """Returns what a command says when a signal ends it."""
+    """Returns the message of a command that a signal ends."""
     name = signal.Signals(number).name
     what = "Interrupted" if number == signal.SIGINT else f"Stopped by {name}"
     return f"{what}: {_hint}." if _hint else f"{what}."
 
 
 def _rest(number: int, frame: FrameType | None) -> None:
-    """The handler in the main thread: keeps it out of the way while the process ends."""
+    """Handles a signal in the main thread: stops the thread while the process ends."""
     if _leaving:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -221,6 +221,6 @@ def _rest(number: int, frame: FrameType | None) -> None:
 
 
 def _say(text: str) -> None:
-    """Writes to stderr, whatever the main thread is doing with it."""
-    with contextlib.suppress(OSError):  # A terminal that is gone.
+    """Writes to stderr, even while the main thread uses it."""
+    with contextlib.suppress(OSError):  # The terminal is gone.
         os.write(2, text.encode())

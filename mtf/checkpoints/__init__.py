@@ -1,4 +1,4 @@
-"""Saving and restoring trees of arrays."""
+"""Saves and restores trees of arrays."""
 
 from mtf.checkpoints.settings import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 

@@ -1,13 +1,12 @@
-"""Writes checkpoints with Orbax: asynchronous, atomic, by all processes together.
+"""Writes checkpoints with Orbax: asynchronously, atomically, from all processes.
 
-`checkpoint_{step}/` has `state` in the layout of T5X's Orbax checkpoints, layers unrolled under
-T5X's names; and, as JSON, `data` (data iterators of all processes) and `metrics` of that step.
+`checkpoint_{step}/` contains `state` in the layout of T5X's Orbax checkpoints, with unrolled layers
+under T5X's names; and, as JSON, `data` (data iterators of all processes) and the step's `metrics`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import logging
@@ -33,21 +32,12 @@ from mtf.errors import RunError, UserError
 from mtf.models.stacking import is_stacked, unstack_layers
 from mtf.writing import free_space, write_failure
 
-STEP_PREFIX = "checkpoint"
 _MAX_LOOKS = 50
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
-def directory(model_dir: str | Path) -> Path:
-    """Returns where a run's checkpoints lie."""
-    return Path(model_dir).resolve() / steps.CHECKPOINTS
-
-
 def _is_not_raised(record: logging.LogRecord) -> bool:
-    """Returns False for the errors of a failed save, which Orbax raises as well as logs.
-
-    It logs the traceback of that one, and asyncio those of all tensors that were being written.
-    """
+    """Returns False for errors of a failed save, which Orbax and asyncio log and Orbax raises."""
     if not record.exc_info:
         return True
     files = [frame.filename for frame in traceback.extract_tb(record.exc_info[2])]
@@ -56,15 +46,15 @@ def _is_not_raised(record: logging.LogRecord) -> bool:
 
 @functools.cache
 def _print_failed_saves_once() -> None:
-    """Keeps tracebacks of a failed save from being printed, as the error is raised."""
+    """Suppresses logged tracebacks of failed saves, whose error is raised as well."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_is_not_raised)
-    # For the tensors that a failed save has not begun to write.
+    # About tensors that a failed save has not started to write.
     warnings.filterwarnings("ignore", "coroutine '.*serialize.*' was never awaited", RuntimeWarning)
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        # TensorStore reports another tensor to the event loop of the failed save.
+        # TensorStore reports further tensors to the event loop of the failed save.
         if str(unraisable.exc_value) != "Event loop is closed":
             before(unraisable)
 
@@ -72,14 +62,14 @@ def _print_failed_saves_once() -> None:
 
 
 def remove_unfinished(model_dir: str | Path) -> None:
-    """Removes what a failed or killed save has left.
+    """Removes the files of a failed or killed save.
 
-    TensorStore may still write other tensors of a save that has just failed, into folders that it
-    makes again; so this looks again until nothing comes back.
+    TensorStore may recreate the directory while it writes other tensors of a save that has just
+    failed, so this looks again until nothing reappears.
     """
     num_looks_left = 2
     for _ in range(_MAX_LOOKS):
-        found = list(directory(model_dir).glob("*.orbax-checkpoint-tmp*"))
+        found = list((Path(model_dir) / steps.CHECKPOINTS).glob("*.orbax-checkpoint-tmp*"))
         for path in found:
             shutil.rmtree(path, ignore_errors=True)
         num_looks_left = 2 if found else num_looks_left - 1
@@ -89,11 +79,10 @@ def remove_unfinished(model_dir: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def write_failures_told(run_dir: Path) -> Iterator[None]:
-    """Says in one message what could not be written in a run directory, and how to go on.
+def write_failures_explained(run_dir: Path) -> Iterator[None]:
+    """Turns an error while writing to a run directory into a RunError that says how to resume.
 
-    Raises:
-      RunError: that message. What was half-written of a checkpoint is removed.
+    The files of an incomplete checkpoint are removed.
     """
     try:
         yield
@@ -107,51 +96,20 @@ def write_failures_told(run_dir: Path) -> Iterator[None]:
         raise RunError(
             f"{run_dir} cannot be written to: {reason}; {free_space(run_dir)}. The run has "
             f"stopped. {f'checkpoint_{saved[-1]}' if saved else 'No checkpoint'} is complete. When "
-            f"it can be written to, continue with: python -m mtf.run --from {run_dir}"
+            f"the directory is writable again, resume with: python -m mtf.run --from {run_dir}"
         ) from None
 
 
 class StateNotFiniteError(RunError):
-    """A state was to be saved that holds NaN or infinity."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _NewestAndBest:
-    """Which checkpoints stay: an Orbax `PreservationPolicy`."""
-
-    config: SaveCheckpointConfig
-
-    def best(self, metrics: Mapping[int, Mapping[str, float] | None]) -> list[tuple[int, float]]:
-        """Returns the steps that have the monitored metric with its value, the best first.
-
-        Of equal ones the latest step comes first. A value that is not finite counts as missing.
-        """
-        config = self.config
-        name, sign = config.metric_name_to_monitor or "", -1 if config.metric_mode == "min" else 1
-        values = {step: (each or {}).get(name, math.nan) for step, each in metrics.items()}
-        known = [(step, value) for step, value in values.items() if math.isfinite(value)]
-        return sorted(known, key=lambda item: (sign * item[1], item[0]), reverse=True)
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Returns whether each checkpoint, from the oldest, stays."""
-        config = self.config
-        if config.keep is None:
-            return [True] * len(checkpoints)
-        stay = {info.step for info in checkpoints[-config.keep :]}
-        if config.metric_name_to_monitor is not None:
-            ranked = [step for step, _ in self.best({c.step: c.metrics for c in checkpoints})]
-            stay |= set(ranked[: config.keep_best])
-            if config.keep_checkpoints_without_metrics:
-                stay |= {info.step for info in checkpoints} - set(ranked)
-        return [info.step in stay for info in checkpoints]
+    """The state to be saved contains NaN or infinity."""
 
 
 class CheckpointManager:
-    """Saves a run's training state and its data iterator.
+    """Saves a run's training state and the state of its data iterator.
 
     Args:
       model_dir: the run directory.
-      config: when to save, how many to keep, and the parameters' dtype on disk.
+      config: when to save, how many checkpoints to keep, and the parameters' dtype on disk.
     """
 
     def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig):
@@ -159,17 +117,18 @@ class CheckpointManager:
         self.config = config
         self.model_dir = Path(model_dir)
         self._unstack = jax.jit(unstack_layers)
-        self._policy = _NewestAndBest(config)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=self._policy,
+            preservation_policy=self,
             best_fn=lambda metrics: 0.0,  # Not used, but without it Orbax writes no metrics.
-            step_prefix=STEP_PREFIX,
+            step_prefix="checkpoint",
             create=True,
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
         )
         self._manager = ocp.CheckpointManager(
-            directory(model_dir), options=options, item_names=("state", "data")
+            self.model_dir.resolve() / steps.CHECKPOINTS,
+            options=options,
+            item_names=("state", "data"),
         )
 
     def latest_step(self) -> int | None:
@@ -177,18 +136,39 @@ class CheckpointManager:
         return self._manager.latest_step()
 
     def due(self, step: int) -> bool:
-        """Returns whether to save at `step`."""
+        """Returns whether the config requires a checkpoint at `step`."""
         period = self.config.period
         return (period is not None and step % period == 0) or step in self.config.checkpoint_steps
 
     def best(self) -> tuple[Path, float] | None:
-        """Returns the best checkpoint and its monitored metric; None: none has it."""
+        """Returns the best checkpoint and its monitored metric; None if none has the metric."""
         metrics = {step: self._manager.metrics(step) for step in self._manager.all_steps()}
-        ranked = self._policy.best(metrics)
+        ranked = self._ranked(metrics)
         return (self._path(ranked[0][0]), ranked[0][1]) if ranked else None
 
+    def _ranked(self, metrics: Mapping[int, Mapping[str, float] | None]) -> list[tuple[int, float]]:
+        """Returns (step, monitored metric), best and latest first, of the finite metrics."""
+        config = self.config
+        name, sign = config.metric_name_to_monitor or "", -1 if config.metric_mode == "min" else 1
+        values = {step: (each or {}).get(name, math.nan) for step, each in metrics.items()}
+        known = [(step, value) for step, value in values.items() if math.isfinite(value)]
+        return sorted(known, key=lambda item: (sign * item[1], item[0]), reverse=True)
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Returns whether to keep each checkpoint, oldest first (Orbax: `PreservationPolicy`)."""
+        config = self.config
+        if config.keep is None:
+            return [True] * len(checkpoints)
+        kept = {info.step for info in checkpoints[-config.keep :]}
+        if config.metric_name_to_monitor is not None:
+            ranked = [step for step, _ in self._ranked({c.step: c.metrics for c in checkpoints})]
+            kept |= set(ranked[: config.keep_best])
+            if config.keep_checkpoints_without_metrics:
+                kept |= {info.step for info in checkpoints} - set(ranked)
+        return [info.step in kept for info in checkpoints]
+
     def _path(self, step: int) -> Path:
-        return Path(self._manager.directory) / f"{STEP_PREFIX}_{step}"
+        return steps.checkpoint_dir(self.model_dir.resolve(), step)
 
     def save(
         self,
@@ -197,20 +177,19 @@ class CheckpointManager:
         data_state: dict[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Begins to save; returns when the state has been copied off the devices.
+        """Starts to save; returns when the state has been copied from the devices.
 
-        A step that has a complete checkpoint already is left as it is. A state that is not finite
-        is never saved, so it cannot push a good one out.
+        Does nothing if the step has a complete checkpoint.
 
         Args:
           step: the step of the state.
-          state: a tree of arrays, as `TrainState.state_dict` gives it; layers may be stacked.
+          state: a tree of arrays from `TrainState.state_dict`; layers may be stacked.
           data_state: the state of this process's data iterator.
-          metrics: what was measured at this step: "KIND/…/NAME" → value. What is not finite
-            counts as not measured.
+          metrics: metrics of this step: "KIND/…/NAME" → value. Values that are not finite are
+            left out.
 
         Raises:
-          StateNotFiniteError: the state holds NaN or infinity.
+          StateNotFiniteError: the state contains NaN or infinity, and is not saved.
         """
         if step in self._manager.all_steps():
             return
@@ -218,7 +197,7 @@ class CheckpointManager:
         bad = finite.not_finite(arrays)
         if bad:
             raise StateNotFiniteError(
-                f"step {step}: the state is not finite, and so not saved: NaN or infinity in "
+                f"step {step}: the state is not finite and is not saved: NaN or infinity in "
                 f"{finite.shown(bad)}."
             )
         tree = self._unstack(state) if any(map(is_stacked, arrays)) else state
@@ -236,7 +215,7 @@ class CheckpointManager:
         )
 
     def add_measured(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds to a checkpoint the metrics that it owed, as for `save`. It stays complete."""
+        """Adds the metrics of evaluations that were due to a complete checkpoint."""
         if jax.process_index() == 0:
             steps.add_measured(self.model_dir, step, metrics)
         multihost_utils.sync_global_devices("mtf: add_measured")
@@ -246,34 +225,34 @@ class CheckpointManager:
         """Returns the states of all processes' data iterators, in one dict.
 
         Raises:
-          UserError: the checkpoint has none.
+          UserError: the checkpoint does not contain them.
         """
         path = self._path(step)
         if not (path / "data").is_dir():
             raise UserError(
-                f"{path} lacks the place in the data (its directory data/), so it cannot be "
-                "continued from. Delete it to continue from the checkpoint before it, or start "
+                f"{path} lacks the position in the data (its directory data/), so the run cannot "
+                "resume from it. Delete it to resume from the checkpoint before it, or start "
                 "another run with it as checkpoint.restore.path and mode 'specific'."
             )
         restored = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore()))
         return restored["data"]
 
     def check(self) -> None:
-        """Raises the error of a background save that has failed; does not wait."""
+        """Raises the error of a save that has failed in the background; does not wait."""
         self._manager.check_for_errors()
 
     def wait(self) -> None:
-        """Returns when everything begun is on disk; raises what failed."""
+        """Waits until all saves are complete; raises the error of one that failed."""
         self._manager.wait_until_finished()
 
     def wait_after_failure(self) -> None:
-        """Returns when nothing is being written any more, whatever became of it."""
-        if jax.process_count() == 1:  # Several would wait for one another.
+        """Waits until no save is in progress, and ignores errors."""
+        if jax.process_count() == 1:  # Several processes would wait for each other.
             with contextlib.suppress(Exception):
                 self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, and lets go of the directory."""
+        """Waits until all saves are complete, and closes the directory."""
         self._manager.close()
 
 

@@ -1,4 +1,4 @@
-"""Reading checkpoints of any layout into a sharded training state, tensor by tensor."""
+"""Reads checkpoints of any layout into a sharded training state, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ AssignmentMap = tuple[tuple[str, str | None], ...]
 
 
 def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
-    """Returns the checkpoints that a restore configuration names: one, or all for mode "all".
+    """Returns the checkpoints that `config` selects: one, or all of them for mode "all".
 
     Raises:
-      UserError: the path is not there, or holds no complete checkpoint.
+      UserError: the path does not exist, or contains no complete checkpoint.
     """
     path, setting = Path(config.path).expanduser(), f"checkpoint.restore.path: {config.path}"
     if not path.exists():
@@ -32,26 +32,26 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
         raise UserError(f"{setting} does not exist.{did_you_mean(path.name, names)}")
     if not path.is_dir():
         raise UserError(
-            f"{setting} is a file; expected a directory: checkpoint_STEP, or one that holds such."
+            f"{setting} is a file; expected a checkpoint_STEP directory, or a directory of them."
         )
     if config.mode == "specific":
         return [path]
     found = [checkpoint for _, checkpoint in conversion.list_checkpoints(path)]
     if not found and re.fullmatch(r"checkpoint_\d+", path.name):
         raise UserError(
-            f"{setting} is a checkpoint itself; mode {config.mode!r} expects the directory that "
-            "holds checkpoints. For this one set checkpoint.restore.mode=specific."
+            f"{setting} is a checkpoint itself; mode {config.mode!r} expects a directory of "
+            "checkpoints. To use this checkpoint, set checkpoint.restore.mode=specific."
         )
     if not found:
         raise UserError(
-            f"{setting} holds no complete checkpoint_STEP directory. For one checkpoint, give its "
-            "own path and mode 'specific'."
+            f"{setting} holds no complete checkpoint_STEP directory. To use one checkpoint, set "
+            "its path and mode 'specific'."
         )
     return found if config.mode == "all" else found[-1:]
 
 
 def _source(name: str, assignment_map: AssignmentMap) -> str | None:
-    """Returns what a tensor of ours is called in the checkpoint; None: it is not read."""
+    """Returns the name in the checkpoint of a tensor of the model; None: it is not read."""
     for pattern, replacement in assignment_map:
         match = re.fullmatch(pattern, name)
         if match:
@@ -69,26 +69,26 @@ def restore_tree(
     assignment_map: AssignmentMap = (),
     fallback_to_scratch: bool = False,
 ) -> Tree:
-    """Reads a tree from a checkpoint onto the devices; each process reads its own slices only.
+    """Reads a tree from a checkpoint onto the devices. Each process reads only its own slices.
 
     Args:
       path: a checkpoint of any layout that `conversion` opens.
-      shapes: nested dicts under the checkpoint's names (`TrainState.state_dict`), or a part of
-        them; layers may be stacked.
-      shardings: likewise.
-      initial: returns a fresh tree for what is not read, which may be single layers of a stacked
-        tensor; called only if needed. None: everything is read.
+      shapes: nested dicts with T5X's names (`TrainState.state_dict`), or a part of them; layers
+        may be stacked.
+      shardings: a tree of the same structure.
+      initial: returns the initial values of tensors, or of layers of a stacked tensor, that are
+        not read; called only if there are any. None: all are read.
       assignment_map: see `RestoreCheckpointConfig`.
       fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
-      UserError: the checkpoint lacks tensors or has them in other shapes, or is of T5X's scanned
-        network; or a pattern of `assignment_map` matches no tensor of this model.
+      UserError: the checkpoint lacks tensors, has other shapes, or is from T5X's scanned network;
+        or a pattern of `assignment_map` matches no tensor of this model.
     """
     checkpoint = conversion.open_checkpoint(path)
     patterns = assignment_map
     if checkpoint.layout == "huggingface":
-        assignment_map = (*assignment_map, ("state/.*", None))  # It holds parameters only.
+        assignment_map = (*assignment_map, ("state/.*", None))  # It has parameters only.
     leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
     _check_patterns(
         patterns, [n for name, x in leaf_shapes.items() for n in unstacked_names(name, x.shape)]
@@ -106,7 +106,7 @@ def restore_tree(
             f"The checkpoint {checkpoint.path} does not fit this model:\n  " + "\n  ".join(shown)
         )
 
-    # Made before anything is read, and only what is needed stays: so at most one state is held.
+    # Initialize before reading, and keep only what is needed, so that at most one state exists.
     fresh: dict[str, jax.Array] = {}
     if any(None in plan for plan in plans.values()):
         assert initial is not None
@@ -140,7 +140,7 @@ def restore_tree(
 
 
 def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
-    """Returns the bounds of a part of an array, which can be compared."""
+    """Returns (start, stop) per dimension for a part of an array."""
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
 
 
@@ -152,7 +152,7 @@ def _plan(
     fallback_to_scratch: bool,
     problems: list[str],
 ) -> list[Any]:
-    """Returns the tensors that a leaf is read from, one a layer if stacked; None: not read."""
+    """Returns the tensors to read a leaf from, one per layer if stacked; None: not read."""
     own_shape = shape[1:] if is_stacked(name) else shape
     plan: list[Any] = []
     for own_name in unstacked_names(name, shape):
@@ -161,14 +161,16 @@ def _plan(
         plan.append(tensor)
         if tensor is None:
             if source is not None and not fallback_to_scratch:
-                problems.append(f"{source}: missing there (expected shape {own_shape})")
+                problems.append(f"{source}: missing in the checkpoint (expected shape {own_shape})")
         elif tuple(tensor.shape) != tuple(own_shape):
-            problems.append(f"{source}: shape {tuple(tensor.shape)} there, {own_shape} here")
+            problems.append(
+                f"{source}: shape {tuple(tensor.shape)} in the checkpoint, {own_shape} in the model"
+            )
     return plan
 
 
 def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
-    """Refuses patterns that match nothing, as their tensors would be read all the same."""
+    """Refuses patterns that match no tensor."""
 
     def matches(pattern: str) -> bool:
         return any(re.fullmatch(pattern, name) for name in names)
@@ -180,5 +182,5 @@ def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
         raise UserError(
             "checkpoint.restore.assignment_map: no tensor of this model matches "
             f"{', '.join(map(repr, unused))}. A pattern must match a whole name, such as "
-            f"{names[0]!r}; layers are named one by one, scanned or not.{near}"
+            f"{names[0]!r}; each layer has its own name, scanned or not.{near}"
         )

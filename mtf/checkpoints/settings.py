@@ -1,4 +1,4 @@
-"""When checkpoints are written, and what a run starts from. Imports no jax."""
+"""Settings of saving and restoring. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import re
 from typing import Literal
 
 from mtf.errors import UserError, check_at_least_one, did_you_mean
+from mtf.models.settings import check_fields, one_of
 
-# What a run measures, each in a directory of this name (T5X's names).
+# Kinds of metrics, each in a directory of this name (T5X's names).
 METRIC_KINDS = ("train", "training_eval", "inference_eval")
 
 
 @dataclasses.dataclass(frozen=True)
 class SaveCheckpointConfig:
-    """When and how a run saves (T5X: `SaveCheckpointConfig`, `SaveBestCheckpointer`).
+    """When a run saves, and which checkpoints it keeps (T5X: `SaveCheckpointConfig`).
 
-    The last step is always saved, and on SIGTERM or Ctrl-C the current one.
+    The last step is always saved, and the current step on SIGTERM or Ctrl-C.
 
     Attributes:
-      period: steps between checkpoints; None: the last step only.
-      keep: how many of the newest stay; None: all. (T5X's SaveBestCheckpointer: how many of the
-        best.)
-      dtype: of the parameters on disk. The optimizer's state stays float32.
-      checkpoint_steps: steps that are saved besides.
-      metric_name_to_monitor: the metric by which checkpoints are the best, such as
-        "training_eval/held_out/loss_per_target_token"; None: only the newest stay.
-      metric_mode: whether the largest value is the best ("max") or the smallest ("min").
-      keep_best: how many of the best stay, besides the newest.
-      keep_checkpoints_without_metrics: whether a checkpoint without this metric, saved on a
-        signal between two evaluations, stays for good. (T5X: True.)
+      period: number of steps between checkpoints; None: only the last step.
+      keep: number of newest checkpoints to keep; None: all. (In T5X's SaveBestCheckpointer: number
+        of best checkpoints.)
+      dtype: dtype of the parameters on disk. The optimizer state stays float32.
+      checkpoint_steps: additional steps to save.
+      metric_name_to_monitor: the metric that ranks checkpoints, such as
+        "training_eval/held_out/loss_per_target_token"; None: only the newest are kept.
+      metric_mode: whether the largest ("max") or the smallest value ("min") is the best.
+      keep_best: number of best checkpoints to keep in addition to the newest.
+      keep_checkpoints_without_metrics: whether to keep checkpoints that lack the metric because a
+        signal caused them between two evaluations. (T5X: True.)
     """
 
     period: int | None = 1000
@@ -47,26 +48,21 @@ class SaveCheckpointConfig:
             if step < 1:
                 raise UserError(f"checkpoint_steps must be at least 1, not {step}.")
         check_at_least_one(self, "keep_best")
-        self._check_metric()
-        if self.dtype not in ("float32", "bfloat16"):
-            raise UserError(f"dtype must be 'float32' or 'bfloat16', not {self.dtype!r}.")
-
-    def _check_metric(self) -> None:
+        check_fields(self, one_of("float32", "bfloat16"), "dtype")
+        check_fields(self, one_of("max", "min"), "metric_mode", optional=True)
         name, mode = self.metric_name_to_monitor, self.metric_mode
-        if mode not in (None, "max", "min"):
-            raise UserError(f"metric_mode must be 'max' or 'min', not {mode!r}.")
         if name is None:
             if mode is not None:
                 raise UserError(
-                    f"metric_mode is {mode!r}, but metric_name_to_monitor is None: there is no "
-                    "metric to compare checkpoints by. Set it, or leave metric_mode at None."
+                    f"metric_mode is {mode!r}, but metric_name_to_monitor is None. Set both, or "
+                    "leave metric_mode at None."
                 )
             return
         kind = name.partition("/")[0]
         if kind not in METRIC_KINDS:
             raise UserError(
                 f"metric_name_to_monitor: {name!r} begins with none of "
-                f"{', '.join(f'{k}/' for k in METRIC_KINDS)}; expected such as "
+                f"{', '.join(f'{k}/' for k in METRIC_KINDS)}; expected, for example, "
                 "'training_eval/held_out/loss_per_target_token'." + did_you_mean(kind, METRIC_KINDS)
             )
         if mode is None:
@@ -78,21 +74,21 @@ class SaveCheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RestoreCheckpointConfig:
-    """What a fresh run starts from (T5X: `RestoreCheckpointConfig`).
+    """The checkpoint from which a new run starts (T5X: `RestoreCheckpointConfig`).
 
-    A run directory that has checkpoints continues from its latest, whatever is set here.
+    A run directory that has checkpoints ignores it and resumes from its latest.
 
     Attributes:
-      path: one checkpoint (ours, T5X's zarr+msgpack or Orbax) for mode "specific", else a
-        directory that holds them.
-      mode: "specific", "latest", or "all" (for evaluation, every one in turn).
+      path: a checkpoint (of mtf, or T5X's zarr+msgpack or Orbax) for mode "specific", else a
+        directory of checkpoints.
+      mode: "specific", "latest", or "all" (evaluation of all checkpoints in turn).
       assignment_map: (pattern, replacement) pairs. The first pattern that matches the whole name
-        of a tensor of ours ("target/…", "state/param_states/…", "state/step") says what it is
-        called there; replacement None leaves it as initialised.
-      fallback_to_scratch: tensors that the checkpoint lacks stay as initialised, instead of being
-        an error.
-      step: the checkpoint's expected step, from which the recipe has counted `train_steps`;
-        another one is refused. A Hugging Face directory is at step 0. None: any.
+        of a tensor of the model ("target/…", "state/param_states/…", "state/step") gives its name
+        in the checkpoint; with replacement None it keeps its initial value.
+      fallback_to_scratch: whether tensors that the checkpoint lacks keep their initial values
+        instead of causing an error.
+      step: the checkpoint's expected step, from which the recipe computed `train_steps`; another
+        step is refused. A Hugging Face directory is at step 0. None: any step.
     """
 
     path: str = dataclasses.field(metadata={"path": True})
@@ -102,10 +98,8 @@ class RestoreCheckpointConfig:
     step: int | None = dataclasses.field(default=None, metadata={"on_resume": "may change"})
 
     def __post_init__(self) -> None:
-        if self.mode not in ("specific", "latest", "all"):
-            raise UserError(f"mode must be 'specific', 'latest' or 'all', not {self.mode!r}.")
-        if self.step is not None and self.step < 0:
-            raise UserError(f"step must be at least 0 or None, not {self.step}.")
+        check_fields(self, one_of("specific", "latest", "all"), "mode")
+        check_fields(self, ("at least 0", lambda step: step >= 0), "step", optional=True)
         for pattern, _ in self.assignment_map:
             try:
                 re.compile(pattern)
@@ -120,8 +114,8 @@ class CheckpointConfig:
     """Saving and restoring (T5X: `CheckpointConfig`).
 
     Attributes:
-      save: when and how.
-      restore: what a fresh run starts from; None: from scratch.
+      save: when to save, and what to keep.
+      restore: the checkpoint from which a new run starts; None: a new run starts from scratch.
     """
 
     save: SaveCheckpointConfig = dataclasses.field(

@@ -1,4 +1,4 @@
-"""Which steps a run has saved, and which evaluations they owe. Imports no jax."""
+"""The steps that a run has saved, and their evaluations that are due. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -15,44 +15,40 @@ _STEP = re.compile(r"checkpoint_(\d+)")
 
 
 def saved_steps(model_dir: str | Path) -> list[int]:
-    """Returns the steps of a run directory's checkpoints, in order; their names say: complete."""
+    """Returns the steps of a run directory's complete checkpoints, in order."""
     folder = Path(model_dir) / CHECKPOINTS
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(match[1]) for match in map(_STEP.fullmatch, names) if match)
 
 
 def checkpoint_dir(model_dir: str | Path, step: int) -> Path:
-    """Returns where the checkpoint of a step lies in a run directory."""
+    """Returns the directory of the checkpoint of a step."""
     return Path(model_dir) / CHECKPOINTS / f"checkpoint_{step}"
 
 
-# Prefix, among the metrics of a checkpoint, of an evaluation that was due and is not done.
+# Prefix, in the metrics of a checkpoint, of an evaluation that is due but not done.
 _OWED = "owed/"
 
 
 def owing(kinds: Iterable[str]) -> dict[str, float]:
-    """Returns what a checkpoint stores in place of the metrics of evaluations that it owes."""
+    """Returns what a checkpoint stores in place of the metrics of evaluations that are due."""
     return {f"{_OWED}{kind}": 1.0 for kind in kinds}
 
 
 def owed_evaluations(model_dir: str | Path, step: int) -> tuple[str, ...]:
-    """Returns the kinds of evaluation that a run's checkpoint owes."""
-    measured = _measured(_metrics_file(model_dir, step))
+    """Returns the kinds of evaluation that are due for a checkpoint."""
+    measured = _measured(model_dir, step)[1]
     return tuple(name.removeprefix(_OWED) for name in measured if name.startswith(_OWED))
 
 
 def add_measured(model_dir: str | Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Writes what a checkpoint owed into it; the file changes at once or not at all."""
-    file = _metrics_file(model_dir, step)
-    measured = {**_measured(file), **metrics}
-    kept = {name: value for name, value in measured.items() if not name.startswith(_OWED)}
+    """Replaces the evaluations that are due by their metrics, atomically."""
+    file, measured = _measured(model_dir, step)
+    kept = {k: v for k, v in {**measured, **metrics}.items() if not k.startswith(_OWED)}
     write_atomically(file, json.dumps(kept))
 
 
-def _metrics_file(model_dir: str | Path, step: int) -> Path:
-    return checkpoint_dir(model_dir, step) / "metrics" / "metrics"  # as Orbax names it
-
-
-def _measured(file: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
-    return found
+def _measured(model_dir: str | Path, step: int) -> tuple[Path, dict[str, float]]:
+    """Returns the file in which Orbax stores a checkpoint's metrics, and its content."""
+    file = checkpoint_dir(model_dir, step) / "metrics" / "metrics"
+    return file, json.loads(file.read_text()) if file.is_file() else {}

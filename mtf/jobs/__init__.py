@@ -1,4 +1,4 @@
-"""What a recipe returns: jobs, frozen dataclasses with `run()`."""
+"""The jobs that recipes return: frozen dataclasses with a method `run()`."""
 
 from mtf.jobs.evaluate import Evaluate
 from mtf.jobs.infer import Infer

@@ -1,4 +1,4 @@
-"""What a job's `run()` returns. Imports no jax."""
+"""The results that a job's `run()` returns. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ class TrainResult:
 
     Attributes:
       model_dir: the run directory.
-      step: the last step of the run, absolute.
-      stopped_by: the signal that ended the run before `train_steps`, such as "SIGTERM"; None if the
-        run reached its last step.
-      metrics: "KIND/…/NAME" → value, as last written to the run directory's `metrics.jsonl` files:
-        "train/loss_per_target_token", "training_eval/held_out/accuracy". The keys are those that
-        `checkpoint.save.metric_name_to_monitor` takes.
-      checkpoints: step → directory, for all that were kept.
+      step: the last step, absolute.
+      stopped_by: name of the signal that ended the run before `train_steps`, such as "SIGTERM";
+        None if the run reached its last step.
+      metrics: the last values in the run's `metrics.jsonl` files, by the names that
+        `checkpoint.save.metric_name_to_monitor` accepts: "training_eval/held_out/accuracy".
+      checkpoints: step → directory of each checkpoint that was kept.
     """
 
     model_dir: Path
@@ -37,7 +36,7 @@ class TrainResult:
 
 
 def train_result(model_dir: Path, step: int, stopped_by: str | None = None) -> TrainResult:
-    """Returns the result of a run that has written all its files."""
+    """Reads the result of a run from the files that it has written."""
     folder = model_dir / CHECKPOINTS
     checkpoints = {saved: folder / f"checkpoint_{saved}" for saved in saved_steps(model_dir)}
     metrics: dict[str, float] = {}
@@ -51,7 +50,7 @@ def train_result(model_dir: Path, step: int, stopped_by: str | None = None) -> T
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateResult:
-    """The directory of a rank evaluation's files, and its results in the mixture's order."""
+    """The output directory of a rank evaluation, and its results in the mixture's order."""
 
     output_dir: Path
     tasks: tuple[TaskResult, ...]
@@ -62,8 +61,8 @@ class InferResult:
     """The outcome of an inference job.
 
     Attributes:
-      files: the predictions or scores of each input file or task. With several shards, the joined
-        file once the last shard is done, until then this shard's own.
+      files: a file of predictions or scores for each input file or task. With several shards: the
+        joined file if all shards are done, otherwise this shard's file.
     """
 
     files: tuple[Path, ...]

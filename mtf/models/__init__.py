@@ -1,4 +1,4 @@
-"""The network."""
+"""The T5 network."""
 
 from mtf.models.settings import ModelConfig, T5Config
 

@@ -1,4 +1,4 @@
-"""The most probable token."""
+"""Argmax that is fast on CPUs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 
 def argmax(logits: jax.Array) -> jax.Array:
-    """Returns what `jnp.argmax` does over the last axis: the first place of the maximum.
+    """Returns the first index of the maximum over the last axis, as `jnp.argmax`, int32.
 
-    Two plain reductions, (…, vocabulary) → (…) int32. XLA computes argmax on one thread of a CPU,
-    without vector instructions, which takes three times as long as both.
+    Uses two reductions. XLA computes argmax on one CPU thread without vector instructions, which
+    takes three times as long.
     """
-    places = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    indices = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     is_maximum = logits == jnp.max(logits, axis=-1, keepdims=True)
-    return jnp.min(jnp.where(is_maximum, places, logits.shape[-1] - 1), axis=-1)
+    return jnp.min(jnp.where(is_maximum, indices, logits.shape[-1] - 1), axis=-1)

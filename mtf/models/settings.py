@@ -1,48 +1,67 @@
-"""What defines a T5 network, in T5X's field names. Imports no jax."""
+"""Settings of the network and its loss, with T5X's field names. Imports no JAX."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from mtf.errors import UserError, check_at_least_one
 
-# Far more than any machine trains; each is described by itself before memory is looked at.
-MAX_LAYERS = 10_000
-
 ACTIVATIONS = ("relu", "gelu", "silu", "linear")
 
-# Why fp16 is not among the dtypes.
 FP16_REFUSED = (
     "float16 is not supported: T5's activations overflow its range (largest value 65,504) and "
     "training gives NaN. Use 'bfloat16', which has float32's range, or 'float32'."
 )
+
+# A condition in words, and as a function of the value.
+Condition = tuple[str, Callable[[Any], bool]]
+RATE: Condition = ("in [0, 1)", lambda x: 0 <= x < 1)
+POSITIVE: Condition = ("positive", lambda x: 0 < x < math.inf)
+NOT_NEGATIVE: Condition = ("a finite number and not negative", lambda x: 0 <= x < math.inf)
+
+
+def one_of(*options: str) -> Condition:
+    """Returns the condition that a value is one of the options."""
+    return f"one of {', '.join(map(repr, options))}", options.__contains__
+
+
+def check_fields(
+    settings: object, condition: Condition, *fields: str, optional: bool = False
+) -> None:
+    """Refuses, with UserError, settings of which a field does not satisfy the condition."""
+    expected, holds = condition
+    for field in fields:
+        value = getattr(settings, field)
+        if not (optional and value is None) and not holds(value):
+            raise UserError(f"{field} must be {expected}{' or None' * optional}, not {value!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
 class T5Config:
     """An encoder-decoder Transformer of the T5 family (T5X: `examples/t5/network.py`).
 
-    The defaults are T5 1.1's: gated GELU and an output projection of its own. T5 1.0 has
+    The defaults are those of T5 1.1: gated GELU and a separate output projection. T5 1.0 has
     `mlp_activations=("relu",)` and `logits_via_embedding=True`.
 
     Attributes:
-      vocab_size: rows of the embedding, padding rows included.
+      vocab_size: number of rows of the embedding, including padding.
       emb_dim: d_model.
-      num_heads: attention heads; `head_dim` each, which need not multiply to `emb_dim`.
+      num_heads: number of attention heads; num_heads * head_dim may differ from `emb_dim`.
       head_dim: d_kv.
       num_encoder_layers: depth of the encoder.
       num_decoder_layers: depth of the decoder; ByT5's is a third of the encoder's.
       mlp_dim: d_ff.
-      mlp_activations: one activation a projection; the results are multiplied ("gated").
-      dropout_rate: of embeddings, attention weights, MLP activations and every residual branch.
-      logits_via_embedding: the output projection is the embedding, scaled by emb_dim**-0.5.
-      dtype: of the activations. Parameters, norms, softmax and logits are float32.
-      relative_attention_num_buckets: rows of the relative position bias.
-      relative_attention_max_distance: beyond it all distances share a bucket.
-      scan_layers: layers are stacked and run by `lax.scan` (compiles fast; needed for XXL)
-        instead of one after another (runs faster on CPU). Checkpoints are the same.
+      mlp_activations: one activation per projection; the results are multiplied ("gated").
+      dropout_rate: dropout of embeddings, attention weights, MLP activations and residual branches.
+      logits_via_embedding: whether the output projection is the embedding, scaled by emb_dim**-0.5.
+      dtype: dtype of the activations. Parameters, norms, softmax and logits are float32.
+      relative_attention_num_buckets: number of rows of the relative position bias.
+      relative_attention_max_distance: distance from which all distances share a bucket.
+      scan_layers: whether to stack layers and run them with `lax.scan` (compiles faster; needed for
+        XXL) instead of one after another (runs faster on CPU). Checkpoints are the same.
       remat_policy: what the backward pass recomputes: "none", "minimal" (all but the results of
         matrix products) or "full" (each layer as a whole).
     """
@@ -72,32 +91,16 @@ class T5Config:
         layers = ("num_encoder_layers", "num_decoder_layers")
         sizes = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim")
         check_at_least_one(self, *sizes, *layers)
-        for field in layers:
-            if getattr(self, field) > MAX_LAYERS:
-                raise UserError(
-                    f"{field} must be at most {MAX_LAYERS:,}, not {getattr(self, field):,}."
-                )
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise UserError(f"dropout_rate must be in [0, 1), not {self.dropout_rate}.")
+        # More layers would take long to describe before the check of memory refuses them.
+        check_fields(self, ("at most 10000", lambda n: n <= 10_000), *layers)
+        check_fields(self, RATE, "dropout_rate")
         if self.dtype in ("float16", "fp16", "half"):
             raise UserError(FP16_REFUSED)
-        if self.dtype not in ("float32", "bfloat16"):
-            raise UserError(f"dtype must be 'float32' or 'bfloat16', not {self.dtype!r}.")
-        unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
-        if unknown or not self.mlp_activations:
-            raise UserError(
-                f"mlp_activations must be names among {', '.join(ACTIVATIONS)}, "
-                f"not {self.mlp_activations!r}."
-            )
-        if self.remat_policy not in ("none", "minimal", "full"):
-            raise UserError(
-                f"remat_policy must be 'none', 'minimal' or 'full', not {self.remat_policy!r}."
-            )
-        if self.relative_attention_num_buckets < 4:
-            raise UserError(
-                "relative_attention_num_buckets must be at least 4, "
-                f"not {self.relative_attention_num_buckets}."
-            )
+        check_fields(self, one_of("float32", "bfloat16"), "dtype")
+        check_fields(self, one_of("none", "minimal", "full"), "remat_policy")
+        known = (f"names among {', '.join(ACTIVATIONS)}", lambda x: x and {*x} <= {*ACTIVATIONS})
+        check_fields(self, known, "mlp_activations")
+        check_fields(self, ("at least 4", lambda n: n >= 4), "relative_attention_num_buckets")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +110,10 @@ class ModelConfig:
     Attributes:
       network: the architecture.
       z_loss: weight of log²Z, which keeps the logits from drifting.
-      label_smoothing: probability mass spread over the other tokens.
-      loss_normalizing_factor: what the summed loss is divided by: None (nothing), a number,
+      label_smoothing: probability mass distributed over the other tokens.
+      loss_normalizing_factor: divisor of the summed loss: a number, None (no division),
         "NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", or "AVERAGE_PER_SEQUENCE" (every
-        sequence counts the same, also inside a packed row).
+        sequence has the same weight, also in packed rows).
     """
 
     network: T5Config
@@ -123,16 +126,13 @@ class ModelConfig:
     ) = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise UserError(f"label_smoothing must be in [0, 1), not {self.label_smoothing}.")
-        if not 0 <= self.z_loss < math.inf:
-            raise UserError(f"z_loss must be a finite number and not negative, not {self.z_loss}.")
-        factor = self.loss_normalizing_factor
+        check_fields(self, RATE, "label_smoothing")
+        check_fields(self, NOT_NEGATIVE, "z_loss")
         special = ("NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE")
-        if isinstance(factor, str) and factor not in special:
+        if not isinstance(self.loss_normalizing_factor, str):
+            check_fields(self, POSITIVE, "loss_normalizing_factor", optional=True)
+        elif self.loss_normalizing_factor not in special:
             raise UserError(
                 f"loss_normalizing_factor must be a number, None, or one of {', '.join(special)}, "
-                f"not {factor!r}."
+                f"not {self.loss_normalizing_factor!r}."
             )
-        if isinstance(factor, (int, float)) and not 0 < factor < math.inf:
-            raise UserError(f"loss_normalizing_factor must be positive, not {factor}.")

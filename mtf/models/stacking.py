@@ -1,7 +1,7 @@
-"""Layers one by one under T5X's names, or stacked along a leading axis for `lax.scan`.
+"""Conversion between separate layers, with T5X's names, and layers stacked for `lax.scan`.
 
-The layers `layers_0`, `layers_1`, … of a stack become `layers`, axis 0, in every tree that is
-nested like the parameters, at any depth: the optimizer's state, or a whole checkpoint.
+`layers_0`, `layers_1`, … become axis 0 of `layers`, at any depth of a tree: in parameters, in the
+optimizer's state, or in a whole checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STACKED = re.compile(r"(.*/layers)(/.*)")
 
 
 def stack_layers(tree: Tree) -> Tree:
-    """Returns the tree with the layers of each stack as one, along a leading axis."""
+    """Returns the tree with the layers of each stack stacked along a leading axis."""
     if not isinstance(tree, dict):
         return tree
     out = {k: stack_layers(v) for k, v in tree.items() if not k.startswith("layers_")}
@@ -28,7 +28,7 @@ def stack_layers(tree: Tree) -> Tree:
 
 
 def unstack_layers(tree: Tree) -> Tree:
-    """Returns the tree with every layer under a name of its own, the inverse of `stack_layers`."""
+    """Returns the tree with separate layers, the inverse of `stack_layers`."""
     if not isinstance(tree, dict):
         return tree
     out = {k: unstack_layers(v) for k, v in tree.items() if k != "layers"}
@@ -38,7 +38,7 @@ def unstack_layers(tree: Tree) -> Tree:
 
 
 def layers_of(stack: Tree) -> list[Tree]:
-    """Returns the layers of one stack (`tree["decoder"]`) in order, whichever way it has them."""
+    """Returns the layers of one stack (`tree["decoder"]`) in order, stacked or not."""
     if "layers" in stack:
         num_layers = jax.tree.leaves(stack["layers"])[0].shape[0]
         return [jax.tree.map(lambda x, i=i: x[i], stack["layers"]) for i in range(num_layers)]
@@ -47,11 +47,11 @@ def layers_of(stack: Tree) -> list[Tree]:
 
 
 def is_stacked(name: str) -> bool:
-    """Returns whether `target/decoder/layers/mlp/wo/kernel`, say, names a stacked tensor."""
+    """Returns whether a tensor is stacked, such as `target/decoder/layers/mlp/wo/kernel`."""
     return _STACKED.fullmatch(name) is not None
 
 
 def unstacked_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """Returns the names of a tensor's layers, if it is stacked; else its own."""
+    """Returns the names of a tensor's layers if it is stacked, else its name."""
     match = _STACKED.fullmatch(name)
     return [f"{match[1]}_{i}{match[2]}" for i in range(shape[0])] if match else [name]

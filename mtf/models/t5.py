@@ -1,9 +1,9 @@
-"""The T5 network, top to bottom as in the paper (Raffel et al. 2020, §2.1; Shazeer 2020).
+"""The T5 network (Raffel et al. 2020, §2.1; Shazeer 2020).
 
-Plain functions over a nested dict of float32 parameters under T5X's names; `parameters` has the
-name, shape, logical axes and initialization of each. In shapes `b` is the batch, `q` and `k` are
-query and key positions, `h` heads, `d` the size of a head. The layers of a stack are `layers_0`,
-`layers_1`, …; with `config.scan_layers` one entry `layers` (`mtf.models.stacking`).
+Functions take a nested dict of float32 parameters with T5X's names; `parameters` has the name,
+shape, logical axes and initialization of each. In shapes, `b` is the batch, `q` and `k` are query
+and key positions, `h` heads, `d` the size of a head. The layers of a stack are `layers_0`,
+`layers_1`, …; with `config.scan_layers`, a single entry `layers` (`mtf.models.stacking`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Batch = Mapping[str, jax.Array]
 LayerState = TypeVar("LayerState")
 
 LAYER_NORM_EPSILON = 1e-6
-MASKED = -1e10  # the logit of a key that must not be attended to
+MASKED = -1e10  # logit of a masked key
 
 
 # --------------------------------------------------------------------------------- parameters
 
 
 class Parameter(NamedTuple):
-    """The shape, logical axes (one name a dimension) and initializer of one parameter."""
+    """The shape, logical axes (one name per dimension) and initializer of a parameter."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -47,7 +47,7 @@ _fan_in_truncated = _variance_scaling(1.0, "fan_in", "truncated_normal")
 
 
 def parameters(config: T5Config) -> Params:
-    """Returns all parameters of the network as `Parameter`s, unrolled, under T5X's names."""
+    """Returns a `Parameter` for each parameter of the network, unrolled, with T5X's names."""
     sizes = {
         "vocab": config.vocab_size,
         "embed": config.emb_dim,
@@ -61,7 +61,7 @@ def parameters(config: T5Config) -> Params:
         return {name: Parameter(tuple(sizes[axis] for axis in axes), axes, init)}
 
     def query_init(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        # T5 does not scale attention logits; the initial query kernel is scaled instead.
+        # T5 scales the initial query kernel instead of attention logits.
         return _fan_in_normal(rng, shape, dtype) / math.sqrt(config.head_dim)
 
     norm = parameter("scale", jax.nn.initializers.ones, "embed")
@@ -117,23 +117,24 @@ def _mlp_projections(config: T5Config) -> list[str]:
     return ["wi"] if num_projections == 1 else [f"wi_{i}" for i in range(num_projections)]
 
 
-def _is_parameter(x: object) -> bool:
-    return isinstance(x, Parameter)
+def _map_parameters(function: Callable[[str, Parameter], Any], config: T5Config) -> Params:
+    """Returns a tree of `function(name, parameter)`, unrolled."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, parameter: function("/".join(entry.key for entry in path), parameter),
+        parameters(config),
+        is_leaf=lambda x: isinstance(x, Parameter),
+    )
 
 
 def param_shapes(config: T5Config, *, stacked: bool = False) -> Params:
-    """Returns shapes and dtypes of the parameters, unrolled or `stacked`; allocates nothing."""
-    shapes = jax.tree.map(
-        lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32),
-        parameters(config),
-        is_leaf=_is_parameter,
-    )
+    """Returns the shapes and dtypes of the parameters. Allocates nothing."""
+    shapes = _map_parameters(lambda _, p: jax.ShapeDtypeStruct(p.shape, jnp.float32), config)
     return jax.eval_shape(stack_layers, shapes) if stacked else shapes
 
 
 def param_axes(config: T5Config, *, stacked: bool = False) -> Params:
     """Returns the logical axes of the parameters: a tuple of names for each."""
-    axes = jax.tree.map(lambda p: p.axes, parameters(config), is_leaf=_is_parameter)
+    axes = _map_parameters(lambda _, p: p.axes, config)
     for side in ("encoder", "decoder") if stacked else ():
         layer = axes[side]["layers_0"]
         axes[side] = {k: v for k, v in axes[side].items() if not k.startswith("layers_")}
@@ -144,13 +145,12 @@ def param_axes(config: T5Config, *, stacked: bool = False) -> Params:
 
 
 def init_params(config: T5Config, rng: jax.Array) -> Params:
-    """Fresh parameters, unrolled. A parameter's values depend on `rng` and its name alone."""
+    """Returns initial parameters, unrolled. Their values depend only on `rng` and their names."""
 
-    def init(path: tuple[Any, ...], p: Parameter) -> jax.Array:
-        name = "/".join(entry.key for entry in path)
+    def init(name: str, p: Parameter) -> jax.Array:
         return p.init(jax.random.fold_in(rng, zlib.crc32(name.encode())), p.shape, jnp.float32)
 
-    return jax.tree_util.tree_map_with_path(init, parameters(config), is_leaf=_is_parameter)
+    return _map_parameters(init, config)
 
 
 def num_parameters(config: T5Config) -> int:
@@ -162,9 +162,9 @@ def num_parameters(config: T5Config) -> int:
 
 
 def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
-    """`x @ kernel` over the last axis of `x`, (…, in) → (…, out), without bias.
+    """Returns `x @ kernel`, (…, in) → (…, out), computed in `dtype`.
 
-    All leading axes are joined first: a plain 2-D product has a much faster gradient on CPU.
+    Merges the leading axes, because a 2-D product has a much faster gradient on CPU.
     """
     dtype = dtype or x.dtype
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)
@@ -173,7 +173,7 @@ def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> ja
 
 @jax.custom_vjp
 def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """(rows, in) @ (in, out), with a gradient of the kernel that is fast on CPUs."""
+    """Returns (rows, in) @ (in, out), with a gradient of the kernel that is fast on CPUs."""
     return x @ kernel
 
 
@@ -184,7 +184,7 @@ def _product_backward(
     d_kernel = jax.lax.platform_dependent(
         x,
         d_y,
-        # A copy: XLA's fastest product on CPUs takes no transposed operand on its left.
+        # Copies x.T, because XLA's fastest product on CPUs takes no transposed left operand.
         cpu=lambda x, d_y: jax.lax.optimization_barrier(x.T) @ d_y,
         default=lambda x, d_y: x.T @ d_y,
     )
@@ -195,7 +195,7 @@ _product.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _product_backward)
 
 
 def layer_norm(x: jax.Array, params: Params) -> jax.Array:
-    """Root-mean-square norm: no mean, no bias; computed in float32."""
+    """Returns the root-mean-square norm, without mean and bias, computed in float32."""
     x32 = x.astype(jnp.float32)
     mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
     y = (x32 * jax.lax.rsqrt(mean_square + LAYER_NORM_EPSILON)).astype(x.dtype)
@@ -203,19 +203,19 @@ def layer_norm(x: jax.Array, params: Params) -> jax.Array:
 
 
 class Dropout(NamedTuple):
-    """Dropout with one key, from which each place derives its own; off where `rng` is None."""
+    """Dropout with a key, from which each place derives its own key; None turns it off."""
 
     rate: float
     rng: jax.Array | None
 
     def at(self, place: int | jax.Array) -> Dropout:
-        """Returns the dropout for one layer, or for one place in a layer."""
+        """Returns the dropout of a layer, or of a place in a layer."""
         return self if self.rng is None else Dropout(self.rate, jax.random.fold_in(self.rng, place))
 
     def __call__(self, x: jax.Array, place: int, shared_axis: int | None = -2) -> jax.Array:
-        """Zeroes elements of `x` with probability `rate` and scales up the others.
+        """Zeroes elements of `x` with probability `rate`, and scales up the others.
 
-        One decision holds along `shared_axis` (the positions of a sequence, as in T5X).
+        Elements along `shared_axis` (in T5X, the positions of a sequence) share one decision.
         """
         if self.rng is None or self.rate == 0.0:
             return x
@@ -230,10 +230,10 @@ class Dropout(NamedTuple):
 def relative_position_bucket(
     relative_position: jax.Array, *, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> jax.Array:
-    """Returns the bucket of each `relative_position`, key position minus query position.
+    """Returns the bucket of each `relative_position` (key position - query position).
 
     Half of the buckets are exact distances; the others grow logarithmically up to `max_distance`.
-    Bidirectional attention splits them between keys before and after the query.
+    In bidirectional attention, keys before and after the query each have half of the buckets.
     """
     offset = jnp.zeros_like(relative_position)
     if bidirectional:
@@ -259,9 +259,9 @@ def relpos_bias(
     *,
     bidirectional: bool,
 ) -> jax.Array:
-    """Returns the bias of attention logits, (1, h, q, k) float32.
+    """Returns the bias of attention logits, (1, h, q, k) float32, for positions (q,) and (k,).
 
-    `params` is a stack's `relpos_bias`, positions are (q,) and (k,); the encoder is bidirectional.
+    `params` is a stack's `relpos_bias`.
     """
     buckets = relative_position_bucket(
         key_positions[None, :] - query_positions[:, None],
@@ -269,7 +269,7 @@ def relpos_bias(
         num_buckets=config.relative_attention_num_buckets,
         max_distance=config.relative_attention_max_distance,
     )
-    # A one-hot product: the gradient of a gather would be a slow scatter on accelerators.
+    # A one-hot product, because the gradient of a gather is a slow scatter on accelerators.
     one_hot = jax.nn.one_hot(buckets.reshape(-1), config.relative_attention_num_buckets)
     bias = params["rel_embedding"].astype(jnp.float32) @ one_hot.T  # (h, q·k)
     return bias.reshape(1, config.num_heads, *buckets.shape)
@@ -279,12 +279,12 @@ def relpos_bias(
 
 
 def split_heads(config: T5Config, x: jax.Array) -> jax.Array:
-    """(b, length, h·d) → (b, length, h, d)."""
+    """Reshapes (b, length, h·d) to (b, length, h, d)."""
     return x.reshape(*x.shape[:-1], config.num_heads, config.head_dim)
 
 
 def keys_and_values(config: T5Config, params: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns keys and values of `x` (b, k, emb), each (b, k, h, d)."""
+    """Returns keys and values, each (b, k, h, d), of `x` (b, k, emb)."""
     kernels = (params[name]["kernel"] for name in ("key", "value"))
     key, value = (split_heads(config, dense(x, kernel)) for kernel in kernels)
     return key, value
@@ -300,26 +300,26 @@ def attention(
     bias: jax.Array | None,
     dropout: Dropout,
 ) -> jax.Array:
-    """Multi-head attention of `x` to keys and values, (b, q, emb).
+    """Returns multi-head attention of queries from `x` to keys and values, (b, q, emb).
 
     Args:
       config: the network.
       params: kernels of the attention.
-      x: (b, q, emb), from which queries are computed.
+      x: (b, q, emb).
       key: (b, k, h, d).
       value: (b, k, h, d).
-      mask: (b or 1, 1, q or 1, k) bool, True where a query may see a key.
+      mask: (b or 1, 1, q or 1, k) bool, True if a query attends to a key.
       bias: (1, h, q, k) float32, or None.
-      dropout: applied to the attention weights, one decision for all queries.
+      dropout: dropout of the attention weights, with one decision for all queries.
     """
     query = split_heads(config, dense(x, params["query"]["kernel"]))
-    # Heads before positions: CPUs multiply these matrices faster as they then lie in memory.
+    # Heads before positions: CPUs multiply matrices of this layout faster.
     query, value = (y.transpose(0, 2, 1, 3) for y in (query, value))
     logits = jnp.matmul(query, key.transpose(0, 2, 3, 1), preferred_element_type=jnp.float32)
     if bias is not None:
         logits = logits + bias
     logits = jnp.where(mask, logits, MASKED)
-    # A softmax that divides by its denominator after the product, which has fewer elements.
+    # A softmax that divides after the product with the values, which has fewer elements.
     weights = jnp.exp(logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     weights = dropout(weights.astype(x.dtype), 0)
@@ -329,7 +329,7 @@ def attention(
 
 
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """(b, 1, q, k): a query sees the keys of its own segment; segment 0 is padding."""
+    """Returns the mask (b, 1, q, k) of keys in the query's segment; segment 0 is padding."""
     same = query_segments[:, None, :, None] == key_segments[:, None, None, :]
     return same & (key_segments > 0)[:, None, None, :]
 
@@ -345,7 +345,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax.Array:
-    """The feed-forward block: the product of the activated projections, projected back."""
+    """Returns the feed-forward block: the projected product of the activated projections."""
     kernels = [params[name]["kernel"] for name in _mlp_projections(config)]
     parts = [
         _ACTIVATIONS[name](dense(x, kernel))
@@ -359,7 +359,7 @@ def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax
 def encoder_layer(
     config: T5Config, params: Params, x: jax.Array, mask: jax.Array, bias: jax.Array, drop: Dropout
 ) -> jax.Array:
-    """(b, length, emb) → the same."""
+    """Runs an encoder layer on (b, length, emb)."""
     y = layer_norm(x, params["pre_attention_layer_norm"])
     key, value = keys_and_values(config, params["attention"], y)
     y = attention(config, params["attention"], y, key, value, mask, bias, drop.at(0))
@@ -378,9 +378,9 @@ def decoder_layer(
     cross_attention: Callable[[Params, jax.Array], jax.Array],
     drop: Dropout,
 ) -> tuple[jax.Array, LayerState]:
-    """(b, q, emb) → the same, and the cache (or None) that `self_attention` returns.
+    """Runs a decoder layer on (b, q, emb); returns also the cache from `self_attention`.
 
-    Both attentions take the kernels and (b, q, emb); they differ between training and decoding.
+    Both attentions take kernels and (b, q, emb); they differ between training and decoding.
     """
     y = layer_norm(x, params["pre_self_attention_layer_norm"])
     y, state = self_attention(params["self_attention"], y)
@@ -408,7 +408,7 @@ def _run_layers(
     layer_fn: Callable[[Params, jax.Array, jax.Array | int], jax.Array],
     x: jax.Array,
 ) -> jax.Array:
-    """Runs `layer_fn(params, x, layer number)` for each layer, scanned or one by one."""
+    """Runs `layer_fn(params, x, layer number)` for each layer, scanned or in a loop."""
     if config.remat_policy != "none":
         layer_fn = jax.checkpoint(layer_fn, policy=_REMAT_POLICIES[config.remat_policy])
     if "layers" not in layers:
@@ -424,9 +424,9 @@ def _run_layers(
 
 
 def embed(config: T5Config, params: Params, tokens: jax.Array) -> jax.Array:
-    """(b, length) ids → (b, length, emb) activations."""
+    """Returns the embeddings (b, length, emb) of ids (b, length)."""
     table = params["token_embedder"]["embedding"].astype(config.dtype)
-    # Whole rows on every device, as the batch is split over the axis that splits `embed`.
+    # Whole rows on every device, because the mesh axis of `embed` also splits the batch.
     table = constrain(table, "vocab", None)
     return constrain(jnp.take(table, tokens, axis=0), "batch", "length", "embed")
 
@@ -438,13 +438,13 @@ def encode(
     segment_ids: jax.Array | None = None,
     dropout_rng: jax.Array | None = None,
 ) -> jax.Array:
-    """Runs the encoder; returns (b, length, emb) of `config.dtype`.
+    """Runs the encoder; returns (b, length, emb) in `config.dtype`.
 
     Args:
       config: the network.
       params: all parameters.
-      tokens: (b, length) ids, 0 is padding.
-      segment_ids: (b, length) of packed rows; None where a row is one sequence.
+      tokens: (b, length) ids; 0 is padding.
+      segment_ids: (b, length) segments of packed rows; None: each row is one sequence.
       dropout_rng: None turns dropout off.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
@@ -473,18 +473,18 @@ def decode(
     *,
     cross_segment_ids: jax.Array | None = None,
 ) -> jax.Array:
-    """Runs the decoder over whole targets; returns (b, q, emb) of `config.dtype`.
+    """Runs the decoder on whole targets; returns (b, q, emb) in `config.dtype`.
 
     Args:
       config: the network.
       params: all parameters.
       encoded: (b, k, emb) from `encode`.
-      encoder_segments: (b, k); 1 for every token of an unpacked row, 0 for padding.
+      encoder_segments: (b, k) segments of the encoder's tokens; 0 is padding.
       input_tokens: (b, q) targets shifted right.
-      segment_ids: (b, q), likewise.
+      segment_ids: (b, q) segments of the targets.
       dropout_rng: None turns dropout off.
-      cross_segment_ids: (b, q) encoder segment that each token attends to, where several targets
-        of a row share one (the answer choices of an example); None: `segment_ids`.
+      cross_segment_ids: (b, q) encoder segment to which each token attends, if several targets of
+        a row (the answer choices of an example) share one; None: `segment_ids`.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     positions = jnp.arange(input_tokens.shape[1])
@@ -514,14 +514,14 @@ def decode(
 
 
 def output_kernel(config: T5Config, params: Params) -> jax.Array:
-    """Returns the (emb, vocab) float32 matrix that turns the decoder's output into logits."""
+    """Returns the (emb, vocab) float32 kernel of the output projection."""
     if config.logits_via_embedding:
         return params["token_embedder"]["embedding"].T * config.emb_dim**-0.5
     return params["decoder"]["logits_dense"]["kernel"]
 
 
 def logits(config: T5Config, params: Params, decoded: jax.Array) -> jax.Array:
-    """(b, q, emb) → (b, q, vocab), in float32."""
+    """Returns float32 logits (b, q, vocab) of the decoder's output (b, q, emb)."""
     y = dense(decoded, output_kernel(config, params), jnp.dtype(jnp.float32))
     return constrain(y, "batch", "length", "vocab")
 
@@ -530,20 +530,17 @@ def logits(config: T5Config, params: Params, decoded: jax.Array) -> jax.Array:
 
 
 def segments(batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Returns encoder and decoder segment ids of a batch, packed or not."""
+    """Returns the encoder and decoder segment ids of a batch, packed or not."""
     if "encoder_segment_ids" in batch:
         return batch["encoder_segment_ids"], batch["decoder_segment_ids"]
-    encoder, decoder = (
-        (batch[name] > 0).astype(jnp.int32)
-        for name in ("encoder_input_tokens", "decoder_target_tokens")
-    )
-    return encoder, decoder
+    tokens = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
+    return (tokens[0] > 0).astype(jnp.int32), (tokens[1] > 0).astype(jnp.int32)
 
 
 def decoder_output(
     config: T5Config, params: Params, batch: Batch, dropout_rng: jax.Array | None = None
 ) -> jax.Array:
-    """Runs encoder and decoder on a batch as for `apply`; returns (b, target length, emb)."""
+    """Runs encoder and decoder on a batch of `apply`; returns (b, target length, emb)."""
     rng, decoder_rng = (None, None) if dropout_rng is None else jax.random.split(dropout_rng)
     encoder_segments, decoder_segments = segments(batch)
     tokens, inputs = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
@@ -558,9 +555,9 @@ def apply(
 
     Args:
       config: the network.
-      params: unrolled or stacked.
+      params: parameters, unrolled or stacked.
       batch: `encoder_input_tokens`, `decoder_input_tokens`, `decoder_target_tokens`, each
-        (b, length) int32, and the segment ids of both sides where rows are packed.
+        (b, length) int32; and, if packed, `encoder_segment_ids` and `decoder_segment_ids`.
       dropout_rng: None turns dropout off.
     """
     return logits(config, params, decoder_output(config, params, batch, dropout_rng))

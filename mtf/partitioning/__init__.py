@@ -1,4 +1,4 @@
-"""How a run is spread over devices."""
+"""Distribution of a run over devices."""
 
 from mtf.partitioning.settings import PartitionerConfig
 

@@ -1,4 +1,4 @@
-"""How glibc's malloc treats the arrays of jax's CPU backend."""
+"""Options of glibc's malloc for JAX's CPU backend."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def devices_keeping_memory() -> list[Any]:
-    """Returns `jax.devices()`, having told malloc to keep freed memory if they are CPUs.
+    """Returns `jax.devices()`; if they are CPUs, makes malloc keep freed memory.
 
-    XLA allocates the temporary arrays of a program anew in each call. By default glibc gives
-    blocks of their size back to the kernel, and every training step begins with page faults that
-    take 10 to 15% of its time (benchmarks/RESULTS.md). The peak of memory stays the same. Other C
-    libraries are left alone, and so is jax if its backend has been started before.
+    XLA allocates the temporary arrays of a program in each call. By default, glibc returns blocks
+    of their size to the kernel, and every training step starts with page faults that take 10 to
+    15% of its time (benchmarks/RESULTS.md). The peak of memory does not change. Has no effect with
+    other C libraries, or if JAX's backend was initialized before.
     """
-    # Before other threads start: each would get an arena of its own, where large blocks are mapped.
+    # Before other threads start, each of which would get its own arena with mapped large blocks.
     _mallopt(_M_ARENA_MAX, 1)
     devices = jax.devices()
     if devices[0].platform == "cpu":
@@ -28,7 +28,7 @@ def devices_keeping_memory() -> list[Any]:
 
 
 def keep_freed_memory() -> None:
-    """Tells malloc to keep freed memory for later allocations of this process."""
+    """Makes malloc keep freed memory for later allocations of this process."""
     _mallopt(_M_ARENA_MAX, 1)
     _mallopt(_M_MMAP_MAX, 0)
     _mallopt(_M_TRIM_THRESHOLD, -1)  # never

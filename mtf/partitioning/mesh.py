@@ -1,4 +1,4 @@
-"""Meshes, and how logical axes become shardings on them."""
+"""Meshes, and the mapping of logical axes to shardings."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from mtf.partitioning.settings import (
 
 
 def make_mesh(partitioner: PartitionerConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh (data, fsdp, model) of all devices, or of those given.
+    """Returns the mesh (data, fsdp, model) of `devices`, by default all.
 
     Raises:
-      UserError: the number of devices is not divisible as asked.
+      UserError: the partitioner does not divide the devices.
     """
     devices = devices_keeping_memory() if devices is None else devices
     shape = partitioner.mesh_shape(len(devices))
@@ -42,7 +42,7 @@ def make_mesh(partitioner: PartitionerConfig, devices: Sequence[Any] | None = No
 
 
 def _blocks(devices: Sequence[Any], submesh: tuple[int, int, int, int]) -> np.ndarray:
-    """TPU devices as (blocks, devices of a block), a block being a `submesh` of the torus."""
+    """Returns TPU devices as (blocks, devices of a block); a block is a `submesh` of the torus."""
     places = [(*device.coords, device.core_on_chip) for device in devices]
     size = tuple(max(place[axis] for place in places) + 1 for axis in range(4))
     if math.prod(size) != len(devices) or any(n % b for n, b in zip(size, submesh, strict=True)):
@@ -61,10 +61,10 @@ def _blocks(devices: Sequence[Any], submesh: tuple[int, int, int, int]) -> np.nd
 def partition_spec(
     axes: Sequence[str | None], shape: Sequence[int], mesh_shape: Mapping[str, int], rules: Rules
 ) -> PartitionSpec:
-    """Returns the sharding of an array whose dimensions have these logical axes.
+    """Returns the sharding of an array from the logical axes of its dimensions.
 
-    As in flax (`flax.linen.logical_to_mesh_axes`), each rule in turn gives its mesh axes to its
-    dimension, unless that is decided, an axis is taken, or they do not divide the dimension.
+    As in flax (`flax.linen.logical_to_mesh_axes`), each rule in order assigns its mesh axes to its
+    dimension, unless it is assigned already, an axis is taken, or they do not divide it.
     """
     decided: dict[int, tuple[str, ...]] = {}
     taken: set[str] = set()
@@ -79,12 +79,12 @@ def partition_spec(
     return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in spec))
 
 
-# The rules in force. What is compiled depends on them, so jax has to know when they change.
+# The rules in force. JAX must know them, because compiled programs depend on them.
 _rules_in_force = jax.make_user_context(LOGICAL_AXIS_RULES)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Shards an activation by the rules and the mesh in force, if there is one."""
+    """Shards an activation by the rules and the mesh in force, if any."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
@@ -94,7 +94,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class PjitPartitioner:
-    """A mesh and the rules on it: where arrays of a run lie."""
+    """A mesh and its logical axis rules, which define the shardings of a run."""
 
     mesh: Mesh
     rules: Rules
@@ -103,7 +103,7 @@ class PjitPartitioner:
     def create(
         cls, partitioner: PartitionerConfig, devices: Sequence[Any] | None = None
     ) -> PjitPartitioner:
-        """Returns the partitioner of a run over all devices, or those given."""
+        """Returns the partitioner of a run on `devices`, by default all."""
         rules = partitioner.logical_axis_rules
         rules = tuple((name, mesh_axes(wanted)) for name, wanted in rules)  # hashable
         return cls(make_mesh(partitioner, devices), rules)
@@ -123,35 +123,35 @@ class PjitPartitioner:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
     def sharding(self, axes: Sequence[str | None], shape: Sequence[int]) -> NamedSharding:
-        """Returns where an array lies whose dimensions have these logical axes."""
+        """Returns the sharding of an array from the logical axes of its dimensions."""
         return NamedSharding(self.mesh, partition_spec(axes, shape, self.mesh.shape, self.rules))
 
     @functools.cached_property
     def _batch_axes(self) -> tuple[str, ...]:
-        # Every number of devices divides 0: which of them divide a batch is checked apart.
+        # 0 is divisible by any number of devices; `check_batch_size` checks the real size.
         return mesh_axes(partition_spec(("batch",), (0,), self.mesh.shape, self.rules)[0])
 
     @functools.cached_property
     def num_data_shards(self) -> int:
-        """Parts into which a batch is split."""
+        """The number of parts into which a batch is split."""
         return math.prod(self.mesh.shape[axis] for axis in self._batch_axes)
 
     @property
     def replicated(self) -> NamedSharding:
-        """Every device holds the whole array."""
+        """The sharding of an array that each device holds in full."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def batch(self) -> NamedSharding:
-        """The first dimension is split as `batch`: over data and fsdp, by the standard rules."""
+        """The sharding of a batch: over data and fsdp by the standard rules."""
         return NamedSharding(self.mesh, PartitionSpec(self._batch_axes))
 
     def shardings(self, shapes: Any, axes: Any) -> Any:
-        """Returns a tree of shardings for a tree of shapes and the tree of their logical axes."""
+        """Returns a tree of shardings from trees of shapes and of logical axes."""
         return jax.tree.map(lambda shape, names: self.sharding(names, shape.shape), shapes, axes)
 
     def check_batch_size(self, batch_size: int, num_microbatches: int = 1) -> None:
-        """Refuses, with UserError, a batch that the mesh does not divide."""
+        """Refuses, with UserError, a batch that is not divisible by the mesh."""
         if batch_size % (self.num_data_shards * num_microbatches):
             microbatches = f" × {num_microbatches} microbatches" if num_microbatches > 1 else ""
             axes = " × ".join(f"{axis} {self.mesh.shape[axis]}" for axis in self._batch_axes)
@@ -164,9 +164,9 @@ class PjitPartitioner:
             )
 
     def data_layout(self, batch_size: int) -> tuple[int, int]:
-        """Returns (shard_id, num_shards): which part of each global batch this process reads.
+        """Returns (shard_id, num_shards): the part of each global batch that this process reads.
 
-        Processes whose devices differ in the model axis only read the same part.
+        Processes whose devices differ only in the model axis read the same part.
         """
         rows: dict[int, tuple[int, int]] = {}
         device: Any
@@ -179,12 +179,12 @@ class PjitPartitioner:
         if batch_size % size or low % size:
             raise UserError(
                 f"The mesh gives process {jax.process_index()} rows {low} to {high} of a batch of "
-                f"{batch_size}, which is no even share. Choose fsdp and num_partitions so that "
-                "hosts hold whole, equal parts of the batch."
+                f"{batch_size}, which is not an equal share. Choose fsdp and num_partitions so "
+                "that hosts have equal parts of the batch."
             )
         return low // size, batch_size // size
 
     def global_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
-        """Returns global arrays from this process's rows, without communication."""
+        """Returns global arrays made from this process's rows, without communication."""
         make = functools.partial(jax.make_array_from_process_local_data, self.batch)
         return {name: make(x, (batch_size, *x.shape[1:])) for name, x in rows.items()}

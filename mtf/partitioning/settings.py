@@ -1,4 +1,4 @@
-"""How a run is spread over devices. Imports no jax."""
+"""Settings of the distribution of a run over devices. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mtf.errors import UserError, check_at_least_one, did_you_mean
 MESH_AXES = ("data", "fsdp", "model")
 Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
 
-# Logical axis → mesh axis or axes (T5X: `partitioning.standard_logical_axis_rules`). Parameters
-# and activations share the table: `embed` of a parameter is split over `fsdp`, of an activation
-# never, since `batch` has taken that mesh axis already and stands earlier in the table.
+# Logical axis → mesh axis or axes (T5X: `partitioning.standard_logical_axis_rules`), for parameters
+# and activations. `fsdp` splits `embed` of parameters, but not of activations, because the earlier
+# rule for `batch` takes that mesh axis.
 LOGICAL_AXIS_RULES: Rules = (
     ("batch", ("data", "fsdp")),
     ("vocab", "model"),
@@ -28,7 +28,7 @@ LOGICAL_AXIS_RULES: Rules = (
 
 
 def mesh_axes(wanted: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Returns the mesh axes that a rule asks for: none, one or several."""
+    """Returns the mesh axes of a rule as a tuple."""
     return (wanted,) if isinstance(wanted, str) else tuple(wanted or ())
 
 
@@ -36,18 +36,17 @@ def mesh_axes(wanted: str | tuple[str, ...] | None) -> tuple[str, ...]:
 class PartitionerConfig:
     """A mesh of devices with the axes data, fsdp and model (T5X: `PjitPartitioner`).
 
-    What is left after `num_partitions` and `fsdp` is the data axis: batches are split over data
-    and fsdp, parameters over fsdp and model.
+    The data axis has the devices that `num_partitions` and `fsdp` leave. Batches are split over
+    data and fsdp, parameters over fsdp and model.
 
     Attributes:
-      num_partitions: devices over which one copy of the model's matrices is split.
-      model_parallel_submesh: the same as a block (x, y, z, cores) of a TPU's torus; its product
-        is the number of partitions. Give this or `num_partitions`.
-      fsdp: devices over which parameters and optimizer state are split as well as the batch.
-      logical_axis_rules: (logical axis, mesh axis or axes or None) in the order of priority, as
-        flax's: of the rules for a dimension the first holds whose mesh axes are all still free in
-        the array. A rule whose mesh axes do not divide the dimension is passed over. Parameters,
-        activations and batches follow the same rules.
+      num_partitions: number of devices over which the matrices of one model are split.
+      model_parallel_submesh: the same as a block (x, y, z, cores) of a TPU's torus, whose product
+        is the number of partitions. Set this or `num_partitions`.
+      fsdp: number of devices over which parameters, optimizer state and the batch are split.
+      logical_axis_rules: (logical axis, mesh axis or axes or None) in order of priority, for
+        parameters, activations and batches. A dimension takes its first rule, as in flax, whose
+        mesh axes are free in the array and divide the dimension.
     """
 
     num_partitions: int | None = None
@@ -67,12 +66,8 @@ class PartitionerConfig:
             if self.num_partitions not in (None, math.prod(submesh)):
                 raise UserError(
                     f"model_parallel_submesh {submesh} has {math.prod(submesh)} devices, but "
-                    f"num_partitions is {self.num_partitions}. Give one of the two."
+                    f"num_partitions is {self.num_partitions}. Set only one of them."
                 )
-
-        self._check_rules()
-
-    def _check_rules(self) -> None:
         known = dict.fromkeys(name for name, _ in LOGICAL_AXIS_RULES)
         problems = []
         for name, wanted in self.logical_axis_rules:
@@ -89,22 +84,22 @@ class PartitionerConfig:
                         f"{', '.join(MESH_AXES)} or None." + did_you_mean(axis, MESH_AXES)
                     )
             if len(set(mesh_axes(wanted))) < len(mesh_axes(wanted)):
-                problems.append(f"{rule}: an axis of the mesh twice in one rule.")
+                problems.append(f"{rule}: a mesh axis occurs twice in the rule.")
         if problems:
             raise UserError("logical_axis_rules: " + "\n  ".join(problems))
 
     @property
     def model_parallelism(self) -> int:
-        """Size of the mesh's model axis."""
+        """The size of the model axis of the mesh."""
         if self.model_parallel_submesh is not None:
             return math.prod(self.model_parallel_submesh)
         return self.num_partitions or 1
 
     def mesh_shape(self, num_devices: int) -> tuple[int, int, int]:
-        """(data, fsdp, model) for so many devices.
+        """Returns the sizes of (data, fsdp, model).
 
         Raises:
-          UserError: the devices cannot be divided so.
+          UserError: fsdp × num_partitions does not divide the number of devices.
         """
         used = self.fsdp * self.model_parallelism
         if num_devices % used:

@@ -1,4 +1,4 @@
-"""Training: `trainer` has a step, `loop` runs them."""
+"""Training: `trainer` compiles the steps, and `loop` runs them."""
 
 from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerConfig
 

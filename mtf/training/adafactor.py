@@ -1,12 +1,12 @@
 """Adafactor with T5X's semantics (Shazeer & Stern 2018; T5X: `adafactor.py`).
 
-The state of a parameter has T5X's four slots: `v_row` and `v_col` (row and column means of the
-second moment, where it is factored), `v` (the whole second moment, where it is not), `m` (the
-first moment, if any). An unused slot is zeros of shape (1,).
+The state of a parameter has T5X's four slots: `v_row` and `v_col` (row and column means of a
+factored second moment), `v` (the whole second moment, if not factored) and `m` (the first moment,
+if any). An unused slot is zeros of shape (1,).
 
-A stacked parameter (leading logical axis "layers") is treated layer by layer, so that scanned and
-unrolled training agree. `optax.scale_by_factored_rms` gives the same bits for one matrix, but it
-would factor a deep enough stack of norm scales as a matrix and has no logical factor rules.
+The layers of a stacked parameter (leading logical axis "layers") are treated separately, so that
+scanned and unrolled training agree. `optax.scale_by_factored_rms` gives the same bits for a matrix,
+but factors a deep stack of norm scales as a matrix, and has no logical factor rules.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class _Dims(NamedTuple):
     """Dimensions of one parameter.
 
     Attributes:
-      averaged: those over which root mean squares are taken: all but the BATCH ones.
-      rows: those that `v_row` keeps and `v_col` averages; None if not factored.
-      columns: those that `v_col` keeps and `v_row` averages; None if not factored.
+      averaged: dimensions over which root mean squares are computed: all except BATCH.
+      rows: dimensions that `v_row` keeps and `v_col` averages; empty if not factored.
+      columns: dimensions that `v_col` keeps and `v_row` averages; empty if not factored.
     """
 
     averaged: tuple[int, ...]
-    rows: tuple[int, ...] | None = None
-    columns: tuple[int, ...] | None = None
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
 
 
 def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
@@ -67,11 +67,11 @@ def _without(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def init_slots(config: AdafactorConfig, param: Any, axes: Axes) -> Slots:
-    """Returns the state, before the first step, of a parameter with these logical axes."""
+    """Returns a parameter's slots before the first step; `axes` are its logical axes."""
     dims = _dims(config, param.shape, axes)
     stack = param.shape[:1] if axes[:1] == ("layers",) else ()
     slots = {name: jnp.zeros((*stack, 1), jnp.float32) for name in ("m", "v", "v_col", "v_row")}
-    if dims.rows is not None and dims.columns is not None:
+    if dims.rows:
         slots["v_row"] = jnp.zeros(_without(param.shape, dims.columns), jnp.float32)
         slots["v_col"] = jnp.zeros(_without(param.shape, dims.rows), jnp.float32)
     else:
@@ -94,9 +94,9 @@ def update_param(
     grad: jax.Array,
     axes: Axes,
 ) -> tuple[jax.Array, Slots]:
-    """Returns a float32 parameter and its slots after one step.
+    """Returns the float32 parameter and its slots after one update.
 
-    `step` is the number of updates made so far; `slots` come from `init_slots` or the last step.
+    `step` is the number of updates so far; `slots` come from `init_slots` or the last update.
     """
     dims = _dims(config, param.shape, axes)
     age = (step - config.step_offset + 1).astype(jnp.float32)
@@ -104,7 +104,7 @@ def update_param(
     grad = grad.astype(jnp.float32)
     squared = jnp.square(grad) + config.epsilon1
     slots = dict(slots)
-    if dims.rows is not None and dims.columns is not None:
+    if dims.rows:
         v_row = keep * slots["v_row"] + (1.0 - keep) * jnp.mean(squared, axis=dims.columns)
         v_col = keep * slots["v_col"] + (1.0 - keep) * jnp.mean(squared, axis=dims.rows)
         slots.update(v_row=v_row, v_col=v_col)

@@ -1,42 +1,40 @@
-"""What a step computes, and what a device can: model FLOPs utilisation (MFU)."""
+"""FLOPs of a step, and peak FLOP/s of devices, for model FLOPs utilization (MFU)."""
 
 from __future__ import annotations
 
 from mtf.models.settings import T5Config
 
-# Dense bfloat16 peak of one device, FLOP/s, by a part of jax's device_kind (vendors' figures).
-_PEAK_FLOPS: tuple[tuple[str, float], ...] = (
-    ("TPU v2", 22.5e12),
-    ("TPU v3", 61.5e12),
-    ("TPU v4", 275e12),
-    ("TPU v5 lite", 197e12),
-    ("TPU v5e", 197e12),
-    ("TPU v5", 459e12),
-    ("TPU v6 lite", 918e12),
-    ("TPU v6e", 918e12),
-    ("TPU7x", 1153e12),
-    ("H200", 989e12),
-    ("H100", 989e12),
-    ("A100", 312e12),
-    ("V100", 125e12),
-)
+# Part of jax's device_kind → dense bfloat16 peak of one device in FLOP/s (vendors' figures).
+_PEAK_FLOPS = {
+    "TPU v2": 22.5e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "TPU7x": 1153e12,
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "V100": 125e12,
+}
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Peak FLOP/s of one device as jax sees it; None where it is not known (a CPU, for one)."""
-    for part, flops in _PEAK_FLOPS:
-        if part.lower() in device_kind.lower():
-            return flops
-    return None
+    """Returns the peak FLOP/s of one device; None if it is not known."""
+    kind = device_kind.lower()
+    return next((flops for part, flops in _PEAK_FLOPS.items() if part.lower() in kind), None)
 
 
 def train_step_flops(
     network: T5Config, batch_size: int, inputs_length: int, targets_length: int
 ) -> float:
-    """FLOPs of the matrix products of one step, forward and backward, nothing recomputed.
+    """Returns the FLOPs of the matrix products of one step, forward and backward.
 
-    Two FLOPs for each multiplication and addition, and the backward pass twice the forward one.
-    Causal attention counts whole.
+    A multiplication with an addition counts as two FLOPs, the backward pass as twice the forward
+    pass, and causal attention in full. Recomputation does not count.
     """
     emb, joined = network.emb_dim, network.num_heads * network.head_dim
     mlp = (len(network.mlp_activations) + 1) * emb * network.mlp_dim

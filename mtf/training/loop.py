@@ -1,10 +1,10 @@
-"""The training loop. In each step, in this order:
+"""The training loop. Each step does, in this order:
 
-    train → hear signals → check that all is finite → statistics → evaluate → save
+    train → check for signals → check that all values are finite → statistics → evaluate → save
 
-Evaluation comes before saving, so that a checkpoint of step N has all metrics of step N. A signal
-skips or ends the evaluation, so that saving comes at once; the checkpoint then says that it owes
-its evaluation, and the run that continues from it begins with that.
+Evaluation comes before saving, so that the checkpoint of step N has all metrics of step N. A signal
+skips or ends the evaluation, so that the state is saved at once. The checkpoint then lists the
+evaluations that are due, and the resumed run starts with them.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from mtf.training.watch import Watch
 
-# "KIND/…/NAME" → a metric of one step, by which checkpoints are compared.
+# "KIND/…/NAME" → a metric of one step, as stored in checkpoints.
 Measured = dict[str, float]
 
 TRAIN, TRAINING_EVAL, INFERENCE_EVAL = METRIC_KINDS
 
 
 class Evaluator(Protocol):
-    """What evaluates every `period` steps and at the end, by decoding."""
+    """Evaluates by decoding, every `period` steps and at the end."""
 
     period: int
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of what is evaluated."""
+        """The names of the evaluated tasks."""
 
     def evaluate(
         self, params: Any, on_progress: Callable[[int], None] | None = None
     ) -> Mapping[str, Mapping[str, float]]:
-        """Returns name → metric → value; calls `on_progress` with each batch's examples."""
+        """Returns name → metric → value; calls `on_progress` after each batch with its size."""
 
 
 @dataclasses.dataclass
@@ -59,14 +59,14 @@ class TrainLoop:
 
     Attributes:
       trainer: the compiled steps.
-      batches: positioned after the step to start from.
-      train_steps: the last step, absolute, as in T5X.
-      batch_size: rows of a global batch.
-      checkpoints: where states go; metrics go to the same run directory.
-      progress: where lines go.
-      interrupts: hears signals, from the first step on at the latest.
-      evaluations: the batches whose loss is computed every `eval_period` steps and at the end.
-      evaluator: evaluates by decoding.
+      batches: training batches, positioned after the step to start from.
+      train_steps: the last step, absolute.
+      batch_size: number of rows in a global batch.
+      checkpoints: writes checkpoints; metrics are written to the same run directory.
+      progress: prints progress.
+      interrupts: records signals.
+      evaluations: batches on which to compute the loss, every `eval_period` steps and at the end.
+      evaluator: evaluation by decoding.
     """
 
     trainer: Trainer
@@ -80,26 +80,28 @@ class TrainLoop:
     evaluator: Evaluator | None = None
 
     def __post_init__(self) -> None:
-        self._stop_asked = _Agreement(self.interrupts)
+        self._stop_requested = _Agreement(self.interrupts)
         self._writers: dict[str, MetricsWriter] = {}
 
     def run(self, state: TrainState, setup_seconds: float) -> tuple[TrainState, str | None]:
-        """Trains from a state, whose memory is reused.
+        """Trains from `state`, whose memory is reused.
 
-        Args:
-          state: where to begin.
-          setup_seconds: for T5X's metric timing/init_or_restore_seconds.
+        `setup_seconds` is T5X's metric timing/init_or_restore_seconds.
 
         Returns:
-          The last state, which is saved, and the name of the signal that ended the run, if any.
+          The last state, which is saved, and the name of the signal that ended the run, or None.
 
         Raises:
-          RunError: loss, gradients or state are no longer finite (`mtf.training.watch`).
+          RunError: loss, gradients or state are not finite (`mtf.training.watch`).
         """
         trainer, checkpoints, progress = self.trainer, self.checkpoints, self.progress
         first_step = step = int(state.step)
         started = period_started = time.perf_counter()
         owed = owed_evaluations(checkpoints.model_dir, first_step)
+        periods = {
+            TRAINING_EVAL: trainer.config.eval_period,
+            INFERENCE_EVAL: None if self.evaluator is None else self.evaluator.period,
+        }
         period: list[Any] = []
         extra = {"timing/init_or_restore_seconds": setup_seconds}
         stopping = False
@@ -126,11 +128,15 @@ class TrainLoop:
                 if found is not None:
                     checkpoints.add_measured(step, found)
             while step < self.train_steps and not stopping:
-                # Train. The step before is waited for: the host is at most one step ahead.
+                # Train. Wait for the previous step: the host is at most one step ahead.
                 batch = trainer.partitioner.global_batch(next(self.batches), self.batch_size)
                 if step == first_step:
-                    extra["timing/compilation_seconds"] = self._compile(state, batch)
+                    progress.note("compiling …")
+                    start = time.perf_counter()
+                    trainer.compile(state, batch)
                     period_started = time.perf_counter()
+                    extra["timing/compilation_seconds"] = period_started - start
+                    progress.note(f"compiled in {duration(period_started - start)}")
                     self.interrupts.hold()
                 if period:
                     jax.block_until_ready(period[-1])
@@ -139,14 +145,14 @@ class TrainLoop:
                 period.append(metrics)
                 progress.tick(step)
                 checkpoints.check()
-                if len(period) > 1:  # Free: that step is done, and the devices are at work.
+                if len(period) > 1:  # Costs nothing: that step is done, and this one is running.
                     watch.check(step - 1, period[:-1])
 
-                # Hear signals. What there is so far is recorded and saved then, as at the end.
-                stopping = self._stop_asked()
+                # Check for signals. After a signal, report and save as after the last step.
+                stopping = self._stop_requested()
                 last = step == self.train_steps
                 measured: Measured = {}
-                due = self._evaluations_due(step, last=last)
+                due = tuple(k for k, n in periods.items() if n and (step % n == 0 or last))
                 saves = checkpoints.due(step) or last or stopping
                 reports = step % trainer.config.stats_period == 0 or last or stopping
                 if reports or due or saves:
@@ -184,7 +190,7 @@ class TrainLoop:
 
     @contextlib.contextmanager
     def _metrics_files(self, first_step: int, owed: Iterable[str]) -> Iterator[None]:
-        """Opens the metrics files; lines up to `first_step` are kept, but for what is owed."""
+        """Opens the metrics files, and drops lines after `first_step` and of `owed` evaluations."""
         evaluator_names = () if self.evaluator is None else self.evaluator.names
         last_steps = {TRAIN: first_step}
         for kind, names in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, evaluator_names)):
@@ -198,45 +204,30 @@ class TrainLoop:
     def _record(
         self, place: str, step: int, metrics: Mapping[str, float], extra: Measured | None = None
     ) -> Measured:
-        """Writes the metrics of a step, and returns them under the names that checkpoints use."""
+        """Writes the metrics of a step, and returns them under their names in checkpoints."""
         self._writers[place].write(step, {**metrics, **(extra or {})})
         return {f"{place}/{name}": value for name, value in metrics.items()}
 
-    def _compile(self, state: TrainState, batch: Any) -> float:
-        start = time.perf_counter()
-        self.progress.note("compiling …")
-        self.trainer.compile(state, batch)
-        seconds = time.perf_counter() - start
-        self.progress.note(f"compiled in {duration(seconds)}")
-        return seconds
-
-    def _evaluations_due(self, step: int, *, last: bool) -> tuple[str, ...]:
-        periods = {
-            TRAINING_EVAL: self.trainer.config.eval_period,
-            INFERENCE_EVAL: None if self.evaluator is None else self.evaluator.period,
-        }
-        return tuple(kind for kind, n in periods.items() if n and (step % n == 0 or last))
-
     def _evaluate(self, kinds: Iterable[str], state: TrainState, step: int) -> Measured | None:
-        """Returns the metrics of some kinds of evaluation; None: a signal came before the end."""
+        """Returns the metrics of some kinds of evaluation; None if a signal ended them."""
         measured: Measured = {}
         try:
             for name, batches in self.evaluations.items() if TRAINING_EVAL in kinds else ():
                 measured |= self._evaluate_loss(name, batches(), state, step)
             if INFERENCE_EVAL in kinds and self.evaluator is not None:
-                evaluate, check = self.evaluator.evaluate, lambda _: self._leave_if_asked()
+                evaluate, check = self.evaluator.evaluate, lambda _: self._raise_if_requested()
                 for name, scores in evaluate(state.params, on_progress=check).items():
                     measured |= self._record(f"{INFERENCE_EVAL}/{name}", step, scores)
                     shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
                     self.progress.note(f"step {step}  {name}, decoded: {shown}")
-        except _StopAsked:
+        except _StopRequested:
             return None
         return measured
 
     def _evaluate_loss(
         self, name: str, batches: Iterator[HostBatch], state: TrainState, step: int
     ) -> Measured:
-        """Returns the metrics of batches without dropout (T5X: `train_eval`); none: nothing."""
+        """Returns the metrics of batches, without dropout (T5X: `train_eval`)."""
         trainer = self.trainer
         sums: list[Any] = []
         for rows in batches:
@@ -244,9 +235,9 @@ class TrainLoop:
                 break
             batch = trainer.partitioner.global_batch(rows, self.batch_size)
             if sums:
-                jax.block_until_ready(sums[-1])  # as in training
+                jax.block_until_ready(sums[-1])  # The host is at most one batch ahead.
             sums.append(trainer.eval_step(state.params, batch))
-            self._leave_if_asked()
+            self._raise_if_requested()
         if not sums:
             return {}
         summary = summarize(sums)
@@ -254,46 +245,48 @@ class TrainLoop:
         measured = self._record(f"{TRAINING_EVAL}/{name}", step, summary)
         self.progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
         if not math.isfinite(loss):
-            self.progress.note(f"step {step}  {name}: this loss is not finite; that of training is")
+            self.progress.note(
+                f"step {step}  {name}: this loss is not finite; the training loss is"
+            )
         return measured
 
-    def _leave_if_asked(self) -> None:
-        if self._stop_asked():
-            raise _StopAsked
+    def _raise_if_requested(self) -> None:
+        if self._stop_requested():
+            raise _StopRequested
 
     def _save(self, step: int, state: TrainState, measured: Measured) -> None:
         monitored = self.checkpoints.config.metric_name_to_monitor
         if monitored is not None and not math.isfinite(measured.get(monitored, 0.0)):
             self.progress.note(
                 f"step {step}: {monitored} is {measured[monitored]:g}, so this checkpoint is not "
-                "counted among the best"
+                "ranked"
             )
         self.checkpoints.save(step, state.state_dict(), self.batches.get_state(), measured)
 
 
-class _StopAsked(Exception):
-    """An evaluation ends early, as a signal came."""
+class _StopRequested(Exception):
+    """Raised to end an evaluation after a signal."""
 
 
 class _Agreement:
-    """Returns whether to stop, the same on all processes at the same call.
+    """Returns whether to stop after a signal to any process, the same on all processes.
 
-    A reduction over all devices tells what one has heard; it is read one call later, so that no
-    step waits for it.
+    A reduction over all devices combines the processes' answers. Its result is read at the next
+    call, so that no step waits for it.
     """
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self._before: jax.Array | None = None
         mesh = Mesh(np.array(jax.devices()), ("all",))
-        self._of_each = NamedSharding(mesh, PartitionSpec("all"))
+        self._split = NamedSharding(mesh, PartitionSpec("all"))
         self._any = jax.jit(jax.numpy.any, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def __call__(self) -> bool:
-        asked = self._interrupts.requested is not None
+        requested = self._interrupts.requested is not None
         if jax.process_count() == 1:
-            return asked
-        local = np.full(jax.local_device_count(), asked)
+            return requested
+        local = np.full(jax.local_device_count(), requested)
         before = self._before
-        self._before = self._any(jax.make_array_from_process_local_data(self._of_each, local))
+        self._before = self._any(jax.make_array_from_process_local_data(self._split, local))
         return before is not None and bool(before)

@@ -1,7 +1,7 @@
 """Cross-entropy with z-loss and label smoothing (T5X: `losses.py`), computed in chunks.
 
-Logits are (batch, length, vocabulary) in float32: for mT5 the largest array of a step by far. Here
-they exist for a few positions at a time, and the gradients are computed while they exist.
+Float32 logits of shape (batch, length, vocabulary) would be by far the largest array of a step of
+mT5. So they exist for a few positions at a time, and gradients are computed in the same pass.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Factor = float | str | None
 
 
 class LossSums(NamedTuple):
-    """Weighted sums over the tokens of a batch: scalars, float32.
+    """Sums over the tokens of a batch: float32 scalars.
 
     Attributes:
-      loss: cross-entropy plus z-loss.
-      z_loss: its part in `loss`.
-      num_correct: tokens (weighted 1) whose most probable prediction is the target.
+      loss: weighted cross-entropy plus z-loss.
+      z_loss: weighted z-loss.
+      num_correct: number of tokens with positive weight whose most probable prediction is correct.
     """
 
     loss: jax.Array
@@ -34,7 +34,7 @@ class LossSums(NamedTuple):
 
     @classmethod
     def zero(cls) -> LossSums:
-        """Returns sums over nothing."""
+        """Returns sums of 0."""
         return cls(*(jnp.zeros((), jnp.float32),) * 3)
 
 
@@ -61,18 +61,18 @@ def weighted_cross_entropy(
     label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> LossSums:
-    """Summed cross-entropy of softmax(hidden @ kernel) against `targets`.
+    """Returns the summed cross-entropy of softmax(hidden @ kernel) with `targets`.
 
-    The entropy of smoothed labels is subtracted, so that a perfect prediction costs 0.
+    The entropy of smoothed labels is subtracted, so that a perfect prediction has loss 0.
 
     Args:
-      hidden: (batch, length, emb), any float type; the product is in float32.
+      hidden: (batch, length, emb), any float dtype; the product is computed in float32.
       kernel: (emb, vocabulary) float32.
       targets: (batch, length) ids.
-      weights: (batch, length) float32 factor of each token; not differentiated.
+      weights: (batch, length) float32 weights of the tokens; not differentiated.
       z_loss: weight of log²Z.
-      label_smoothing: probability given to the other tokens.
-      chunk: positions whose logits exist at a time; None: all.
+      label_smoothing: probability mass of the other tokens.
+      chunk: number of positions whose logits exist at a time; None: all.
     """
     length = hidden.shape[1]
     chunk = length if chunk is None else min(chunk, length)
@@ -88,7 +88,7 @@ def weighted_cross_entropy(
 def _chunk(
     operands: _Operands, options: _Options, with_gradients: bool
 ) -> tuple[LossSums, _Operands | None]:
-    """Returns sums over one chunk of positions, and the gradients of `loss`."""
+    """Returns the sums over one chunk of positions, and the gradients of `loss`."""
     hidden, kernel, targets, weights = operands
     z_loss, label_smoothing, _ = options
     vocab = kernel.shape[1]
@@ -167,15 +167,11 @@ _cross_entropy.defvjp(_all_chunks, _backward)
 def normalizing_factor_and_weights(
     factor: Factor, batch: Mapping[str, jax.Array]
 ) -> tuple[jax.Array | float, jax.Array]:
-    """Returns the divisor of a batch's loss, and its tokens' weights (batch, length) float32.
+    """Returns the divisor of a batch's loss, and the tokens' weights (batch, length) float32.
 
-    Computed over the whole batch, before it is cut into microbatches, so that neither loss nor
-    gradients depend on their number (T5X normalizes every microbatch by itself).
-
-    Args:
-      factor: a number, None (1.0), NUM_REAL_TARGET_TOKENS, NUM_TOTAL_TARGET_TOKENS or
-        AVERAGE_PER_SEQUENCE (T5X: `SpecialLossNormalizingFactor`).
-      batch: with `decoder_loss_weights` or `decoder_target_tokens`, and segment ids if packed.
+    Takes the whole batch, before it is split into microbatches, so that loss and gradients do not
+    depend on their number (T5X normalizes each microbatch separately). For `factor`, see
+    `ModelConfig.loss_normalizing_factor` (T5X: `SpecialLossNormalizingFactor`).
     """
     targets = batch["decoder_target_tokens"]
     weights = batch.get("decoder_loss_weights", targets > 0).astype(jnp.float32)

@@ -1,7 +1,7 @@
-"""T5X's metrics (`models.compute_base_metrics`) from the sums of each step, and their files.
+"""T5X's metrics (`models.compute_base_metrics`) and their files.
 
-TensorBoard event files lie in `train/`, `training_eval/TASK/` and `inference_eval/TASK/` of the
-run directory, as T5X's do, with `metrics.jsonl` beside them.
+As in T5X, TensorBoard event files are in `train/`, `training_eval/TASK/` and `inference_eval/TASK/`
+of the run directory. `metrics.jsonl` is in the same directories.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mtf.writing import write_atomically
 
 StepMetrics = Mapping[str, Any]
 
-# What `summarize` gives of training steps and evaluations alike.
+# The metrics that `summarize` returns for both training and evaluation.
 SUMMARY_METRICS = (
     *("loss", "z_loss", "cross_ent_loss"),
     *("loss_per_nonpadding_target_token", "loss_per_all_target_tokens", "loss_per_target_token"),
@@ -35,15 +35,14 @@ SUMMARY_METRICS = (
 
 
 def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
-    """Returns T5X's metrics by name, from the sums of consecutive steps or evaluation batches.
+    """Returns name → metric from the sums of consecutive steps or evaluation batches.
 
-    "loss" and "z_loss" are means over the steps, the per-token ones means over tokens. T5X's
-    contain the loss's normalizing factor; "loss_per_target_token" (not T5X's) is in nats, each
-    token weighted as in the loss.
+    "loss" and "z_loss" are means over steps, and include the normalizing factor of the loss, as all
+    of T5X's. "loss_per_target_token" (not in T5X) is in nats per token, weighted as in the loss.
     """
     host = jax.device_get(list(steps))
     skipped = sum(float(s.get("skipped_updates", 0.0)) for s in host)
-    if skipped < len(host):  # The others' means say how training goes.
+    if skipped < len(host):  # Average over the steps that were not skipped.
         host = [s for s in host if not s.get("skipped_updates")]
     sums = {name: float(np.sum([s[name] for s in host], dtype=np.float64)) for name in host[0]}
     num_steps = len(host)
@@ -81,7 +80,7 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
 def timing(
     num_steps: int, batch_size: int, targets_length: int, seconds: float, uptime: float
 ) -> dict[str, float]:
-    """T5X's timing metrics of consecutive steps that took `seconds`."""
+    """Returns T5X's timing metrics of consecutive steps that took `seconds`."""
     cores = jax.device_count()
     seqs = num_steps * batch_size
     tokens = seqs * targets_length
@@ -98,12 +97,12 @@ def timing(
 
 
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
-    """Writes one kind of metrics to TensorBoard events and `metrics.jsonl`, on process 0.
+    """Writes metrics to TensorBoard events and `metrics.jsonl`, on process 0.
 
     Args:
-      directory: for instance RUN_DIR/train.
-      first_step: where this run begins; what an interrupted run wrote of later steps is dropped,
-        so that a resumed run's files are those of an uninterrupted one.
+      directory: directory of the files, such as RUN_DIR/train.
+      first_step: step from which the run starts. Metrics of later steps, written before an
+        interruption, are dropped, so that the files are those of an uninterrupted run.
     """
 
     _SECONDS_BETWEEN_FLUSHES = 10.0
@@ -112,7 +111,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         self._jsonl = None
         if jax.process_index() != 0:
             return
-        # Imported here: only the writing process pays for it.
+        # Imported here because other processes do not need it.
         from tensorboardX import summary
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2
@@ -123,13 +122,13 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
             kept = [line for line in read_metrics(path) if line["step"] <= first_step]
             write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
         self._jsonl = path.open("a", encoding="utf-8")
-        # It warns of every NaN; the run says what is wrong itself.
+        # It warns about every NaN, which the run reports itself.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
-        # SummaryWriter would hand events to a thread, which a full disk ends; whoever has the next
-        # events then waits for ever.
+        # SummaryWriter would pass events to a thread. A full disk ends the thread, and the next
+        # event then blocks forever.
         self._events = EventsWriter(str(directory / "events"))
         self._event, self._scalar = event_pb2.Event, summary.scalar
-        # TensorBoard drops what earlier files have of this step and later ones.
+        # Makes TensorBoard drop this step and later steps of earlier files.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add_event(first_step + 1, session_log=start)
         self._flush_events()
@@ -140,7 +139,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
             return
         for name, value in metrics.items():
             self._add_event(step, summary=self._scalar(name, value, display_name=name))
-        # Flushing events waits for the disk, so not at each step of a fast run.
+        # Flushing waits for the disk: not in every step of a fast run.
         if time.monotonic() - self._flushed > self._SECONDS_BETWEEN_FLUSHES:
             self._flush_events()
         self._jsonl.write(strict_json.dumps({"step": step, **metrics}) + "\n")
@@ -160,9 +159,9 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a `metrics.jsonl`; a last line that was cut off by a kill is left out.
+    """Returns the lines of a `metrics.jsonl`, without an incomplete last line.
 
-    A value that was not finite is None.
+    Values that were not finite are None.
     """
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -174,7 +173,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def plot_loss(run_dir: Path, evaluations: Sequence[str]) -> Path:
-    """Draws the loss per target token, in training and `evaluations`, to RUN_DIR/loss.png."""
+    """Plots the loss per target token, in training and `evaluations`, to RUN_DIR/loss.png."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

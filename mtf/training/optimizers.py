@@ -1,9 +1,11 @@
-"""Adafactor, and AdamW from optax, on the whole tree of parameters.
+"""Adafactor, and AdamW from optax, for a tree of parameters.
 
 The state is nested like the parameters, with a dict of slots for each parameter.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import optax
@@ -14,10 +16,9 @@ from mtf.training.settings import AdafactorConfig, AdamWConfig
 
 
 def init(config: AdafactorConfig | AdamWConfig, params: Tree, axes: Tree) -> Tree:
-    """Returns the state of parameters, with these logical axes, before the first step."""
+    """Returns the state before the first step; `axes` are the parameters' logical axes."""
     if isinstance(config, AdamWConfig):
-        state = _adam(config).init(params)
-        return _slots(state.mu, state.nu)
+        return _slots(_adam(config).init(params))
     return jax.tree.map(
         lambda names, param: adafactor.init_slots(config, param, names),
         axes,
@@ -35,7 +36,7 @@ def update(
     states: Tree,
     axes: Tree,
 ) -> tuple[Tree, Tree]:
-    """Returns new parameters and new state; `step` is the number of updates made so far."""
+    """Returns new parameters and state; `step` is the number of updates so far."""
     if isinstance(config, AdafactorConfig):
         pairs = jax.tree.map(
             lambda names, param, slots, grad: adafactor.update_param(
@@ -56,22 +57,22 @@ def update(
     decay = config.weight_decay_rate
 
     def new(names: tuple[str, ...], param: jax.Array, update: jax.Array) -> jax.Array:
-        # Scales of norms are not decayed; everything else in T5 is a matrix.
+        # Norm scales, the only parameters of T5 that are not matrices, have no weight decay.
         decayed = decay and len([name for name in names if name != "layers"]) >= 2
         return param - learning_rate * (update + (decay * param if decayed else 0.0))
 
     params = jax.tree.map(new, axes, params, updates, is_leaf=is_axes)
-    return params, _slots(state.mu, state.nu)
+    return params, _slots(state)
 
 
 def _adam(config: AdamWConfig) -> optax.GradientTransformation:
     return optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
 
 
-def _slots(mu: Tree, nu: Tree) -> Tree:
-    return jax.tree.map(lambda m, n: {"mu": m, "nu": n}, mu, nu)
+def _slots(state: Any) -> Tree:
+    return jax.tree.map(lambda mu, nu: {"mu": mu, "nu": nu}, state.mu, state.nu)
 
 
 def is_axes(x: object) -> bool:
-    """Returns whether `x` is the tuple of one parameter's logical axes."""
+    """Returns whether `x` is a tuple of logical axes, a leaf of a tree of axes."""
     return isinstance(x, tuple)

@@ -1,4 +1,4 @@
-"""What a training run would be, without allocating it (`--dry-run`)."""
+"""Describes a training run without allocating it (`--dry-run`)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mtf.training.trainer import Trainer
 
 
 def describe(trainer: Trainer, lengths: Mapping[str, int], batch_size: int, steps: int) -> str:
-    """Returns parameters, mesh, tokens a step and bytes of a run, a line each.
+    """Returns a table of a run's parameters, mesh, tokens per step and bytes.
 
     Args:
-      trainer: of the run.
-      lengths: of "inputs" and "targets".
-      batch_size: rows of a global batch.
+      trainer: the trainer of the run.
+      lengths: feature name ("inputs" or "targets") → number of tokens.
+      batch_size: number of rows in a global batch.
       steps: the last step, absolute.
     """
     network, mesh = trainer.model.network, trainer.partitioner.mesh
@@ -28,16 +28,16 @@ def describe(trainer: Trainer, lengths: Mapping[str, int], batch_size: int, step
 
     def size(part: str) -> str:
         whole = getattr(trainer.state_shapes, part)
-        a_device = memory.num_bytes(whole, getattr(trainer.state_shardings, part))
+        per_device = memory.num_bytes(whole, getattr(trainer.state_shardings, part))
         total = memory.num_bytes(whole)
-        return f"{total:,} bytes ({memory.gib(total)}; {memory.gib(a_device)} a device)"
+        return f"{total:,} bytes ({memory.gib(total)}; {memory.gib(per_device)} per device)"
 
     needed = sum(least_bytes(trainer, lengths, batch_size).values())
-    there = memory.device_bytes(mesh)
-    fits = f"at least {needed:,} bytes ({memory.gib(needed)}) a device"
-    if there is not None:
-        fits += f", of {memory.gib(there)}" + ("" if needed <= there else ": does not fit here")
-    batch = f"{batch_size} rows, {batch_size // trainer.partitioner.num_data_shards} a part"
+    available = memory.device_bytes(mesh)
+    fits = f"at least {needed:,} bytes ({memory.gib(needed)}) per device"
+    if available is not None:
+        fits += f", of {memory.gib(available)}" + (": does not fit" if needed > available else "")
+    batch = f"{batch_size} rows, {batch_size // trainer.partitioner.num_data_shards} per shard"
     if trainer.config.num_microbatches > 1:
         batch += f", {trainer.config.num_microbatches} microbatches"
     flops = train_step_flops(network, batch_size, inputs, targets)
@@ -50,19 +50,19 @@ def describe(trainer: Trainer, lengths: Mapping[str, int], batch_size: int, step
     below = {
         "batch": batch,
         "lengths": f"inputs {inputs}, targets {targets}",
-        "tokens a step": f"{batch_size * (inputs + targets):,} "
+        "tokens per step": f"{batch_size * (inputs + targets):,} "
         f"(inputs {batch_size * inputs:,} + targets {batch_size * targets:,})",
-        "FLOPs a step": f"{count(flops)}FLOP",
+        "FLOPs per step": f"{count(flops)}FLOP",
         "train steps": f"{steps:,} (absolute)",
     }
     return trainer.partitioner.describe(rows, below)
 
 
 def least_bytes(trainer: Trainer, lengths: Mapping[str, int], batch_size: int) -> dict[str, int]:
-    """Returns bytes that each device needs at least in a training step, whatever the compiler does.
+    """Returns use → a lower bound of the bytes that a training step needs on each device.
 
-    Of the activations only the layers' inputs count, which the backward pass needs even if it
-    recomputes everything else. Arguments as for `describe`.
+    Activations are only the layers' inputs, which the backward pass needs even if it recomputes
+    everything else. The arguments are those of `describe`.
     """
     network, partitioner = trainer.model.network, trainer.partitioner
     shapes, shardings = trainer.state_shapes, trainer.state_shardings

@@ -11,12 +11,7 @@ from mtf.training.settings import ScheduleConfig
 
 
 def learning_rate(schedule: ScheduleConfig, step: jax.Array | int) -> jax.Array:
-    """Returns the learning rate of one step, a float32 scalar.
-
-    Args:
-      schedule: the factors and their settings.
-      step: the number of updates made so far, so a linear warm-up begins at the floor.
-    """
+    """Returns the learning rate, a float32 scalar; `step` is the number of updates so far."""
     s = schedule
     step = jnp.maximum(0, jnp.asarray(step) - s.step_offset).astype(jnp.float32)
     rate = jnp.ones((), jnp.float32)

@@ -1,11 +1,11 @@
-"""Settings of the optimizer, the schedule and the trainer. Imports no jax."""
+"""Settings of the optimizer, the schedule and the trainer. Imports no JAX."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from mtf.errors import UserError, check_at_least_one, did_you_mean
+from mtf.models.settings import NOT_NEGATIVE, POSITIVE, RATE, Condition, check_fields
 
 SCHEDULE_FACTORS = (
     "constant",
@@ -17,12 +17,15 @@ SCHEDULE_FACTORS = (
     "cosine_decay",
 )
 
-MAX_STEP = 2**31 - 1  # The step is an int32, as T5X's.
 _MAY_CHANGE = {"on_resume": "may change"}
 
+# Steps are int32, as in T5X.
+STEP: Condition = ("in [0, 2**31)", lambda step: 0 <= step < 2**31)
+_PERIOD: Condition = ("in [1, 2**31)", lambda steps: 1 <= steps < 2**31)
+
 FACTOR_PARTS = ("ROW", "COLUMN", "BATCH", "NONE")
-# Logical axis → its part in Adafactor's factored second moment, for parameters of rank > 2
-# (T5X: `adafactor.standard_logical_factor_rules`). BATCH dimensions are separate matrices.
+# Logical axis → its role in Adafactor's factored second moment, for parameters of rank > 2
+# (T5X: `adafactor.standard_logical_factor_rules`). BATCH dimensions index separate matrices.
 LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
     ("vocab", "COLUMN"),
     ("embed", "ROW"),
@@ -42,16 +45,16 @@ class ScheduleConfig:
     """A learning rate as a product of named factors (T5X: `create_learning_rate_scheduler`).
 
     Attributes:
-      factors: names joined by " * ", among constant, linear_warmup, linear_decay, rsqrt_decay,
-        rsqrt_normalized_decay, decay_every, cosine_decay. `linear_decay` brings its own constant
-        and warm-up.
-      base_learning_rate: the value of `constant`.
-      warmup_steps: of linear_warmup; where the decays begin.
-      decay_factor: of decay_every (a factor) and linear_decay (a slope per step).
-      steps_per_decay: of decay_every.
-      steps_per_cycle: of cosine_decay.
-      step_offset: step at which the schedule begins.
-      min_learning_rate: never less than this.
+      factors: names joined by " * ": constant, linear_warmup, linear_decay, rsqrt_decay,
+        rsqrt_normalized_decay, decay_every, cosine_decay. `linear_decay` includes constant and
+        warm-up.
+      base_learning_rate: value of `constant`.
+      warmup_steps: number of steps of linear_warmup, after which the decays start.
+      decay_factor: factor of decay_every; slope per step of linear_decay.
+      steps_per_decay: number of steps between decays of decay_every.
+      steps_per_cycle: number of steps in a cycle of cosine_decay.
+      step_offset: step at which the schedule starts.
+      min_learning_rate: lower bound of the learning rate.
     """
 
     factors: str = "constant * linear_warmup * rsqrt_decay"
@@ -71,9 +74,9 @@ class ScheduleConfig:
                     f"{', '.join(SCHEDULE_FACTORS)}, joined by ' * '."
                     + did_you_mean(name, SCHEDULE_FACTORS)
                 )
-        _check_not_negative(self, "base_learning_rate", "decay_factor", "min_learning_rate")
-        _check_steps(self, "steps_per_decay", "steps_per_cycle", least=1)
-        _check_steps(self, "step_offset", "warmup_steps")
+        check_fields(self, NOT_NEGATIVE, "base_learning_rate", "decay_factor", "min_learning_rate")
+        check_fields(self, _PERIOD, "steps_per_decay", "steps_per_cycle")
+        check_fields(self, STEP, "step_offset", "warmup_steps")
         needs_warmup = {"linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay"}
         if self.warmup_steps < 1 and needs_warmup & set(self.names):
             raise UserError(
@@ -82,27 +85,27 @@ class ScheduleConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The factors' names."""
+        """The names of the factors."""
         return tuple(name.strip() for name in self.factors.split("*"))
 
 
 @dataclasses.dataclass(frozen=True)
 class AdafactorConfig:
-    """Adafactor as T5X has it (Shazeer & Stern 2018; T5X: `adafactor.py`).
+    """Adafactor with T5X's semantics (Shazeer & Stern 2018; T5X: `adafactor.py`).
 
     Attributes:
       learning_rate: the schedule; its value is multiplied by each parameter's scale.
       decay_rate: exponent of the second moment's decay.
-      step_offset: step at which fine-tuning began, for the decay.
-      factored: row and column sums instead of the whole second moment of matrices.
-      min_dim_size_to_factor: smaller matrices are not factored.
-      logical_factor_rules: for parameters of rank > 2.
-      multiply_by_parameter_scale: update relative to the parameter's root mean square.
-      clipping_threshold: of an update's root mean square; None: no clipping.
-      beta1: first moment, None: none.
-      weight_decay_rate: fraction of the parameter taken off each step; None: none.
+      step_offset: step at which fine-tuning started, for the decay.
+      factored: whether to store row and column sums instead of a matrix's whole second moment.
+      min_dim_size_to_factor: size below which matrices are not factored.
+      logical_factor_rules: (logical axis, role) pairs for parameters of rank > 2.
+      multiply_by_parameter_scale: whether to scale updates by the parameter's root mean square.
+      clipping_threshold: bound of an update's root mean square; None: no clipping.
+      beta1: decay of the first moment; None: no first moment.
+      weight_decay_rate: fraction of the parameter subtracted in each step; None: no decay.
       weight_decay_rate_lr_exponent: multiplies that fraction by lr ** exponent.
-      global_norm_clip_threshold: of all gradients together; None: no clipping.
+      global_norm_clip_threshold: bound of the norm of all gradients; None: no clipping.
       epsilon1: added to squared gradients.
       epsilon2: smallest parameter scale.
     """
@@ -123,13 +126,16 @@ class AdafactorConfig:
     epsilon2: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check_rate(self, "decay_rate", *(["beta1"] if self.beta1 is not None else []))
-        _check_positive(self, "clipping_threshold", "global_norm_clip_threshold")
-        # With 0, a gradient of 0 would be divided by 0.
-        _check_positive(self, "epsilon1", optional=False)
+        check_fields(self, RATE, "decay_rate")
+        check_fields(self, RATE, "beta1", optional=True)
+        thresholds = ("clipping_threshold", "global_norm_clip_threshold")
+        check_fields(self, POSITIVE, *thresholds, optional=True)
+        # With epsilon1 0, a gradient of 0 would be divided by 0.
+        check_fields(self, POSITIVE, "epsilon1")
+        check_fields(self, NOT_NEGATIVE, "epsilon2")
         weight_decay = ("weight_decay_rate", "weight_decay_rate_lr_exponent")
-        _check_not_negative(self, "epsilon2", *weight_decay)
-        _check_steps(self, "step_offset")
+        check_fields(self, NOT_NEGATIVE, *weight_decay, optional=True)
+        check_fields(self, STEP, "step_offset")
         check_at_least_one(self, "min_dim_size_to_factor")
         axes = [axis for axis, _ in self.logical_factor_rules]
         for axis, part in self.logical_factor_rules:
@@ -151,8 +157,8 @@ class AdamWConfig:
       beta1: decay of the first moment.
       beta2: decay of the second moment.
       epsilon: added to the root of the second moment.
-      weight_decay_rate: times the learning rate, taken off every parameter but norms' scales.
-      global_norm_clip_threshold: of all gradients together; None: no clipping.
+      weight_decay_rate: decay of all parameters but norm scales, multiplied by the learning rate.
+      global_norm_clip_threshold: bound of the norm of all gradients; None: no clipping.
     """
 
     learning_rate: ScheduleConfig
@@ -163,54 +169,26 @@ class AdamWConfig:
     global_norm_clip_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        _check_rate(self, "beta1", "beta2")
-        _check_positive(self, "global_norm_clip_threshold")
-        _check_positive(self, "epsilon", optional=False)
-        _check_not_negative(self, "weight_decay_rate")
-
-
-def _check_rate(settings: object, *fields: str) -> None:
-    for field in fields:
-        value = getattr(settings, field)
-        if not 0.0 <= value < 1.0:
-            raise UserError(f"{field} must be in [0, 1), not {value}.")
-
-
-def _check_positive(settings: object, *fields: str, optional: bool = True) -> None:
-    for field in fields:
-        value = getattr(settings, field)
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"{field} must be positive{' or None' * optional}, not {value}.")
-
-
-def _check_not_negative(settings: object, *fields: str) -> None:
-    for field in fields:
-        value = getattr(settings, field)
-        if value is not None and not 0 <= value < math.inf:
-            raise UserError(f"{field} must be a finite number and not negative, not {value}.")
-
-
-def _check_steps(settings: object, *fields: str, least: int = 0) -> None:
-    for field in fields:
-        value = getattr(settings, field)
-        if not least <= value <= MAX_STEP:
-            raise UserError(f"{field} must be in [{least}, 2**31), not {value}.")
+        check_fields(self, RATE, "beta1", "beta2")
+        check_fields(self, POSITIVE, "global_norm_clip_threshold", optional=True)
+        check_fields(self, POSITIVE, "epsilon")
+        check_fields(self, NOT_NEGATIVE, "weight_decay_rate")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainerConfig:
-    """How the training step and the loop run (T5X: `trainer.Trainer` and `train.train`).
+    """Settings of the training step and the loop (T5X: `trainer.Trainer` and `train.train`).
 
     Attributes:
-      num_microbatches: parts of a batch whose gradients are added up before the update.
-      stats_period: steps between lines of progress, TensorBoard and metrics.jsonl.
-      eval_period: steps between evaluations; None: none.
-      eval_steps: batches of each evaluation; None: all.
-      loss_chunk_elements: logits are computed in parts of at most so many elements a device
-        where the whole would have more, and never held together.
-      skip_nonfinite_updates: a step whose loss or gradient norm is not finite leaves parameters
-        and optimizer state as they are and is counted (`skipped_updates`), instead of ending the
-        run. The batch is used up, and the step counter and the schedule go on.
+      num_microbatches: number of parts of a batch whose gradients are summed before the update.
+      stats_period: number of steps between lines of progress, TensorBoard and metrics.jsonl.
+      eval_period: number of steps between evaluations; None: no evaluation.
+      eval_steps: number of batches per evaluation; None: all.
+      loss_chunk_elements: maximum number of logits per device that exist at a time; the loss of
+        larger batches is computed in chunks.
+      skip_nonfinite_updates: whether a step with a non-finite loss or gradient norm leaves
+        parameters and optimizer state unchanged and is counted (`skipped_updates`), instead of
+        ending the run. Its batch is used up, and the step still counts for the schedule.
     """
 
     num_microbatches: int = dataclasses.field(default=1, metadata=_MAY_CHANGE)

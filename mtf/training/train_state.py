@@ -19,11 +19,11 @@ from mtf.models.stacking import Tree
 )
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """What a step of training reads and writes.
+    """The input and output of a training step.
 
     Attributes:
-      step: int32 scalar, the number of updates made so far.
-      params: nested dict under T5X's names; stacked where the network is scanned.
+      step: int32 scalar, the number of updates so far.
+      params: nested dict with T5X's names; layers are stacked if the network is scanned.
       param_states: the same nesting, with a dict of the optimizer's slots for each parameter.
     """
 
@@ -32,7 +32,7 @@ class TrainState:
     param_states: Tree
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the tree that is written to checkpoints, under T5X's names."""
+        """Returns the tree of a checkpoint, with T5X's names."""
         return {
             "target": self.params,
             "state": {"step": self.step, "param_states": self.param_states},
@@ -40,5 +40,5 @@ class TrainState:
 
     @classmethod
     def from_state_dict(cls, tree: Mapping[str, Any]) -> TrainState:
-        """Returns the state of which `tree` is the `state_dict`."""
+        """Returns the state from its `state_dict`."""
         return cls(tree["state"]["step"], tree["target"], tree["state"]["param_states"])

@@ -15,7 +15,7 @@ import optax
 from mtf.checkpoints import finite
 from mtf.checkpoints.restore import AssignmentMap, checkpoint_paths, restore_tree
 from mtf.checkpoints.settings import RestoreCheckpointConfig
-from mtf.checkpoints.steps import checkpoint_dir, saved_steps
+from mtf.checkpoints.steps import checkpoint_dir, owed_evaluations, saved_steps
 from mtf.errors import UserError
 from mtf.models import t5
 from mtf.models.settings import ModelConfig
@@ -38,15 +38,15 @@ def loss_fn(
     dropout_rng: jax.Array | None = None,
     chunk: int | None = None,
 ) -> tuple[jax.Array, LossSums]:
-    """Returns the loss summed over the tokens of a batch, and its parts.
+    """Returns the loss summed over the tokens of a batch, and all sums.
 
     Args:
       model: the network and its loss.
-      params: unrolled or stacked.
-      batch: as `t5.apply` takes it.
+      params: parameters, unrolled or stacked.
+      batch: the arrays that `t5.apply` takes.
       weights: (batch, length) float32, already divided by the normalizing factor.
       dropout_rng: None turns dropout off.
-      chunk: target positions whose logits exist at a time.
+      chunk: number of target positions whose logits exist at a time.
     """
     network = model.network
     sums = weighted_cross_entropy(
@@ -62,7 +62,7 @@ def loss_fn(
 
 
 def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
-    """Returns the counts that metrics are computed from; `weights` as for `loss_fn`."""
+    """Returns the counts from which metrics are computed; `weights` as for `loss_fn`."""
     targets = batch["decoder_target_tokens"]
     metrics = {
         "num_seqs": jnp.float32(targets.shape[0]),
@@ -84,7 +84,7 @@ def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
 class Trainer:
     """Compiles and runs steps for one model, optimizer and mesh.
 
-    `random_seed` is that of initial parameters and dropout.
+    `random_seed` is the seed for initial parameters and dropout.
     """
 
     model: ModelConfig
@@ -93,14 +93,10 @@ class Trainer:
     config: settings.TrainerConfig = settings.TrainerConfig()
     random_seed: int = 0
 
-    @property
-    def stacked(self) -> bool:
-        """Whether parameters in memory are stacked by layer."""
-        return self.model.network.scan_layers
-
     @functools.cached_property
     def _rngs(self) -> tuple[jax.Array, jax.Array]:
-        # Not traced, so that a resumed run compiles the same program as a new one.
+        """The keys for initial parameters and for dropout."""
+        # Not traced, so that a resumed run compiles the same program as a new run.
         with jax.ensure_compile_time_eval():
             init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
         return init_rng, trainer_rng
@@ -109,18 +105,19 @@ class Trainer:
 
     @functools.cached_property
     def _axes(self) -> Tree:
-        return t5.param_axes(self.model.network, stacked=self.stacked)
+        return t5.param_axes(self.model.network, stacked=self.model.network.scan_layers)
 
     @functools.cached_property
     def state_shapes(self) -> TrainState:
-        """Shapes and dtypes of the state in memory; allocates nothing."""
-        params = t5.param_shapes(self.model.network, stacked=self.stacked)
+        """The shapes and dtypes of the state in memory. Allocates nothing."""
+        network = self.model.network
+        params = t5.param_shapes(network, stacked=network.scan_layers)
         states = jax.eval_shape(lambda p: optimizers.init(self.optimizer, p, self._axes), params)
         return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, states)
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
-        """Where each array of the state lies; slots of a parameter's shape lie as it does."""
+        """The shardings of the state; slots of a parameter's shape are sharded like it."""
         shapes = self.state_shapes
         slot_axes = jax.tree.map(
             lambda axes, param, slots: {
@@ -142,14 +139,14 @@ class Trainer:
     def _jit_init(self) -> Any:
         def init(rng: jax.Array) -> TrainState:
             params = t5.init_params(self.model.network, rng)
-            params = stack_layers(params) if self.stacked else params
+            params = stack_layers(params) if self.model.network.scan_layers else params
             states = optimizers.init(self.optimizer, params, self._axes)
             return TrainState(jnp.zeros((), jnp.int32), params, states)
 
         return jax.jit(init, out_shardings=self.state_shardings)
 
     def init_state(self) -> TrainState:
-        """Returns a fresh state at step 0, made on the devices where it stays."""
+        """Returns the initial state, at step 0, on the devices."""
         with self.partitioner.in_force():
             return self._jit_init(self._rngs[0])
 
@@ -174,20 +171,17 @@ class Trainer:
     # ------------------------------------------------------------------------------ one step
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Makes one update. The memory of the old state is reused: it is gone afterwards."""
+        """Makes one update. Reuses the memory of `state`, which is invalid afterwards."""
         with self.partitioner.in_force():
             return self._compiled_train_step(state, batch)
 
     def eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
-        """Returns the metrics' sums over one batch, without dropout."""
+        """Returns the sums for metrics over one batch, without dropout."""
         with self.partitioner.in_force():
             return self._jit_eval_step(params, batch)
 
     def compile(self, state: Any, batch: Any) -> Any:
-        """Compiles the training step for a state and a global batch, or for their shapes.
-
-        Returns jax's compiled object, which `train_step` then runs.
-        """
+        """Compiles, for `train_step`, the step for a state and a global batch or their shapes."""
         with self.partitioner.in_force():
             compiled = self._jit_train_step.lower(state, batch).compile()
         self.__dict__["_compiled_train_step"] = compiled
@@ -250,7 +244,7 @@ class Trainer:
         return weights / factor
 
     def _chunk(self, batch: Batch) -> int | None:
-        """Returns how many target positions' logits may exist at a time; None: all."""
+        """Returns the number of target positions whose logits exist at a time; None: all."""
         rows, length = batch["decoder_target_tokens"].shape
         shape = rows, self.model.network.vocab_size
         sharding = self.partitioner.sharding(("batch", "vocab"), shape)
@@ -262,7 +256,7 @@ class Trainer:
     def _gradients(
         self, params: t5.Params, batch: Batch, weights: jax.Array, dropout_rng: jax.Array | None
     ) -> tuple[t5.Params, LossSums]:
-        """Returns gradients and loss of a batch, added up over its microbatches."""
+        """Returns the gradients and sums of a batch, added up over its microbatches."""
         grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
         num_microbatches = self.config.num_microbatches
         if num_microbatches == 1:
@@ -283,7 +277,7 @@ class Trainer:
         return grads, sums
 
     def _split(self, x: jax.Array) -> jax.Array:
-        """(batch, …) → (microbatches, rows, …); every row stays on its device."""
+        """(batch, …) → (microbatches, rows, …); each row stays on its device."""
         num_microbatches = self.config.num_microbatches
         x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
         return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
@@ -292,15 +286,15 @@ class Trainer:
 def starting_state(
     trainer: Trainer, run_dir: Path, restore: RestoreCheckpointConfig | None, train_steps: int
 ) -> TrainState:
-    """Returns the state to begin with: the run's latest checkpoint, else `restore`, else a new one.
+    """Returns the run's latest checkpoint, else the checkpoint of `restore`, else a new state.
 
     Raises:
-      UserError: the checkpoint does not fit the model, holds NaN or infinity, or is of another
-        step than `restore` says.
+      UserError: the checkpoint does not fit the model, contains NaN or infinity, is not at
+        `restore.step`, or is at `train_steps` already.
     """
     own = saved_steps(run_dir)
     if own:
-        advice = "Delete it to continue from the one before it."
+        advice = "Delete it to resume from the one before it."
         path = checkpoint_dir(run_dir.resolve(), own[-1])
         state = trainer.restore_state(path)
     elif restore is None:
@@ -326,5 +320,12 @@ def starting_state(
     if bad:
         raise UserError(
             f"The checkpoint {path} is not finite: NaN or infinity in {finite.shown(bad)}. {advice}"
+        )
+    step = int(state.step)
+    if step >= train_steps and not owed_evaluations(run_dir, step):
+        raise UserError(
+            f"train_steps {train_steps} is absolute, and the checkpoint to start from is at step "
+            f"{step}: nothing would be trained. For {train_steps} more steps, set "
+            f"train_steps={step + train_steps}."
         )
     return state
