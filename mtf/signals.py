@@ -1,8 +1,7 @@
 """How SIGINT (Ctrl-C), SIGTERM and SIGHUP stop a command. Imports the standard library only.
 
-An exception raised by a signal handler may be swallowed by foreign code, or abort it. And no
-handler runs while the main thread compiles or restores. So a command starts a thread that receives
-signals at once through `signal.set_wakeup_fd`, and no handler raises:
+Foreign code may swallow an exception raised by a signal handler, and no handler runs while the main
+thread compiles or restores. So a thread receives signals through `signal.set_wakeup_fd`:
 
 * by default, a signal ends the process with exit status 128 + its number (130, 143, 129);
 * within `Interrupts`, it is recorded, and the code in progress checks for it when it can save;
@@ -40,11 +39,11 @@ class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
     """Records signals from `hold()` to the end of the context; a second Ctrl-C ends the process.
 
     In a process that does not `listen` (a script or a notebook), a second Ctrl-C raises
-    KeyboardInterrupt. `number` is the last signal's number, or 0.
+    KeyboardInterrupt. `what_follows` is printed when a signal arrives, such as "saving after this
+    step". `number` is the last signal's number, or 0.
     """
 
     def __init__(self, what_follows: str = "") -> None:
-        """`what_follows` is printed when a signal arrives, such as "saving after this step"."""
         self.number = 0
         self._what_follows = what_follows
         self._handlers: dict[int, Any] = {}

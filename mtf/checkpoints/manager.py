@@ -105,12 +105,7 @@ class StateNotFiniteError(RunError):
 
 
 class CheckpointManager:
-    """Saves a run's training state and the state of its data iterator.
-
-    Args:
-      model_dir: the run directory.
-      config: when to save, how many checkpoints to keep, and the parameters' dtype on disk.
-    """
+    """Saves a run's training state and the state of its data iterator in `model_dir`."""
 
     def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig):
         _print_failed_saves_once()
@@ -125,11 +120,9 @@ class CheckpointManager:
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
         )
-        self._manager = ocp.CheckpointManager(
-            self.model_dir.resolve() / steps.CHECKPOINTS,
-            options=options,
-            item_names=("state", "data"),
-        )
+        folder = self.model_dir.resolve() / steps.CHECKPOINTS
+        items = ("state", "data")
+        self._manager = ocp.CheckpointManager(folder, options=options, item_names=items)
 
     def latest_step(self) -> int | None:
         """Returns the step of the last complete checkpoint."""
@@ -185,8 +178,7 @@ class CheckpointManager:
           step: the step of the state.
           state: a tree of arrays from `TrainState.state_dict`; layers may be stacked.
           data_state: the state of this process's data iterator.
-          metrics: metrics of this step: "KIND/…/NAME" → value. Values that are not finite are
-            left out.
+          metrics: "KIND/…/NAME" → metric of this step. Values that are not finite are left out.
 
         Raises:
           StateNotFiniteError: the state contains NaN or infinity, and is not saved.
@@ -222,11 +214,7 @@ class CheckpointManager:
         self._manager.reload()
 
     def restore_data_state(self, step: int) -> dict[str, Any]:
-        """Returns the states of all processes' data iterators, in one dict.
-
-        Raises:
-          UserError: the checkpoint does not contain them.
-        """
+        """Returns the states of all processes' data iterators; UserError if they are missing."""
         path = self._path(step)
         if not (path / "data").is_dir():
             raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,7 @@ AssignmentMap = tuple[tuple[str, str | None], ...]
 
 
 def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
-    """Returns the checkpoints that `config` selects: one, or all of them for mode "all".
-
-    Raises:
-      UserError: the path does not exist, or contains no complete checkpoint.
-    """
+    """Returns the checkpoint that `config` selects, or all for mode "all"; UserError if none."""
     path, setting = Path(config.path).expanduser(), f"checkpoint.restore.path: {config.path}"
     if not path.exists():
         names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -37,26 +33,15 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
     if config.mode == "specific":
         return [path]
     found = [checkpoint for _, checkpoint in conversion.list_checkpoints(path)]
-    if not found and re.fullmatch(r"checkpoint_\d+", path.name):
+    if not found:
         raise UserError(
             f"{setting} is a checkpoint itself; mode {config.mode!r} expects a directory of "
             "checkpoints. To use this checkpoint, set checkpoint.restore.mode=specific."
-        )
-    if not found:
-        raise UserError(
-            f"{setting} holds no complete checkpoint_STEP directory. To use one checkpoint, set "
-            "its path and mode 'specific'."
+            if re.fullmatch(r"checkpoint_\d+", path.name)
+            else f"{setting} holds no complete checkpoint_STEP directory. To use one checkpoint, "
+            "set its path and mode 'specific'."
         )
     return found if config.mode == "all" else found[-1:]
-
-
-def _source(name: str, assignment_map: AssignmentMap) -> str | None:
-    """Returns the name in the checkpoint of a tensor of the model; None: it is not read."""
-    for pattern, replacement in assignment_map:
-        match = re.fullmatch(pattern, name)
-        if match:
-            return None if replacement is None else match.expand(replacement)
-    return name
 
 
 @conversion_as_user_errors()
@@ -78,8 +63,7 @@ def restore_tree(
       shardings: a tree of the same structure.
       initial: returns the initial values of tensors, or of layers of a stacked tensor, that are
         not read; called only if there are any. None: all are read.
-      assignment_map: see `RestoreCheckpointConfig`.
-      fallback_to_scratch: see `RestoreCheckpointConfig`.
+      assignment_map, fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
       UserError: the checkpoint lacks tensors, has other shapes, or is from T5X's scanned network;
@@ -88,23 +72,12 @@ def restore_tree(
     checkpoint = conversion.open_checkpoint(path)
     patterns = assignment_map
     if checkpoint.layout == "huggingface":
-        assignment_map = (*assignment_map, ("state/.*", None))  # It has parameters only.
+        assignment_map = (*assignment_map, ("state/.*", None))  # It has no optimizer state.
     leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
     _check_patterns(
         patterns, [n for name, x in leaf_shapes.items() for n in unstacked_names(name, x.shape)]
     )
-    problems: list[str] = []
-    plans = {
-        name: _plan(name, shape.shape, checkpoint, assignment_map, fallback_to_scratch, problems)
-        for name, shape in leaf_shapes.items()
-    }
-    if problems:
-        conversion.check_unrolled(checkpoint)
-        problems.sort(key=lambda line: not line.startswith("target/"))  # parameters first
-        shown = problems[:8] + ([f"… and {len(problems) - 8} more"] if len(problems) > 8 else [])
-        raise UserError(
-            f"The checkpoint {checkpoint.path} does not fit this model:\n  " + "\n  ".join(shown)
-        )
+    plans = _plan(checkpoint, leaf_shapes, assignment_map, fallback_to_scratch)
 
     # Initialize before reading, and keep only what is needed, so that at most one state exists.
     fresh: dict[str, jax.Array] = {}
@@ -144,29 +117,46 @@ def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
 
 
+def _source(name: str, assignment_map: AssignmentMap) -> str | None:
+    """Returns the name in the checkpoint of a tensor of the model; None: it is not read."""
+    for pattern, replacement in assignment_map:
+        match = re.fullmatch(pattern, name)
+        if match:
+            return None if replacement is None else match.expand(replacement)
+    return name
+
+
 def _plan(
-    name: str,
-    shape: tuple[int, ...],
     checkpoint: conversion.Checkpoint,
+    shapes: Mapping[str, Any],
     assignment_map: AssignmentMap,
     fallback_to_scratch: bool,
-    problems: list[str],
-) -> list[Any]:
-    """Returns the tensors to read a leaf from, one per layer if stacked; None: not read."""
-    own_shape = shape[1:] if is_stacked(name) else shape
-    plan: list[Any] = []
-    for own_name in unstacked_names(name, shape):
-        source = _source(own_name, assignment_map)
-        tensor = None if source is None else checkpoint.tensors.get(source)
-        plan.append(tensor)
-        if tensor is None:
-            if source is not None and not fallback_to_scratch:
-                problems.append(f"{source}: missing in the checkpoint (expected shape {own_shape})")
-        elif tuple(tensor.shape) != tuple(own_shape):
-            problems.append(
-                f"{source}: shape {tuple(tensor.shape)} in the checkpoint, {own_shape} in the model"
-            )
-    return plan
+) -> dict[str, list[Any]]:
+    """Returns the tensors to read each leaf from, one per layer if stacked; None: not read."""
+    plans: dict[str, list[Any]] = {name: [] for name in shapes}
+    problems = []
+    for name, shape in shapes.items():
+        own_shape = shape.shape[1:] if is_stacked(name) else shape.shape
+        for own_name in unstacked_names(name, shape.shape):
+            source = _source(own_name, assignment_map)
+            tensor = None if source is None else checkpoint.tensors.get(source)
+            plans[name].append(tensor)
+            if tensor is None:
+                if source is not None and not fallback_to_scratch:
+                    problems.append(
+                        f"{source}: missing in the checkpoint (expected shape {own_shape})"
+                    )
+            elif tuple(tensor.shape) != tuple(own_shape):
+                found = tuple(tensor.shape)
+                problems.append(f"{source}: shape {found} in the checkpoint, expected {own_shape}")
+    if problems:
+        conversion.check_unrolled(checkpoint)
+        problems.sort(key=lambda line: not line.startswith("target/"))  # parameters first
+        shown = problems[:8] + ([f"… and {len(problems) - 8} more"] if len(problems) > 8 else [])
+        raise UserError(
+            f"The checkpoint {checkpoint.path} does not fit this model:\n  " + "\n  ".join(shown)
+        )
+    return plans
 
 
 def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:

@@ -58,11 +58,9 @@ class EvaluateResult:
 
 @dataclasses.dataclass(frozen=True)
 class InferResult:
-    """The outcome of an inference job.
+    """The output of an inference job: a file of predictions or scores per input file or task.
 
-    Attributes:
-      files: a file of predictions or scores for each input file or task. With several shards: the
-        joined file if all shards are done, otherwise this shard's file.
+    With several shards, it is the joined file if all shards are done, otherwise this shard's file.
     """
 
     files: tuple[Path, ...]

@@ -202,7 +202,13 @@ class Train:
         interrupts.release()
         step = int(state.step)
         if stopped is not None:
-            progress.note(self._stop_message(run_dir, step, stopped))
+            message = f"{stopped}: saved step {step} in {run_dir.resolve() / CHECKPOINTS}"
+            owed = owed_evaluations(run_dir, step)
+            if owed:
+                message += "; the resumed run does the evaluation of this step"
+            if owed or step < self.train_steps:
+                message += f"\nresume with: python -m mtf.run --from {run_dir}"
+            progress.note(message)
         else:
             samples = self._samples(trainer.partitioner, state.params) if self.num_samples else ""
             self._print_end(run_dir, list(evaluations), samples, best)
@@ -334,15 +340,6 @@ class Train:
             progress.note(f"resuming from step {first_step}")
         return progress
 
-    def _stop_message(self, run_dir: Path, step: int, stopped: str) -> str:
-        message = f"{stopped}: saved step {step} in {run_dir.resolve() / CHECKPOINTS}"
-        owed = owed_evaluations(run_dir, step)
-        if owed:
-            message += "; the resumed run does the evaluation of this step"
-        if owed or step < self.train_steps:
-            message += f"\nresume with: python -m mtf.run --from {run_dir}"
-        return message
-
     def _samples(self, partitioner: PjitPartitioner, params: Params) -> str:
         """Returns held-out inputs with their true and predicted targets, as text."""
         from mtf import loaders
@@ -390,13 +387,11 @@ class Train:
     def describe(self) -> str:
         """Returns the run's parameters, mesh, tokens per step and bytes, and allocates nothing.
 
-        Raises:
-          UserError: a value has the wrong type, or the available devices do not fit the mesh or
-            the batch.
+        Raises UserError if a type is wrong, or the devices do not fit the mesh or the batch.
         """
         from mtf.config import as_checked
 
-        job = as_checked(self)
+        job = as_checked(self)  # Before JAX is imported.
         from mtf.training import plan
 
         lengths = job.data.task_feature_lengths

@@ -30,9 +30,6 @@ LAYER_NORM_EPSILON = 1e-6
 MASKED = -1e10  # logit of a masked key
 
 
-# --------------------------------------------------------------------------------- parameters
-
-
 class Parameter(NamedTuple):
     """The shape, logical axes (one name per dimension) and initializer of a parameter."""
 
@@ -107,8 +104,7 @@ def parameters(config: T5Config) -> Params:
         },
     }
     if not config.logits_via_embedding:
-        logits = parameter("kernel", _fan_in_truncated, "embed", "vocab")
-        tree["decoder"]["logits_dense"] = logits
+        tree["decoder"]["logits_dense"] = parameter("kernel", _fan_in_truncated, "embed", "vocab")
     return tree
 
 
@@ -156,9 +152,6 @@ def init_params(config: T5Config, rng: jax.Array) -> Params:
 def num_parameters(config: T5Config) -> int:
     """Returns the number of parameters."""
     return sum(math.prod(shape.shape) for shape in jax.tree.leaves(param_shapes(config)))
-
-
-# --------------------------------------------------------------------------------- small parts
 
 
 def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
@@ -275,9 +268,6 @@ def relpos_bias(
     return bias.reshape(1, config.num_heads, *buckets.shape)
 
 
-# --------------------------------------------------------------------------------- attention
-
-
 def split_heads(config: T5Config, x: jax.Array) -> jax.Array:
     """Reshapes (b, length, h·d) to (b, length, h, d)."""
     return x.reshape(*x.shape[:-1], config.num_heads, config.head_dim)
@@ -302,15 +292,9 @@ def attention(
 ) -> jax.Array:
     """Returns multi-head attention of queries from `x` to keys and values, (b, q, emb).
 
-    Args:
-      config: the network.
-      params: kernels of the attention.
-      x: (b, q, emb).
-      key: (b, k, h, d).
-      value: (b, k, h, d).
-      mask: (b or 1, 1, q or 1, k) bool, True if a query attends to a key.
-      bias: (1, h, q, k) float32, or None.
-      dropout: dropout of the attention weights, with one decision for all queries.
+    Shapes: `x` (b, q, emb); `key` and `value` (b, k, h, d); `mask` (b or 1, 1, q or 1, k) bool,
+    True if a query attends to a key; `bias` (1, h, q, k) float32. `dropout` of the attention
+    weights makes one decision for all queries.
     """
     query = split_heads(config, dense(x, params["query"]["kernel"]))
     # Heads before positions: CPUs multiply matrices of this layout faster.
@@ -334,8 +318,6 @@ def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Arra
     return same & (key_segments > 0)[:, None, None, :]
 
 
-# --------------------------------------------------------------------------------- layers
-
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "gelu": functools.partial(jax.nn.gelu, approximate=True),
@@ -346,10 +328,9 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax.Array:
     """Returns the feed-forward block: the projected product of the activated projections."""
-    kernels = [params[name]["kernel"] for name in _mlp_projections(config)]
     parts = [
-        _ACTIVATIONS[name](dense(x, kernel))
-        for name, kernel in zip(config.mlp_activations, kernels, strict=True)
+        _ACTIVATIONS[activation](dense(x, params[name]["kernel"]))
+        for activation, name in zip(config.mlp_activations, _mlp_projections(config), strict=True)
     ]
     hidden = functools.reduce(operator.mul, parts)
     hidden = constrain(dropout(hidden, 0), "batch", "length", "mlp")
@@ -394,14 +375,6 @@ def decoder_layer(
     return constrain(x, "batch", "length", "embed"), state
 
 
-# --------------------------------------------------------------------------------- stacks
-
-_REMAT_POLICIES: dict[str, Any] = {
-    "minimal": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
-    "full": None,
-}
-
-
 def _run_layers(
     config: T5Config,
     layers: Params,
@@ -410,7 +383,9 @@ def _run_layers(
 ) -> jax.Array:
     """Runs `layer_fn(params, x, layer number)` for each layer, scanned or in a loop."""
     if config.remat_policy != "none":
-        layer_fn = jax.checkpoint(layer_fn, policy=_REMAT_POLICIES[config.remat_policy])
+        keep_products = jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims
+        policy = keep_products if config.remat_policy == "minimal" else None
+        layer_fn = jax.checkpoint(layer_fn, policy=policy)
     if "layers" not in layers:
         for i, params in enumerate(layers_of(layers)):
             x = layer_fn(params, x, i)
@@ -438,14 +413,9 @@ def encode(
     segment_ids: jax.Array | None = None,
     dropout_rng: jax.Array | None = None,
 ) -> jax.Array:
-    """Runs the encoder; returns (b, length, emb) in `config.dtype`.
+    """Runs the encoder on ids (b, length); returns (b, length, emb) in `config.dtype`.
 
-    Args:
-      config: the network.
-      params: all parameters.
-      tokens: (b, length) ids; 0 is padding.
-      segment_ids: (b, length) segments of packed rows; None: each row is one sequence.
-      dropout_rng: None turns dropout off.
+    `segment_ids` (b, length) are the segments of packed rows; None: each row is one sequence.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     segments = (tokens > 0).astype(jnp.int32) if segment_ids is None else segment_ids
@@ -475,16 +445,9 @@ def decode(
 ) -> jax.Array:
     """Runs the decoder on whole targets; returns (b, q, emb) in `config.dtype`.
 
-    Args:
-      config: the network.
-      params: all parameters.
-      encoded: (b, k, emb) from `encode`.
-      encoder_segments: (b, k) segments of the encoder's tokens; 0 is padding.
-      input_tokens: (b, q) targets shifted right.
-      segment_ids: (b, q) segments of the targets.
-      dropout_rng: None turns dropout off.
-      cross_segment_ids: (b, q) encoder segment to which each token attends, if several targets of
-        a row (the answer choices of an example) share one; None: `segment_ids`.
+    Shapes: `encoded` (b, k, emb), `encoder_segments` (b, k), `input_tokens` (targets shifted right)
+    and `segment_ids` (b, q). `cross_segment_ids` (b, q) are the encoder segments to which tokens
+    attend, by default `segment_ids`; the answer choices of an example share an encoder segment.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     positions = jnp.arange(input_tokens.shape[1])
@@ -526,9 +489,6 @@ def logits(config: T5Config, params: Params, decoded: jax.Array) -> jax.Array:
     return constrain(y, "batch", "length", "vocab")
 
 
-# --------------------------------------------------------------------------------- the network
-
-
 def segments(batch: Batch) -> tuple[jax.Array, jax.Array]:
     """Returns the encoder and decoder segment ids of a batch, packed or not."""
     if "encoder_segment_ids" in batch:
@@ -551,13 +511,10 @@ def decoder_output(
 def apply(
     config: T5Config, params: Params, batch: Batch, *, dropout_rng: jax.Array | None = None
 ) -> jax.Array:
-    """Runs the network; returns float32 logits (b, target length, vocab).
+    """Runs the network on a batch; returns float32 logits (b, target length, vocab).
 
-    Args:
-      config: the network.
-      params: parameters, unrolled or stacked.
-      batch: `encoder_input_tokens`, `decoder_input_tokens`, `decoder_target_tokens`, each
-        (b, length) int32; and, if packed, `encoder_segment_ids` and `decoder_segment_ids`.
-      dropout_rng: None turns dropout off.
+    A batch has `encoder_input_tokens`, `decoder_input_tokens`, `decoder_target_tokens`, each
+    (b, length) int32; and, if packed, `encoder_segment_ids` and `decoder_segment_ids`. Parameters
+    are unrolled or stacked; `dropout_rng` None turns dropout off.
     """
     return logits(config, params, decoder_output(config, params, batch, dropout_rng))

@@ -25,22 +25,6 @@ from mtf.partitioning.settings import (
 )
 
 
-def make_mesh(partitioner: PartitionerConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh (data, fsdp, model) of `devices`, by default all.
-
-    Raises:
-      UserError: the partitioner does not divide the devices.
-    """
-    devices = devices_keeping_memory() if devices is None else devices
-    shape = partitioner.mesh_shape(len(devices))
-    submesh = partitioner.model_parallel_submesh
-    if submesh is not None and hasattr(devices[0], "coords"):
-        grid = _blocks(devices, submesh).reshape(shape)
-    else:
-        grid = mesh_utils.create_device_mesh(shape, devices=devices, allow_split_physical_axes=True)
-    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
-
-
 def _blocks(devices: Sequence[Any], submesh: tuple[int, int, int, int]) -> np.ndarray:
     """Returns TPU devices as (blocks, devices of a block); a block is a `submesh` of the torus."""
     places = [(*device.coords, device.core_on_chip) for device in devices]
@@ -104,9 +88,18 @@ class PjitPartitioner:
         cls, partitioner: PartitionerConfig, devices: Sequence[Any] | None = None
     ) -> PjitPartitioner:
         """Returns the partitioner of a run on `devices`, by default all."""
+        devices = devices_keeping_memory() if devices is None else devices
+        shape = partitioner.mesh_shape(len(devices))
+        submesh = partitioner.model_parallel_submesh
+        if submesh is not None and hasattr(devices[0], "coords"):
+            grid = _blocks(devices, submesh).reshape(shape)
+        else:
+            grid = mesh_utils.create_device_mesh(
+                shape, devices=devices, allow_split_physical_axes=True
+            )
+        mesh = Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
         rules = partitioner.logical_axis_rules
-        rules = tuple((name, mesh_axes(wanted)) for name, wanted in rules)  # hashable
-        return cls(make_mesh(partitioner, devices), rules)
+        return cls(mesh, tuple((name, mesh_axes(wanted)) for name, wanted in rules))  # hashable
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
@@ -152,11 +145,11 @@ class PjitPartitioner:
 
     def check_batch_size(self, batch_size: int, num_microbatches: int = 1) -> None:
         """Refuses, with UserError, a batch that is not divisible by the mesh."""
-        if batch_size % (self.num_data_shards * num_microbatches):
+        parts = self.num_data_shards * num_microbatches
+        if batch_size % parts:
             microbatches = f" × {num_microbatches} microbatches" if num_microbatches > 1 else ""
             axes = " × ".join(f"{axis} {self.mesh.shape[axis]}" for axis in self._batch_axes)
             axes = f" ({axes})" if axes else ""
-            parts = self.num_data_shards * num_microbatches
             raise UserError(
                 f"batch_size {batch_size} is not divisible by the mesh: it is split over "
                 f"{self.num_data_shards} devices{axes}{microbatches}. Nearest: "

@@ -88,24 +88,15 @@ class PartitionerConfig:
         if problems:
             raise UserError("logical_axis_rules: " + "\n  ".join(problems))
 
-    @property
-    def model_parallelism(self) -> int:
-        """The size of the model axis of the mesh."""
-        if self.model_parallel_submesh is not None:
-            return math.prod(self.model_parallel_submesh)
-        return self.num_partitions or 1
-
     def mesh_shape(self, num_devices: int) -> tuple[int, int, int]:
-        """Returns the sizes of (data, fsdp, model).
-
-        Raises:
-          UserError: fsdp × num_partitions does not divide the number of devices.
-        """
-        used = self.fsdp * self.model_parallelism
+        """Returns the sizes of (data, fsdp, model); UserError if they do not divide the devices."""
+        submesh = self.model_parallel_submesh
+        num_partitions = math.prod(submesh) if submesh is not None else self.num_partitions or 1
+        used = self.fsdp * num_partitions
         if num_devices % used:
             raise UserError(
                 f"The mesh needs a multiple of fsdp × num_partitions = {self.fsdp} × "
-                f"{self.model_parallelism} = {used} devices, but there are {num_devices}. "
+                f"{num_partitions} = {used} devices, but there are {num_devices}. "
                 "Set partitioner.num_partitions and partitioner.fsdp to numbers that divide them."
             )
-        return num_devices // used, self.fsdp, self.model_parallelism
+        return num_devices // used, self.fsdp, num_partitions

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from mtf.models.settings import T5Config
 
-# Part of jax's device_kind → dense bfloat16 peak of one device in FLOP/s (vendors' figures).
+# Pattern of jax's device_kind → dense bfloat16 peak of one device in FLOP/s (vendors' figures).
 _PEAK_FLOPS = {
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
     "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
+    "TPU v5 lite|TPU v5e": 197e12,
     "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
+    "TPU v6 lite|TPU v6e": 918e12,
     "TPU7x": 1153e12,
-    "H200": 989e12,
-    "H100": 989e12,
+    "H200|H100": 989e12,
     "A100": 312e12,
     "V100": 125e12,
 }
@@ -24,8 +23,10 @@ _PEAK_FLOPS = {
 
 def peak_flops(device_kind: str) -> float | None:
     """Returns the peak FLOP/s of one device; None if it is not known."""
-    kind = device_kind.lower()
-    return next((flops for part, flops in _PEAK_FLOPS.items() if part.lower() in kind), None)
+    for pattern, flops in _PEAK_FLOPS.items():
+        if re.search(pattern, device_kind, re.IGNORECASE):
+            return flops
+    return None
 
 
 def train_step_flops(

@@ -48,7 +48,7 @@ class Evaluator(Protocol):
         """The names of the evaluated tasks."""
 
     def evaluate(
-        self, params: Any, on_progress: Callable[[int], None] | None = None
+        self, params: Any, on_progress: Callable[[int], None]
     ) -> Mapping[str, Mapping[str, float]]:
         """Returns name → metric → value; calls `on_progress` after each batch with its size."""
 
@@ -58,15 +58,11 @@ class TrainLoop:
     """Trains up to an absolute step, and evaluates and saves in between.
 
     Attributes:
-      trainer: the compiled steps.
       batches: training batches, positioned after the step to start from.
       train_steps: the last step, absolute.
       batch_size: number of rows in a global batch.
       checkpoints: writes checkpoints; metrics are written to the same run directory.
-      progress: prints progress.
-      interrupts: records signals.
       evaluations: batches on which to compute the loss, every `eval_period` steps and at the end.
-      evaluator: evaluation by decoding.
     """
 
     trainer: Trainer
@@ -86,13 +82,9 @@ class TrainLoop:
     def run(self, state: TrainState, setup_seconds: float) -> tuple[TrainState, str | None]:
         """Trains from `state`, whose memory is reused.
 
-        `setup_seconds` is T5X's metric timing/init_or_restore_seconds.
-
-        Returns:
-          The last state, which is saved, and the name of the signal that ended the run, or None.
-
-        Raises:
-          RunError: loss, gradients or state are not finite (`mtf.training.watch`).
+        `setup_seconds` is T5X's metric timing/init_or_restore_seconds. Returns the last state,
+        which is saved, and the name of the signal that ended the run, or None. Raises RunError if
+        loss, gradients or state are not finite (`mtf.training.watch`).
         """
         trainer, checkpoints, progress = self.trainer, self.checkpoints, self.progress
         first_step = step = int(state.step)
@@ -120,7 +112,8 @@ class TrainLoop:
             period, extra, period_started = [], {}, now
             return measured
 
-        with self._metrics_files(first_step, owed):
+        with contextlib.ExitStack() as files:
+            self._open_metrics(files, first_step, owed)
             watch = Watch(trainer, checkpoints, self._writers[TRAIN], progress)
             if owed:
                 found = self._evaluate(owed, state, step)
@@ -188,18 +181,17 @@ class TrainLoop:
             "another process's signal" if stopping else None
         )
 
-    @contextlib.contextmanager
-    def _metrics_files(self, first_step: int, owed: Iterable[str]) -> Iterator[None]:
+    def _open_metrics(
+        self, files: contextlib.ExitStack, first_step: int, owed: Iterable[str]
+    ) -> None:
         """Opens the metrics files, and drops lines after `first_step` and of `owed` evaluations."""
         evaluator_names = () if self.evaluator is None else self.evaluator.names
         last_steps = {TRAIN: first_step}
         for kind, names in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, evaluator_names)):
             last_steps |= {f"{kind}/{name}": first_step - (kind in owed) for name in names}
-        with contextlib.ExitStack() as files:
-            for place, last_step in last_steps.items():
-                writer = MetricsWriter(self.checkpoints.model_dir / place, last_step)
-                self._writers[place] = files.enter_context(writer)
-            yield
+        for place, last_step in last_steps.items():
+            writer = MetricsWriter(self.checkpoints.model_dir / place, last_step)
+            self._writers[place] = files.enter_context(writer)
 
     def _record(
         self, place: str, step: int, metrics: Mapping[str, float], extra: Measured | None = None

@@ -16,8 +16,6 @@ import jax.numpy as jnp
 
 from mtf.models.argmax import argmax
 
-Factor = float | str | None
-
 
 class LossSums(NamedTuple):
     """Sums over the tokens of a batch: float32 scalars.
@@ -165,7 +163,7 @@ _cross_entropy.defvjp(_all_chunks, _backward)
 
 
 def normalizing_factor_and_weights(
-    factor: Factor, batch: Mapping[str, jax.Array]
+    factor: float | str | None, batch: Mapping[str, jax.Array]
 ) -> tuple[jax.Array | float, jax.Array]:
     """Returns the divisor of a batch's loss, and the tokens' weights (batch, length) float32.
 

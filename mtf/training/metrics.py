@@ -99,10 +99,8 @@ def timing(
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
     """Writes metrics to TensorBoard events and `metrics.jsonl`, on process 0.
 
-    Args:
-      directory: directory of the files, such as RUN_DIR/train.
-      first_step: step from which the run starts. Metrics of later steps, written before an
-        interruption, are dropped, so that the files are those of an uninterrupted run.
+    Drops the metrics after `first_step` that were written before an interruption, so that the files
+    are those of an uninterrupted run.
     """
 
     _SECONDS_BETWEEN_FLUSHES = 10.0
@@ -174,11 +172,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def plot_loss(run_dir: Path, evaluations: Sequence[str]) -> Path:
     """Plots the loss per target token, in training and `evaluations`, to RUN_DIR/loss.png."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for directory in (run_dir / "train", *(run_dir / "training_eval" / e for e in evaluations)):
         path = directory / "metrics.jsonl"

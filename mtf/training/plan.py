@@ -17,11 +17,7 @@ from mtf.training.trainer import Trainer
 def describe(trainer: Trainer, lengths: Mapping[str, int], batch_size: int, steps: int) -> str:
     """Returns a table of a run's parameters, mesh, tokens per step and bytes.
 
-    Args:
-      trainer: the trainer of the run.
-      lengths: feature name ("inputs" or "targets") → number of tokens.
-      batch_size: number of rows in a global batch.
-      steps: the last step, absolute.
+    `lengths` are the lengths of "inputs" and "targets"; `steps` is the last step.
     """
     network, mesh = trainer.model.network, trainer.partitioner.mesh
     inputs, targets = lengths["inputs"], lengths["targets"]

@@ -45,8 +45,7 @@ class ScheduleConfig:
     """A learning rate as a product of named factors (T5X: `create_learning_rate_scheduler`).
 
     Attributes:
-      factors: names joined by " * ": constant, linear_warmup, linear_decay, rsqrt_decay,
-        rsqrt_normalized_decay, decay_every, cosine_decay. `linear_decay` includes constant and
+      factors: names from SCHEDULE_FACTORS, joined by " * ". `linear_decay` includes constant and
         warm-up.
       base_learning_rate: value of `constant`.
       warmup_steps: number of steps of linear_warmup, after which the decays start.

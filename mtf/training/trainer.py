@@ -38,20 +38,14 @@ def loss_fn(
     dropout_rng: jax.Array | None = None,
     chunk: int | None = None,
 ) -> tuple[jax.Array, LossSums]:
-    """Returns the loss summed over the tokens of a batch, and all sums.
+    """Returns the loss summed over the tokens of a batch (see `t5.apply`), and all sums.
 
-    Args:
-      model: the network and its loss.
-      params: parameters, unrolled or stacked.
-      batch: the arrays that `t5.apply` takes.
-      weights: (batch, length) float32, already divided by the normalizing factor.
-      dropout_rng: None turns dropout off.
-      chunk: number of target positions whose logits exist at a time.
+    `weights`, (batch, length) float32, are already divided by the normalizing factor. `chunk` is
+    the number of target positions whose logits exist at a time.
     """
-    network = model.network
     sums = weighted_cross_entropy(
-        t5.decoder_output(network, params, batch, dropout_rng),
-        t5.output_kernel(network, params),
+        t5.decoder_output(model.network, params, batch, dropout_rng),
+        t5.output_kernel(model.network, params),
         batch["decoder_target_tokens"],
         weights,
         z_loss=model.z_loss,
@@ -82,10 +76,7 @@ def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Compiles and runs steps for one model, optimizer and mesh.
-
-    `random_seed` is the seed for initial parameters and dropout.
-    """
+    """Compiles and runs steps; `random_seed` is for initial parameters and dropout."""
 
     model: ModelConfig
     optimizer: settings.AdafactorConfig | settings.AdamWConfig
@@ -100,8 +91,6 @@ class Trainer:
         with jax.ensure_compile_time_eval():
             init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
         return init_rng, trainer_rng
-
-    # ------------------------------------------------------------------------------ the state
 
     @functools.cached_property
     def _axes(self) -> Tree:
@@ -167,8 +156,6 @@ class Trainer:
             fallback_to_scratch=fallback_to_scratch,
         )
         return TrainState.from_state_dict(tree)
-
-    # ------------------------------------------------------------------------------ one step
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Makes one update. Reuses the memory of `state`, which is invalid afterwards."""
@@ -248,10 +235,8 @@ class Trainer:
         rows, length = batch["decoder_target_tokens"].shape
         shape = rows, self.model.network.vocab_size
         sharding = self.partitioner.sharding(("batch", "vocab"), shape)
-        per_position = math.prod(sharding.shard_shape(shape))
-        if per_position * length <= self.config.loss_chunk_elements:
-            return None
-        return max(1, self.config.loss_chunk_elements // per_position)
+        num_positions = self.config.loss_chunk_elements // math.prod(sharding.shard_shape(shape))
+        return None if num_positions >= length else max(1, num_positions)
 
     def _gradients(
         self, params: t5.Params, batch: Batch, weights: jax.Array, dropout_rng: jax.Array | None
@@ -262,7 +247,12 @@ class Trainer:
         if num_microbatches == 1:
             return grad_fn(self.model, params, batch, weights, dropout_rng, self._chunk(batch))
 
-        parts = jax.tree.map(self._split, {**batch, "_weights": weights})
+        def split(x: jax.Array) -> jax.Array:
+            """(batch, …) → (microbatches, rows, …); each row stays on its device."""
+            x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
+            return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
+
+        parts = jax.tree.map(split, {**batch, "_weights": weights})
         chunk = self._chunk({k: v[0] for k, v in parts.items()})
 
         def body(carry: Any, xs: Any) -> tuple[Any, None]:
@@ -276,52 +266,44 @@ class Trainer:
         (grads, sums), _ = jax.lax.scan(body, zero, (parts, jnp.arange(num_microbatches)))
         return grads, sums
 
-    def _split(self, x: jax.Array) -> jax.Array:
-        """(batch, …) → (microbatches, rows, …); each row stays on its device."""
-        num_microbatches = self.config.num_microbatches
-        x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
-        return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
-
 
 def starting_state(
     trainer: Trainer, run_dir: Path, restore: RestoreCheckpointConfig | None, train_steps: int
 ) -> TrainState:
     """Returns the run's latest checkpoint, else the checkpoint of `restore`, else a new state.
 
-    Raises:
-      UserError: the checkpoint does not fit the model, contains NaN or infinity, is not at
-        `restore.step`, or is at `train_steps` already.
+    Raises UserError if the checkpoint does not fit the model, contains NaN or infinity, is not at
+    `restore.step`, or is already at `train_steps`.
     """
     own = saved_steps(run_dir)
     if own:
         advice = "Delete it to resume from the one before it."
         path = checkpoint_dir(run_dir.resolve(), own[-1])
-        state = trainer.restore_state(path)
+        restore = RestoreCheckpointConfig(str(path), "specific")
     elif restore is None:
         return trainer.init_state()
     else:
         advice = "Set checkpoint.restore.path to an earlier one."
         path = checkpoint_paths(restore)[-1]
-        state = trainer.restore_state(
-            path,
-            assignment_map=restore.assignment_map,
-            fallback_to_scratch=restore.fallback_to_scratch,
+    state = trainer.restore_state(
+        path,
+        assignment_map=restore.assignment_map,
+        fallback_to_scratch=restore.fallback_to_scratch,
+    )
+    step = int(state.step)
+    if restore.step is not None and restore.step != step:
+        steps = train_steps - restore.step
+        raise UserError(
+            f"checkpoint.restore.step is {restore.step}, but {restore.path} is at step {step}: "
+            f"up to train_steps {train_steps} there would be {train_steps - step} steps, not "
+            f"{steps}. For {steps} steps: --set checkpoint.restore.step={step} "
+            f"train_steps={step + steps}"
         )
-        step = int(state.step)
-        if restore.step is not None and restore.step != step:
-            steps = train_steps - restore.step
-            raise UserError(
-                f"checkpoint.restore.step is {restore.step}, but {restore.path} is at step {step}: "
-                f"up to train_steps {train_steps} there would be {train_steps - step} steps, not "
-                f"{steps}. For {steps} steps: --set checkpoint.restore.step={step} "
-                f"train_steps={step + steps}"
-            )
     bad = finite.not_finite(finite.flat_names(state.state_dict()))
     if bad:
         raise UserError(
             f"The checkpoint {path} is not finite: NaN or infinity in {finite.shown(bad)}. {advice}"
         )
-    step = int(state.step)
     if step >= train_steps and not owed_evaluations(run_dir, step):
         raise UserError(
             f"train_steps {train_steps} is absolute, and the checkpoint to start from is at step "

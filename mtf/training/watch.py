@@ -31,14 +31,9 @@ class Watch:
         self._skipped = self._in_a_row = 0
 
     def check(self, step: int, period: Sequence[StepMetrics]) -> None:
-        """Checks one step, unless `skip_nonfinite_updates` is set.
+        """Checks the last step of a period of statistics, unless `skip_nonfinite_updates` is set.
 
-        Args:
-          step: the step to check.
-          period: metrics of the steps since the last statistics, up to `step`.
-
-        Raises:
-          RunError: loss or gradient norm is NaN or infinite. The period's metrics are written.
+        Writes the metrics and raises a RunError if loss or gradient norm is NaN or infinite.
         """
         if self.trainer.config.skip_nonfinite_updates:
             return
@@ -56,11 +51,7 @@ class Watch:
         )
 
     def count_skipped(self, step: int, period: Sequence[StepMetrics]) -> None:
-        """Counts the skipped updates of a period, and prints their number.
-
-        Raises:
-          RunError: the last MAX_SKIPPED_IN_A_ROW updates were all skipped.
-        """
+        """Counts and prints the skipped updates of a period; RunError if too many in a row."""
         if not self.trainer.config.skip_nonfinite_updates:
             return
         flags = [bool(flag) for flag in jax.device_get([s["skipped_updates"] for s in period])]
