@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
     "num_samples": 0,
 }
 
-_SAYS_CONTINUING = re.compile(r"^continuing from step (\d+)$", re.MULTILINE)
+_SAYS_RESUMING = re.compile(r"^resuming from step (\d+)$", re.MULTILINE)
 
 
 def write_text(folder: Path, num_lines: int = 200) -> Path:
@@ -142,7 +142,7 @@ def read_until(stream: IO[str] | None, beginning: str) -> str:
 
 def continued_from(output: str) -> int | None:
     """The step that a run says it continues from; None: it began anew."""
-    found = _SAYS_CONTINUING.findall(output)
+    found = _SAYS_RESUMING.findall(output)
     return int(found[0]) if found else None
 
 

@@ -96,7 +96,7 @@ OVERRIDES: list[tuple[str, list[str]]] = [
     ("checkpoint.save.dtype=float16", ["checkpoint.save.dtype", "Did you mean bfloat16"]),
     ("trainer.num_microbatches=3", ["batch_size 8", "num_microbatches 3", "Nearest: 6 or 9"]),
     ("checkpoint.save.keep=0", ["checkpoint.save: keep must be at least 1 or None, not 0"]),
-    ("num_samples=-1", ["num_samples must not be negative, not -1"]),
+    ("num_samples=-1", ["num_samples must be at least 0, not -1"]),
     ("random_seed=18446744073709551617", ["random_seed must be in [0, 2**32)", "are 1."]),
     ("optimizer.learning_rate.base_learning_rate=-0.1", ["base_learning_rate", "not -0.1"]),
     (
@@ -105,7 +105,7 @@ OVERRIDES: list[tuple[str, list[str]]] = [
     ),
     # No machine holds these.
     ("model.network.mlp_dim=1000000000", ["parameters 768,000", "gradients", "GiB"]),
-    ("model.network.num_encoder_layers=1000000000", ["at most 10,000, not 1,000,000,000"]),
+    ("model.network.num_encoder_layers=1000000000", ["at most 10,000, not 1000000000"]),
     ("data.task_feature_lengths.inputs=1000000000000", ["'inputs'", "more than 1,048,576"]),
     ("batch_size=8000000000", ["batch 2,048,000,000,000", "activations"]),
 ]
@@ -289,7 +289,7 @@ def test_checkpoint_without_its_place_in_the_data(
     shutil.copytree(finished, folder / "run")
     shutil.rmtree(folder / "run" / "checkpoints" / "checkpoint_2" / "data")
     message = refusal(["--from", "run", "--set", "train_steps=4"])
-    assert "run/checkpoints/checkpoint_2 lacks the place in the data" in message
+    assert "run/checkpoints/checkpoint_2 lacks the position in the data" in message
 
 
 # ----------------------------------------------------------------------------------- checkpoints
@@ -301,15 +301,15 @@ def test_checkpoint_of_another_shape(refusal: Refusal, finished: Path) -> None:
     )
     assert f"The checkpoint {finished}/checkpoints/checkpoint_2 does not fit this model" in message
     kernel, embedding = "target/decoder/logits_dense/kernel", "target/token_embedder/embedding"
-    assert f"\n  {kernel}: shape (32, 384) there, (32, 512) here" in message
-    assert f"\n  {embedding}: shape (384, 32) there, (512, 32) here" in message
+    assert f"\n  {kernel}: shape (32, 384) in the checkpoint, expected (32, 512)" in message
+    assert f"\n  {embedding}: shape (384, 32) in the checkpoint, expected (512, 32)" in message
 
 
 def test_checkpoint_of_another_depth(refusal: Refusal, finished: Path) -> None:
     settings = {"model__network__num_encoder_layers": 2, **_restoring(finished)}
     message = refusal(_arguments(train_steps=4, **settings))
     name = "target/encoder/layers_1/attention/key/kernel"
-    assert f"\n  {name}: missing there (expected shape (32, 32))" in message
+    assert f"\n  {name}: missing in the checkpoint (expected shape (32, 32))" in message
 
 
 def test_train_steps_are_absolute(refusal: Refusal, finished: Path) -> None:

@@ -122,8 +122,8 @@ def test_signal_saves_before_an_evaluation_which_is_made_up_for(
         said = capsys.readouterr().out
         if step is not None:
             assert re.search(
-                rf"^SIGTERM: saved step {step} in .*; its evaluation will be done when the run "
-                r"goes on\ncontinue with: python -m mtf.run --from stopped$",
+                rf"^SIGTERM: saved step {step} in .*; the resumed run does the evaluation "
+                r"of this step\nresume with: python -m mtf.run --from stopped$",
                 said,
                 re.MULTILINE,
             )
@@ -401,7 +401,10 @@ def test_a_metric_of_data_without_an_example_is_not_monitored(tmp_path: Path) ->
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"checkpoint__save__metric_name_to_monitor": "training_eval/held_out/los"},
-        ["measures no training_eval/held_out/los;", "Did you mean training_eval/held_out/loss"],
+        [
+            "does not measure training_eval/held_out/los;",
+            "Did you mean training_eval/held_out/loss",
+        ],
     ),
     (
         {"checkpoint__save__metric_name_to_monitor": "inference_eval/held_out/acuracy"},

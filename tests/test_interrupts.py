@@ -56,7 +56,7 @@ def test_saves_says_so_and_goes_on(folder: Path, number: signal.Signals) -> None
     step = int(said[1])
     assert 5 <= step < LAST_STEP
     assert small.steps(run_dir) == [step]
-    assert f"continue with: python -m mtf.run --from {number.name}" in out
+    assert f"resume with: python -m mtf.run --from {number.name}" in out
     _check_goes_on(folder, number.name, step)
 
 

@@ -28,7 +28,7 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
         raise UserError(f"{setting} does not exist.{did_you_mean(path.name, names)}")
     if not path.is_dir():
         raise UserError(
-            f"{setting} is a file; expected a checkpoint_STEP directory, or a directory of them."
+            f"{setting} is a file; expected a directory (checkpoint_STEP, or one of checkpoints)."
         )
     if config.mode == "specific":
         return [path]

@@ -111,11 +111,9 @@ class RestoreCheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """Saving and restoring (T5X: `CheckpointConfig`).
+    """When to save, and the checkpoint from which a new run starts (T5X: `CheckpointConfig`).
 
-    Attributes:
-      save: when to save, and what to keep.
-      restore: the checkpoint from which a new run starts; None: a new run starts from scratch.
+    With `restore` None, a new run starts from scratch.
     """
 
     save: SaveCheckpointConfig = dataclasses.field(

@@ -92,7 +92,7 @@ class T5Config:
         sizes = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim")
         check_at_least_one(self, *sizes, *layers)
         # More layers would take long to describe before the check of memory refuses them.
-        check_fields(self, ("at most 10000", lambda n: n <= 10_000), *layers)
+        check_fields(self, ("at most 10,000", lambda n: n <= 10_000), *layers)
         check_fields(self, RATE, "dropout_rate")
         if self.dtype in ("float16", "fp16", "half"):
             raise UserError(FP16_REFUSED)

@@ -23,17 +23,11 @@ Slots = dict[str, jax.Array]
 
 
 class _Dims(NamedTuple):
-    """Dimensions of one parameter.
+    """Dimensions of one parameter; `rows` and `columns` are empty if it is not factored."""
 
-    Attributes:
-      averaged: dimensions over which root mean squares are computed: all except BATCH.
-      rows: dimensions that `v_row` keeps and `v_col` averages; empty if not factored.
-      columns: dimensions that `v_col` keeps and `v_row` averages; empty if not factored.
-    """
-
-    averaged: tuple[int, ...]
-    rows: tuple[int, ...] = ()
-    columns: tuple[int, ...] = ()
+    averaged: tuple[int, ...]  # over which root mean squares are computed: all except BATCH
+    rows: tuple[int, ...] = ()  # kept in `v_row`, averaged in `v_col`
+    columns: tuple[int, ...] = ()  # kept in `v_col`, averaged in `v_row`
 
 
 def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:

@@ -18,17 +18,11 @@ from mtf.models.argmax import argmax
 
 
 class LossSums(NamedTuple):
-    """Sums over the tokens of a batch: float32 scalars.
+    """Sums over the tokens of a batch: float32 scalars."""
 
-    Attributes:
-      loss: weighted cross-entropy plus z-loss.
-      z_loss: weighted z-loss.
-      num_correct: number of tokens with positive weight whose most probable prediction is correct.
-    """
-
-    loss: jax.Array
-    z_loss: jax.Array
-    num_correct: jax.Array
+    loss: jax.Array  # weighted cross-entropy plus z-loss
+    z_loss: jax.Array  # weighted z-loss
+    num_correct: jax.Array  # number of correct predictions of tokens with positive weight
 
     @classmethod
     def zero(cls) -> LossSums:

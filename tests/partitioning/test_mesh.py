@@ -99,7 +99,7 @@ def test_a_rule_that_does_not_divide_the_dimension_is_passed_over() -> None:
             "'replica' is not an axis of the mesh; expected data, fsdp",
         ),
         (("head", "model"), r"'head' is not a logical axis; expected one of batch.*mean heads\?"),
-        (("batch", ("data", "data")), "an axis of the mesh twice"),
+        (("batch", ("data", "data")), "a mesh axis occurs twice"),
     ],
 )
 def test_rules_with_unknown_names_are_refused(rule: Any, message: str) -> None:

@@ -62,10 +62,9 @@ def losses(variant: str) -> list[float]:
     return json.loads((GOLDEN / variant / "losses.json").read_text())["loss"]
 
 
-def flat(state: TrainState, trainer: Trainer) -> dict[str, np.ndarray]:
+def flat(state: TrainState) -> dict[str, np.ndarray]:
     """A state under T5X's names."""
-    tree = unstack_layers(state.state_dict()) if trainer.stacked else state.state_dict()
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    leaves = jax.tree_util.tree_flatten_with_path(unstack_layers(state.state_dict()))[0]
     return {"/".join(k.key for k in path): np.asarray(leaf) for path, leaf in leaves}
 
 

@@ -32,7 +32,7 @@ def test_two_processes_then_one_give_the_losses_of_one(tmp_path: Path) -> None:
     train(tmp_path / "one", 8, num_processes=1)
     train(tmp_path / "both", 4, num_processes=2)
     output = train(tmp_path / "both", 8, num_processes=1)
-    assert "continuing from step 4" in output
+    assert "resuming from step 4" in output
     for name, steps in (("train", 8), ("training_eval/held_out", 2)):
         expected, ours = metrics(tmp_path / "one", name), metrics(tmp_path / "both", name)
         assert [line["step"] for line in ours] == [line["step"] for line in expected]
