@@ -29,7 +29,7 @@ from mtf.errors import UserError
 from mtf.evaluation.infer_eval import HeldOut, InferenceEvaluator, compare, find_held_out
 from mtf.evaluation.settings import InferEvalConfig
 from mtf.inference.predictor import Generation
-from mtf.jobs import train
+from mtf.jobs import Train
 from mtf.run import main
 from mtf.tasks.mixtures import mixture
 from mtf.text.vocabularies import ByteVocabulary
@@ -203,8 +203,8 @@ def test_texts_are_decoded_as_t5x_decodes_them(
     config.data.task_feature_lengths = {"inputs": 32, "targets": 10}
     config.evaluator = fdl.Config(InferEvalConfig, num_examples=4)
     predictor = _Scripted({f"{n} {colour}": colour for n in range(7) for colour in COLOURS})
-    monkeypatch.setattr(train, "make_predictor", lambda *_: predictor)
-    evaluator = train.make_evaluator(fdl.build(config), partitioner=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(Train, "_make_predictor", lambda *_: predictor)
+    evaluator = fdl.build(config)._make_evaluator(partitioner=None)
     assert evaluator is not None
     evaluator.evaluate(1)  # type: ignore[arg-type]
     assert predictor.decoding == DecodingConfig("beam", 10, num_beams=1, length_penalty=0.6)
@@ -393,9 +393,9 @@ def test_a_metric_of_data_without_an_example_is_not_monitored(tmp_path: Path) ->
     arguments_ = arguments("pairs.jsonl", checkpoint__save__metric_name_to_monitor=name)
     config = resolve(arguments_[0])
     job = build(apply_overrides(config, arguments_[2:]))
-    train.check_monitored(job, {"held_out": lambda: iter([{}])}, None)
-    with pytest.raises(UserError, match=f"{name}' would never be measured: the data have no exam"):
-        train.check_monitored(job, {"held_out": lambda: iter(())}, None)
+    job._check_measured({"held_out": lambda: iter([{}])}, None)
+    with pytest.raises(UserError, match=f"{name}' would never be measured: the data has no exam"):
+        job._check_measured({"held_out": lambda: iter(())}, None)
 
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [
