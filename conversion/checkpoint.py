@@ -36,14 +36,14 @@ def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
     """
     path = Path(path)
     if not path.exists():
-        raise ConversionError(f"There is no checkpoint at {path}: no such directory.")
+        raise ConversionError(f"{path} does not exist; expected a checkpoint.")
     if not path.is_dir():
         raise ConversionError(
-            f"{path} is a file; expected a checkpoint_STEP directory, or a directory of them."
+            f"{path} is a file; expected a checkpoint_STEP directory or its parent."
         )
     if _UNFINISHED.search(path.name):
         raise IncompleteCheckpoint(
-            f"{path} is an unfinished checkpoint: the directory is renamed when it is complete."
+            f"{path} is an unfinished checkpoint; its directory is renamed when it is complete."
         )
     if path.name == "state" and orbax.is_state(path):
         path = path.parent
@@ -56,7 +56,7 @@ def open_checkpoint(path: str | Path, step: int | None = None) -> Checkpoint:
     found = _STEP.fullmatch(path.resolve().name)
     own_step = int(found[1]) if found else None
     if None not in (step, own_step) and step != own_step:
-        raise ConversionError(f"{path} is the checkpoint of step {own_step}, not {step}.")
+        raise ConversionError(f"{path} is the checkpoint of step {own_step}, not of step {step}.")
     return _open(path, own_step)
 
 
@@ -84,10 +84,10 @@ def _open_one_of(path: Path, step: int | None) -> Checkpoint:
     if not steps:
         if any(path.glob("model.ckpt-*.index")):
             raise ConversionError(
-                f"{path} is a Mesh TensorFlow checkpoint; reading those is not supported yet."
+                f"{path} is a Mesh TensorFlow checkpoint, which is not supported yet."
             )
         unfinished = sorted(p.name for p in path.rglob("*") if _UNFINISHED.search(p.name))
-        hint = f" (only unfinished: {', '.join(unfinished[:3])})" if unfinished else ""
+        hint = f" (unfinished checkpoints: {', '.join(unfinished[:3])})" if unfinished else ""
         raise ConversionError(
             f"There is no checkpoint in {path}{hint}; expected checkpoint_STEP directories, a "
             "'checkpoint' file (T5X), a 'state' directory (Orbax), or model.safetensors (Hugging "

@@ -103,12 +103,12 @@ class Export:
         if self.model_type == "mt5" and sizes.logits_via_embedding:
             raise ConversionError(
                 f"{self.checkpoint.path} has no output projection (T5 1.0), so its logits are "
-                "scaled, which MT5ForConditionalGeneration does not do. Use --model-type t5."
+                "scaled, but MT5ForConditionalGeneration never scales them. Use --model-type t5."
             )
         if self.tokenizer is not None and self.tokenizer.num_ids > sizes.vocab_size:
             raise ConversionError(
-                f"The vocabulary has {self.tokenizer.num_ids} ids ({self.tokenizer.extra_ids} of "
-                f"them sentinels), but the checkpoint's embedding has only {sizes.vocab_size} rows."
+                f"The vocabulary has {self.tokenizer.num_ids} ids (with {self.tokenizer.extra_ids} "
+                f"sentinels), but the checkpoint's embedding has only {sizes.vocab_size} rows."
             )
 
     @property
@@ -166,6 +166,6 @@ def check_output(directory: Path) -> None:
     """Raises ConversionError unless `directory` is absent or empty."""
     if directory.is_dir() and not directory.is_symlink():
         if any(directory.iterdir()):
-            raise ConversionError(f"{directory} exists and is not empty; nothing is overwritten.")
+            raise ConversionError(f"{directory} is not empty; expected a new or empty directory.")
     elif directory.exists() or directory.is_symlink():
-        raise ConversionError(f"{directory} exists and is not a directory.")
+        raise ConversionError(f"{directory} is not a directory; expected a new or empty one.")

@@ -63,7 +63,7 @@ def _architecture(config: dict[str, Any], directory: Path) -> Architecture:
     if model_type not in ("t5", "mt5"):
         message = f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5) or 'mt5'."
         if model_type == "umt5":
-            message += " In umT5 every layer has its own relative position bias; not supported yet."
+            message += " umT5 is not supported yet: each layer has its own relative position bias."
         raise ConversionError(message)
     if config.get("num_decoder_layers") is None:
         config = {**config, "num_decoder_layers": config.get("num_layers")}
@@ -99,12 +99,12 @@ def _stored(directory: Path) -> dict[str, Tensor]:
     if (directory / _INDEX).is_file():
         places = read_json(directory / _INDEX).get("weight_map")
         if not isinstance(places, dict):
-            raise ConversionError(f"{directory / _INDEX} has no weight_map.")
+            raise ConversionError(f"{directory / _INDEX} has no weight_map (tensor name → file).")
         files = {file: open_tensors(directory / file) for file in sorted(set(places.values()))}
         for name, file in places.items():
             if name not in files[file]:
                 raise IncompleteCheckpoint(
-                    f"{directory}: {file} lacks {name}, which it has according to {_INDEX}."
+                    f"{directory}: {file} lacks {name}, although {_INDEX} lists it there."
                 )
         return dict(itertools.chain.from_iterable(tensors.items() for tensors in files.values()))
     if (directory / _WEIGHTS).is_file():
@@ -112,8 +112,8 @@ def _stored(directory: Path) -> dict[str, Tensor]:
     others = sorted(path.name for path in directory.glob("*.safetensors"))
     found = f" It has {', '.join(others[:3])}." if others else ""
     raise ConversionError(
-        f"{directory} has neither {_WEIGHTS} nor {_INDEX}.{found} Other formats are not read. "
-        "Convert it: transformers.AutoModelForSeq2SeqLM.from_pretrained(DIR).save_pretrained(OUT)."
+        f"{directory} has neither {_WEIGHTS} nor {_INDEX}.{found} Convert other formats with "
+        "transformers.AutoModelForSeq2SeqLM.from_pretrained(DIR).save_pretrained(OUT)."
     )
 
 
@@ -136,7 +136,7 @@ def _tensors(
     for name in _EMBEDDINGS[1:]:
         if not _equal(sources.pop(name, embedding), embedding):
             raise ConversionError(
-                f"{directory}: {name} differs from {EMBEDDING}; T5 has one embedding for both."
+                f"{directory}: {name} differs from {EMBEDDING}; expected the same embedding."
             )
     sources[EMBEDDING] = embedding
     if tied:
@@ -147,8 +147,8 @@ def _tensors(
     mapping.check_shapes(
         {name: tensor.shape for name, tensor in sources.items()},
         {entry.hf: entry.hf_shape for entry in entries},
-        "config.json means",
-        f"The tensors of {directory} are not those of its config.json",
+        "config.json implies",
+        f"The tensors of {directory} do not match its config.json",
     )
     if scaled and not tied:  # T5X scales logits only if the projection is tied.
         sources[LOGITS] = _scaled(sources[LOGITS], architecture.emb_dim**-0.5)

@@ -83,7 +83,7 @@ def check_parameters(checkpoint: Checkpoint, expected: Iterable[Entry]) -> None:
         {f"target/{name}": tensor.shape for name, tensor in checkpoint.parameters().items()},
         {f"target/{entry.t5x}": entry.shape for entry in expected},
         "expected",
-        f"The parameters of {checkpoint.path} are not those of one T5 network",
+        f"The parameters of {checkpoint.path} do not match a T5 network",
     )
 
 
@@ -101,7 +101,7 @@ def check_shapes(
         *(f"missing: {name}, shape {wanted[name]}" for name in wanted.keys() - found.keys()),
         *(f"unexpected: {name}, shape {found[name]}" for name in found.keys() - wanted.keys()),
         *(
-            f"wrong shape: {name} is {found[name]}; {source} {wanted[name]}"
+            f"wrong shape: {name} has {found[name]}; {source} {wanted[name]}"
             for name in wanted.keys() & found.keys()
             if found[name] != wanted[name]
         ),

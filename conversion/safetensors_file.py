@@ -34,7 +34,7 @@ def open_tensors(path: Path) -> dict[str, Tensor]:
         file = safe_open(path, "np")
     except SafetensorError as error:
         raise IncompleteCheckpoint(
-            f"{path} is truncated, or is not a safetensors file: {error}."
+            f"{path} is truncated or not a safetensors file: {error}."
         ) from error
     return {name: _tensor(path, name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
 

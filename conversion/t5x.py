@@ -31,7 +31,7 @@ def open_zarr(path: Path, step: int | None) -> Checkpoint:
     content = (path / "checkpoint").read_bytes()
     if b"model_checkpoint_path" in content[:200]:
         raise ConversionError(
-            f"{path} is a Mesh TensorFlow checkpoint; reading those is not supported yet."
+            f"{path} is a Mesh TensorFlow checkpoint, which is not supported yet."
         )
     try:
         tree = msgpack.unpackb(content, ext_hook=_unpack_extension, strict_map_key=False)
@@ -64,7 +64,7 @@ def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
     if _CHUNKED in leaf:
         return array_tensor(name, _join_chunks(leaf))
     if leaf["driver"] != "zarr":
-        raise ConversionError(f"{path}: {name} is stored by {leaf['driver']!r}; expected 'zarr'.")
+        raise ConversionError(f"{path}: {name} has driver {leaf['driver']!r}; expected 'zarr'.")
     # A released checkpoint names a bucket or an absolute path, older ones one level up. In a local
     # copy, the array is always in a directory beside the msgpack file.
     stored = leaf["kvstore"].get("path") or leaf.get("path") or name.replace("/", ".")
@@ -83,7 +83,7 @@ def _tensor(path: Path, name: str, leaf: Any) -> Tensor:
     noted = (leaf.get("metadata") or {}).get("shape")
     if noted is not None and tuple(noted) != tensor.shape:
         raise ConversionError(
-            f"{path}: {name} has shape {tensor.shape} in {directory.name}/ "
+            f"{path}: {name} has shape {tensor.shape} in {directory.name}/, "
             f"but {tuple(noted)} in the file 'checkpoint'."
         )
     return tensor

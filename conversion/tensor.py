@@ -121,7 +121,7 @@ def zarr_tensor(
         shape, chunks = tuple(described["shape"]), tuple(described["chunks"])
         dtype = dtype_from_name(described["dtype"])
     except (ValueError, KeyError, TypeError) as error:
-        raise IncompleteCheckpoint(f"{where}: the description of {name} is damaged.") from error
+        raise IncompleteCheckpoint(f"{where}: the .zarray of {name} is damaged.") from error
     separator = described.get("dimension_separator", ".")
     counts = [range(-(-size // chunk)) for size, chunk in zip(shape, chunks, strict=True)]
     expected = [separator.join(map(str, key)) or "0" for key in itertools.product(*counts)]

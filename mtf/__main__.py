@@ -20,7 +20,7 @@ COMMANDS = {
     "run": ("mtf.run", "run a recipe, or show, check and compare its config"),
     "prompts": ("mtf.prompts", "download and show promptsource's templates"),
     "convert": ("mtf.convert", "convert a checkpoint to Hugging Face's format"),
-    "cache": ("mtf.cache.__main__", "render and tokenize a mixture once, for fast training"),
+    "cache": ("mtf.cache.__main__", "render and tokenize a mixture before training"),
     "data": ("mtf.data.__main__", "show a mixture: tasks, rates, tokens, examples"),
 }
 
@@ -30,8 +30,8 @@ def _help() -> str:
     commands = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
     return (
         f"usage: mtf COMMAND …\n\n{mtf.__doc__}\n\ncommands:\n{commands}\n\n"
-        "`mtf COMMAND --help` shows the options of a command; `mtf COMMAND` and "
-        "`python -m mtf.COMMAND` are the same.\n\n"
+        "`mtf COMMAND --help` shows the options of a command; `mtf COMMAND` is "
+        "the same as `python -m mtf.COMMAND`.\n\n"
         "options:\n  -h, --help\n  --version"
     )
 
@@ -44,7 +44,7 @@ def _without_command(command: str) -> int:
         print(f"mtf {mtf.__version__}")
     elif command:
         hint = did_you_mean(command, COMMANDS)
-        raise UserError(f"There is no command {command}; expected {', '.join(COMMANDS)}.{hint}")
+        raise UserError(f"Unknown command {command}; expected one of {', '.join(COMMANDS)}.{hint}")
     else:
         print(_help(), file=sys.stderr)
         return 2

@@ -65,14 +65,14 @@ def add_source_options(group: argparse._ActionsContainer) -> None:
     add = group.add_argument
     mirror = "local datasets: DATASET[/SUBSET]/SPLIT.parquet (default: MTF_DATA_DIR, else the hub)"
     add("--data-dir", metavar="DIR", help=mirror)
-    templates = "promptsource's archive or directory (default: MTF_PROMPTS, else what was fetched)"
+    templates = "promptsource's archive or directory (default: MTF_PROMPTS, else the fetched ones)"
     add("--templates", metavar="PATH", help=templates)
 
 
 def add_vocabulary_options(group: argparse._ActionsContainer) -> None:
     """Adds --vocabulary and --extra-ids."""
     add = group.add_argument
-    file = "SentencePiece model, or ByT5's bytes (default: that of the original, downloaded once)"
+    file = "SentencePiece model, or byt5 for bytes (default: the original model, downloaded once)"
     add("--vocabulary", metavar="PATH.model|byt5", help=file)
     sentinels = "number of sentinels to add, unless they are pieces of the model (default: 100)"
     add("--extra-ids", type=int, metavar="N", help=sentinels)
@@ -88,7 +88,7 @@ def chosen_vocabulary(options: argparse.Namespace, original: str) -> Vocabulary:
     path = options.vocabulary or RELEASED_MODELS.get(original)
     if path is None:
         raise UserError(
-            f"--vocabulary is missing: the model of {original} is not public; name its file"
+            f"--vocabulary is missing: the vocabulary of {original} is not public; pass its file"
         )
     extra_ids = _NUM_T5_SENTINELS if options.extra_ids is None else options.extra_ids
     return SentencePieceVocabulary(path, extra_ids)

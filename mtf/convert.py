@@ -34,8 +34,8 @@ examples:
   python -m mtf.convert t5_1_1_small/checkpoint_1000000 exported --to hf \\
       --vocabulary sentencepiece.model
 
-OUT_DIR appears only when it is complete and --verify has passed. Exit status: 0 done, 1 --verify
-found different logits or tokens, 2 the checkpoint cannot be converted.
+OUT_DIR is created only once the export is complete and, if --verify is given, verified. Exit
+status: 0 done, 1 --verify found different logits or tokens, 2 the checkpoint cannot be converted.
 """
 
 
@@ -56,18 +56,17 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", type=Path, help="run directory, or checkpoint_STEP")
     add("out_dir", metavar="OUT_DIR", type=Path, help="new or empty directory")
-    add("--to", required=True, choices=["hf"], help="format; hf: Hugging Face, for PyTorch")
+    add("--to", required=True, choices=["hf"], help="output format; hf: Hugging Face, for PyTorch")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
-    add("--verify", action="store_true", help="compare float32 logits in both frameworks")
-    vocabulary = "SentencePiece model, or ByT5's bytes (default: that of the run directory)"
+    add("--verify", action="store_true", help="compare float32 logits in JAX and PyTorch")
+    vocabulary = "SentencePiece model, byt5 (bytes), or none (no tokenizer); default: the run's"
     add("--vocabulary", metavar="PATH.model|byt5|none", help=vocabulary)
     config = "run directory or config.json of the run that wrote the checkpoint (default: the run "
     add("--config", metavar="PATH", help=f"{config}directory of CHECKPOINT)")
-    model_type = "default: mt5 if the vocabulary has mT5's size 250112, else t5"
+    model_type = "default: mt5 if the vocabulary has mT5's size 250112, otherwise t5"
     add("--model-type", choices=["t5", "mt5", "byt5"], help=model_type)
     add("--dtype", default="float32", help="float32 (default) or bfloat16")
-    size = "largest size of a file (default: %(default)s)"
-    add("--max-shard-size", default="5GB", metavar="SIZE", help=size)
+    add("--max-shard-size", default="5GB", metavar="SIZE", help="maximum file size (default: 5GB)")
     return parser
 
 
@@ -78,8 +77,8 @@ def _export(arguments: argparse.Namespace) -> int:
     needed = ("torch", "transformers") if arguments.verify else ()
     if missing := [name for name in needed if not importlib.util.find_spec(name)]:
         raise UserError(
-            f"--verify needs {' and '.join(missing)}: pip install 'mtf-jax[torch]' "
-            "(or leave --verify out)."
+            f"--verify needs {' and '.join(missing)}; run: pip install 'mtf-jax[torch]' "
+            "(or leave out --verify)."
         )
     huggingface.check_output(arguments.out_dir)
     export = _plan(arguments)
@@ -137,8 +136,9 @@ def _plan(arguments: argparse.Namespace) -> Export:
     step = "" if checkpoint.step is None else f", step {checkpoint.step}"
     print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
     if run is None and not is_huggingface:
-        verified = " --verify assumes the same." if arguments.verify else ""
-        print(f"{assumed(export, add_eos)}. If that is wrong: --config PATH.{verified}")
+        verified = " --verify makes the same assumptions, so it cannot detect wrong ones."
+        wrong = f"If any of these is wrong, pass --config PATH.{verified * arguments.verify}"
+        print(f"{assumed(export, add_eos)}. {wrong}")
     return export
 
 
@@ -161,7 +161,7 @@ def _tokenizer(
     if chosen is None and isinstance(vocabulary, SentencePieceVocabulary):
         if not vocabulary.file.is_file():
             raise UserError(
-                f"The run's vocabulary {vocabulary.file} does not exist. Name the file with "
+                f"The run's vocabulary {vocabulary.file} does not exist. Pass the file with "
                 "--vocabulary PATH.model, or export without a tokenizer with --vocabulary none."
             )
         return Tokenizer(read_sentencepiece(vocabulary.file), vocabulary.num_added_ids)
@@ -171,7 +171,7 @@ def _tokenizer(
 def _print_usage(export: Export, out: str) -> None:
     name, has_tokenizer = export.class_name, export.tokenizer is not None
     if not has_tokenizer:
-        print("No tokenizer was written. To add one, name its model with --vocabulary.")
+        print("No tokenizer was written. To write one, pass its model with --vocabulary.")
     print("Load it with:")
     print(f"  from transformers import {name}; model = {name}.from_pretrained({out})")
     if has_tokenizer:
@@ -181,10 +181,10 @@ def _print_usage(export: Export, out: str) -> None:
         )
     if not export.inputs_add_eos:
         print(
-            "Inputs had no EOS in training, so the tokenizer appends none. Append it to targets: "
-            "tokenizer(text_target=text + tokenizer.eos_token)."
+            "Inputs had no EOS in training, so the tokenizer appends no EOS. Append it to targets "
+            "yourself: tokenizer(text_target=text + tokenizer.eos_token)."
             if has_tokenizer
-            else "Inputs had no EOS in training: use tokenizer(…, add_special_tokens=False), or "
+            else "Inputs had no EOS in training. Use tokenizer(…, add_special_tokens=False), or "
             "mtf.load(…, inputs_add_eos=False)."
         )
 

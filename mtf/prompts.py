@@ -67,7 +67,7 @@ def _show(options: argparse.Namespace) -> None:
     if not rows:
         if options.n:
             print(
-                f"No rows to render: no local mirror of {source}. Set --data-dir or MTF_DATA_DIR."
+                f"No rows to render: {source} has no local mirror. Set --data-dir or MTF_DATA_DIR."
             )
         return
     for task in tasks:
@@ -92,7 +92,7 @@ def _tasks(name: str, templates: Templates) -> list[PromptedTask]:
     known = list_tasks(templates)
     if name not in known:
         raise UserError(
-            f"There is no dataset and no prompted task {name!r}."
+            f"There is no dataset or prompted task {name!r}."
             f"{did_you_mean(name, [*templates.datasets, *known])}"
         )
     return [prompted_task(name, templates)]
@@ -113,7 +113,7 @@ def _rows(
 def _rendered(examples: Sequence[Mapping[str, Any]]) -> str:
     """Returns the examples of a row as indented text."""
     if not examples:
-        return ": the template skips it"
+        return ": skipped by the template"
     names = {None: "targets", True: "correct", False: "wrong"}
     shown = [("inputs", examples[0]["inputs"])]
     shown += [(names[example.get("is_correct")], example["targets"]) for example in examples]

@@ -37,7 +37,7 @@ examples:
   python -m mtf.run --from runs/quickstart-20250101-120000 --set train_steps=2000
 
 A value is a Python literal, a bare word if the field accepts a string, or @package.builder(kw=…).
-+PATH=VALUE adds a key to a dict. Exit status: 0 done, 2 refused (nothing written), 1 failed.
++PATH=VALUE adds a key to a dict. Exit status: 0 done, 1 failed, 2 refused (nothing written).
 """
 
 
@@ -45,11 +45,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = new_parser("run", "Run a recipe, or show what it would do.", _EPILOG)
     names = "package.module.recipe, or file.py:recipe"
     parser.add_argument("recipe", nargs="*", metavar="RECIPE[(kw=literal,…)]", help=names)
-    change: Any = parser.add_argument_group("change the config (applied in the given order)")
+    applied = "change the config (options are applied in the order given)"
+    change: Any = parser.add_argument_group(applied)
     for kind, number, metavar, text in (
         ("set", _SEVERAL, "PATH=VALUE", "set a field; +PATH=VALUE adds a key to a dict"),
         ("unset", _SEVERAL, "PATH", "restore a field's default, or remove a key of a dict"),
-        ("apply", {"action": "append"}, "FIDDLER[(kw=…)]", "call a function on the config"),
+        ("apply", {"action": "append"}, "FIDDLER[(kw=…)]", "apply a function to the config"),
     ):
         change.add_argument(
             f"--{kind}",
@@ -61,9 +62,8 @@ def _parser() -> argparse.ArgumentParser:
         )
     show = parser.add_argument_group("show instead of run").add_argument
     kinds = ("flat", "history", "python", "json")
-    show("--print", choices=kinds, help="all values; where each was set; Python code; JSON")
-    other = "compare with a recipe, a run directory or a config.json"
-    show("--diff", metavar="OTHER", help=other)
+    show("--print", choices=kinds, help="values, where each was set, Python code, or JSON")
+    show("--diff", metavar="OTHER", help="compare with a recipe, run directory or config.json")
     show("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
     built = "show parameters, mesh, tokens and memory; allocate and write nothing"
     show("--dry-run", action="store_true", help=built)
@@ -138,14 +138,14 @@ def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
 
     stray = [text for text in options.recipe if "=" in text.partition("(")[0]]
     if stray:
-        raise UserError(f"{stray[0]} is not a recipe. To set a value, write --set {stray[0]}")
+        raise UserError(f"{stray[0]} is not a recipe. To set a value, pass --set {stray[0]}")
     if len(options.recipe) > 1:
         raise UserError(f"Expected one recipe, got {', '.join(options.recipe)}.")
     if options.from_dir is not None:
         if options.recipe:
             raise UserError(
-                f"--from {options.from_dir} has its own config. Leave out {options.recipe[0]}, or "
-                f"replace --from by --set model_dir={options.from_dir}."
+                f"--from {options.from_dir} already provides a config. Leave out "
+                f"{options.recipe[0]}, or replace --from with --set model_dir={options.from_dir}."
             )
         config = config_lib.load_config(options.from_dir)
         folder = Path(options.from_dir)
@@ -156,8 +156,8 @@ def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
         return config, folder.resolve().name
     if not options.recipe:
         raise UserError(
-            "A recipe is missing. Write python -m mtf.run RECIPE, as in python -m mtf.run "
-            "recipes.quickstart; --list shows all recipes, --help the options."
+            "The recipe is missing. Write python -m mtf.run RECIPE, for example python -m mtf.run "
+            "recipes.quickstart. --list lists all recipes; --help shows the options."
         )
     return config_lib.resolve(options.recipe[0]), config_lib.recipe_name(options.recipe[0])
 

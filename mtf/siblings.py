@@ -35,8 +35,8 @@ def install() -> None:
     file = getattr(found, "__file__", None)
     if found is not None and (file is None or Path(file).resolve().parent != _ours("conversion")):
         raise ImportError(
-            f"mtf needs its package `conversion`, but another module of this name was imported "
-            f"first: {file or found}. Import mtf first, or rename that module."
+            f"mtf needs its package `conversion`, but another module with this name was "
+            f"imported first: {file or found}. Import mtf first, or rename that module."
         )
 
 

@@ -64,7 +64,7 @@ class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
             return number != signal.SIGINT
         self.number = number
         if self._what_follows:
-            again = " (Ctrl-C again to stop now, unsaved)" if number == signal.SIGINT else ""
+            again = " (Ctrl-C again stops without saving)" if number == signal.SIGINT else ""
             _say(f"\n{signal.Signals(number).name}: {self._what_follows}{again}\n")
         return True
 

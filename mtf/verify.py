@@ -60,12 +60,12 @@ def compare(export: huggingface.Export, directory: Path) -> tuple[bool, str]:
     lines = [
         f"{'Verified' if passed else 'Compared'}: float32 logits, JAX against PyTorch: max |Δ| = "
         f"{np.max(deltas[: len(_RANDOM_SHAPES)]):.2e} on random tokens{real} "
-        f"(largest |logit| {max(largest):.3g}, at most {TOLERANCE:.0e} allowed)"
+        f"(largest |logit| {max(largest):.3g}, tolerance {TOLERANCE:.0e})"
     ]
     if problem is not None:
         lines.append(f"The tokenizers differ: {problem}")
     elif text_ids is not None:
-        lines.append(f"Verified: the tokenizer gives the same ids on {len(_TEXTS)} texts")
+        lines.append(f"Verified: both tokenizers return the same ids for {len(_TEXTS)} texts")
     if not passed:
         lines.append("VERIFICATION FAILED: nothing was written")
     return passed, "\n".join(lines)
@@ -129,7 +129,7 @@ def _load_torch(export: huggingface.Export, directory: Path) -> Any:
     problems = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     if any(problems.values()):
         raise UserError(
-            f"transformers {transformers.__version__} does not accept all tensors: {problems}"
+            f"transformers {transformers.__version__} expects other tensors: {problems}"
         )
     return model.float().eval()
 
@@ -169,7 +169,7 @@ def _compare_tokenizers(
         sentinel = "<extra_id_0>"
         found = theirs.convert_tokens_to_ids(sentinel)
         pairs.append((sentinel, vocabulary.sentinel(0), found))
-    differ = (f"{a} is {b} in mtf and {c} in transformers" for a, b, c in pairs if b != c)
+    differ = (f"{a} becomes {b} in mtf and {c} in transformers" for a, b, c in pairs if b != c)
     return next(differ, None), text_ids
 
 

@@ -197,6 +197,6 @@ def _refusal(file: Path, setting: str) -> UserError:
     if holder := _holder(file):
         process = "process {pid} on {host}, since {since} ({command})".format(**holder)
     return UserError(
-        f"{setting}: {file.parent} is in use by {process}. Wait until it ends, stop it, or choose "
-        f"another {setting}. If that process no longer exists, delete {file}."
+        f"{setting}: {file.parent} is in use by {process}. Wait for the process, stop it or choose "
+        f"another {setting}. If the process no longer exists, delete {file}."
     )

@@ -140,9 +140,9 @@ def test_recipe(refusal: Refusal, recipe: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["recipes.quickstart", "train_steps=2"], "write --set train_steps=2"),
+        (["recipes.quickstart", "train_steps=2"], "pass --set train_steps=2"),
         (["recipes.quickstart", "--set", "train_steps", "=", "2"], "Write PATH=VALUE"),
-        (["--from", "nowhere"], "There is no run directory nowhere"),
+        (["--from", "nowhere"], "There is no run directory or config file nowhere"),
         (["--from", "."], "it has no config.json"),
         (["--from", "text.txt"], "text.txt is not JSON"),
     ],
@@ -254,7 +254,7 @@ def test_run_directory_of_another_config(refusal: Refusal, finished: Path, folde
     shutil.copytree(finished, folder / "run")
     settings = {"model_dir": "run", "random_seed": 1, "model__network__emb_dim": 48}
     message = refusal(_arguments(str(finished.parent / "text.txt"), **settings))
-    assert "run holds a run of another config" in message
+    assert "run has a run with another config" in message
     assert "model.network.emb_dim: 32 → 48" in message
     assert "random_seed: 0 → 1" in message
     assert "--allow model.network.emb_dim" in message
@@ -264,7 +264,7 @@ def test_run_directory_of_another_config(refusal: Refusal, finished: Path, folde
 @pytest.mark.parametrize(
     ("model_dir", "says"),
     [
-        (".", "is not empty and holds no run of mtf"),
+        (".", "is not empty and is not a run directory"),
         ("text.txt", "model_dir: text.txt is a file, not a directory"),
         ("text.txt/run", "model_dir: text.txt/run cannot be used: Not a directory"),
         ("/proc/run", "model_dir: /proc/run cannot be used"),

@@ -248,7 +248,7 @@ def test_start_that_was_killed_early_can_be_repeated(
     assert main(arguments) == 0
     (tmp_path / "run" / "notes.txt").write_text("mine")
     assert main(arguments) == 2
-    assert "is not empty and holds no run" in capsys.readouterr().err
+    assert "is not empty and is not a run directory" in capsys.readouterr().err
 
 
 def test_finished_run_has_nothing_left_to_train(folder: Path, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_second_ctrl_c_stops_now() -> None:
     )
     status, _, said = _end(process, signal.SIGINT, signal.SIGINT)
     assert status == 130
-    assert said == "\nSIGINT: saving (Ctrl-C again to stop now, unsaved)\nInterrupted.\n"
+    assert said == "\nSIGINT: saving (Ctrl-C again stops without saving)\nInterrupted.\n"
 
 
 def test_status_stays_what_it_was_while_python_ends() -> None:

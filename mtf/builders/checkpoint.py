@@ -28,8 +28,8 @@ def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
     """Returns a checkpoint that Google released for T5X, such as `mt5_base`."""
     if name not in RELEASED_STEPS:
         raise UserError(
-            f"There is no released checkpoint {name!r}; expected {', '.join(RELEASED_STEPS)}."
-            + did_you_mean(name, RELEASED_STEPS)
+            f"There is no released checkpoint {name!r}; expected one of "
+            f"{', '.join(RELEASED_STEPS)}.{did_you_mean(name, RELEASED_STEPS)}"
         )
     step = RELEASED_STEPS[name]
     path = f"gs://t5-data/pretrained_models/t5x/{name}/checkpoint_{step}"

@@ -33,8 +33,8 @@ def resolve(name: str) -> fdl.Config:
     config = _call(find_recipe(what), arguments, what)
     if not isinstance(config, fdl.Config):
         raise UserError(
-            f"{what} returns a {type(config).__name__}. A recipe returns a fdl.Config "
-            "of a job, as in: def my_recipe() -> fdl.Config[mtf.jobs.Train]."
+            f"{what} returns a {type(config).__name__}. A recipe must return a fdl.Config "
+            "of a job, for example: def my_recipe() -> fdl.Config[mtf.jobs.Train]."
         )
     return config
 
@@ -44,7 +44,7 @@ def make_component(text: str) -> fdl.Buildable:
     name, arguments = split_call(text)
     builder = find(name, "builder")
     if not callable(builder):
-        raise UserError(f"{name} is a {type(builder).__name__}, not a builder.")
+        raise UserError(f"{name} is a {type(builder).__name__}; expected a class or a function.")
     if isinstance(builder, type):
         # Fields without a default may still be set by a later override.
         given = _parse_arguments(builder, arguments, name, complete=False)
@@ -52,8 +52,8 @@ def make_component(text: str) -> fdl.Buildable:
     made = _call(builder, arguments, name, tracked=False)
     if not isinstance(made, fdl.Buildable):
         raise UserError(
-            f"{name} returns a {type(made).__name__}. A builder is a class, or a function that "
-            "returns a fdl.Config."
+            f"{name} returns a {type(made).__name__}. A builder must be a class, or a function "
+            "that returns a fdl.Config."
         )
     return tree.complete(made)
 
@@ -68,8 +68,8 @@ def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
     changed = _call(function, arguments, name, config)
     if changed is not None and not isinstance(changed, fdl.Config):
         raise UserError(
-            f"{name} returns a {type(changed).__name__}. A fiddler changes its config in place "
-            "and returns nothing, or returns a new fdl.Config."
+            f"{name} returns a {type(changed).__name__}. A fiddler must change its config in "
+            "place and return None, or return a new fdl.Config."
         )
     return tree.complete(config if changed is None else changed)
 
@@ -103,7 +103,7 @@ def _parse_arguments(
                 parsed[name] = parse_value(text, hints.get(name, Any))
             else:
                 names, hint = ", ".join(known) or "none", did_you_mean(name, known)
-                problems.append(f"{what} has no argument {name}; its arguments: {names}.{hint}")
+                problems.append(f"{what} has no argument {name}; its arguments are {names}.{hint}")
         except (types.Mismatch, UserError) as error:
             problems.append(f"{what}: {name}={text}: {error}")
     if problems:
@@ -117,7 +117,7 @@ def _parse_arguments(
     ]
     if missing and complete:
         example = f"{what}({missing[0].split()[0]}=…)"
-        raise UserError(f"{what} needs {', '.join(missing)}. Write {example}")
+        raise UserError(f"{what} needs a value for {', '.join(missing)}. Write {example}")
     return parsed
 
 
@@ -226,7 +226,7 @@ def _check_unambiguous(module: Any, name: str, dotted: str) -> None:
         return
     ours = getattr(sys.modules.get(getattr(module, name).__module__), "__file__", file)
     raise UserError(
-        f"{dotted} exists twice. Write {_shown(own)}:{name} for yours, or {ours}:{name} for mtf's."
+        f"{dotted} is defined twice. Use {_shown(own)}:{name} for yours or {ours}:{name} for mtf's."
     )
 
 
@@ -280,7 +280,7 @@ def _hint(dotted: str, kind: str, inside: Any = None) -> str:
     # If the module exists, its own recipes come first.
     found = _nearest_by_last(last, own) or _nearest_by_last(last, options)
     hint = suggestion(found or nearest(dotted, [*options, *own]))
-    return hint or " `python -m mtf.run --list` shows all recipes."
+    return hint or " `python -m mtf.run --list` lists all recipes."
 
 
 def _nearest_by_last(last: str, options: list[str]) -> list[str]:
@@ -298,7 +298,7 @@ def _find_in_file(name: str) -> Any:
     recipes = _recipes_in(module)
     if not function:
         inside = ", ".join(f"{file}:{recipe}" for recipe in recipes) or f"{file}:my_recipe"
-        raise UserError(f"{name} is a file. Name a recipe in it, as in {inside}.")
+        raise UserError(f"{name} is a file. Name a recipe in it, for example {inside}.")
     if not hasattr(module, function):
         options = list(recipes) or [n for n in vars(module) if not n.startswith("_")]
         near = nearest(function, options) or options[:3]
@@ -318,7 +318,7 @@ def _import_file(path: Path) -> Any:
         raise UserError(_user_traceback(error, f"Importing {path} fails:")) from None
     if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise UserError(
-            f"{path} has the name of another module, {module.__name__}. Rename the file."
+            f"{path} has the same name as another module, {module.__name__}. Rename the file."
         )
     return module
 

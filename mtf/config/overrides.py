@@ -160,7 +160,7 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
                 step = str(step)
             if step not in current and not (add and last):
                 keys = ", ".join(map(str, current)) or "none"
-                extra = f" (+{format_path(path)}=… adds one)" if last else ""
+                extra = f" (+{format_path(path)}=… adds a key)" if last else ""
                 near = did_you_mean(str(step), map(str, current))
                 raise UserError(f"{shown}: {here} has no key {step}; keys: {keys}{extra}.{near}")
             current = current.get(step, fdl.NO_VALUE)
@@ -177,7 +177,7 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
             example = "@builder(…)" if component else f"… ({types.describe(place.declared)})"
             raise UserError(f"{shown}: {here} {state}. Set it first: --set {here}={example}")
         else:
-            raise refuse(f"{here} is the value {current!r}, which has no fields")
+            raise refuse(f"{here} has the value {current!r}, which has no fields")
         declared = types.element_type(place.declared, container, step)
         place = place._replace(steps=(*place.steps, step), declared=declared)
     return place
@@ -243,7 +243,7 @@ def _warn_of_loss(swap: _Swap, config: fdl.Config) -> None:
         )
         print(
             f"warning: {format_path(swap.path)}={swap.call} replaces the whole component and "
-            f"drops {dropped}. To keep them: --set {keep}",
+            f"drops {dropped}. To keep these values, add --set {keep}",
             file=sys.stderr,
         )
 

@@ -29,7 +29,7 @@ def parse_path(text: str) -> Path:
     while position < len(text):
         match = _STEP.match(text, position)
         if match is None or (position == 0 and text[0] == "."):
-            raise UserError(f"{text!r} is not a path. A path looks like model.network.emb_dim.")
+            raise UserError(f"{text!r} is not a path; write, for example, model.network.emb_dim.")
         if match["name"] is not None:
             name = match["name"].strip()
             steps.append(int(name) if name.isdecimal() else name)
@@ -40,7 +40,7 @@ def parse_path(text: str) -> Path:
                 steps.append(match["key"])
         position = match.end()
     if not steps:
-        raise UserError("A path is missing. A path looks like model.network.emb_dim.")
+        raise UserError("The path is missing; write, for example, model.network.emb_dim.")
     return tuple(steps)
 
 
@@ -72,7 +72,7 @@ def split_assignment(text: str) -> tuple[str, str]:
     """Splits `PATH=VALUE` at the first `=` outside brackets; raises a UserError without one."""
     match = _ASSIGNMENT.fullmatch(text)
     if match is None:
-        raise UserError(f"{text!r} has no value. Write PATH=VALUE, as in train_steps=100.")
+        raise UserError(f"{text!r} has no value. Write PATH=VALUE, for example train_steps=100.")
     return match["path"].strip(), match["value"].strip()
 
 

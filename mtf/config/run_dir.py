@@ -37,11 +37,11 @@ def load_config(path: str | Path) -> fdl.Config:
     file = path / CONFIG_FILE if path.is_dir() else path
     if not file.is_file():
         what = f"{path} is not a run directory: it has no {CONFIG_FILE}." if path.is_dir() else ""
-        raise UserError(what or f"There is no run directory {path}.")
+        raise UserError(what or f"There is no run directory or config file {path}.")
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UserError(f"{file} is not a config that mtf wrote.") from None
+        raise UserError(f"{file} is not a config written by mtf.") from None
     config = serialize.load_json(text, str(file))
     for _, node in tree.components(config):
         provenance.record(node, os.path.relpath(file))
@@ -64,8 +64,8 @@ def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] =
         raise UserError(f"model_dir: {run_dir} is a file, not a directory.")
     if not is_free and not is_run:
         raise UserError(
-            f"model_dir: {run_dir} is not empty and holds no run of mtf (no {CONFIG_FILE}). "
-            "Choose another directory."
+            f"model_dir: {run_dir} is not empty and is not a run directory (it has no "
+            f"{CONFIG_FILE}). Choose another directory."
         )
     stored = config if is_free else load_config(run_dir)
     allowed = [parse_path(text) for text in allow]
@@ -87,8 +87,8 @@ def check_resume(config: fdl.Config, run_dir: str | Path, allow: Sequence[str] =
         lines = "".join(f"\n  {change}" for change in refused)
         names = " ".join(f"--allow {format_path(change.path)}" for change in refused[:3])
         raise UserError(
-            f"{run_dir} holds a run of another config. These changes would alter its training:"
-            f"{lines}\nStart a new run with another model_dir, or allow the changes: {names}"
+            f"{run_dir} has a run with another config. These changes would alter its training:"
+            f"{lines}\nStart a new run with another model_dir, or allow the changes with {names}"
         )
     return not is_free
 

@@ -61,13 +61,13 @@ def load_json(text: str, source: str) -> fdl.Config:
     except (ModuleNotFoundError, AttributeError) as error:
         reason = str(getattr(error, "proxy_base_exception", error))
         raise UserError(
-            f"{source} names something that cannot be imported: {reason}. Use the code with which "
-            "the run was started, from the same folder (working_directory in environment.json)."
+            f"{source} names code that cannot be imported: {reason}. Use the code that started the "
+            "run, in the same working directory (working_directory in environment.json)."
         ) from None
     except serialization.PyrefPolicyError as error:
         raise UserError(f"{source}: {error}") from None
     except (KeyError, TypeError, serialization.DeserializationError):
         config = None
     if not isinstance(config, fdl.Config):
-        raise UserError(f"{source} is not a config that mtf wrote.")
+        raise UserError(f"{source} is not a config written by mtf.")
     return config

@@ -91,9 +91,9 @@ def write_graph(config: fdl.Config, file: Path) -> None:
     """Draws the config; .svg, .png and .pdf need Graphviz's program `dot`."""
     suffix = file.suffix.lower().removeprefix(".")
     if suffix not in ("svg", "png", "pdf", "dot", "gv"):
-        raise UserError(f"--graph {file}: the name must end in .svg, .png, .pdf, .dot or .gv.")
+        raise UserError(f"--graph {file}: the file name must end in .svg, .png, .pdf, .dot or .gv.")
     if not file.parent.is_dir():
-        raise UserError(f"--graph {file}: there is no folder {file.parent}.")
+        raise UserError(f"--graph {file}: the directory {file.parent} does not exist.")
     # Imported here because the imports are slow.
     import graphviz  # type: ignore[import-untyped]
     from fiddle import graphviz as fiddle_graphviz

@@ -33,7 +33,7 @@ def type_hints(target: Any) -> dict[str, Any]:
     except NameError as error:
         raise UserError(
             f"Cannot read the annotations of {qualified_name(target)}: {error}. Import their types "
-            "outside of `if TYPE_CHECKING`."
+            "outside `if TYPE_CHECKING`."
         ) from None
     except TypeError:  # A builtin or a callable object has no annotations.
         return {}
@@ -181,7 +181,7 @@ def _convert_items(value: Any, declared: Any) -> Any:
     if origin is list or _is_variadic(each) or not typing.get_args(declared):
         each = each[:1] * len(value)
     elif len(value) != len(each):
-        raise Mismatch(f"expected {describe(declared)}: {len(each)} elements, not {len(value)}.")
+        raise Mismatch(f"expected {describe(declared)}, {len(each)} elements, got {len(value)}.")
     steps = range(len(value))
     converted = origin(map(_convert_inside, value, each, steps))
     unchanged = type(value) is origin and all(value[i] is converted[i] for i in steps)
@@ -229,12 +229,12 @@ def parse(text: str, declared: Any) -> Any:
 def _parse_word(text: str, declared: Any) -> Any:
     expected = f"expected {describe(declared)}"
     if not text:
-        raise Mismatch(f"{expected}, got nothing. Write an empty string as ''.")
+        raise Mismatch(f"{expected}, got no value. Write '' for an empty string.")
     if text[0] in "([{\"'":
         raise Mismatch(f"{expected}; {text} is not a complete Python literal.")
     if "," in text and _allows_sequence(declared):
         hint = _word_hint(text, declared)
-        raise Mismatch(f"{expected}; {text} is neither a list nor one word.{hint}")
+        raise Mismatch(f"{expected}; {text} is neither a list nor a single word.{hint}")
     allows_word = any(member in (str, Any) for member in members(declared)) or any(
         isinstance(value, str) for value in _literals(declared)
     )

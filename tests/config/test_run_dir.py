@@ -113,7 +113,7 @@ def test_allow_of_what_is_not_there(run_dir: Path) -> None:
 
 def test_directory_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match="holds no run of mtf"):
+    with pytest.raises(UserError, match="is not a run directory"):
         config_lib.check_resume(example.small(), tmp_path)
     with pytest.raises(UserError, match="is a file"):
         config_lib.check_resume(example.small(), tmp_path / "thesis.tex")
@@ -167,10 +167,10 @@ def test_a_run_that_wrote_something_stays(tmp_path: Path) -> None:
 
 
 def test_no_run_directory(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="There is no run directory"):
+    with pytest.raises(UserError, match="There is no run directory or config file"):
         config_lib.load_config(tmp_path / "missing")
     with pytest.raises(UserError, match=r"it has no config\.json"):
         config_lib.load_config(tmp_path)
     (tmp_path / "config.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="not a config that mtf wrote"):
+    with pytest.raises(UserError, match="not a config written by mtf"):
         config_lib.load_config(tmp_path)

@@ -110,7 +110,7 @@ def test_a_name_in_two_places_is_refused_with_both(
 ) -> None:
     _write(project / "recipes.py", "quickstart")
     assert "./recipes.py:quickstart" in _names()
-    with pytest.raises(UserError, match="exists twice") as caught:
+    with pytest.raises(UserError, match="is defined twice") as caught:
         resolve("recipes.quickstart")
     installed = ROOT / "recipes" / "start.py"
     assert "./recipes.py:quickstart" in str(caught.value)
@@ -154,7 +154,7 @@ def test_conversion_of_ones_own_is_not_in_the_way(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "error: There is no checkpoint at nowhere: no such directory.\n"
+    assert done.stderr == "error: nowhere does not exist; expected a checkpoint.\n"
 
 
 def test_recipes_may_be_imported_before_mtf(tmp_path: Path) -> None:

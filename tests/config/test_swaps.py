@@ -25,7 +25,7 @@ def test_a_loss_factor_that_the_recipe_set_is_named_with_what_keeps_it(
     kept = f"model.loss_normalizing_factor={float(T5X_FACTOR)}"
     assert line.startswith(f"warning: {BASE} replaces the whole component and drops {kept}")
     assert "(now None)" in line
-    assert line.endswith(f"To keep them: --set {kept}")
+    assert line.endswith(f"To keep these values, add --set {kept}")
     assert apply_overrides(config, [BASE, kept]).model.loss_normalizing_factor == T5X_FACTOR
 
 

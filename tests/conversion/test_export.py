@@ -180,7 +180,7 @@ def test_parameters_that_do_not_fit_are_all_named(
         status,
         "missing: target/decoder/layers_1/mlp/wo/kernel, shape (48, 32)",
         "unexpected: target/encoder/layers_0/attention/query/bias, shape (24,)",
-        "wrong shape: target/encoder/layers_1/mlp/wi_0/kernel is (32, 47); expected (32, 48)",
+        "wrong shape: target/encoder/layers_1/mlp/wi_0/kernel has (32, 47); expected (32, 48)",
     )
 
 
@@ -190,7 +190,7 @@ def test_parameters_that_do_not_fit_are_all_named(
         (["--dtype", "float16"], ["not float16", "65,504"]),
         (["--dtype", "int8"], ["must be float32 or bfloat16"]),
         (["--max-shard-size", "big"], ["--max-shard-size big", "5GB"]),
-        (["--step", "8"], ["is the checkpoint of step 7, not 8"]),
+        (["--step", "8"], ["is the checkpoint of step 7, not of step 8"]),
         (["--vocabulary", "no/such.model"], ["no SentencePiece model at no/such.model"]),
         (["--vocabulary", __file__], ["is not a SentencePiece model"]),
     ],

@@ -138,12 +138,12 @@ def test_an_unfinished_directory(tmp_path: Path, name: str) -> None:
     writers.write_t5x(tmp_path, PARAMETERS, 5).rename(tmp_path / name)
     with pytest.raises(IncompleteCheckpoint, match="unfinished checkpoint"):
         open_checkpoint(tmp_path / name)
-    with pytest.raises(ConversionError, match=f"only unfinished: {name}"):
+    with pytest.raises(ConversionError, match=f"unfinished checkpoints: {name}"):
         open_checkpoint(tmp_path)
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="no such directory"):
+    with pytest.raises(ConversionError, match="nowhere does not exist"):
         open_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ConversionError, match="There is no checkpoint in"):
         open_checkpoint(tmp_path)

@@ -158,7 +158,7 @@ def test_tensors_that_config_json_does_not_describe_are_refused(tmp_path: Path) 
     assert "more" in message  # all are counted, some are named
     change_config(directory, d_kv=8, num_decoder_layers=2, vocab_size=400)
     message = refused(directory)
-    assert "wrong shape: shared.weight is (384, 32); config.json means (400, 32)" in message
+    assert "wrong shape: shared.weight has (384, 32); config.json implies (400, 32)" in message
     assert "unexpected: lora.weight" in message
 
 

@@ -257,8 +257,8 @@ def test_verify_of_a_run_whose_inputs_had_no_end_of_sequence(
     source, out = models.write_run(tmp_path / "run", data__inputs_add_eos=False), tmp_path / "out"
     assert convert.main([str(source), str(out), "--to", "hf", "--verify"]) == 0
     printed = capsys.readouterr().out
-    assert "Verified: the tokenizer gives the same ids" in printed
-    assert "the tokenizer appends none" in printed
+    assert "Verified: both tokenizers return the same ids" in printed
+    assert "the tokenizer appends no EOS" in printed
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     assert tokenizer("to be").input_ids == [byte + 3 for byte in b"to be"]
 

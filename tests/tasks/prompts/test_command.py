@@ -85,13 +85,13 @@ def test_without_data_the_names_are_shown(
     templates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["show", "food/fruit", "--data-dir", str(tmp_path)]) == 0
-    assert "describe\nNo rows to render: no local mirror of food/fruit." in capsys.readouterr().out
+    assert "describe\nNo rows to render: food/fruit has no local mirror." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["food/friut"], "no prompted task 'food/friut'. Did you mean food/fruit"),
+        (["food/friut"], "no dataset or prompted task 'food/friut'. Did you mean food/fruit"),
         (
             ["super_glue_rte_which"],
             "'super_glue_rte_which'. Did you mean super_glue_rte_which_is_it",
