@@ -159,11 +159,11 @@ FILES: list[tuple[str, bytes | None, list[str]]] = [
     ("*.jsonl", None, ["data.files: no file matches *.jsonl"]),
     (".", None, ["data.files: . is a directory; expected files"]),
     ("gs://bucket/text.txt", None, ["is a remote address; expected a local file"]),
-    ("a.txt", b"", ["data.files: a.txt is empty; expected a line of text"]),
-    ("a.txt", b"\n\n", ["data.files: a.txt is empty; expected a line of text"]),
-    ("a.txt", "good\ncafé\n".encode("latin-1"), ["a.txt:2: it is not UTF-8", "byte 4", "0xe9"]),
+    ("a.txt", b"", ["data.files: a.txt is empty; expected at least one line of text"]),
+    ("a.txt", b"\n\n", ["data.files: a.txt is empty; expected at least one line of text"]),
+    ("a.txt", "good\ncafé\n".encode("latin-1"), ["a.txt:2: not UTF-8", "byte 4", "0xe9"]),
     ("a.csv", b"a,b\n", ["a.csv has an unknown suffix; expected one of .txt"]),
-    ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', ["a.jsonl:2: it has no 'text', only 'txt'"]),
+    ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', ["a.jsonl:2: 'text' is missing; found 'txt'"]),
     ("a.tsv", b"one\ttwo\nthree\n", ["a.tsv:2: it has 1 columns; expected 2"]),
     ("a.txt.gz", b"text", ["data.files: a.txt.gz cannot be read"]),
 ]
@@ -184,15 +184,18 @@ def test_file(
     [
         (
             {"data__task_feature_lengths__inputs": 3},
-            ["data: inputs length 3 is too small for span corruption", "expected a larger"],
+            [
+                "data: inputs length 3 is too small for span corruption",
+                "Increase the inputs length",
+            ],
         ),
         (
             {"data__task_feature_lengths__targets": 6},
-            ["data.task_feature_lengths['targets']: 6 is too small", "yields 8 targets"],
+            ["data.task_feature_lengths['targets']: 6 is too small", "yields 8 target tokens"],
         ),
         (  # 31 tokens have 5 noise tokens, in spans of one.
             {"data__vocabulary__extra_ids": 4, "data__objective__mean_noise_span_length": 1},
-            ["data.vocabulary.extra_ids: 4 are too few", "need 5 sentinels"],
+            ["data.vocabulary.extra_ids: 4 is too few", "need 5 sentinels"],
         ),
         (
             {"model__network__vocab_size": 300},
@@ -280,7 +283,7 @@ def test_text_has_changed_since(refusal: Refusal, finished: Path, folder: Path) 
     message = refusal(
         ["--from", "run", "--allow", "data.files", "--set", "data.files=text.txt", "train_steps=4"]
     )
-    assert "the stored position belongs to other training text or other settings" in message
+    assert "the stored data position belongs to different training text or settings" in message
 
 
 def test_checkpoint_without_its_place_in_the_data(

@@ -34,8 +34,8 @@ examples:
   python -m mtf.cache t0++_train --output caches/t0 --from-seqio p3 --vocabulary t5.spiece.model
 
 If the command is killed or fails, run it again: it keeps finished parts and continues.
-Exit status: 0 done; 1 failed, or --check found damage; 2 refused; 130, 143, 129 stopped by Ctrl-C,
-SIGTERM, SIGHUP.
+Exit status: 0 done; 1 failed, or --check found damage; 2 bad input, nothing written;
+130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP.
 """
 _NUM_REASONS_SHOWN = 3
 
@@ -65,38 +65,38 @@ def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
             raise
         raise RunError(
             f"{options.output} cannot be written to: {reason}; {free_space(options.output)}. "
-            "Finished parts are kept: correct this, and run the same command again to continue."
+            "Finished parts are kept; solve this problem, then run the same command to continue."
         ) from None
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.new_parser(
-        "cache", "Renders and tokenizes a mixture, or one task, into a directory.", _EPILOG
+        "cache", "Render and tokenize a mixture or a single task into a directory.", _EPILOG
     )
     parser.add_argument("mixture", metavar="MIXTURE", help="name of a mixture or task")
     parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="the cache")
     what, where, how = map(parser.add_argument_group, ("content", "sources", "writing"))
-    splits = "splits to write (default: train and, if it exists, validation; validation if ranked)"
+    splits = "splits to write (default: train and validation, if present; ranked tasks: validation)"
     missing = "leave out tasks whose dataset is missing"
-    convert = "convert SeqIO's caches (DIR/TASK/SPLIT.tfrecord-*), such as P3's"
-    formats = "seqio: TFRecords that SeqIO and T5X read with use_cached=True (default: %(default)s)"
-    runners = "run on Beam (DirectRunner, DataflowRunner, …); Beam's options may follow"
-    check = "write nothing; read the whole cache and compare checksums"
+    convert = "convert SeqIO's caches, DIR/TASK/SPLIT.tfrecord-*, for example those of P3"
+    formats = "seqio: TFRecords for SeqIO and T5X with use_cached=True (default: %(default)s)"
+    runners = "cache with Beam, e.g. beam:DirectRunner; you may add options of Beam"
+    check = "only read the whole cache and verify its checksums; write nothing"
     number: dict[str, Any] = {"type": _positive, "metavar": "N"}
     command.add_vocabulary_options(what)
     what.add_argument("--split", nargs="+", metavar="SPLIT", help=splits)
-    what.add_argument("--only", nargs="+", metavar="GLOB", help="only tasks whose names match")
-    what.add_argument("--max-rows", **number, help="records of every split (default: all)")
+    what.add_argument("--only", nargs="+", metavar="GLOB", help="cache only tasks that match")
+    what.add_argument("--max-rows", **number, help="records to read per split (default: all)")
     what.add_argument(
-        "--seed", type=int, default=0, help="seed of templates' random choices (default: 0)"
+        "--seed", type=int, default=0, help="seed of the templates' random choices (default: 0)"
     )
     command.add_source_options(where)
     where.add_argument("--skip-missing", action="store_true", help=missing)
     where.add_argument("--from-seqio", metavar="DIR", type=Path, help=convert)
     choices = ("array_record", "seqio")
     how.add_argument("--format", choices=choices, default="array_record", help=formats)
-    how.add_argument("--num-workers", **number, help="processes (default: one per core)")
-    how.add_argument("--num-shards", **number, help="files of a split (default: by its size)")
+    how.add_argument("--num-workers", **number, help="number of processes (default: one per core)")
+    how.add_argument("--num-shards", **number, help="files per split (default: set by its size)")
     how.add_argument("--runner", metavar="beam:RUNNER", help=runners)
     parser.add_argument("--check", action="store_true", help=check)
     return parser
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+        raise argparse.ArgumentTypeError(f"{text} is less than 1; expected 1 or more")
     return number
 
 
@@ -152,7 +152,7 @@ def _write(options: argparse.Namespace, runner_options: list[str]) -> int:
 
         build.run_plan(plan, num_workers, report)
     if not plan.works:
-        print(f"{options.output}: all {len(plan.finished)} tasks are complete already")
+        print(f"{options.output}: all {len(plan.finished)} tasks are already complete")
         return 0
     _print_summary(plan, time.perf_counter() - start)
     return 0
@@ -169,7 +169,7 @@ def _print_left_out(plan: Plan) -> None:
     if len(reasons) > _NUM_REASONS_SHOWN:
         where = mixture_path(plan.settings.cache_dir, plan.mixture.name)
         print(
-            f"{len(absent)} tasks are left out for {len(reasons)} reasons; {where} will list all",
+            f"{len(absent)} tasks are left out for {len(reasons)} reasons; {where} will list them",
             file=sys.stderr,
         )
 
@@ -185,8 +185,8 @@ def _print_summary(plan: Plan, seconds: float) -> None:
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     print(
         f"{cache_dir}: {len(infos)} tasks written in {seconds:.0f} s, "
-        f"{len(plan.finished)} were complete already, {len(plan.absent)} left out\n"
-        f"{num_examples:,} examples of {sum(split.num_rows for split in splits):,} records "
+        f"{len(plan.finished)} were already complete, {len(plan.absent)} left out\n"
+        f"{num_examples:,} examples from {sum(split.num_rows for split in splits):,} records "
         f"({sum(split.num_dropped for split in splits):,} records dropped by their templates), "
         f"{num_tokens:,} tokens, {num_bytes / 1e6:,.1f} MB"
     )
@@ -204,7 +204,7 @@ def _check(options: argparse.Namespace) -> int:
         for problem in problems:
             print(problem)
         if problems and (cache_dir / name).is_dir():
-            print(f"  delete {cache_dir / name} and cache {options.mixture} again")
+            print(f"  Delete {cache_dir / name} and cache {options.mixture} again.")
     unfinished = sorted(path.name for path in cache_dir.glob(f"*{INCOMPLETE}"))
     if unfinished:
         print(f"incomplete: {', '.join(unfinished)}")

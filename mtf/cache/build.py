@@ -97,12 +97,12 @@ class Plan:
         name, reasons = self.mixture.name, list(dict.fromkeys(missing))
         if reasons:
             raise UserError(
-                f"{len(reasons)} {kind} of {name} are missing (--skip-missing leaves their tasks "
-                "out):\n  " + "\n  ".join(reasons)
+                f"{len(reasons)} {kind} of {name} are missing (to leave out their tasks, add "
+                "--skip-missing):\n  " + "\n  ".join(reasons)
             )
         if len(self.absent) == len(self.mixture.tasks):
             causes = "\n  ".join(dict.fromkeys(self.absent.values()))
-            raise UserError(f"{name}: there is no task to cache:\n  {causes}")
+            raise UserError(f"{name}: no task can be cached:\n  {causes}")
 
 
 class CacheProgress(NamedTuple):
@@ -128,7 +128,7 @@ def begin_plan(
     for pattern in settings.only or ():
         found = fnmatch.filter(names, pattern)
         if not found:
-            raise UserError(f"--only {pattern}: no task matches.{did_you_mean(pattern, names)}")
+            raise UserError(f"--only {pattern} matches no task.{did_you_mean(pattern, names)}")
         chosen.update(found)
     for task, _ in mixture.tasks:
         if task.name not in chosen:
@@ -220,24 +220,21 @@ def _check_cache_info(cache_dir: Path, info: CacheInfo) -> None:
     path = cache_dir / "cache.json"
     if not path.exists():
         if cache_dir.is_dir() and any(file.name != LOCK_FILE for file in cache_dir.iterdir()):
-            raise UserError(
-                f"--output {cache_dir} contains other files; expected a cache, an empty directory "
-                "or a new one"
-            )
+            raise UserError(f"--output {cache_dir} is neither empty nor a cache; use another path")
         return
     found = read_json(path, CacheInfo)
     if found.vocabulary != info.vocabulary:
         raise UserError(
             f"the cache {cache_dir} was made with the vocabulary {found.vocabulary} "
             f"({found.vocabulary_path}), not with {info.vocabulary} ({info.vocabulary_path}); "
-            "use another --output, or the cache's vocabulary"
+            "use another --output, or set --vocabulary to the cache's vocabulary"
         )
     for name in ("seed", "format"):
         then, now = getattr(found, name), getattr(info, name)
         if then != now:
             raise UserError(
                 f"the cache {cache_dir} was made with --{name} {then}, not {now}; "
-                f"use another --output, or --{name} {then}"
+                f"use another --output, or set --{name} {then}"
             )
 
 
@@ -272,8 +269,8 @@ def _is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
     lacking = [split for split in settings.splits or () if split not in found.splits]
     if found.fingerprint != info.fingerprint:
         problem = (
-            "was made from other templates or another definition: "
-            f"{found.fingerprint} then, {info.fingerprint} now"
+            "was made with a different task definition or templates: its fingerprint is "
+            f"{found.fingerprint}, not {info.fingerprint}"
         )
     elif not finished:
         return False
@@ -397,8 +394,8 @@ def _written_in_processes(
             tell(counters[0], counters[1])
     except BrokenProcessPool as error:
         raise UserError(
-            "a worker process was killed, probably for lack of memory; finished parts are kept: "
-            f"run the command again with fewer than {num_workers} --num-workers"
+            "a worker process was killed, probably because memory ran out. Finished parts are "
+            f"kept; run the command again with --num-workers less than {num_workers}"
         ) from error
     finally:
         executor.shutdown(wait=False, cancel_futures=True)

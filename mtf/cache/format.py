@@ -297,7 +297,7 @@ def read_json(path: Path, cls: type[Info]) -> Info:
         if version != FORMAT_VERSION:
             raise UserError(
                 f"{path} has version {version} of the cache format; this version of mtf reads "
-                f"version {FORMAT_VERSION}: write the cache again, into another directory"
+                f"version {FORMAT_VERSION}; write the cache again, into another directory"
             )
         if cls is TaskInfo:
             values["splits"] = {k: _split_info(v) for k, v in values["splits"].items()}
@@ -305,7 +305,7 @@ def read_json(path: Path, cls: type[Info]) -> Info:
     except UserError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is not a description of a token cache: {error}") from error
+        raise UserError(f"{path} is not a valid description of a token cache: {error}") from error
 
 
 def _split_info(values: dict[str, Any]) -> SplitInfo:

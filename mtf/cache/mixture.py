@@ -145,7 +145,7 @@ def objective_of(info: TaskInfo) -> Objective:
     name = fields.pop("type", None)
     known = {cls.__name__: cls for cls in (SpanCorruption, IidDenoising, BertStyle, PrefixLM)}
     if name not in known:
-        raise UserError(f"task {info.name}: the cache has an unknown objective {name!r}")
+        raise UserError(f"task {info.name}: unknown objective {name!r} in the cache")
     return known[name](**fields)
 
 
@@ -154,8 +154,8 @@ def open_cache(data: TaskMixtureConfig) -> TokenCache:
     name, vocabulary = data.mixture_or_task_name, data.vocabulary
     if data.cache_dir is None:
         raise UserError(
-            "data.cache_dir is not set; expected the directory of a token cache, which "
-            f"`python -m mtf.cache '{name}' --output DIR` writes"
+            "data.cache_dir is not set; expected the directory of a token cache. "
+            f"To write one, run python -m mtf.cache '{name}' --output DIR"
         )
     cache = TokenCache(data.cache_dir, name)
     if cache.info.format != "array_record":
@@ -166,7 +166,7 @@ def open_cache(data: TaskMixtureConfig) -> TokenCache:
     if (fingerprint := vocabulary.fingerprint()) != cache.info.vocabulary:
         raise UserError(
             f"data.vocabulary: the cache {cache.path} was made with {cache.info.vocabulary} "
-            f"({cache.info.vocabulary_path}), and this is {fingerprint} ({vocabulary.path})"
+            f"({cache.info.vocabulary_path}), not with {fingerprint} ({vocabulary.path})"
         )
     return cache
 
@@ -196,8 +196,8 @@ class CachedMixture:
             infos = map(self.cache.task, self.mixture.tasks)
             splits = list(dict.fromkeys(s for i in infos for s in i.splits))
             raise NoExamplesError(
-                f"the cache {self.cache.path} has no examples of {name}, split {split}; it has "
-                f"{', '.join(splits) or 'none'}.{did_you_mean_split(split, splits)}"
+                f"the cache {self.cache.path} has no examples of {name}, split {split}; available "
+                f"splits: {', '.join(splits) or 'none'}.{did_you_mean_split(split, splits)}"
             )
         _allow_open_files(sum(len(task.info.splits[split].shards) for task in self.tasks))
         self.num_units = sum(task.num_examples for task in self.tasks)

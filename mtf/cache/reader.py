@@ -49,7 +49,7 @@ class TokenCache:
             problem = "has no token cache" if self.path.is_dir() else "does not exist"
             raise UserError(
                 f"data.cache_dir: {cache_dir} {problem}; "
-                f"to write one: python -m mtf.cache '{mixture}' --output {cache_dir}"
+                f"to write one, run python -m mtf.cache '{mixture}' --output {cache_dir}"
             )
         self.info = read_json(self.path / "cache.json", CacheInfo)
         self._wanted = mixture
@@ -64,8 +64,8 @@ class TokenCache:
         tasks = [file.parent.name for file in self.path.glob("*/info.json")]
         known = sorted(path.stem for path in (self.path / "mixtures").glob("*.json"))
         raise UserError(
-            f"the cache {self.path} has no mixture {name!r}, only {', '.join(known) or 'none'}."
-            f"{did_you_mean(name, [*known, *tasks])} To add it: {self._command(name)}"
+            f"the cache {self.path} has no mixture {name!r}; it has {', '.join(known) or 'none'}."
+            f"{did_you_mean(name, [*known, *tasks])} To add it, run {self._command(name)}"
         )
 
     def task(self, name: str) -> TaskInfo:
@@ -91,8 +91,8 @@ class TokenCache:
             return read_json(self.path / name / "info.json", TaskInfo)
         if (self.path / (name + INCOMPLETE)).is_dir():
             raise UserError(
-                f"the task {name} in the cache {self.path} is incomplete, because its writing was "
-                f"interrupted. To finish it: {self._command(self._wanted)}"
+                f"the task {name} in the cache {self.path} is incomplete because writing it was "
+                f"interrupted. To finish it, run {self._command(self._wanted)}"
             )
         return None
 
@@ -164,7 +164,7 @@ class _Shard:
             str(self._path), _READER_OPTIONS, file_reader_buffer_size=_READER_BUFFER_BYTES
         )
         if reader.num_records() != self._info.num_examples:
-            found = f"has {reader.num_records()} records, not {self._info.num_examples}"
+            found = f"has {reader.num_records()} records; expected {self._info.num_examples}"
             raise _damaged(self._path, found, self._mixture)
         return reader
 
@@ -172,7 +172,7 @@ class _Shard:
 def _damaged(path: Path, problem: str, mixture: str) -> UserError:
     folder = path.parent
     return UserError(
-        f"{path} {problem}. The file is damaged: delete {folder} and write this task again: "
+        f"{path} {problem}. The file is damaged. Delete {folder}, then write this task again with "
         f"python -m mtf.cache '{mixture}' --output {folder.parent} --only {folder.name}"
     )
 
@@ -193,7 +193,7 @@ def check_files(cache_dir: Path, names: Sequence[str]) -> Iterator[tuple[str, li
                 if not path.is_file():
                     problems.append(f"{path} is missing")
                 elif file_crc32(path) != shard.crc32:
-                    problems.append(f"{path} is damaged: its checksum differs")
+                    problems.append(f"{path} is damaged: its checksum does not match")
             if not problems and cache.info.format == "array_record":
                 try:
                     reader = cache.split(task, split)

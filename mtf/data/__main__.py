@@ -49,7 +49,7 @@ def _main(options: argparse.Namespace) -> None:
 
         print("\n".join(list_mixtures()))
     elif options.mixture is None:
-        raise UserError("MIXTURE is missing: python -m mtf.data MIXTURE; --list shows all mixtures")
+        raise UserError("MIXTURE is missing; --list shows the names of all mixtures")
     elif options.cache is not None:
         _show(options, options.cache, _cached_vocabulary(options))
     else:
@@ -60,7 +60,7 @@ def _main(options: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.new_parser(
-        "data", "Shows a mixture, or one task: tasks, rates, tokens, packing and examples.", _EPILOG
+        "data", "Show tasks, rates, tokens, packing and examples of a mixture or a task.", _EPILOG
     )
     parser.add_argument("mixture", metavar="MIXTURE", nargs="?", help="name of a mixture or task")
     parser.add_argument("--list", action="store_true", help="list the names of all mixtures")
@@ -73,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         type=_lengths,
         default=(1024, 256),
         metavar="INPUTS/TARGETS",
-        help="tokens per row (default: 1024/256)",
+        help="tokens of a row's inputs and targets (default: 1024/256)",
     )
-    parser.add_argument("-n", type=int, default=3, metavar="N", help="examples (default: 3)")
+    parser.add_argument("-n", type=int, default=3, metavar="N", help="examples shown (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the order (default: 0)")
     return parser
 
@@ -85,7 +85,7 @@ def _lengths(text: str) -> tuple[int, int]:
     try:
         return int(inputs), int(targets)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: expected two lengths, as in 1024/256") from None
+        raise argparse.ArgumentTypeError(f"{text}: expected two lengths, e.g. 1024/256") from None
 
 
 def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
@@ -103,7 +103,7 @@ def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
         max_rows=_NUM_SAMPLED_ROWS,
     )
     build.run_plan(build.make_plan(mixture, settings), 1, lambda _: None)
-    print(f"Without --cache: the first {_NUM_SAMPLED_ROWS} records of each task.\n")
+    print(f"Without --cache, only the first {_NUM_SAMPLED_ROWS} records of each task are read.\n")
     return vocabulary
 
 
@@ -137,7 +137,7 @@ def _show(options: argparse.Namespace, cache_dir: Path, vocabulary: Vocabulary) 
     _print_tasks(dataset, options)
     if absent:
         reasons = dict.fromkeys(absent.values())
-        others = f" And {len(reasons) - 1} more reasons." if len(reasons) > 1 else ""
+        others = f" There are {len(reasons) - 1} other reasons." if len(reasons) > 1 else ""
         print(f"missing: {len(absent)} tasks. {next(iter(reasons))}.{others}")
     _print_packing(dataset)
     for number in range(options.n):

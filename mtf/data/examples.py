@@ -90,7 +90,7 @@ class TextDataset:
         """Opens the files and the vocabulary; raises UserError if they cannot be used."""
         self._data = data
         if data.vocabulary.eos_id < 0:
-            raise UserError("data.vocabulary: the SentencePiece model has no EOS")
+            raise UserError("data.vocabulary: the SentencePiece model has no EOS; use another")
         self._examples = open_examples(
             data.patterns or None, allow_empty_targets=data.allow_empty_targets
         )

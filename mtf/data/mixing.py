@@ -36,7 +36,7 @@ class Mixing:
         Raises UserError if there are no rates, or one is not positive.
         """
         if not len(rates):
-            raise UserError("mixing rates: there are none; expected one or more")
+            raise UserError("mixing rates: none were given; expected one or more")
         for index, rate in enumerate(rates):
             if not 0 < rate < float("inf"):
                 raise UserError(f"mixing rates: {rate} (number {index}) is not a positive number")

@@ -61,14 +61,14 @@ class Shard:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise UserError(f"batch_size: {self.batch_size} is less than 1")
+            raise UserError(f"batch_size: {self.batch_size} is less than 1; expected 1 or more")
         if self.batch_size % self.num_shards:
             raise UserError(
-                f"batch_size: {self.batch_size} rows cannot be divided among {self.num_shards} "
-                "processes"
+                f"batch_size: {self.batch_size} rows cannot be divided evenly among "
+                f"{self.num_shards} processes"
             )
         if not 0 <= self.shard_id < self.num_shards:
-            raise UserError(f"shard_id: there is no shard {self.shard_id} of {self.num_shards}")
+            raise UserError(f"shard_id: {self.shard_id} is not between 0 and {self.num_shards - 1}")
 
     @property
     def rows(self) -> range:
@@ -138,7 +138,7 @@ class SourceReader:
             self.cursor = following or self.source.start(cursor[0] + self._stride)
             if example is not None:
                 return example, cursor
-        raise UserError("data: there are no tokens to train on")
+        raise UserError("data: the training text contains no tokens")
 
 
 R = TypeVar("R", bound=Reader)
@@ -270,15 +270,15 @@ class StreamsIterator:
         missing = [str(number) for number in self._streams if str(number) not in state]
         if missing:
             raise UserError(
-                f"the stored position in the data has no row {', '.join(missing[:5])}; expected "
-                "the position of a run with the same batch_size"
+                f"the stored data position has no entry for row {', '.join(missing[:5])}; it must "
+                "come from a run with the same batch_size"
             )
         if state["data"] != self._fingerprint:
             now, then = self._fingerprint.split("; "), state["data"].split("; ")
             raise UserError(
-                "the stored position belongs to other training text or other settings: "
-                f"{'; '.join(part for part in now if part not in then)} now, "
-                f"{'; '.join(part for part in then if part not in now)} then"
+                "the stored data position belongs to different training text or settings: this run "
+                f"has {'; '.join(part for part in now if part not in then)}; the stored position "
+                f"has {'; '.join(part for part in then if part not in now)}"
             )
         for future in self._ahead:
             future.cancel()

@@ -45,7 +45,7 @@ class DataConfig:
         for name in self.task_feature_lengths:
             if name not in _FEATURES:
                 raise UserError(
-                    f"data.task_feature_lengths: there is no feature {name!r}; "
+                    f"data.task_feature_lengths: unknown feature {name!r}; "
                     f"expected 'inputs' and 'targets'.{did_you_mean(name, _FEATURES)}"
                 )
         for name in _FEATURES:
@@ -57,7 +57,7 @@ class DataConfig:
             if length > MAX_LENGTH:
                 raise UserError(
                     f"data.task_feature_lengths[{name!r}]: {length:,} is more than {MAX_LENGTH:,}, "
-                    "at which the attention weights of one head already take 4 TiB"
+                    "with which the attention weights of one head would take 4 TiB"
                 )
         if not 0 <= self.seed < 2**63:
             raise UserError(f"data.seed: {self.seed} is not between 0 and 2**63 - 1")
@@ -91,11 +91,11 @@ class TextConfig(DataConfig):
         if isinstance(self.vocabulary, ByteVocabulary):
             vocab_size = self.vocabulary.vocab_size
         if 0 < extra_ids < num_sentinels:
-            raise UserError(f"data.vocabulary.extra_ids: {extra_ids} are too few; {need}")
+            raise UserError(f"data.vocabulary.extra_ids: {extra_ids} is too few; {need}")
         if not extra_ids and vocab_size is not None and vocab_size - 3 < num_sentinels:
             raise UserError(
-                f"data.vocabulary: {vocab_size} ids are too few; {need} besides padding, EOS and "
-                "unknown"
+                f"data.vocabulary: {vocab_size} ids are too few; {need} in addition to padding, "
+                "EOS and unknown"
             )
         return lengths
 
@@ -142,7 +142,7 @@ class TextFilesConfig(TextConfig):
         if self.num_held_out < 0:
             raise UserError(f"data.num_held_out: {self.num_held_out} is negative")
         if self.files is not None and not self.patterns:
-            raise UserError("data.files: it is empty; expected a path, several paths, or None")
+            raise UserError("data.files is empty; expected at least one file, or None")
         # The kind of a .jsonl file is unknown until the loader opens it, which then checks this.
         if all(pattern.endswith(TEXT_SUFFIXES) for pattern in self.patterns):
             self.check_objective()
@@ -178,11 +178,11 @@ class TextCorporaConfig(TextConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.files:
-            raise UserError("data.files: it is empty; expected a name and files for each corpus")
+            raise UserError("data.files is empty; expected the files of at least one corpus")
         for name, patterns in self.files.items():
             _check_name("data.files", name)
             if not patterns:
-                raise UserError(f"data.files[{name!r}]: it is empty; expected one or more paths")
+                raise UserError(f"data.files[{name!r}] is empty; expected at least one file")
         if self.rates is not None:
             _check_rates("data.rates", self.rates)
             for name in self.rates:
@@ -243,15 +243,15 @@ class HubStreamConfig(TextConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.dataset:
-            raise UserError("data.dataset: it is empty; expected a repository of the hub")
+            raise UserError("data.dataset is empty; expected a repository of the Hugging Face hub")
         if self.subsets is not None:
             if not self.subsets:
-                raise UserError("data.subsets: it is empty; expected one or more, or None")
+                raise UserError("data.subsets is empty; expected at least one subset, or None")
             _check_rates("data.subsets", self.subsets)
             for name in self.subsets:
                 _check_name("data.subsets", name)
         if self.data_files is not None and not self.data_files:
-            raise UserError("data.data_files: it is empty; expected one or more, or None")
+            raise UserError("data.data_files is empty; expected at least one file, or None")
         for name in ("num_streams", "window_documents", "eval_documents"):
             if getattr(self, name) < 1:
                 raise UserError(f"data.{name}: {getattr(self, name)} is less than 1")
@@ -288,8 +288,8 @@ class TaskMixtureConfig(DataConfig):
         super().__post_init__()
         if self.loader == "cache" and self.use_cached:
             raise UserError(
-                "data.use_cached: it selects SeqIO's caches and needs data.loader='seqio'; "
-                "data.loader='cache' always reads data.cache_dir"
+                "data.use_cached=True selects SeqIO's caches, so it needs data.loader='seqio'; "
+                "leave it out with data.loader='cache', which always reads data.cache_dir"
             )
 
 
@@ -299,7 +299,7 @@ AnyData: TypeAlias = TextFilesConfig | TextCorporaConfig | HubStreamConfig | Tas
 def _check_name(place: str, name: str) -> None:
     if not re.fullmatch(r"[\w.+-]+", name):
         raise UserError(
-            f"{place}: {name!r} is not a valid name; expected letters, digits and any of . _ + -"
+            f"{place}: {name!r} is not a valid name; use only letters, digits, and . _ + -"
         )
 
 

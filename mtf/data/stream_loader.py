@@ -47,13 +47,13 @@ def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) 
     batch_size, num_shards = shard.batch_size, shard.num_shards
     if batch_size % data.num_streams:
         raise UserError(
-            f"data.num_streams: a batch of {batch_size} rows cannot be divided among "
+            f"data.num_streams: a batch of {batch_size} rows cannot be divided evenly among "
             f"{data.num_streams} streams; expected a divisor of batch_size"
         )
     if data.num_streams % num_shards:
         raise UserError(
-            f"data.num_streams: {data.num_streams} streams cannot be divided among {num_shards} "
-            "processes; expected a multiple of the number of processes"
+            f"data.num_streams: {data.num_streams} streams cannot be divided evenly among "
+            f"{num_shards} processes; expected a multiple of the number of processes"
         )
     num_streams = data.num_streams // num_shards
     data.check_objective(data.vocabulary.vocab_size)
@@ -163,8 +163,8 @@ class _Reader:
             except OSError as error:
                 if delay is None:
                     raise UserError(
-                        f"{self._split.name} cannot be read: {error} (tried "
-                        f"{len(RETRY_DELAYS) + 1} times in {sum(RETRY_DELAYS):.0f} s)"
+                        f"{self._split.name} cannot be read: {error} (after "
+                        f"{len(RETRY_DELAYS) + 1} attempts in {sum(RETRY_DELAYS):.0f} s)"
                     ) from error
                 self._at = None
                 time.sleep(delay)
@@ -181,7 +181,7 @@ class _Reader:
         elif not read and not place.window:
             raise UserError(
                 f"{self._split.name}: stream {self._stream} of {self._data.num_streams} has no "
-                "document; reduce data.num_streams"
+                "documents; reduce data.num_streams"
             )
         else:
             following = _Place(place.epoch + 1)
@@ -242,7 +242,7 @@ class _Subset:
             if example is not None:
                 return example, ()
             if self._place.epoch > first_epoch + 1:
-                raise UserError(f"data.dataset: {self._data.dataset} has no tokens")
+                raise UserError(f"data.dataset: {self._data.dataset} contains no tokens")
 
     def get_state(self) -> IteratorState:
         return {"window": self._place._asdict(), "next": list(self._cursor)}

@@ -44,7 +44,7 @@ def run(mixture: Mixture, settings: CacheConfig, runner: str, options: Sequence[
     """
     import_seqio()
     beam = import_extra(
-        "apache_beam", "--runner, unlike caching by processes on this machine,", "beam"
+        "apache_beam", "Caching with --runner, unlike caching with local processes,", "beam"
     )
     pipeline_options = _pipeline_options(settings, runner, options)
     plan = make_plan(mixture, settings)
@@ -59,7 +59,7 @@ def run(mixture: Mixture, settings: CacheConfig, runner: str, options: Sequence[
         write_json(settings.cache_dir / "cache.json", cache_info(settings))
     start = time.perf_counter()
     if names:
-        print(f"{len(names)} tasks to be written by {runner.removeprefix(PREFIX)}", file=sys.stderr)
+        print(f"{runner.removeprefix(PREFIX)} will write {len(names)} tasks", file=sys.stderr)
         with beam.Pipeline(options=pipeline_options) as pipeline:
             _add_tasks(pipeline, plan, names, output)
     num_examples = 0
@@ -69,7 +69,7 @@ def run(mixture: Mixture, settings: CacheConfig, runner: str, options: Sequence[
     num_complete = len(plan.works) - len(names) + len(plan.finished)
     print(
         f"{output}: {len(names)} tasks written in {time.perf_counter() - start:.0f} s, "
-        f"{num_complete} were complete already, {len(plan.absent)} left out\n"
+        f"{num_complete} were already complete, {len(plan.absent)} left out\n"
         f"{num_examples:,} examples"
     )
 
@@ -79,14 +79,14 @@ def _pipeline_options(settings: CacheConfig, runner: str, options: Sequence[str]
 
     name = runner.removeprefix(PREFIX)
     if not runner.startswith(PREFIX) or not name:
-        raise UserError(f"--runner {runner}: expected {PREFIX}NAME, such as beam:DirectRunner")
+        raise UserError(f"--runner {runner}: expected {PREFIX}NAME, e.g. beam:DirectRunner")
     if settings.format.name != "seqio":
         raise UserError(
-            "--runner writes only SeqIO's layout: add --format seqio; --from-seqio then converts "
-            "the result to a token cache"
+            "--runner writes only SeqIO's format: add --format seqio, then convert the result to a "
+            "token cache with --from-seqio"
         )
     if settings.max_rows is not None:
-        raise UserError("--max-rows does not work with --runner; remove one of them")
+        raise UserError("--max-rows cannot be used with --runner; leave out one of the two")
     try:
         beam.runners.runner.create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:

@@ -54,7 +54,7 @@ def make_plan(mixture: Mixture, settings: CacheConfig, seqio_dir: Path) -> Plan:
                 plan.add(task, info, split, _shards(files, settings))
         if task.name not in plan.works:
             hint = did_you_mean(task.name, there)
-            reason = f"{seqio_dir} has no TFRecords of {task.name}.{hint}"
+            reason = f"{seqio_dir} has no TFRecords for the task {task.name}.{hint}"
             plan.absent[task.name] = reason
             missing += [] if settings.skip_missing else [reason]
     names = [task.name for task, _ in mixture.tasks]
@@ -98,7 +98,7 @@ def read_examples(files: tuple[Path, ...], work: ShardWork) -> Iterator[dict[str
             elif name in example:
                 value = np.asarray(example[name])
             else:
-                raise UserError(f"{place}: its examples have no feature {name!r}")
+                raise UserError(f"{place}: an example has no feature {name!r}")
             values[name] = value.astype(dtype)
         yield values | {f"{name}_pretokenized": text for name, text in texts.items()}
 
@@ -109,8 +109,8 @@ def _has_ids_of(
     """Returns whether the ids of a feature are of the requested vocabulary."""
     if name not in example:
         raise UserError(
-            f"{place}: its examples have no feature {name!r}, only "
-            f"{', '.join(sorted(example)) or 'nothing'}; expected a cache of SeqIO"
+            f"{place}: an example has no feature {name!r}; it has "
+            f"{', '.join(sorted(example)) or 'none'}. Expected a cache written by SeqIO"
         )
     ids = _ids(vocabulary, example, name)
     if f"{name}_pretokenized" in example:
@@ -119,7 +119,7 @@ def _has_ids_of(
     if ids.max(initial=0) >= vocabulary.vocab_size:
         raise UserError(
             f"{place}: {name} has ids up to {ids.max()}, but the vocabulary has only "
-            f"{vocabulary.vocab_size} ids, and there is no {name}_pretokenized to tokenize"
+            f"{vocabulary.vocab_size} ids, and there is no {name}_pretokenized to tokenize again"
         )
     return True
 

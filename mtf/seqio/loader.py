@@ -34,7 +34,7 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
     if without:
         known = sorted({name for task in tasks for name in task.splits})
         raise UserError(
-            f"{provider.name}: {len(without)} of its tasks have no data of split {data.split!r}: "
+            f"{provider.name}: {len(without)} of its tasks have no split {data.split!r}: "
             f"{', '.join(without[:5])}.{did_you_mean_split(data.split, known)}"
         )
 
@@ -128,8 +128,8 @@ class _TrainIterator:
         for name, now in self._place.items():
             if state.get(name) != now:
                 raise UserError(
-                    f"the stored position belongs to other data: {name} is {now} now, but was "
-                    f"{state.get(name)}"
+                    f"the stored data position belongs to different data: {name} was "
+                    f"{state.get(name)} and is now {now}"
                 )
         self._num_batches = state["num_batches"]
         self._batches = None
@@ -155,13 +155,13 @@ def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str]:
     built = seqio_tasks.build(name, data.vocabulary, data.data_dir, data.templates)
     if data.use_cached:
         if data.cache_dir is None:
-            raise UserError("data.use_cached: it needs data.cache_dir, the directory of the caches")
+            raise UserError("data.use_cached needs data.cache_dir, the directory of SeqIO's caches")
         seqio.add_global_cache_dirs([data.cache_dir])
         missing = [task.name for task in seqio.get_subtasks(built.provider) if not task.cache_dir]
         if missing:
             raise UserError(
-                f"data.cache_dir: {data.cache_dir} has no SeqIO cache of {len(missing)} tasks of "
-                f"{name}: {', '.join(missing[:5])}. To write it: python -m mtf.cache {name} "
+                f"data.cache_dir: {data.cache_dir} has no SeqIO caches of {len(missing)} tasks of "
+                f"{name}: {', '.join(missing[:5])}. To write them, run python -m mtf.cache {name} "
                 f"--format seqio --output {data.cache_dir}"
             )
     return built.provider, f"{built.fingerprints[name]}/{built.vocabulary}"

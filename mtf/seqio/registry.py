@@ -74,7 +74,7 @@ def _is_new(name: str, identities: dict[str, str]) -> bool:
         raise UserError(f"{name!r} is already registered with SeqIO by another library")
     if _REGISTERED[name] != identities[name]:
         raise UserError(
-            f"{name!r} is already registered with {_REGISTERED[name]}; it cannot be registered "
-            f"again with {identities[name]} in the same program"
+            f"{name!r} is already registered with {_REGISTERED[name]}; to register it with "
+            f"{identities[name]}, start another Python process"
         )
     return False

@@ -171,7 +171,7 @@ def build(
     if vocabulary is None:
         if found.vocabulary not in RELEASED_MODELS:
             raise UserError(
-                f"vocabulary: the {found.vocabulary} model has no public address; pass its file"
+                f"vocabulary: the {found.vocabulary} model is not public; pass the path of its file"
             )
         vocabulary = SentencePieceVocabulary(RELEASED_MODELS[found.vocabulary], extra_ids=0)
     described, vocab = vocabulary.fingerprint(), seqio_vocabulary(vocabulary)
@@ -191,7 +191,7 @@ def build(
             rates.append((made, size if rate is None else rate))
             fingerprints[made.name] = task.fingerprint
     if not rates:
-        raise MissingDatasetError(f"mixture {name}: none of its tasks has data")
+        raise MissingDatasetError(f"mixture {name}: none of its tasks has a dataset available")
     return Built(seqio.Mixture(name, rates), described, fingerprints)
 
 

@@ -66,13 +66,13 @@ def read_records(path: Path) -> Iterator[bytes]:
                 raise _damaged(path, number, "is truncated")
             length, checksum = _HEADER.unpack(header)
             if masked_crc32c(header[: _LENGTH.size]) != checksum:
-                raise _damaged(path, number, "has a wrong length checksum")
+                raise _damaged(path, number, "has a length that does not match its checksum")
             content = file.read(length + _CHECKSUM.size)
             if len(content) < length + _CHECKSUM.size:
                 raise _damaged(path, number, "is truncated")
             record = content[:length]
             if masked_crc32c(record) != _CHECKSUM.unpack_from(content, length)[0]:
-                raise _damaged(path, number, "has a wrong checksum")
+                raise _damaged(path, number, "has content that does not match its checksum")
             yield record
 
 

@@ -42,10 +42,10 @@ _HUB_NAMES = {repository.partition("/")[2]: repository for repository in _REPOSI
 }
 # Datasets that the hub does not have, or no longer as in 2021.
 _NOT_ON_HUB = {
-    "story_cloze": "Story Cloze is available only through a form: "
+    "story_cloze": "Story Cloze is not on the hub; request it with the form at "
     "https://cs.rochester.edu/nlp/rocstories/",
-    "trec": "since 2022 the hub's CogComp/trec has had other columns and other class numbers, "
-    "which promptsource's templates would misread",
+    "trec": "CogComp/trec on the hub has had different columns and class numbers since 2022, so "
+    "promptsource's templates would misread it",
 }
 
 
@@ -145,22 +145,22 @@ def open_split(dataset: str, subset: str | None, split: str, *, data_dir: DataDi
     name = f"{dataset}/{subset}" if subset else dataset
     folder = _mirror_folder(dataset, subset, data_dir)
     if folder is None:
-        tried = f"no mirror is given ({ENVIRONMENT_VARIABLE} is not set)"
+        tried = f"there is no local mirror ({ENVIRONMENT_VARIABLE} is not set)"
     else:
         path = folder / f"{split}.parquet"
         if path.is_file():
             return _ParquetRows(path)
-        tried = f"the mirror has no {path}"
+        tried = f"the local mirror has no {path}"
         if folder.is_dir():
             splits = mirror_splits(dataset, subset, data_dir)
-            tried += f", only {', '.join(splits) or 'no splits'}."
+            tried += f"; available splits: {', '.join(splits) or 'none'}."
             tried += did_you_mean_split(split, splits)
     missing = f"{name}, split {split}, is missing: {tried}"
     try:
         return _open_hub(dataset, subset, split)
     except UserError as error:
         raise MissingDatasetError(
-            f"{missing}; {str(error).rstrip('.')}. To use your own copy, put it at "
+            f"{missing}; {str(error).rstrip('.')}. To use a local copy, put it at "
             f"DIR/{name}/{split}.parquet and set {ENVIRONMENT_VARIABLE}=DIR",
             skippable_in_evaluation=getattr(error, "skippable_in_evaluation", False),
         ) from error

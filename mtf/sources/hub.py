@@ -55,6 +55,6 @@ def no_hub_hint() -> str:
     if reason is None:
         return ""
     return (
-        f" {_endpoint()} cannot be reached ({reason}), so only data that was downloaded before is "
-        "available. HF_ENDPOINT sets another address of the hub, HTTPS_PROXY a proxy."
+        f" {_endpoint()} cannot be reached ({reason}), so only data downloaded earlier is "
+        "available. Set HF_ENDPOINT to use another hub address, or HTTPS_PROXY to use a proxy."
     )

@@ -18,8 +18,8 @@ DataFiles: TypeAlias = str | tuple[str, ...] | dict[str, str | tuple[str, ...]] 
 # Each subset needs requests to the hub: a hundred subsets in sequence would take minutes.
 _NUM_REQUESTS = 8
 _OWN_FILES = (
-    " To train on your own files instead, set data.dataset to text, json or parquet, and "
-    "data.data_files; or give the recipe files=…."
+    " To train on your own files instead, set data.dataset to 'text', 'json' or 'parquet' and "
+    "data.data_files to the files, or pass files=… to the recipe."
 )
 
 
@@ -50,7 +50,7 @@ class Split:
         text = row[self._text_key]
         if text is not None and not isinstance(text, str):
             raise UserError(
-                f"{self.name}: {self._text_key!r} is {type(text).__name__}; expected a string"
+                f"{self.name}: {self._text_key!r} has type {type(text).__name__}; expected a string"
             )
         return text or ""
 
@@ -58,7 +58,7 @@ class Split:
         if self._text_key not in columns:
             hint = did_you_mean(self._text_key, columns)
             raise UserError(
-                f"data.text_key: {self.name} has no column {self._text_key!r}, only "
+                f"data.text_key: {self.name} has no column {self._text_key!r}; it has "
                 f"{', '.join(map(repr, columns))}.{hint}"
             )
 
@@ -90,7 +90,7 @@ def open_splits(
         elif required:
             hint = did_you_mean_split(split, splits)
             raise UserError(
-                f"data.split: {name} has no split {split!r}, only "
+                f"data.split: {name} has no split {split!r}; it has "
                 f"{', '.join(map(repr, splits))}.{hint}"
             )
     return found
@@ -112,14 +112,14 @@ def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
     except FileNotFoundError as error:
         if not hint and not files:
             hint = (
-                "; expected a repository of the Hugging Face hub (if it requires a login, run "
-                "`hf auth login`)"
+                "; expected a repository of the Hugging Face hub. If it requires a login, run "
+                "`hf auth login`"
             )
         raise UserError(f"{where} was not found: {_first_line(error)}{hint}") from error
     except OSError as error:
         raise UserError(f"{where} cannot be reached: {_first_line(error)}{hint}") from error
     except StopIteration as error:  # `datasets` looks for the first record.
-        raise UserError(f"data.data_files: {files} matches no file with a record") from error
+        raise UserError(f"data.data_files: {files} matches no file with records") from error
     except (ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UserError(f"{where} cannot be streamed: {_first_line(error)}{hint}") from error
     return splits

@@ -45,7 +45,7 @@ def parse_line(suffix: str, line: bytes, expected: str) -> str | list[str] | dic
         text = line.removesuffix(b"\n").decode().rstrip("\r")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"it is not UTF-8: byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
+            f"not UTF-8: byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
         ) from error
     if suffix != ".jsonl":
         return text.split("\t") if suffix == ".tsv" else text
@@ -53,9 +53,9 @@ def parse_line(suffix: str, line: bytes, expected: str) -> str | list[str] | dic
         values = json.loads(text)
     except ValueError as error:
         column = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise UserError(f"it is not JSON: {getattr(error, 'msg', error)}{column}") from error
+        raise UserError(f"not valid JSON: {getattr(error, 'msg', error)}{column}") from error
     if not isinstance(values, dict):
-        raise UserError(f"it is not a JSON object; expected {expected}")
+        raise UserError(f"not a JSON object; expected {expected}")
     return values
 
 
@@ -64,7 +64,7 @@ def get_field(values: Mapping[str, Any], name: str, expected: str) -> Any:
     if name not in values:
         found = ", ".join(map(repr, values)) or "nothing"
         hint = did_you_mean(name, values)
-        raise UserError(f"it has no {name!r}, only {found}; expected {expected}.{hint}")
+        raise UserError(f"{name!r} is missing; found {found}; expected {expected}.{hint}")
     return values[name]
 
 
@@ -72,7 +72,7 @@ def get_text(values: Mapping[str, Any], name: str, expected: str) -> str:
     """Returns a field of a JSON object; raises UserError if it is missing or not a string."""
     value = get_field(values, name, expected)
     if not isinstance(value, str):
-        raise UserError(f"{name!r} is {type(value).__name__}; expected a string")
+        raise UserError(f"{name!r} has type {type(value).__name__}; expected a string")
     return value
 
 
@@ -82,7 +82,7 @@ def check_unicode(name: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{name} contains half of a surrogate pair, which is not a character; expected text"
+            f"{name} contains half of a surrogate pair, which is not a character; remove it"
         ) from error
 
 

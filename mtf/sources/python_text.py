@@ -30,8 +30,8 @@ def python_documents() -> tuple[str, ...]:
     documents = dict.fromkeys([*_topics(root), *_docstrings(root)])
     if not documents:
         raise UserError(
-            f"{root} has no sources of the standard library, whose docstrings are the default "
-            "training text; set data.files"
+            f"{root} does not contain the source files of Python's standard library, whose "
+            "docstrings are the default training text; set data.files to use other text"
         )
     return tuple(documents)
 

@@ -82,8 +82,8 @@ def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) 
             problems.merge(file.empty_targets)
             num_empty += file.empty_targets.count
     problems.check(
-        f"Lines with empty targets: {num_empty:,}. Fill them in, remove them, or set "
-        "data.allow_empty_targets=True (of TextFilesConfig) to train on them"
+        f"Lines with empty targets: {num_empty:,}. Fill in the targets, remove the lines, or set "
+        "data.allow_empty_targets=True (in TextFilesConfig) to train on such lines"
         if num_empty
         else ""
     )
@@ -91,8 +91,8 @@ def open_examples(patterns: Sequence[str] | None, *, allow_empty_targets: bool) 
     for file in files:
         if file.kind != first.kind:
             raise UserError(
-                f"data.files: {first.path} holds {first.kind} and {file.path} holds {file.kind}; "
-                "expected files of one kind"
+                f"data.files: {first.path} contains {first.kind} and {file.path} contains "
+                f"{file.kind}; expected only documents or only pairs"
             )
     checksum = zlib.crc32(" ".join(f"{file.checksum:08x}" for file in files).encode())
     return Examples(files, first.kind, f"{checksum:08x}")
@@ -112,7 +112,7 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
         for match in map(Path, names):
             if match.is_dir():
                 raise UserError(
-                    f"data.files: {match} is a directory; expected files, such as {match}/*.txt"
+                    f"data.files: {match} is a directory; expected files, e.g. {match}/*.txt"
                 )
             if not match.name.endswith(SUFFIXES):
                 raise UserError(
@@ -170,7 +170,7 @@ class TextFile:
         self._starts, self.checksum = self._index()
         self.kind: LineKind = self._first_kind or "documents"
         if not len(self._starts):
-            raise UserError(f"data.files: {path} is empty; expected a line of text or more")
+            raise UserError(f"data.files: {path} is empty; expected at least one line of text")
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -226,8 +226,8 @@ class TextFile:
         self._first_kind = self._first_kind or kind
         if kind != self._first_kind:
             raise UserError(
-                f"it is a {kind[:-1]}, but the file's first line is a {self._first_kind[:-1]}; "
-                "expected one kind in all files"
+                f"this is a {kind[:-1]}, but the file's first line is a {self._first_kind[:-1]}; "
+                "expected only documents or only pairs"
             )
         if isinstance(example, Pair) and not example.targets.strip():
             if not example.inputs.strip():

@@ -160,7 +160,7 @@ def _checked_task(name: str, templates: Templates | None, check_version: bool) -
     except UserError as error:
         known = [*list_mixtures(), *_unprompted()]
         raise UserError(
-            f"there is no mixture {name!r}.{did_you_mean(name, known)} If this is a prompted "
+            f"there is no mixture {name!r}.{did_you_mean(name, known)} If it is a prompted "
             f"task: {error}"
         ) from error
     tasks = list_tasks(templates)

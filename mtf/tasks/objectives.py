@@ -67,7 +67,7 @@ def span_corruption_lengths(
             f"inputs length {inputs_length} is too small for span corruption with "
             f"noise_density={noise_density:g} and mean_noise_span_length="
             f"{mean_noise_span_length:g}: {num_tokens} tokens would have {num_noise} noise tokens "
-            f"in {num_spans} spans; expected a larger inputs length or shorter spans"
+            f"in {num_spans} spans. Increase the inputs length or decrease the mean span length"
         )
     if noise_density == 0.5 and targets > inputs_length:
         # As in T5, targets are not longer than inputs.
@@ -130,7 +130,7 @@ class SpanCorruption(_Denoising):
         if self.mean_noise_span_length < 1:
             raise UserError(
                 f"data.objective.mean_noise_span_length: {self.mean_noise_span_length} "
-                "is less than one token"
+                "is less than 1 token"
             )
 
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
@@ -139,8 +139,8 @@ class SpanCorruption(_Denoising):
         inputs_length = lengths["inputs"]
         density, span = self.noise_density, self.mean_noise_span_length
         num_tokens, targets_length = span_corruption_lengths(inputs_length, density, span)
-        why = f"span corruption of {num_tokens} tokens to inputs of {inputs_length} yields "
-        _check_targets(lengths, targets_length, why + f"{targets_length} targets")
+        why = f"span corruption of {num_tokens} tokens to {inputs_length} input tokens yields "
+        _check_targets(lengths, targets_length, why + f"{targets_length} target tokens")
         _, num_spans = num_noise_tokens_and_spans(num_tokens, density, span)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
@@ -167,7 +167,7 @@ class IidDenoising(_Denoising):
         targets = mean_targets + 4 * math.sqrt(spread * (4 - 3 * start - 4 * density))
         num_spans = min(math.ceil(spans), num_tokens // 2 + 1)
         targets_length = min(math.ceil(targets), num_tokens) + 1
-        why = f"i.i.d. denoising of {num_tokens} tokens yields up to {targets_length} targets"
+        why = f"i.i.d. denoising of {num_tokens} tokens yields up to {targets_length} target tokens"
         _check_targets(lengths, targets_length, why)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
@@ -194,7 +194,7 @@ class BertStyle(_Denoising):
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
         """See `Segments`."""
         num_tokens = _num_inputs(lengths, inputs_add_eos, "BERT's objective")
-        why = f"the targets of BERT's objective are all {num_tokens} tokens of a segment and EOS"
+        why = f"BERT's objective needs room for all {num_tokens} tokens of a segment and EOS"
         _check_targets(lengths, num_tokens + 1, why)
         return SegmentLengths(num_tokens, num_tokens + 1, 1)
 
@@ -213,7 +213,7 @@ class PrefixLM(Segments):
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
         """See `Segments`."""
         num_tokens = _num_inputs(lengths, inputs_add_eos, "prefix language modeling")
-        _check_targets(lengths, 2, "expected room for a token and EOS")
+        _check_targets(lengths, 2, "expected room for at least one token and EOS")
         return SegmentLengths(num_tokens, min(lengths["targets"], num_tokens), 0)
 
 

@@ -81,7 +81,7 @@ class PromptedTask(Task):
     def score_eval(self) -> PromptedTask:
         """Returns the ranked version of this task; raises UserError without answer choices."""
         if self.template.answer_choices is None:
-            raise UserError(f"task {self.name} has no answer choices to be ranked")
+            raise UserError(f"task {self.name} has no answer choices to rank")
         return replace(self, name=self.name + SCORE_EVAL, kind="rank")
 
     def to_generate(self) -> PromptedTask:

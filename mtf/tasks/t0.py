@@ -90,9 +90,9 @@ def check_templates(templates: Templates, rows: Iterable[DatasetRow]) -> None:
     if keys:
         shown = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
         raise UserError(
-            f"{templates.source}: expected those of promptsource "
-            f"{' or '.join(TEMPLATE_VERSIONS)}, which define this mixture; the templates of "
-            f"{shown} differ from {version}"
+            f"{templates.source}: this mixture is defined with the templates of promptsource "
+            f"{' or '.join(TEMPLATE_VERSIONS)}, but the templates of {shown} differ from "
+            f"{version}"
         )
 
 

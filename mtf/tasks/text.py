@@ -50,8 +50,8 @@ class TextTask(Task):
         text = column(row, self.text_key, self)
         if not isinstance(text, str):
             raise UserError(
-                f"task {self.name}: column {self.text_key!r} of record {index} of {split} is "
-                f"{type(text).__name__}; expected a string"
+                f"task {self.name}: column {self.text_key!r} of record {index} of {split} has "
+                f"type {type(text).__name__}; expected a string"
             )
         return [{"targets": normalize(text, self.normalization)}] if text else []
 

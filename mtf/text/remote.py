@@ -44,15 +44,18 @@ def local_copy(address: str) -> Path:
     except OSError as error:
         reason = getattr(error, "reason", error)
         if isinstance(error, urllib.error.HTTPError):
-            reason = f"the server answers {error.code} {reason}"
+            reason = f"the server answered {error.code} {reason}"
         raise UserError(
-            f"{address} cannot be downloaded from {url}: {reason}. Without a network, put a copy "
-            f"at {target}, or name a local file"
+            f"{address} cannot be downloaded from {url}: {reason}. Without network access, put "
+            f"a copy at {target}, or pass the path of a local file"
         ) from error
     md5 = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
     sent = [part.strip() for line in hashes for part in line.split(",")]
     if any(part.startswith("md5=") and part != f"md5={md5}" for part in sent):
-        raise UserError(f"{address}: the file from {url} does not have the checksum in its headers")
+        raise UserError(
+            f"{address}: the file downloaded from {url} does not match the checksum in the "
+            "response headers; try again"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, content)
     return target

@@ -44,7 +44,7 @@ class _ExtraIds:
         """Returns the id of `<extra_id_INDEX>`: `vocab_size - 1 - index`."""
         size = self.vocab_size
         if not 0 <= index < size:
-            raise UserError(f"there is no sentinel {index} in a vocabulary of {size} ids")
+            raise UserError(f"a vocabulary of {size} ids has no sentinel {index}")
         return size - 1 - index
 
 

@@ -300,7 +300,7 @@ def test_what_is_not_there_is_named(cache: Path, tmp_path: Path) -> None:
 
 def test_another_vocabulary_is_refused(cache: Path) -> None:
     message = refusal(data(cache, vocabulary=ByteVocabulary(100)))
-    assert "was made with byte+0" in message and "this is byte+100" in message
+    assert "was made with byte+0" in message and "not with byte+100" in message
 
 
 def test_damage_names_the_file_and_the_remedy(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_damage_names_the_file_and_the_remedy(tmp_path: Path) -> None:
     path = cache_dir / "math_sums" / "train-00000-of-00001.array_record"
     content = path.read_bytes()
     remedy = (
-        f"delete {path.parent} and write this task again: python -m mtf.cache '{NAME}' --output"
+        f"Delete {path.parent}, then write this task again with python -m mtf.cache '{NAME}' --out"
     )
     path.write_bytes(content[:-1])
     message = refusal(data(cache_dir))

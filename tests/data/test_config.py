@@ -24,7 +24,7 @@ def test_defaults_are_t5s() -> None:
     [
         ({"noise_density": 0.0}, "noise_density: 0.0 is not between 0 and 1"),
         ({"noise_density": 1.5}, "noise_density: 1.5 is not between"),
-        ({"mean_noise_span_length": 0.5}, "mean_noise_span_length: 0.5 is less than one token"),
+        ({"mean_noise_span_length": 0.5}, "mean_noise_span_length: 0.5 is less than 1 token"),
         ({"merge_documents": 0}, "merge_documents: 0 is less than 1"),
         ({"max_document_tokens": 0}, "max_document_tokens: 0 is less than 1"),
     ],
@@ -40,7 +40,7 @@ def test_impossible_noise_is_refused(values: dict[str, Any], message: str) -> No
         ({"task_feature_lengths": {"inputs": 32}}, "the length of 'targets' is missing"),
         (
             {"task_feature_lengths": {"inputs": 32, "target": 8}},
-            "no feature 'target'.*Did you mean targets",
+            "unknown feature 'target'.*Did you mean targets",
         ),
         ({"task_feature_lengths": {"inputs": 0, "targets": 8}}, r"\['inputs'\]: 0 is less than 1"),
         (
@@ -49,18 +49,18 @@ def test_impossible_noise_is_refused(values: dict[str, Any], message: str) -> No
         ),
         (
             {"task_feature_lengths": {"inputs": 512, "targets": 113}},
-            r"\['targets'\]: 113 is too small.* 568 tokens .* yields 114 targets",
+            r"\['targets'\]: 113 is too small.* 568 tokens .* yields 114 target tokens",
         ),
         (
             {"vocabulary": ByteVocabulary(extra_ids=1)},
-            "1 are too few; segments of 34 tokens need 2 sentinels",
+            "1 is too few; segments of 34 tokens need 2 sentinels",
         ),
         (
             {
                 "vocabulary": SentencePieceVocabulary("not read here", extra_ids=20),
                 "task_feature_lengths": {"inputs": 512, "targets": 114},
             },
-            "20 are too few; segments of 568 tokens need 28 sentinels",
+            "20 is too few; segments of 568 tokens need 28 sentinels",
         ),
         (
             {"task_feature_lengths": {"inputs": 8192, "targets": 4096}},
@@ -68,7 +68,7 @@ def test_impossible_noise_is_refused(values: dict[str, Any], message: str) -> No
         ),
         ({"seed": -1}, "seed: -1"),
         ({"num_held_out": -1}, "num_held_out: -1"),
-        ({"files": ()}, "data.files: it is empty"),
+        ({"files": ()}, "data.files is empty; expected at least one file"),
     ],
 )
 def test_impossible_data_is_refused(values: dict[str, Any], message: str) -> None:
@@ -93,7 +93,7 @@ def test_exactly_enough_targets_and_sentinels_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("objective", "lengths", "message"),
     [
-        (PrefixLM(), (512, 1), r"\['targets'\]: 1 is too small; expected room for a token"),
+        (PrefixLM(), (512, 1), r"\['targets'\]: 1 is too small; expected room for at least one"),
         (PrefixLM(), (2, 8), r"\['inputs'\]: 2 is too small for prefix language modeling"),
         (BertStyle(), (512, 511), r"\['targets'\]: 511 is too small; .* all 511 tokens"),
         (IidDenoising(), (512, 114), r"\['targets'\]: 114 is too small; .* yields up to 2"),
@@ -142,9 +142,9 @@ def test_impossible_bert_style_is_refused(values: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"files": {}}, "data.files: it is empty; expected a name and files"),
+        ({"files": {}}, "data.files is empty; expected the files of at least one corpus"),
         ({"files": {"ro/en": "a.txt"}}, "'ro/en' is not a valid name"),
-        ({"files": {"ro": ()}}, r"files\['ro'\]: it is empty"),
+        ({"files": {"ro": ()}}, r"files\['ro'\] is empty"),
         ({"rates": {"ro": 1.0, "ne": 1.0}}, "no corpus 'ne'.*Did you mean en"),
         ({"rates": {"ro": 1.0}}, "the rate of en is missing"),
         ({"rates": {"ro": 1.0, "en": 0.0}}, r"rates\['en'\]: 0.0 is not a positive number"),
@@ -166,11 +166,11 @@ def test_impossible_corpora_are_refused(values: dict[str, Any], message: str) ->
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dataset": ""}, "data.dataset: it is empty"),
-        ({"subsets": {}}, "data.subsets: it is empty"),
+        ({"dataset": ""}, "data.dataset is empty"),
+        ({"subsets": {}}, "data.subsets is empty"),
         ({"subsets": {"ro": -1.0}}, r"subsets\['ro'\]: -1.0 is not a positive number"),
         ({"subsets": {"a/b": 1.0}}, "'a/b' is not a valid name"),
-        ({"data_files": ()}, "it is empty"),
+        ({"data_files": ()}, "data_files is empty"),
         ({"num_streams": 0}, "num_streams: 0 is less than 1"),
         ({"window_documents": 0}, "window_documents: 0 is less than 1"),
         ({"task_feature_lengths": {"inputs": 32, "targets": 7}}, "7 is too small"),

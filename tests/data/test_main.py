@@ -48,7 +48,7 @@ def test_bad_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "has no token cache" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["x", "--lengths", "1024"])
-    assert "expected two lengths, as in 1024/256" in capsys.readouterr().err
+    assert "expected two lengths, e.g. 1024/256" in capsys.readouterr().err
 
 
 @needs_shared

@@ -206,12 +206,12 @@ def test_an_iterator_in_use_can_go_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"normalization": "romanian_diacritics"}, "normalization=romanian_diacritics now"),
-        ({"inputs_add_eos": False}, "inputs_add_eos=False now, inputs_add_eos=True then"),
+        ({"normalization": "romanian_diacritics"}, "run has normalization=romanian_diacritics"),
+        ({"inputs_add_eos": False}, "run has inputs_add_eos=False; .* has inputs_add_eos=True"),
         ({"objective": PrefixLM(merge_documents=2)}, r"objective=PrefixLM\(merge_documents=2"),
-        ({"task_feature_lengths": {"inputs": 60, "targets": 60}}, "'inputs': 60.* now"),
-        ({"window_documents": 17}, "window_documents=17 now, window_documents=16 then"),
-        ({"seed": 3}, "seed=3 now, seed=0 then"),
+        ({"task_feature_lengths": {"inputs": 60, "targets": 60}}, "run has .*'inputs': 60.*; the"),
+        ({"window_documents": 17}, "run has window_documents=17; .* has window_documents=16"),
+        ({"seed": 3}, "run has seed=3; .* has seed=0"),
     ],
 )
 def test_a_place_of_another_run_is_refused(
@@ -386,7 +386,7 @@ def test_a_network_that_stays_away_is_named(
 
     data = stream(write_files(tmp_path, 4, 40))
     monkeypatch.setattr(hub.Split, "text", text)
-    with pytest.raises(UserError, match=r"json \(train\) cannot be read: no route to host \(tri"):
+    with pytest.raises(UserError, match=r"json \(train\) cannot be read: no route to host \(aft"):
         next(make_train_iterator(data, batch_size=4))
 
 
@@ -396,13 +396,13 @@ def test_a_network_that_stays_away_is_named(
         (
             {},
             {"batch_size": 6},
-            "a batch of 6 rows cannot be divided among 4 streams; expected a divisor",
+            "a batch of 6 rows cannot be divided evenly among 4 streams; expected a divisor",
         ),
-        ({}, {"batch_size": 16, "num_shards": 8}, "4 streams cannot be divided among 8 processes"),
-        ({"split": "trian"}, {}, r"no split 'trian', only 'train'\. Did you mean train"),
-        ({"text_key": "txt"}, {}, r"no column 'txt', only 'text'\. Did you mean text"),
-        ({"data_files": "nothing*.jsonl"}, {}, "nothing.*matches no file with a record"),
-        ({"num_streams": 512}, {"batch_size": 512}, "has no document; reduce data.num"),
+        ({}, {"batch_size": 16, "num_shards": 8}, "4 streams cannot be divided evenly among 8 pro"),
+        ({"split": "trian"}, {}, r"no split 'trian'; it has 'train'\. Did you mean train"),
+        ({"text_key": "txt"}, {}, r"no column 'txt'; it has 'text'\. Did you mean text"),
+        ({"data_files": "nothing*.jsonl"}, {}, "nothing.*matches no file with records"),
+        ({"num_streams": 512}, {"batch_size": 512}, "has no documents; reduce data.num"),
     ],
 )
 def test_impossible_streams_are_refused(
@@ -416,7 +416,7 @@ def test_impossible_streams_are_refused(
 def test_text_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": 7}\n')
     data = stream(str(tmp_path / "a.jsonl"), num_streams=1)
-    with pytest.raises(UserError, match=r"json \(train\): 'text' is int; expected a string"):
+    with pytest.raises(UserError, match=r"json \(train\): 'text' has type int; expected a string"):
         next(make_train_iterator(data, batch_size=4))
 
 
@@ -435,7 +435,7 @@ def test_text_without_a_token_is_named(tmp_path: Path) -> None:
     (tmp_path / "blank.jsonl").write_text('{"text": " "}\n' * 40)
     vocabulary = SentencePieceVocabulary(str(tmp_path / "small.model"))
     data = stream(str(tmp_path / "blank.jsonl"), vocabulary=vocabulary)
-    with pytest.raises(UserError, match=r"data\.dataset: json has no tokens"):
+    with pytest.raises(UserError, match=r"data\.dataset: json contains no tokens"):
         next(make_train_iterator(data, batch_size=4))
 
 

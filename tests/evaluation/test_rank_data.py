@@ -76,10 +76,13 @@ def test_equal_choices_are_equally_right(tmp_path: Path) -> None:
         ({**GOOD, "choices": ["yes", ""]}, "2: choice 1 is empty"),
         ({**GOOD, "choices": "yes"}, "2: choices is not a list"),
         ({**GOOD, "inputs": ""}, "2: the inputs are empty"),
-        ({"inputs": "a", "choices": ["x"], "lable": 0}, "2: it has no 'label', .*mean lable"),
-        ('{"inputs": "a\\ud800", "choices": ["x"], "label": 0}', "2: 'inputs' has half of a surr"),
-        ("[1]", "2: it is not a JSON object"),
-        ("{", "2: it is not JSON"),
+        ({"inputs": "a", "choices": ["x"], "lable": 0}, "2: 'label' is missing; .*mean lable"),
+        (
+            '{"inputs": "a\\ud800", "choices": ["x"], "label": 0}',
+            "2: 'inputs' contains half of a surr",
+        ),
+        ("[1]", "2: not a JSON object"),
+        ("{", "2: not valid JSON"),
     ],
 )
 def test_a_bad_line_is_refused_by_its_number(tmp_path: Path, line: Any, message: str) -> None:

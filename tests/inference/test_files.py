@@ -47,18 +47,18 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.txt", "one\n\nthree\n", r"a\.txt:2: it is blank"),
-        ("a.txt", b"one\n\xff\xfe\n", r"a\.txt:2: it is not UTF-8"),
+        ("a.txt", b"one\n\xff\xfe\n", r"a\.txt:2: not UTF-8"),
         ("a.txt.gz", b"no gzip", r"a\.txt\.gz cannot be read"),
         ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2: it has 3 columns"),
         ("a.tsv", "a\t\n", r"a\.tsv:1: 'targets' is empty"),
-        ("a.jsonl", '{"inputs": "a"}\n{"inputs": 3}\n', r"a\.jsonl:2: 'inputs' is int"),
+        ("a.jsonl", '{"inputs": "a"}\n{"inputs": 3}\n', r"a\.jsonl:2: 'inputs' has type int"),
         (
             "a.jsonl",
             '{"input": "a"}\n',
-            r"no 'inputs', only 'input'; expected .*\. Did you mean input",
+            r"'inputs' is missing; found 'input'; expected .*\. Did you mean input",
         ),
-        ("a.jsonl", '{"inputs": "a"\n', r"a\.jsonl:1: it is not JSON"),
-        ("a.jsonl", "[1]\n", r"a\.jsonl:1: it is not a JSON object"),
+        ("a.jsonl", '{"inputs": "a"\n', r"a\.jsonl:1: not valid JSON"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl:1: not a JSON object"),
         ("a.jsonl", '{"inputs": "a", "targets": " "}\n', r"a\.jsonl:1: 'targets' is empty"),
         (
             "a.jsonl",

@@ -189,7 +189,7 @@ def test_all_bad_lines_of_all_files_are_named_at_once(checkpoint: str, tmp_path:
             f"{bad}:3: it is blank",
             f"{bad}:4: it has 3 columns",
             f"{unlabelled}:1 has no targets",
-            f"{unlabelled}:2: 'inputs' is int",
+            f"{unlabelled}:2: 'inputs' has type int",
             f"{unlabelled}:3: 'targets' is empty",
         ],
         strict=True,

@@ -244,4 +244,4 @@ def test_beam_writes_only_what_is_missing(
     write(TRANSLATION, tmp_path / "cache", mirror, *runner)
     assert "1 tasks written" in capsys.readouterr().out
     write(TRANSLATION, tmp_path / "cache", mirror, *runner)
-    assert "0 tasks written in 0 s, 1 were complete already" in capsys.readouterr().out
+    assert "0 tasks written in 0 s, 1 were already complete" in capsys.readouterr().out

@@ -108,31 +108,31 @@ def test_class_labels_are_numbers() -> None:
 def test_a_missing_dataset_is_named_with_the_path_that_was_tried(tmp_path: Path) -> None:
     path = tmp_path / "super_glue" / "rte" / "train.parquet"
     message = (
-        rf"^super_glue/rte, split train, is missing: the mirror has no {path}; .*needs the package "
-        r"datasets.*pip install 'mtf-jax\[tasks\]'\. To use your own copy, put it at "
+        rf"^super_glue/rte, split train, is missing: the local mirror has no {path}; .*needs the "
+        r"package datasets.*pip install 'mtf-jax\[tasks\]'\. To use a local copy, put it at "
         r"DIR/super_glue/rte/train\.parquet and set MTF_DATA_DIR=DIR$"
     )
     with pytest.raises(MissingDatasetError, match=message):
         open_split("super_glue", "rte", "train", data_dir=tmp_path)
-    with pytest.raises(MissingDatasetError, match=r"no mirror is given \(MTF_DATA_DIR is not set"):
+    with pytest.raises(MissingDatasetError, match=r"no local mirror \(MTF_DATA_DIR is not set"):
         open_split("super_glue", "rte", "train")
 
 
 def test_a_missing_split_is_named_with_those_that_are_there(tmp_path: Path) -> None:
     write(tmp_path / "fruit" / "validation.parquet", ROWS)
-    with pytest.raises(MissingDatasetError, match=r"only validation\. Did you mean validation\?"):
+    with pytest.raises(MissingDatasetError, match=r": validation\. Did you mean validation\?"):
         open_split("fruit", None, "validatoin", data_dir=tmp_path)
 
 
 def test_story_cloze_comes_with_its_form(tmp_path: Path) -> None:
-    message = r"form: https://cs\.rochester\.edu/nlp/rocstor"
+    message = r"form at https://cs\.rochester\.edu/nlp/rocstor"
     with pytest.raises(MissingDatasetError, match=message) as error:
         open_split("story_cloze", "2016", "validation", data_dir=tmp_path)
     assert error.value.skippable_in_evaluation
 
 
 def test_trec_is_not_taken_from_the_hub() -> None:
-    with pytest.raises(MissingDatasetError, match=r"CogComp/trec has had other columns") as error:
+    with pytest.raises(MissingDatasetError, match="has had different columns") as error:
         open_split("trec", None, "train")
     assert not error.value.skippable_in_evaluation
 
@@ -150,7 +150,7 @@ def test_trec_is_not_taken_from_the_hub() -> None:
 )
 def test_names_of_today(dataset: str, name: str) -> None:
     assert hub_name(dataset) == name
-    with pytest.raises(MissingDatasetError, match="through a form"):
+    with pytest.raises(MissingDatasetError, match="with the form"):
         hub_name("story_cloze")
 
 

@@ -127,19 +127,19 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
             gzip.compress(b"some text " * 99, mtime=0)[:-20],
             r"a\.txt\.gz cannot be read: ",
         ),
-        ("a.txt", b"one\nt\xe9l\n", r"a\.txt:2: it is not UTF-8: byte 2 of the line is 0xe9"),
+        ("a.txt", b"one\nt\xe9l\n", r"a\.txt:2: not UTF-8: byte 2 of the line is 0xe9"),
         ("a.csv", b"one,two\n", r"a\.csv has an unknown suffix; expected one of \.txt "),
         ("a.tsv", b"one\ttwo\n\nthree\n", r"a\.tsv:3: it has 1 columns; expected 2"),
         ("a.tsv", b"a\tb\tc\n", r"a\.tsv:1: it has 3 columns"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: it is not JSON: .* at column 10"),
-        ("a.jsonl", b'["a"]\n', r"a\.jsonl:1: it is not a JSON object; expected .*text"),
-        ("a.jsonl", b'{"txt": "a"}\n', r"a\.jsonl:1: it has no 'text', only 'txt'; expected"),
-        ("a.jsonl", b'{"inputs": "a"}\n', r"a\.jsonl:1: it has no 'targets', only 'inputs'"),
-        ("a.jsonl", b'{"text": 7}\n', r"a\.jsonl:1: 'text' is int; expected a string"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not valid JSON: .* at column 10"),
+        ("a.jsonl", b'["a"]\n', r"a\.jsonl:1: not a JSON object; expected .*text"),
+        ("a.jsonl", b'{"txt": "a"}\n', r"a\.jsonl:1: 'text' is missing; found 'txt'; expected"),
+        ("a.jsonl", b'{"inputs": "a"}\n', r"a\.jsonl:1: 'targets' is missing; found 'inputs'"),
+        ("a.jsonl", b'{"text": 7}\n', r"a\.jsonl:1: 'text' has type int; expected a string"),
         (
             "a.jsonl",
             b'{"text": "a"}\n{"inputs": "a", "targets": "b"}\n',
-            r"a\.jsonl:2: it is a pair, but the file's first line is a document",
+            r"a\.jsonl:2: this is a pair, but the file's first line is a document",
         ),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_missing_file_is_named_with_its_neighbours(tmp_path: Path) -> None:
         opened(str(tmp_path / "nowhere" / "corpus.txt"))
     with pytest.raises(UserError, match=r"no file matches .*\*\.tsv"):
         opened(str(tmp_path / "*.tsv"))
-    with pytest.raises(UserError, match=r"is a directory; expected files, such as .*/\*\.txt"):
+    with pytest.raises(UserError, match=r"is a directory; expected files, e.g. .*/\*\.txt"):
         opened(str(tmp_path))
     with pytest.raises(UserError, match="is a remote address; expected a local file"):
         opened("gs://bucket/corpus.txt")
@@ -167,7 +167,7 @@ def test_a_missing_file_is_named_with_its_neighbours(tmp_path: Path) -> None:
 
 def test_documents_and_pairs_do_not_mix(tmp_path: Path) -> None:
     text, pairs = write(tmp_path / "a.txt", "one\n"), write(tmp_path / "b.tsv", "a\tb\n")
-    with pytest.raises(UserError, match=r"a\.txt holds documents and .*b\.tsv holds pairs"):
+    with pytest.raises(UserError, match=r"a\.txt contains documents and .*b\.tsv contains pairs"):
         opened(text, pairs)
 
 
@@ -200,7 +200,7 @@ def test_empty_targets_are_counted_and_refused_unless_allowed(
         f"  {path}:2: 'targets' is empty; expected text",
         f"  {path}:5: 'targets' is empty; expected text",
     ]
-    assert advice.startswith("Lines with empty targets: 2. Fill them in, ")
+    assert advice.startswith("Lines with empty targets: 2. Fill in the targets, ")
     assert "data.allow_empty_targets=True" in advice
     # What has neither inputs nor targets is not a pair.
     (message,) = refused(path, allow_empty_targets=True)
@@ -221,9 +221,9 @@ def test_one_row_with_empty_targets_is_named(tmp_path: Path) -> None:
     ("name", "good", "bad", "reason"),
     [
         ("a.tsv", b"a\tb", b"c", ": it has 1 columns; expected 2"),
-        ("a.jsonl", b'{"text": "a"}', b'{"text": 3}', ": 'text' is int; expected a string"),
-        ("a.txt", b"a", b"\xff", ": it is not UTF-8: byte 1 of the line is 0xff"),
-        ("a.tsv.gz", b"a\tb", b"c\t\xe9", ": it is not UTF-8: byte 3 of the line is 0xe9"),
+        ("a.jsonl", b'{"text": "a"}', b'{"text": 3}', ": 'text' has type int; expected a string"),
+        ("a.txt", b"a", b"\xff", ": not UTF-8: byte 1 of the line is 0xff"),
+        ("a.tsv.gz", b"a\tb", b"c\t\xe9", ": not UTF-8: byte 3 of the line is 0xe9"),
     ],
 )
 @pytest.mark.parametrize("block", [1, 1 << 20])

@@ -191,7 +191,7 @@ def test_templates_of_another_version_are_refused(tmp_path: Path) -> None:
         file.write_text(re.sub(r"\blabel\b", "class", file.read_text("utf-8")), "utf-8")
     changed = load_templates(tmp_path)
     message = (
-        r"expected those of promptsource 0\.2\.3 or 0\.1\.0, which define this mixture; the "
+        r"defined with the templates of promptsource 0\.2\.3 or 0\.1\.0, but the "
         r"templates of super_glue/copa differ from 0\.2\.3$"
     )
     with pytest.raises(UserError, match=message):
@@ -284,7 +284,7 @@ def test_a_task_is_a_mixture_of_one() -> None:
     [(text, _)] = mixture("c4_v220_span_corruption").tasks
     assert text.kind == "documents"
     assert mixture("opus100_en_ro_mt").vocabulary == "mt5"
-    with pytest.raises(UserError, match="ours: expected those of promptsource"):
+    with pytest.raises(UserError, match="ours: this mixture is defined with"):
         mixture("super_glue_rte_which_is_it", made)
 
 
@@ -334,7 +334,7 @@ def test_evaluation_goes_on_without_story_cloze(
 
 def test_templates_that_lack_a_dataset_are_named() -> None:
     few = Templates("few", {"glue/mrpc": YAML.encode()})
-    message = r"few: expected those of promptsource 0\.2\.3 or 0\.1\.0.* the templates of "
+    message = r"few: .* promptsource 0\.2\.3 or 0\.1\.0.* the templates of "
     with pytest.raises(UserError, match=message):
         mixture("t0_train", few)
     with pytest.raises(UserError, match="few has no templates for glue/qqp"):

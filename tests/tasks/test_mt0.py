@@ -88,7 +88,5 @@ def test_templates_of_another_version_are_refused(templates: Templates) -> None:
     other = templates.get("super_glue", "copa")
     assert other
     few = Templates("few", {"super_glue/copa": b"templates: {}"})
-    with pytest.raises(
-        UserError, match=r"few: expected those of promptsource .* templates of super_glue/copa"
-    ):
+    with pytest.raises(UserError, match=r"few: .* of promptsource .* templates of super_glue/copa"):
         mixture("xcopa_score_eval", few)

@@ -72,7 +72,7 @@ def test_without_a_label_no_choice_is_correct() -> None:
 
 
 def test_without_choices_there_is_nothing_to_rank() -> None:
-    with pytest.raises(UserError, match="task food has no answer choices to be ranked"):
+    with pytest.raises(UserError, match="task food has no answer choices to rank"):
         made(template=template("x ||| y")).score_eval()
 
 

@@ -125,8 +125,8 @@ def test_cedillas_become_commas() -> None:
     ("row", "message"),
     [
         ({"txt": "a"}, r"no column 'text'; it has txt\. Did you mean txt\?"),
-        ({"text": 7}, r"column 'text' of record 3 of train is int; expected a string"),
-        ({"text": None}, r"column 'text' of record 3 of train is NoneType; expected a string"),
+        ({"text": 7}, r"column 'text' of record 3 of train has type int; expected a string"),
+        ({"text": None}, r"column 'text' of record 3 of train has type NoneType; expected a str"),
     ],
 )
 def test_a_row_without_text_is_named(row: dict[str, Any], message: str) -> None:

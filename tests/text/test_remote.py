@@ -66,7 +66,7 @@ def test_a_download_with_another_checksum_is_not_kept(
     storage: type[Storage], tmp_path: Path
 ) -> None:
     storage.md5 = "AAAAAAAAAAAAAAAAAAAAAA=="
-    with pytest.raises(UserError, match="does not have the checksum"):
+    with pytest.raises(UserError, match="does not match the checksum"):
         local_copy(ADDRESS)
     assert list(tmp_path.rglob("*")) == []
 
@@ -74,7 +74,7 @@ def test_a_download_with_another_checksum_is_not_kept(
 def test_what_is_not_there_is_named_with_where_to_put_a_copy(
     storage: type[Storage], tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=f"answers 404 .*put a copy at {tmp_path}/mtf/bucket/none"):
+    with pytest.raises(UserError, match=f"answered 404 .*put a copy at {tmp_path}/mtf/bucket/none"):
         local_copy("gs://bucket/none")
 
 

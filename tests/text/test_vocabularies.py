@@ -80,7 +80,7 @@ def test_nothing_is_decoded_behind_the_end_of_sequence(small_model: str) -> None
 
 def test_sentinels_descend_from_the_last_id() -> None:
     assert [ByteVocabulary().sentinel(i) for i in (0, 1)] == [258, 257]
-    with pytest.raises(UserError, match="no sentinel 300 in a vocabulary of 259"):
+    with pytest.raises(UserError, match="a vocabulary of 259 ids has no sentinel 300"):
         ByteVocabulary().sentinel(300)
 
 

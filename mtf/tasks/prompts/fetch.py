@@ -76,13 +76,13 @@ def _download(folder: Path) -> Path:
     if got:
         raise UserError(
             f"{_REQUIREMENT} from the package index has the SHA-256 {got[1]}; expected "
-            f"{SDIST_SHA256}; nothing was kept"
+            f"{SDIST_SHA256}. The download was discarded"
         )
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     # pip's errors start with ERROR; Python's, such as a missing pip, do not.
     problem = " ".join([line for line in lines if line.startswith("ERROR:")] or lines[-1:])
     raise UserError(
         f"pip cannot download {_REQUIREMENT}: {problem or f'exit status {done.returncode}'}. "
-        f"Without a network, copy {downloaded.name} to this machine and set "
+        f"Without network access, copy {downloaded.name} to this machine and set "
         f"{ENVIRONMENT_VARIABLE} to its path"
     )

@@ -53,8 +53,8 @@ def render(template: Template, row: Mapping[str, Any], key: str) -> Rendered | N
             variables[name] = value.replace(SEPARATOR, _PROTECTED_SEPARATOR)
     if "answer_choices" in variables:
         raise UserError(
-            f"prompt {template.name!r}: the dataset has a column answer_choices, but this is the "
-            "name of the template's choices"
+            f"prompt {template.name!r}: the dataset has a column answer_choices, but this name is "
+            "reserved for the template's answer choices; rename the column"
         )
     body, choices = _compiled(template)
     variables[_RANDOM] = _draws(key)
@@ -86,7 +86,7 @@ def fixed_answer_choices(template: Template) -> tuple[str, ...] | None:
     try:
         return tuple(_parts(choices.render({_RANDOM: _draws("")})))
     except import_extra("jinja2", "prompts").TemplateError as error:
-        raise UserError(f"prompt {template.name!r}: answer choices: {error}") from error
+        raise UserError(f"prompt {template.name!r}: invalid answer choices: {error}") from error
 
 
 def _parts(text: str) -> list[str]:
@@ -135,7 +135,7 @@ def _draws(key: str) -> Callable[[Sequence[Any]], Any]:
     def draw(items: Sequence[Any]) -> Any:
         place = f"{key}\0{next(numbers)}".encode("utf-8", errors="surrogatepass")
         if not items:
-            raise LookupError("a random choice from an empty sequence")
+            raise LookupError("cannot choose at random from an empty sequence")
         bits = int.from_bytes(hashlib.blake2b(place, digest_size=8).digest())
         return items[bits % len(items)]
 

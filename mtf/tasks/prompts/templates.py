@@ -104,7 +104,7 @@ def load_templates(path: str | os.PathLike[str] | None = None) -> Templates:
     raise UserError(
         f"no prompt templates were found: {ENVIRONMENT_VARIABLE} is not set, promptsource is not "
         f"installed, and {cached_archive()} does not exist. To download them, run python -m "
-        f"mtf.prompts fetch; or set {ENVIRONMENT_VARIABLE} to an archive or a directory of "
+        f"mtf.prompts fetch; or set {ENVIRONMENT_VARIABLE} to the archive or directory of "
         f"promptsource {PROMPTSOURCE_VERSION}"
     )
 
@@ -127,11 +127,11 @@ def _open(path: Path, source: str) -> Templates:
         files = _read_archive(path, source)
     else:
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"{source}: does not exist.{did_you_mean(path.name, names)}")
+        raise UserError(f"{source}: this path does not exist.{did_you_mean(path.name, names)}")
     if not files:
         raise UserError(
-            f"{source}: has no templates; expected files templates/DATASET[/SUBSET]/{_FILE_NAME}, "
-            f"as in promptsource {PROMPTSOURCE_VERSION}"
+            f"{source}: no templates were found; expected files templates/DATASET[/SUBSET]/"
+            f"{_FILE_NAME}, as in promptsource {PROMPTSOURCE_VERSION}"
         )
     return Templates(source, files)
 
@@ -148,7 +148,7 @@ def _read_archive(path: Path, source: str) -> dict[str, bytes]:
                     files[found[1]] = content.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise UserError(
-            f"{source}: cannot be read as an archive: {error}; expected a .tar.gz, such as "
+            f"{source}: not a readable archive: {error}; expected a .tar.gz file, e.g. "
             f"promptsource's sdist, or a directory"
         ) from error
     return files
@@ -161,10 +161,10 @@ def _parse(content: bytes, where: str) -> tuple[Template, ...]:
         document = yaml.load(content, Loader=_loader())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         problem = " ".join(str(error).split())
-        raise UserError(f"{where}: is not a templates file: {problem}") from error
+        raise UserError(f"{where}: not a templates file: {problem}") from error
     entries = document.get("templates") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
-        raise UserError(f"{where}: has no mapping 'templates' at the top level")
+        raise UserError(f"{where}: expected a mapping 'templates' at the top level")
     templates = tuple(_template(entry, f"{where}: {key}") for key, entry in entries.items())
     for name, count in Counter(template.name for template in templates).items():
         if count > 1:
@@ -192,7 +192,7 @@ def _loader() -> Any:
 
 def _template(entry: object, where: str) -> Template:
     if not isinstance(entry, _Tagged):
-        raise UserError(f"{where}: is not a !Template")
+        raise UserError(f"{where}: expected a !Template")
     for field in ("name", "jinja"):
         if not isinstance(entry.get(field), str):
             raise UserError(f"{where}: {field!r} is missing or not a string")

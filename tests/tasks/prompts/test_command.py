@@ -97,7 +97,7 @@ def test_without_data_the_names_are_shown(
             "'super_glue_rte_which'. Did you mean super_glue_rte_which_is_it",
         ),
         (["food/fruit", "-n", "-1"], "-n -1: expected a number of rows, 0 or more"),
-        (["food/fruit", "--templates", "nowhere"], "nowhere: does not exist"),
+        (["food/fruit", "--templates", "nowhere"], "nowhere: this path does not exist"),
     ],
 )
 def test_what_cannot_be_shown(

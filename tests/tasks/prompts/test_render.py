@@ -139,7 +139,7 @@ def test_fixed_answer_choices() -> None:
         ("{{ a[0].__class__.__mro__ }} ||| y", "record 7: SecurityError"),
         (
             "{{ [] | choice }} ||| y",
-            "record 7: LookupError: a random choice from an empty sequence",
+            "record 7: LookupError: cannot choose at random from an empty sequence",
         ),
     ],
 )
