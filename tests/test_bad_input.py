@@ -101,7 +101,7 @@ OVERRIDES: list[tuple[str, list[str]]] = [
     ("optimizer.learning_rate.base_learning_rate=-0.1", ["base_learning_rate", "not -0.1"]),
     (
         "partitioner.logical_axis_rules=(('mlp','modle'),)",
-        ["'modle' is not an axis", "mean model?"],
+        ["'modle' is not a mesh axis", "mean model?"],
     ),
     # No machine holds these.
     ("model.network.mlp_dim=1000000000", ["parameters 768,000", "gradients", "GiB"]),
@@ -214,7 +214,7 @@ def test_lengths_and_vocabulary(
 
 
 MESHES: list[tuple[dict[str, Any], list[str]]] = [
-    ({"batch_size": 6}, ["batch_size 6 is not divisible by the mesh", "8 devices", "8."]),
+    ({"batch_size": 6}, ["batch_size 6 cannot be divided evenly", "8 data shards", "8."]),
     ({"partitioner__num_partitions": 3}, ["3 devices, but there are 8"]),
     (
         {"batch_size": 12, "partitioner__num_partitions": 2, "trainer__num_microbatches": 2},
@@ -304,20 +304,20 @@ def test_checkpoint_of_another_shape(refusal: Refusal, finished: Path) -> None:
     )
     assert f"The checkpoint {finished}/checkpoints/checkpoint_2 does not fit this model" in message
     kernel, embedding = "target/decoder/logits_dense/kernel", "target/token_embedder/embedding"
-    assert f"\n  {kernel}: shape (32, 384) in the checkpoint, expected (32, 512)" in message
-    assert f"\n  {embedding}: shape (384, 32) in the checkpoint, expected (512, 32)" in message
+    assert f"\n  {kernel}: has shape (32, 384); expected (32, 512)" in message
+    assert f"\n  {embedding}: has shape (384, 32); expected (512, 32)" in message
 
 
 def test_checkpoint_of_another_depth(refusal: Refusal, finished: Path) -> None:
     settings = {"model__network__num_encoder_layers": 2, **_restoring(finished)}
     message = refusal(_arguments(train_steps=4, **settings))
     name = "target/encoder/layers_1/attention/key/kernel"
-    assert f"\n  {name}: missing in the checkpoint (expected shape (32, 32))" in message
+    assert f"\n  {name}: missing from the checkpoint (expected shape (32, 32))" in message
 
 
 def test_train_steps_are_absolute(refusal: Refusal, finished: Path) -> None:
     message = refusal(_arguments(train_steps=2, **_restoring(finished)))
-    assert "train_steps 2 is absolute" in message
+    assert "train_steps 2 is the total number of steps" in message
     assert "at step 2" in message
     assert "train_steps=4" in message
 
@@ -327,11 +327,11 @@ def test_train_steps_are_absolute(refusal: Refusal, finished: Path) -> None:
     [
         ("nowhere", {}, "checkpoint.restore.path: nowhere does not exist"),
         ("text.tx", {}, "text.tx does not exist. Did you mean text.txt?"),
-        ("text.txt", {}, "text.txt is a file; expected a directory"),
-        (".", {}, "checkpoint.restore.path: . holds no complete checkpoint_STEP directory"),
+        ("text.txt", {}, "text.txt is a file; expected a checkpoint_STEP directory"),
+        (".", {}, "checkpoint.restore.path: . contains no complete checkpoint_STEP directory"),
         (".", {"mode": "specific"}, "There is no checkpoint in ."),
         (".", {"mode": "last"}, "expected 'specific', 'latest' or 'all', got str 'last'"),
-        (".", {"mode": "all"}, "checkpoint.restore.mode 'all' is for evaluation"),
+        (".", {"mode": "all"}, "checkpoint.restore.mode 'all' is only for evaluation"),
     ],
 )
 def test_restore_path(refusal: Refusal, path: str, settings: dict[str, str], says: str) -> None:
@@ -341,5 +341,5 @@ def test_restore_path(refusal: Refusal, path: str, settings: dict[str, str], say
 def test_restore_path_is_one_checkpoint(refusal: Refusal, finished: Path) -> None:
     path = finished / "checkpoints" / "checkpoint_2"
     message = refusal(_arguments(train_steps=4, **_restoring(path)))
-    assert "is a checkpoint itself" in message
+    assert "is a single checkpoint" in message
     assert "checkpoint.restore.mode=specific" in message

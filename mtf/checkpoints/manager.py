@@ -94,9 +94,9 @@ def write_failures_explained(run_dir: Path) -> Iterator[None]:
             remove_unfinished(run_dir)
         saved = steps.saved_steps(run_dir)
         raise RunError(
-            f"{run_dir} cannot be written to: {reason}; {free_space(run_dir)}. The run has "
-            f"stopped. {f'checkpoint_{saved[-1]}' if saved else 'No checkpoint'} is complete. When "
-            f"the directory is writable again, resume with: python -m mtf.run --from {run_dir}"
+            f"{run_dir} cannot be written to: {reason}; {free_space(run_dir)}. The run stopped. "
+            f"Last complete checkpoint: {f'checkpoint_{saved[-1]}' if saved else 'none'}. When the "
+            f"directory is writable again, resume with: python -m mtf.run --from {run_dir}"
         ) from None
 
 
@@ -189,7 +189,7 @@ class CheckpointManager:
         bad = finite.not_finite(arrays)
         if bad:
             raise StateNotFiniteError(
-                f"step {step}: the state is not finite and is not saved: NaN or infinity in "
+                f"step {step}: the state was not saved because it contains NaN or infinity in "
                 f"{finite.shown(bad)}."
             )
         tree = self._unstack(state) if any(map(is_stacked, arrays)) else state
@@ -218,9 +218,9 @@ class CheckpointManager:
         path = self._path(step)
         if not (path / "data").is_dir():
             raise UserError(
-                f"{path} lacks the position in the data (its directory data/), so the run cannot "
-                "resume from it. Delete it to resume from the checkpoint before it, or start "
-                "another run with it as checkpoint.restore.path and mode 'specific'."
+                f"{path} lacks the position in the data (directory data/), so the run cannot "
+                "resume from it. Delete this checkpoint to resume from the previous one, or start "
+                "another run with checkpoint.restore.path set to it and mode to 'specific'."
             )
         restored = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore()))
         return restored["data"]

@@ -28,18 +28,18 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[Path]:
         raise UserError(f"{setting} does not exist.{did_you_mean(path.name, names)}")
     if not path.is_dir():
         raise UserError(
-            f"{setting} is a file; expected a directory (checkpoint_STEP, or one of checkpoints)."
+            f"{setting} is a file; expected a checkpoint_STEP directory, or a directory of them."
         )
     if config.mode == "specific":
         return [path]
     found = [checkpoint for _, checkpoint in conversion.list_checkpoints(path)]
     if not found:
         raise UserError(
-            f"{setting} is a checkpoint itself; mode {config.mode!r} expects a directory of "
-            "checkpoints. To use this checkpoint, set checkpoint.restore.mode=specific."
+            f"{setting} is a single checkpoint, but mode {config.mode!r} expects a directory of "
+            "checkpoints. To restore this checkpoint, set checkpoint.restore.mode=specific."
             if re.fullmatch(r"checkpoint_\d+", path.name)
-            else f"{setting} holds no complete checkpoint_STEP directory. To use one checkpoint, "
-            "set its path and mode 'specific'."
+            else f"{setting} contains no complete checkpoint_STEP directory. To restore a single "
+            "checkpoint, set path to that checkpoint's directory and mode to 'specific'."
         )
     return found if config.mode == "all" else found[-1:]
 
@@ -144,11 +144,11 @@ def _plan(
             if tensor is None:
                 if source is not None and not fallback_to_scratch:
                     problems.append(
-                        f"{source}: missing in the checkpoint (expected shape {own_shape})"
+                        f"{source}: missing from the checkpoint (expected shape {own_shape})"
                     )
             elif tuple(tensor.shape) != tuple(own_shape):
                 found = tuple(tensor.shape)
-                problems.append(f"{source}: shape {found} in the checkpoint, expected {own_shape}")
+                problems.append(f"{source}: has shape {found}; expected {own_shape}")
     if problems:
         conversion.check_unrolled(checkpoint)
         problems.sort(key=lambda line: not line.startswith("target/"))  # parameters first
@@ -172,5 +172,5 @@ def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
         raise UserError(
             "checkpoint.restore.assignment_map: no tensor of this model matches "
             f"{', '.join(map(repr, unused))}. A pattern must match a whole name, such as "
-            f"{names[0]!r}; each layer has its own name, scanned or not.{near}"
+            f"{names[0]!r}; each layer has its own names, even with scanned layers.{near}"
         )

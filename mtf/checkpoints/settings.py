@@ -54,21 +54,20 @@ class SaveCheckpointConfig:
         if name is None:
             if mode is not None:
                 raise UserError(
-                    f"metric_mode is {mode!r}, but metric_name_to_monitor is None. Set both, or "
-                    "leave metric_mode at None."
+                    f"metric_mode is {mode!r} without metric_name_to_monitor. Set both or neither."
                 )
             return
         kind = name.partition("/")[0]
         if kind not in METRIC_KINDS:
             raise UserError(
-                f"metric_name_to_monitor: {name!r} begins with none of "
-                f"{', '.join(f'{k}/' for k in METRIC_KINDS)}; expected, for example, "
+                f"metric_name_to_monitor: {name!r} must begin with one of "
+                f"{', '.join(f'{k}/' for k in METRIC_KINDS)}; for example, "
                 "'training_eval/held_out/loss_per_target_token'." + did_you_mean(kind, METRIC_KINDS)
             )
         if mode is None:
             raise UserError(
-                f"metric_mode is not set: expected 'min' if the smallest {name} is the best, "
-                "'max' if the largest is."
+                f"metric_mode is not set; set it to 'min' if the lowest {name} is the best, "
+                "or 'max' if the highest is."
             )
 
 
@@ -105,7 +104,7 @@ class RestoreCheckpointConfig:
                 re.compile(pattern)
             except re.error as error:
                 raise UserError(
-                    f"assignment_map: {pattern!r} is not a regular expression: {error}."
+                    f"assignment_map: {pattern!r} is not a valid regular expression: {error}."
                 ) from error
 
 

@@ -59,8 +59,8 @@ def generate(
     """
     if decoding.method == "beam" and 2 * decoding.num_beams > network.vocab_size:
         raise UserError(
-            f"num_beams ({decoding.num_beams}) must be at most half of the vocabulary "
-            f"({network.vocab_size})."
+            f"num_beams ({decoding.num_beams}) must be at most half of the "
+            f"vocabulary size ({network.vocab_size})."
         )
     if seeds is None:
         seeds = np.arange(encoder_input_tokens.shape[0], dtype=np.uint32)

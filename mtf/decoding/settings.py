@@ -55,10 +55,10 @@ class DecodingConfig:
             if getattr(self, field) < least:
                 raise UserError(f"{field} must be at least {least}, not {getattr(self, field)}.")
         if not 0.0 < self.top_p <= 1.0:
-            raise UserError(f"top_p must be in (0, 1] (1: all tokens), not {self.top_p}.")
+            raise UserError(f"top_p must be in (0, 1] (1 keeps all tokens), not {self.top_p}.")
         if self.top_k and self.top_p < 1.0:
             raise UserError(
-                f"top_k ({self.top_k}) and top_p ({self.top_p}) exclude each other, as in T5X. "
+                f"top_k ({self.top_k}) and top_p ({self.top_p}) cannot both be set, as in T5X. "
                 "Set top_k=0 or top_p=1."
             )
         if not 0 <= self.seed < 2**32:
@@ -67,13 +67,13 @@ class DecodingConfig:
             default = getattr(DecodingConfig, field)
             if self.method != "sample" and getattr(self, field) != default:
                 raise UserError(
-                    f"{field} is for method='sample', but method is {self.method!r}. "
+                    f"{field} applies only if method='sample', but method is {self.method!r}. "
                     f"Set method='sample' or {field}={default}."
                 )
         if self.method == "greedy" and self.num_return > 1:
             raise UserError(
-                f"Greedy decoding has one result, but num_return is {self.num_return}. "
-                "Set method to 'beam' or 'sample'."
+                f"Greedy decoding returns one result, but num_return is {self.num_return}. "
+                "Set method to 'beam' or 'sample', or num_return=1."
             )
         if self.method == "beam":
             self._check_beams()
@@ -89,7 +89,7 @@ class DecodingConfig:
             )
         if self.length_penalty_form == "t5x" and self.length_penalty < 0:
             raise UserError(
-                "length_penalty must be at least 0 with length_penalty_form='t5x', "
+                "length_penalty must be at least 0 if length_penalty_form='t5x', "
                 f"not {self.length_penalty}."
             )
         if self.length_penalty_form == "t5x" and self.early_stopping:

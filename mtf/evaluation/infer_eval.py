@@ -117,7 +117,10 @@ def find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     """
     for name in settings.metrics or ():
         if metrics.find(name).compares == "example":
-            raise UserError(f"evaluator.metrics: {name} needs more than the text of the targets.")
+            raise UserError(
+                f"evaluator.metrics: {name} is not supported here because it needs the whole "
+                "example, not only the text of the targets."
+            )
     if isinstance(data, TaskMixtureConfig):
         found = _of_tasks(data, settings)
     else:
@@ -130,25 +133,24 @@ def find_held_out(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
 def _of_texts(data: AnyData, settings: InferEvalConfig) -> list[HeldOut]:
     if settings.tasks is not None:
         raise UserError(
-            "evaluator.tasks is for data of a mixture (TaskMixtureConfig); this run's data are "
-            f"evaluated as {HELD_OUT}. Set it to None."
+            "evaluator.tasks can be set only if the data is a mixture (TaskMixtureConfig); this "
+            f"run's data is evaluated as {HELD_OUT}. Set evaluator.tasks to None."
         )
     names = settings.metrics or _DEFAULT_METRICS
     examples = loaders.sample_examples(data, settings.num_examples or _WHOLE)
     if not examples:
-        raise UserError("evaluator: the data have no held-out example; expected at least one")
+        raise UserError("evaluator: the data has no held-out examples; expected at least one")
     for name in names:
         if metrics.find(name).compares != "text":
             raise UserError(
-                f"evaluator.metrics: {name} does not compare texts, but this run's data have only "
-                "texts."
+                f"evaluator.metrics: {name} compares classes, but this run's data has only texts."
             )
     return [HeldOut(HELD_OUT, examples, names)]
 
 
 def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOut]:
     if data.eval_split is None:
-        raise UserError("evaluator: data.eval_split is None; expected the split to evaluate")
+        raise UserError("evaluator: data.eval_split is None; set it to the split to evaluate")
     lengths = {**data.task_feature_lengths, "targets": _WHOLE}
     data = dataclasses.replace(data, split=data.eval_split, task_feature_lengths=lengths)
     cached = {}
@@ -159,7 +161,7 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
     for name in settings.tasks or ():
         if name not in own_metrics:
             raise UserError(
-                f"evaluator.tasks: {name} is not a task of the data with generated targets."
+                f"evaluator.tasks: the data has no task {name} with generated targets."
                 f"{did_you_mean(name, own_metrics)}"
             )
     found, limit = [], settings.num_examples or _WHOLE
@@ -174,8 +176,8 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
             found.append(HeldOut(name, examples, *compared))
     if not found:
         raise UserError(
-            f"evaluator: no task of {data.mixture_or_task_name} with generated targets has "
-            f"examples in data.eval_split {data.eval_split!r}"
+            f"evaluator: in {data.mixture_or_task_name}, no task with generated targets has "
+            f"examples in the split {data.eval_split!r} (data.eval_split)"
         )
     return found
 
@@ -192,7 +194,7 @@ def _metrics_of_task(
         if settings.metrics is not None:
             raise UserError(
                 f"evaluator.metrics: {', '.join(names)} compare classes, but {name} has no fixed "
-                "answer choices; set evaluator.metrics=None for the metrics of the task."
+                "answer choices; set evaluator.metrics=None to use each task's default metrics."
             )
         names = tuple(n for n in names if metrics.find(n).compares == "text")
     return names or _DEFAULT_METRICS, str.strip

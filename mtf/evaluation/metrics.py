@@ -81,10 +81,10 @@ def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> di
     if len(targets) != len(predictions):
         raise UserError(
             f"metric {name}: {len(targets)} targets and {len(predictions)} predictions; expected "
-            "equal numbers"
+            "the same number of each"
         )
     if not targets:
-        raise UserError(f"metric {name}: there is no example; expected at least one")
+        raise UserError(f"metric {name}: there are no examples; expected at least one")
     require(name)
     values = map(float, metric.function(targets, predictions))
     return dict(zip(metric.scores, values, strict=True))

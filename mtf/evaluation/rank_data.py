@@ -121,22 +121,22 @@ def rank_tasks(data: TaskMixtureConfig | RankFilesConfig) -> tuple[RankTask, ...
     else:
         tasks = _live_tasks(data)
     if all(task.load is None for task in tasks):
-        reason = tasks[0].absent if tasks else "it has no task"
-        raise UserError(f"there is no data for any task of {data_name(data)}: {reason}")
+        reason = tasks[0].absent if tasks else "it has no tasks"
+        raise UserError(f"no task of {data_name(data)} has data: {reason}")
     return tasks
 
 
 def _check_ranked(data: TaskMixtureConfig, tasks: Iterable[Task | TaskInfo]) -> str:
     """Returns the split to evaluate; raises UserError if a task is not ranked."""
     if data.eval_split is None:
-        raise UserError("data.eval_split is None; expected the split to evaluate")
+        raise UserError("data.eval_split is None; set it to the split to evaluate")
     others = [task.name for task in tasks if task.kind != "rank"]
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise UserError(
-            f"data.mixture_or_task_name: {data.mixture_or_task_name} has tasks without answer "
+            f"data.mixture_or_task_name: {data.mixture_or_task_name} contains tasks without answer "
             f"choices to rank ({others[0]}{more}); expected a mixture such as t0_eval_score_eval, "
-            f"or tasks whose names end in {SCORE_EVAL}"
+            f"or a task whose name ends in {SCORE_EVAL}"
         )
     return data.eval_split
 
@@ -236,7 +236,7 @@ def _absent_dataset(task: str) -> str:
 def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Vocabulary) -> RankData:
     if split not in info.splits:
         raise UserError(
-            f"the cache {cache.path} has no split {split!r} of {info.name}; it has "
+            f"the cache {cache.path} has no split {split!r} for {info.name}; available splits: "
             f"{', '.join(info.splits)}.{did_you_mean_split(split, info.splits)}"
         )
     reader = cache.split(info, split)
@@ -255,10 +255,10 @@ def _load_cached(cache: TokenCache, info: TaskInfo, split: str, vocabulary: Voca
 
 
 def _file_tasks(data: RankFilesConfig) -> tuple[RankTask, ...]:
-    files = named_files(data.patterns, "data.files", "which names the task; rename one")
+    files = named_files(data.patterns, "data.files", "and so would their tasks; rename one file")
     for file in files.values():
         if split_suffix(file)[1] != ".jsonl":
-            raise UserError(f"data.files: {file} has another suffix; expected .jsonl or .jsonl.gz")
+            raise UserError(f"data.files: {file} must end in .jsonl or .jsonl.gz")
     # All files are read now, so that errors are found before anything is computed.
     problems = Problems("data.files")
     loaded = {stem: _load_file(file, data, problems) for stem, file in files.items()}
@@ -283,7 +283,7 @@ def _load_file(file: Path, data: RankFilesConfig, problems: Problems) -> RankDat
         except UserError as error:
             problems.add(f"{file}:{number}: {error}")
     if not loaded.num_rows:
-        raise UserError(f"data.files: {file} has no example; expected at least one")
+        raise UserError(f"data.files: {file} has no examples; expected at least one")
     return loaded
 
 
@@ -296,18 +296,17 @@ def _parse(line: bytes) -> tuple[str, list[str], int]:
     check_unicode("'inputs'", inputs)
     choices, label = (get_field(values, name, expected) for name in ("choices", "label"))
     if not isinstance(choices, list) or not all(isinstance(c, str) for c in choices):
-        raise UserError(f"choices is not a list of texts; expected {expected}")
+        raise UserError(f"choices is not a list of strings; expected {expected}")
     if not choices:
-        raise UserError("choices is empty; expected at least one text")
+        raise UserError("choices is empty; expected at least one string")
     for index, choice in enumerate(choices):
         check_unicode(f"choice {index}", choice)
         if not choice.strip():
-            raise UserError(f"choice {index} is empty; expected text")
+            raise UserError(f"choice {index} (from 0) is empty; expected a nonempty string")
     if isinstance(label, bool) or not isinstance(label, int):
         raise UserError(f"label is {label!r}, not a whole number; expected {expected}")
     if not 0 <= label < len(choices):
         raise UserError(
-            f"label is {label}, but there are {len(choices)} choices; expected 0 to "
-            f"{len(choices) - 1}"
+            f"label is {label}, but must be from 0 to {len(choices) - 1} ({len(choices)} choices)"
         )
     return inputs, choices, label

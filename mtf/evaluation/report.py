@@ -72,8 +72,8 @@ class TaskResult:
             return f"no data: {self.absent}"
         if self.failed:
             row, reason = next(iter(self.failed.items()))
-            return f"{len(self.failed)} examples failed, the first is row {row}: {reason}"
-        return None if self.metrics else "the prompt applies to no row"
+            return f"{len(self.failed)} examples failed; the first is row {row}: {reason}"
+        return None if self.metrics else "the prompt does not apply to any row"
 
 
 def by_dataset(results: Sequence[TaskResult]) -> dict[str, list[TaskResult]]:
@@ -192,11 +192,11 @@ def notes(results: Sequence[TaskResult]) -> list[str]:
     for dataset, tasks in by_dataset(results).items():
         absent = Counter(r.absent for r in tasks if r.absent is not None)
         found += [
-            f"{dataset}: {n} of {len(tasks)} prompts without data: {reason}"
+            f"{dataset}: {n} of {len(tasks)} prompts have no data: {reason}"
             for reason, n in absent.items()
         ]
         found += [
-            f"{r.task}: not in the mean: {r.problem}"
+            f"{r.task}: not included in the mean: {r.problem}"
             for r in tasks
             if r.absent is None and r.problem is not None
         ]

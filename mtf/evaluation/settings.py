@@ -41,8 +41,8 @@ class InferEvalConfig:
                 raise UserError(f"{field} is empty; expected at least one name, or None.")
         if self.decoding is not None and self.decoding.num_return != 1:
             raise UserError(
-                f"decoding.num_return must be 1, not {self.decoding.num_return}: one prediction is "
-                "compared with each target."
+                f"decoding.num_return must be 1, not {self.decoding.num_return}, because each "
+                "target is compared with one prediction."
             )
 
 
@@ -71,13 +71,13 @@ class RankFilesConfig:
 
     def __post_init__(self) -> None:
         if not self.files:
-            raise UserError("data.files is empty; expected a path or pattern, or several")
+            raise UserError("data.files is empty; expected at least one path or pattern")
         for name in ("inputs", "targets"):
             length = self.task_feature_lengths.get(name)
             if length is None or length < 1:
                 raise UserError(
-                    f"data.task_feature_lengths: expected the lengths of 'inputs' and 'targets', "
-                    f"at least 1 each, not {self.task_feature_lengths}"
+                    "data.task_feature_lengths must have 'inputs' and 'targets', each at least 1, "
+                    f"not {self.task_feature_lengths}"
                 )
 
     @property

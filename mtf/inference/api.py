@@ -108,7 +108,7 @@ class LanguageModel:
         exist or an input cannot be used.
         """
         if decoding.get("num_return", 1) != 1:
-            raise UserError("generate returns one text per input; use samples() for num_return.")
+            raise UserError("generate returns one text per input. For num_return, call samples().")
         found = [best.text for best, *_ in self._samples(_listed(texts, "texts"), decoding)]
         return found[0] if isinstance(texts, str) else found
 
@@ -129,7 +129,7 @@ class LanguageModel:
         for name in decoding:
             if name not in names:
                 raise UserError(
-                    f"There is no decoding setting {name!r}.{did_you_mean(name, names)} "
+                    f"Decoding has no setting {name!r}.{did_you_mean(name, names)} "
                     f"The settings are {', '.join(names)}."
                 )
         settings = DecodingConfig(**decoding)
@@ -137,7 +137,7 @@ class LanguageModel:
             generated = self._predictor.generate(inputs, settings, on_progress=advance)
             for number, generations in enumerate(generated):
                 if not all(math.isfinite(generation.score) for generation in generations):
-                    raise UserError(f"texts[{number}]: the score is not a number. {NOT_FINITE}")
+                    raise UserError(f"texts[{number}]: the score is NaN or infinite. {NOT_FINITE}")
                 yield [Sample(self.vocabulary.decode(g.ids), g.score) for g in generations]
 
     @overload
@@ -174,16 +174,16 @@ class LanguageModel:
         """
         texts = _listed(inputs, "inputs")
         if isinstance(choices, str):
-            raise UserError("choices is a text; expected a list of texts.")
+            raise UserError("choices is a string; expected a list of strings.")
         shared = all(isinstance(choice, str) for choice in choices)
         lists: list[Any] = [choices] * len(texts) if shared else list(choices)
         _check_counts("inputs", texts, "lists of choices", lists)
         placed = []
         for i, own in enumerate(lists):
             if isinstance(own, str):
-                raise UserError(f"choices[{i}] is a text; expected a list of texts.")
+                raise UserError(f"choices[{i}] is a string; expected a list of strings.")
             if not own:
-                raise UserError(f"choices[{i}] is empty; expected one choice or more.")
+                raise UserError(f"choices[{i}] is empty; expected at least one choice.")
             placed.append([(f"choices[{i}][{j}]", text) for j, text in enumerate(own)])
         found = self._scores("rank", self._examples("choices", texts, placed))
         rankings = [
@@ -194,7 +194,7 @@ class LanguageModel:
 
     def _pairs(self, inputs: str | Texts, targets: str | Texts) -> list[Example]:
         if isinstance(inputs, str) != isinstance(targets, str):
-            raise UserError("inputs and targets must both be one text, or both lists of texts.")
+            raise UserError("inputs and targets must both be strings, or both lists of strings.")
         texts, answers = _listed(inputs, "inputs"), _listed(targets, "targets")
         _check_counts("inputs", texts, "targets", answers)
         placed = [[(f"targets[{i}]", text)] for i, text in enumerate(answers)]
@@ -207,7 +207,7 @@ class LanguageModel:
         placed = [each for own in targets for each in own]
         for place, text in placed:
             if isinstance(text, str) and not text.strip():
-                raise UserError(f"{place} is empty; expected a text to score.")
+                raise UserError(f"{place} is empty; expected a nonempty string to score.")
         ids = iter(self._encode(name, placed, True, self._predictor.max_targets_length))
         of_inputs = [(f"inputs[{i}]", text) for i, text in enumerate(inputs)]
         limit = self._predictor.max_inputs_length
@@ -223,8 +223,7 @@ class LanguageModel:
                 yield from self._predictor.log_likelihoods(examples, on_progress=advance)
             except NotFiniteError as error:
                 raise UserError(
-                    f"{what}: a log-likelihood of inputs[{error.example}] is not a number. "
-                    f"{NOT_FINITE}"
+                    f"{what}: the score of inputs[{error.example}] is NaN or infinite. {NOT_FINITE}"
                 ) from error
 
     def _encode(
@@ -234,10 +233,13 @@ class LanguageModel:
         found, num_truncated = [], 0
         for place, text in placed:
             if not isinstance(text, str):
-                raise UserError(f"{place} is {type(text).__name__}; expected a text.")
+                raise UserError(f"{place} has type {type(text).__name__}; expected a string.")
             ids, truncated = encode(self.vocabulary, text, add_eos=add_eos, max_length=limit)
             if not ids:
-                raise UserError(f"{place} is empty, and inputs_add_eos is off; expected a text.")
+                raise UserError(
+                    f"{place} is empty and inputs_add_eos is False, so it has no tokens; expected "
+                    "a nonempty string."
+                )
             found.append(ids)
             num_truncated += truncated
         if num_truncated:
@@ -263,12 +265,16 @@ def _listed(texts: str | Texts, name: str) -> list[str]:
         return [texts]
     if isinstance(texts, Iterable):
         return list(texts)
-    raise UserError(f"{name} is {type(texts).__name__}; expected a text or a list of texts.")
+    raise UserError(
+        f"{name} has type {type(texts).__name__}; expected a string or a list of strings."
+    )
 
 
 def _check_counts(a: str, first: Sequence[object], b: str, second: Sequence[object]) -> None:
     if len(first) != len(second):
-        raise UserError(f"There are {len(first)} {a} but {len(second)} {b}; expected as many.")
+        raise UserError(
+            f"There are {len(first)} {a} but {len(second)} {b}; expected the same number of each."
+        )
 
 
 def load(

@@ -48,7 +48,7 @@ class Source(NamedTuple):
 
 def file_sources(patterns: Sequence[str], mode: str, inputs_add_eos: bool) -> list[Source]:
     """Opens files; raises UserError if there is none or lines cannot be used."""
-    advice = "and so would their results; rename one of them, or use different output_dir"
+    advice = "and so would their results; rename one file, or run each with its own output_dir"
     sources, problems = [], Problems("files")
     for name, path in named_files(patterns, "files", advice).items():
         requests = functools.partial(read_requests, path)
@@ -72,7 +72,7 @@ def task_sources(
     for task in tasks:
         if task.kind == "documents":
             raise UserError(
-                f"mixture_or_task_name: {task.name} has documents; expected inputs and targets"
+                f"mixture_or_task_name: {task.name} contains documents; expected inputs and targets"
             )
         rows = open_split(task.dataset, task.subset, task.source_split(split), data_dir=data_dir)
         read = task
@@ -155,7 +155,10 @@ class BatchInference:
         """
         inputs, truncated = self._encode([r.inputs for r in part], "inputs", source.inputs_add_eos)
         if [] in inputs:
-            raise UserError(f"{part[inputs.index([])].place}: the inputs have no tokens")
+            raise UserError(
+                f"{part[inputs.index([])].place}: the inputs contain no tokens; expected text that "
+                "yields at least one token"
+            )
         lines: list[dict[str, Any]] = [{"inputs": _pretokenized(request)} for request in part]
         if self.mode == "score":
             texts = [request.targets or "" for request in part]
@@ -168,14 +171,14 @@ class BatchInference:
                     line["score"] = float(score.log_likelihoods[0])
             except NotFiniteError as error:
                 place = part[error.example].place
-                raise UserError(f"{place}: the score is not a number. {NOT_FINITE}") from error
+                raise UserError(f"{place}: the score is NaN or infinite. {NOT_FINITE}") from error
             return lines, len(truncated)
         seeds = range(begin, begin + len(part))
         generated = self.predictor.generate(inputs, self.decoding, seeds, on_progress=advance)
         for request, line, generations in zip(part, lines, generated, strict=True):
             scores = [generation.score for generation in generations]
             if not all(map(math.isfinite, scores)):
-                raise UserError(f"{request.place}: the score is not a number. {NOT_FINITE}")
+                raise UserError(f"{request.place}: the score is NaN or infinite. {NOT_FINITE}")
             texts = [self.vocabulary.decode(generation.ids) for generation in generations]
             several = self.decoding.num_return > 1
             line["prediction"] = texts if several else texts[0]

@@ -51,7 +51,7 @@ def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Requ
 
 def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
     if not line.decode(errors="replace").strip():
-        raise UserError("it is blank; expected inputs, as each line gets a result. Remove the line")
+        raise UserError("the line is blank; expected inputs (each line gets a result). Remove it")
     expected = '{"inputs": …}'
     values = parse_line(split_suffix(path)[1], line, expected)
     if isinstance(values, str):
@@ -59,14 +59,14 @@ def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
     if isinstance(values, list):
         if len(values) > 2:
             raise UserError(
-                f"it has {len(values)} columns; expected inputs, or inputs, a tab and targets"
+                f"the line has {len(values)} columns; expected inputs, or inputs, a tab and targets"
             )
         values = dict(zip(Request._fields, values, strict=False))
     names = ["inputs"] if values.get("targets") is None else ["inputs", "targets"]
     texts = [get_text(values, name, expected) for name in names]
     for name, text in zip(names, texts, strict=True):
         if not text.strip():
-            raise UserError(f"{name!r} is empty; expected text")
+            raise UserError(f"{name!r} is empty; expected a nonempty string")
         check_unicode(repr(name), text)
     return texts[0], texts[1] if len(texts) > 1 else None
 
@@ -83,8 +83,7 @@ def summarize(
 ) -> Summary:
     """Reads all examples of `name`, so that errors are found before anything is written.
 
-    With `need_targets`, examples without targets are added to `problems`. Raises UserError if
-    there is no example.
+    With `need_targets`, adds examples without targets to `problems`. UserError if there is none.
     """
     number, digest, before = 0, hashlib.sha256(), problems.count
     for request in requests:
@@ -166,9 +165,9 @@ class Results:
                 ]
                 if changed:
                     raise UserError(
-                        f"output_dir: {self._output_dir} has results of {self._name} with other "
+                        f"output_dir: {self._output_dir} has results of {self._name} from other "
                         f"settings: {'; '.join(changed)}. Choose another output_dir, or delete "
-                        f"{place} and the files beside it."
+                        f"{place} and the other files of those results."
                     )
 
     def start(self) -> None:

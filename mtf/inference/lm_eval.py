@@ -30,7 +30,7 @@ try:
     from lm_eval.api.registry import register_model
 except ImportError as error:
     raise UserError(
-        "lm-evaluation-harness is not installed: pip install 'mtf-jax[lm-eval]'"
+        "lm-evaluation-harness is not installed. Run: pip install 'mtf-jax[lm-eval]'"
     ) from error
 
 _logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from mtf.text.vocabularies import (
 _logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
-_VOCABULARIES = "vocabulary=: 't5', 'mt5', 'byt5' or a SentencePiece model file"
+_VOCABULARIES = "vocabulary='t5', 'mt5', 'byt5' or the path of a SentencePiece model file"
 # Rows of the embedding → released models of this size.
 _RELEASED_SIZES = {32128: "t5", 250112: "mt5", 384: "byt5"}
 # The number of rows is rounded up from the number of ids, by at most this many rows.
@@ -95,7 +95,7 @@ def open_model(
     is_huggingface = checkpoint.layout == "huggingface"
     add_eos = tokenizer_adds_eos(checkpoint.path) if is_huggingface else True
     if not is_huggingface:
-        message = "%s: %s. If this is wrong, pass the config of its run with config=PATH."
+        message = "%s: %s. If any of these is wrong, pass the config of its run: config=PATH."
         _logger.warning(message, checkpoint.path, assumed(network, add_eos))
     return Opened(checkpoint, ModelConfig(network), None, found, add_eos)
 
@@ -135,11 +135,11 @@ def read_run_config(
         if not ((checkpoint.path / "state").is_dir() and (checkpoint.path / "data").is_dir()):
             return None
         raise UserError(
-            f"{checkpoint.path} was written by a training run, but its config is missing; expected "
+            f"{checkpoint.path} was written by a training run whose config is missing; expected "
             f"{(source if is_run else folder / 'RUN') / CONFIG}. The tensors do not show the "
-            "activations, dropout rate, maximum distance of position biases or vocabulary, nor "
+            "activations, dropout rate, maximum distance of position biases, vocabulary, or "
             "whether inputs end in EOS. Restore the file (`python -m mtf.run RECIPE … --print "
-            "json` prints it), or pass --config PATH to mtf.convert, config=PATH to mtf.load."
+            "json` prints it), or pass --config PATH to mtf.convert or config=PATH to mtf.load."
         )
     import fiddle as fdl
 
@@ -148,7 +148,7 @@ def read_run_config(
     job = located(load_config(source), source if source.is_dir() else source.parent)
     if not {"model", "data"} <= set(job.__signature_info__.parameters):
         name = getattr(fdl.get_callable(job), "__name__", "?")
-        raise UserError(f"{source} is a config of {name}; expected one of a training run.")
+        raise UserError(f"{source} is a config of {name}; expected the config of a training run.")
     data = fdl.build(job.data)
     run = RunConfig(fdl.build(job.model), data.vocabulary, inputs_add_eos(data))
     _check_sizes(run.model.network, checkpoint, source)
@@ -158,12 +158,12 @@ def read_run_config(
 def _check_sizes(network: T5Config, checkpoint: conversion.Checkpoint, source: Path) -> None:
     there = conversion.infer_architecture(checkpoint)
     differ = [
-        f"{name} {getattr(network, name)}, there {value}"
+        f"{name} is {getattr(network, name)}, not {value}"
         for name, value in dataclasses.asdict(there).items()
         if name != "mlp_activations" and getattr(network, name) != value
     ]
     if (len(network.mlp_activations) > 1) != there.gated:
-        differ.append(f"mlp_activations {network.mlp_activations}, there {there.mlp_activations}")
+        differ.append(f"mlp_activations is {network.mlp_activations}, not {there.mlp_activations}")
     if differ:
         raise UserError(
             f"{source} does not describe the network of {checkpoint.path}: {'; '.join(differ)}."
@@ -217,8 +217,8 @@ def checkpoint_vocabulary(
             found.vocab_size  # noqa: B018 - reads the model
         except UserError as error:
             raise UserError(
-                f"{error} {checkpoint.path} was trained with it, according to its run's config; "
-                "if it is elsewhere, pass vocabulary=PATH."
+                f"{error} According to its run's config, {checkpoint.path} was trained with this "
+                "vocabulary; if the file is elsewhere, pass vocabulary=PATH."
             ) from error
     elif checkpoint.layout == "huggingface":
         try:
@@ -233,16 +233,13 @@ def checkpoint_vocabulary(
     if num_ids > num_rows or (asked is not None and num_rows - num_ids > _MAX_SPARE_ROWS):
         raise UserError(
             f"The vocabulary has {num_ids} ids, but {checkpoint.path} has an embedding of "
-            f"{num_rows} rows, so it was trained with another vocabulary."
+            f"{num_rows} rows, so it was trained with another vocabulary. Pass that vocabulary."
         )
     return found
 
 
 def _named_vocabulary(name: str, num_rows: int) -> Vocabulary:
-    """Returns a released vocabulary, or that of a file.
-
-    No sentinels are added if the file has them, or if `num_rows` leaves no room for 100.
-    """
+    """Returns a released or a file's vocabulary; adds 100 sentinels if none and there is room."""
     if name == "byt5":
         return ByteVocabulary()
     path = RELEASED_MODELS.get(name, name)
@@ -265,8 +262,8 @@ def huggingface_vocabulary(directory: Path, num_rows: int) -> Vocabulary:
     if (directory / "spiece.model").is_file():
         return _named_vocabulary(str(directory / "spiece.model"), num_rows)
     raise UserError(
-        f"{directory} has no spiece.model (nor ByT5's tokenizer_config.json), so its vocabulary is "
-        f"unknown. Copy the file from the original model, or pass {_VOCABULARIES}."
+        f"{directory} has neither spiece.model nor ByT5's tokenizer_config.json, so its vocabulary "
+        f"is unknown. Copy the file from the original model, or pass {_VOCABULARIES}."
     )
 
 
@@ -274,9 +271,9 @@ def _by_size(path: Path, num_rows: int) -> Vocabulary:
     name = _RELEASED_SIZES.get(num_rows)
     if name is None:
         raise UserError(
-            f"The vocabulary of {path} is unknown: it is in no run directory, and no released "
+            f"The vocabulary of {path} is unknown: it is not in a run directory, and no released "
             f"model has an embedding of {num_rows} rows. Pass {_VOCABULARIES}."
         )
-    message = "%s has an embedding of %d rows, so the vocabulary of %s is used. Else pass %s."
+    message = "%s has an embedding of %d rows, so the vocabulary of %s is assumed. If not, pass %s."
     _logger.warning(message, path, num_rows, name, _VOCABULARIES)
     return _named_vocabulary(name, num_rows)

@@ -35,7 +35,7 @@ Example = tuple[Sequence[int], Sequence[Sequence[int]]]
 OnProgress = Callable[[int], None] | None
 
 NOT_FINITE = (
-    "The parameters are not finite, or the activations overflow; for dtype bfloat16, try float32."
+    "The parameters contain NaN or infinity, or activations overflow. With bfloat16, try float32."
 )
 # Examples are sorted or packed in windows of this many batches, but at least this many examples.
 _WINDOW_BATCHES = 32
@@ -307,7 +307,7 @@ def _check(example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]]
     if len(inputs) == 0:
         raise UserError(f"example {example} (from 0) has no inputs")
     if len(targets) == 0:
-        raise UserError(f"example {example} (from 0) has no target; expected one or more")
+        raise UserError(f"example {example} (from 0) has no targets; expected at least one")
     for number, target in enumerate(targets):
         if len(target) == 0:
             raise UserError(f"example {example}, target {number} (both from 0) has no tokens")

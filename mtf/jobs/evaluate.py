@@ -128,7 +128,7 @@ class Evaluate:
             absent = [task.absent for task in tasks if task.dataset == dataset]
             reasons = [reason for reason in absent if reason is not None]
             text = f"{len(absent) - len(reasons)} of {len(absent)} prompts"
-            below[dataset] = f"{text}; absent: {reasons[0]}" if reasons else text
+            below[dataset] = f"{text}; others have no data: {reasons[0]}" if reasons else text
         return partitioner.describe(rows, below)
 
     def _open(self) -> Opened:
@@ -136,8 +136,8 @@ class Evaluate:
 
         if self.checkpoint is None:
             raise UserError(
-                "checkpoint is not set; expected a run directory, a checkpoint_STEP directory or a "
-                "Hugging Face directory: --set checkpoint=PATH"
+                "checkpoint is not set; set it to a run directory, a checkpoint_STEP directory or "
+                "a Hugging Face directory: --set checkpoint=PATH"
             )
         asked = self.data.vocabulary
         # The address of a released vocabulary is the recipe's default; a run has its own.
@@ -164,5 +164,5 @@ def _check_output(output_dir: Path) -> None:
     if output_dir.exists() and any(output_dir.iterdir()):
         raise UserError(
             f"output_dir: {output_dir} is not empty, and results are never overwritten. Choose "
-            "another directory, or None for runs/evaluate-TIME."
+            "another directory, or set None to write to runs/evaluate-TIME."
         )

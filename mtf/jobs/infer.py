@@ -82,14 +82,13 @@ class Infer:
 
     def __post_init__(self) -> None:
         if self.files is not None and self.mixture_or_task_name is not None:
-            raise UserError("files and mixture_or_task_name exclude each other; set one of them.")
+            raise UserError("files and mixture_or_task_name are both set; set only one of them.")
         if self.mode not in MODES:
             raise UserError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}.")
         check_at_least_one(self, "batch_size", "checkpoint_period", "num_shards")
         if not 0 <= self.shard_id < self.num_shards:
             raise UserError(
-                f"shard_id must be from 0 to num_shards - 1 = {self.num_shards - 1}, "
-                f"not {self.shard_id}."
+                f"shard_id must be in [0, num_shards = {self.num_shards}), not {self.shard_id}."
             )
         if set(self.task_feature_lengths) != {"inputs", "targets"}:
             raise UserError(
@@ -172,9 +171,9 @@ class Infer:
         from mtf.config import as_checked
 
         if self.checkpoint is None:
-            raise UserError("checkpoint is not set; expected a run directory or a checkpoint.")
+            raise UserError("checkpoint is not set; set it to a run directory or a checkpoint.")
         if self.files is None and self.mixture_or_task_name is None:
-            raise UserError("There is no input; set files or mixture_or_task_name.")
+            raise UserError("No input is set; set files or mixture_or_task_name.")
         return as_checked(self)
 
     def _sources(self, model_adds_eos: bool) -> list[Source]:

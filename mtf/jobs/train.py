@@ -98,8 +98,8 @@ class Train:
         restore = self.checkpoint.restore
         if restore is not None and restore.mode == "all":
             raise UserError(
-                "checkpoint.restore.mode 'all' is for evaluation. Training starts from one "
-                "checkpoint: set 'latest' or 'specific'."
+                "checkpoint.restore.mode 'all' is only for evaluation. Training starts from one "
+                "checkpoint: set mode to 'latest' or 'specific'."
             )
         self._check_monitored()
 
@@ -118,7 +118,7 @@ class Train:
         name = f"checkpoint.save.metric_name_to_monitor {save.metric_name_to_monitor!r}"
         if period is None:
             missing = "evaluator" if kind == "inference_eval" else setting
-            raise UserError(f"{name} is not measured: {missing} is None.")
+            raise UserError(f"{name} is not measured because {missing} is None.")
         for field, step in (
             ("period", save.period or 0),
             *(("checkpoint_steps", step) for step in save.checkpoint_steps),
@@ -149,8 +149,8 @@ class Train:
             if job.is_finished():
                 step = saved_steps(run_dir)[-1]
                 print(
-                    f"{run_dir} is at step {step} of {job.train_steps}: nothing to train. For more "
-                    f"steps, set train_steps: python -m mtf.run --from {run_dir} "
+                    f"{run_dir} is at step {step} of {job.train_steps}: nothing to train. To train "
+                    f"for more steps: python -m mtf.run --from {run_dir} "
                     f"--set train_steps={step + 1000}",
                     flush=True,
                 )
@@ -205,7 +205,7 @@ class Train:
             message = f"{stopped}: saved step {step} in {run_dir.resolve() / CHECKPOINTS}"
             owed = owed_evaluations(run_dir, step)
             if owed:
-                message += "; the resumed run does the evaluation of this step"
+                message += "; the resumed run will first evaluate this step"
             if owed or step < self.train_steps:
                 message += f"\nresume with: python -m mtf.run --from {run_dir}"
             progress.note(message)
@@ -233,8 +233,8 @@ class Train:
         rows, ids = self.model.network.vocab_size, self.data.vocabulary.vocab_size
         if rows < ids:
             raise UserError(
-                f"model.network.vocab_size is {rows}, but data.vocabulary has {ids} ids, sentinels "
-                f"included; expected at least {ids} rows (padded to a multiple of 128: "
+                f"model.network.vocab_size is {rows}, but data.vocabulary has {ids} ids, "
+                f"including sentinels; expected at least {ids} rows (padded to a multiple of 128: "
                 f"{-(-ids // 128) * 128})."
             )
         partitioner, lengths = trainer.partitioner, self.data.task_feature_lengths
@@ -289,14 +289,14 @@ class Train:
         names = [f"{place}/{metric}" for place, metrics in measured.items() for metric in metrics]
         if name not in names:
             raise UserError(
-                f"checkpoint.save.metric_name_to_monitor: this run does not measure {name}; "
-                f"expected a metric of {', '.join(measured)}.{did_you_mean(name, names)}"
+                f"checkpoint.save.metric_name_to_monitor: this run does not measure {name}; its "
+                f"metrics begin with {', '.join(measured)}.{did_you_mean(name, names)}"
             )
         for place, batches in evaluations.items():
             if name.startswith(f"training_eval/{place}/") and next(iter(batches()), None) is None:
                 raise UserError(
                     f"checkpoint.save.metric_name_to_monitor {name!r} would never be measured: the "
-                    f"data has no example for the evaluation {place}."
+                    f"data has no examples for the evaluation {place}."
                 )
 
     def _open_run_directory(self, run_dir: Path, batches: BatchIterator) -> CheckpointManager:

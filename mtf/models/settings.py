@@ -12,15 +12,15 @@ from mtf.errors import UserError, check_at_least_one
 ACTIVATIONS = ("relu", "gelu", "silu", "linear")
 
 FP16_REFUSED = (
-    "float16 is not supported: T5's activations overflow its range (largest value 65,504) and "
-    "training gives NaN. Use 'bfloat16', which has float32's range, or 'float32'."
+    "float16 is not supported: T5's activations overflow its range (at most 65,504) and training "
+    "produces NaN. Use 'bfloat16', which has float32's range, or 'float32'."
 )
 
 # A condition in words, and as a function of the value.
 Condition = tuple[str, Callable[[Any], bool]]
 RATE: Condition = ("in [0, 1)", lambda x: 0 <= x < 1)
 POSITIVE: Condition = ("positive", lambda x: 0 < x < math.inf)
-NOT_NEGATIVE: Condition = ("a finite number and not negative", lambda x: 0 <= x < math.inf)
+NOT_NEGATIVE: Condition = ("finite and not negative", lambda x: 0 <= x < math.inf)
 
 
 def one_of(*options: str) -> Condition:

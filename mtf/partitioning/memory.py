@@ -53,7 +53,7 @@ def check(mesh: Mesh, needed: Mapping[str, int]) -> None:
         devices = f"{mesh.size} × {mesh.local_devices[0].device_kind}"
         raise UserError(
             f"At least {total:,} bytes ({gib(total)}) are needed on each of {devices}, but only "
-            f"{available:,} ({gib(available)}) are available: {parts}. Choose a smaller model or "
-            "batch, more trainer.num_microbatches, or more devices (partitioner.fsdp, "
-            "num_partitions)."
+            f"{available:,} ({gib(available)}) are available: {parts}. Use a smaller model or "
+            "batch, more microbatches (trainer.num_microbatches), or more devices "
+            "(partitioner.fsdp, partitioner.num_partitions)."
         )

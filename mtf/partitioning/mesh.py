@@ -31,8 +31,7 @@ def _blocks(devices: Sequence[Any], submesh: tuple[int, int, int, int]) -> np.nd
     size = tuple(max(place[axis] for place in places) + 1 for axis in range(4))
     if math.prod(size) != len(devices) or any(n % b for n, b in zip(size, submesh, strict=True)):
         raise UserError(
-            f"model_parallel_submesh {submesh} does not divide the devices' torus {size} "
-            "(x, y, z, cores)."
+            f"model_parallel_submesh {submesh} does not divide the torus {size} (x, y, z, cores)."
         )
     torus = np.empty(size, dtype=object)
     for place, device in zip(places, devices, strict=True):
@@ -151,9 +150,8 @@ class PjitPartitioner:
             axes = " × ".join(f"{axis} {self.mesh.shape[axis]}" for axis in self._batch_axes)
             axes = f" ({axes})" if axes else ""
             raise UserError(
-                f"batch_size {batch_size} is not divisible by the mesh: it is split over "
-                f"{self.num_data_shards} devices{axes}{microbatches}. Nearest: "
-                f"{nearest_multiples(batch_size, parts)}."
+                f"batch_size {batch_size} cannot be divided evenly among {self.num_data_shards} "
+                f"data shards{axes}{microbatches}. Nearest: {nearest_multiples(batch_size, parts)}."
             )
 
     def data_layout(self, batch_size: int) -> tuple[int, int]:
@@ -172,8 +170,8 @@ class PjitPartitioner:
         if batch_size % size or low % size:
             raise UserError(
                 f"The mesh gives process {jax.process_index()} rows {low} to {high} of a batch of "
-                f"{batch_size}, which is not an equal share. Choose fsdp and num_partitions so "
-                "that hosts have equal parts of the batch."
+                f"{batch_size}, which is not an equal share. Set partitioner.fsdp and "
+                "num_partitions so that all processes read equal parts of the batch."
             )
         return low // size, batch_size // size
 

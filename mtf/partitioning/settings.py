@@ -61,12 +61,12 @@ class PartitionerConfig:
         if submesh is not None:
             if len(submesh) != 4 or min(submesh) < 1:
                 raise UserError(
-                    f"model_parallel_submesh must be four positive numbers, not {submesh}."
+                    f"model_parallel_submesh must be 4 positive numbers, not {submesh}."
                 )
             if self.num_partitions not in (None, math.prod(submesh)):
                 raise UserError(
-                    f"model_parallel_submesh {submesh} has {math.prod(submesh)} devices, but "
-                    f"num_partitions is {self.num_partitions}. Set only one of them."
+                    f"model_parallel_submesh {submesh} spans {math.prod(submesh)} devices, but "
+                    f"num_partitions is {self.num_partitions}. Set only one of the two."
                 )
         known = dict.fromkeys(name for name, _ in LOGICAL_AXIS_RULES)
         problems = []
@@ -80,11 +80,11 @@ class PartitionerConfig:
             for axis in mesh_axes(wanted):
                 if axis not in MESH_AXES:
                     problems.append(
-                        f"{rule}: {axis!r} is not an axis of the mesh; expected "
+                        f"{rule}: {axis!r} is not a mesh axis; expected "
                         f"{', '.join(MESH_AXES)} or None." + did_you_mean(axis, MESH_AXES)
                     )
             if len(set(mesh_axes(wanted))) < len(mesh_axes(wanted)):
-                problems.append(f"{rule}: a mesh axis occurs twice in the rule.")
+                problems.append(f"{rule}: the rule contains a mesh axis twice.")
         if problems:
             raise UserError("logical_axis_rules: " + "\n  ".join(problems))
 
@@ -96,7 +96,7 @@ class PartitionerConfig:
         if num_devices % used:
             raise UserError(
                 f"The mesh needs a multiple of fsdp × num_partitions = {self.fsdp} × "
-                f"{num_partitions} = {used} devices, but there are {num_devices}. "
-                "Set partitioner.num_partitions and partitioner.fsdp to numbers that divide them."
+                f"{num_partitions} = {used} devices, but there are {num_devices}. Set "
+                f"partitioner.fsdp and num_partitions so that their product divides {num_devices}."
             )
         return num_devices // used, self.fsdp, num_partitions

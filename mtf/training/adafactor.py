@@ -52,7 +52,7 @@ def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
     if not (config.factored and rows and columns):
         return _Dims(averaged)
     if "NONE" in parts:
-        raise ValueError(f"logical_factor_rules give {parts} for axes {axes}: NONE beside ROW.")
+        raise ValueError(f"logical_factor_rules give {parts} for {axes}: NONE excludes ROW/COLUMN.")
     return _Dims(averaged, rows, columns)
 
 

@@ -237,9 +237,7 @@ class TrainLoop:
         measured = self._record(f"{TRAINING_EVAL}/{name}", step, summary)
         self.progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
         if not math.isfinite(loss):
-            self.progress.note(
-                f"step {step}  {name}: this loss is not finite; the training loss is"
-            )
+            self.progress.note(f"step {step}  {name}: loss is not finite; training loss is finite")
         return measured
 
     def _raise_if_requested(self) -> None:
@@ -250,8 +248,7 @@ class TrainLoop:
         monitored = self.checkpoints.config.metric_name_to_monitor
         if monitored is not None and not math.isfinite(measured.get(monitored, 0.0)):
             self.progress.note(
-                f"step {step}: {monitored} is {measured[monitored]:g}, so this checkpoint is not "
-                "ranked"
+                f"step {step}: {monitored} is {measured[monitored]:g}; the checkpoint is not ranked"
             )
         self.checkpoints.save(step, state.state_dict(), self.batches.get_state(), measured)
 

@@ -33,7 +33,7 @@ def describe(trainer: Trainer, lengths: Mapping[str, int], batch_size: int, step
     fits = f"at least {needed:,} bytes ({memory.gib(needed)}) per device"
     if available is not None:
         fits += f", of {memory.gib(available)}" + (": does not fit" if needed > available else "")
-    batch = f"{batch_size} rows, {batch_size // trainer.partitioner.num_data_shards} per shard"
+    batch = f"{batch_size} rows, {batch_size // trainer.partitioner.num_data_shards} per data shard"
     if trainer.config.num_microbatches > 1:
         batch += f", {trainer.config.num_microbatches} microbatches"
     flops = train_step_flops(network, batch_size, inputs, targets)

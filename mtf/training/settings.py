@@ -69,7 +69,7 @@ class ScheduleConfig:
         for name in self.names:
             if name not in SCHEDULE_FACTORS:
                 raise UserError(
-                    f"factors: unknown schedule factor {name!r}; expected names among "
+                    f"factors: unknown schedule factor {name!r}; expected names from "
                     f"{', '.join(SCHEDULE_FACTORS)}, joined by ' * '."
                     + did_you_mean(name, SCHEDULE_FACTORS)
                 )
@@ -79,7 +79,7 @@ class ScheduleConfig:
         needs_warmup = {"linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay"}
         if self.warmup_steps < 1 and needs_warmup & set(self.names):
             raise UserError(
-                f"warmup_steps must be at least 1 for {self.factors!r}, not {self.warmup_steps}."
+                f"warmup_steps must be at least 1 with {self.factors!r}, not {self.warmup_steps}."
             )
 
     @property
@@ -140,7 +140,7 @@ class AdafactorConfig:
         for axis, part in self.logical_factor_rules:
             if part not in FACTOR_PARTS:
                 raise UserError(
-                    f"logical_factor_rules: ({axis!r}, {part!r}): expected one of "
+                    f"logical_factor_rules: {part!r} for {axis!r} must be one of "
                     f"{', '.join(FACTOR_PARTS)}.{did_you_mean(part, FACTOR_PARTS)}"
                 )
             if axes.count(axis) > 1:

@@ -277,13 +277,13 @@ def starting_state(
     """
     own = saved_steps(run_dir)
     if own:
-        advice = "Delete it to resume from the one before it."
+        advice = "Delete this checkpoint to resume from the previous one."
         path = checkpoint_dir(run_dir.resolve(), own[-1])
         restore = RestoreCheckpointConfig(str(path), "specific")
     elif restore is None:
         return trainer.init_state()
     else:
-        advice = "Set checkpoint.restore.path to an earlier one."
+        advice = "Set checkpoint.restore.path to an earlier checkpoint."
         path = checkpoint_paths(restore)[-1]
     state = trainer.restore_state(
         path,
@@ -295,19 +295,19 @@ def starting_state(
         steps = train_steps - restore.step
         raise UserError(
             f"checkpoint.restore.step is {restore.step}, but {restore.path} is at step {step}: "
-            f"up to train_steps {train_steps} there would be {train_steps - step} steps, not "
-            f"{steps}. For {steps} steps: --set checkpoint.restore.step={step} "
+            f"training to train_steps {train_steps} would take {train_steps - step} steps, not "
+            f"{steps}. To train for {steps} steps: --set checkpoint.restore.step={step} "
             f"train_steps={step + steps}"
         )
     bad = finite.not_finite(finite.flat_names(state.state_dict()))
     if bad:
         raise UserError(
-            f"The checkpoint {path} is not finite: NaN or infinity in {finite.shown(bad)}. {advice}"
+            f"The checkpoint {path} contains NaN or infinity in {finite.shown(bad)}. {advice}"
         )
     if step >= train_steps and not owed_evaluations(run_dir, step):
         raise UserError(
-            f"train_steps {train_steps} is absolute, and the checkpoint to start from is at step "
-            f"{step}: nothing would be trained. For {train_steps} more steps, set "
-            f"train_steps={step + train_steps}."
+            f"train_steps {train_steps} is the total number of steps, but the checkpoint to start "
+            f"from is already at step {step}, so there is nothing to train. To train for "
+            f"{train_steps} more steps, set train_steps={step + train_steps}."
         )
     return state

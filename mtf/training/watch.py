@@ -47,7 +47,7 @@ class Watch:
         rate = float(last["learning_rate"])
         raise self.failure(
             f"step {step}: the loss is {loss:g} and the gradient norm {norm:g} (learning rate "
-            f"{rate:.3g}). Training has diverged, and this state is not saved."
+            f"{rate:.3g}). Training has diverged; this state was not saved."
         )
 
     def count_skipped(self, step: int, period: Sequence[StepMetrics]) -> None:
@@ -60,13 +60,13 @@ class Watch:
         self._skipped += sum(flags)
         if any(flags):
             self.progress.note(
-                f"step {step}: skipped {sum(flags)} of the last {len(flags)} updates because loss "
-                f"or gradient norm was not finite ({self._skipped} since this run started)"
+                f"step {step}: skipped {sum(flags)} of the last {len(flags)} updates because the "
+                f"loss or gradient norm was not finite ({self._skipped} since this run started)"
             )
         if self._in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise self.failure(
-                f"step {step}: the last {self._in_a_row} updates were all skipped because loss or "
-                "gradient norm was not finite. The model no longer learns."
+                f"step {step}: the last {self._in_a_row} updates were all skipped because the loss "
+                "or gradient norm was not finite. The model is no longer learning."
             )
 
     def failure(self, what: str) -> RunError:
@@ -91,11 +91,11 @@ class Watch:
         if not self.trainer.model.z_loss:
             trials["model.z_loss=0.0001"] = "keeps the logits from drifting"
         if not self.trainer.config.skip_nonfinite_updates:
-            trials["trainer.skip_nonfinite_updates=True"] = "skips such updates, and counts them"
+            trials["trainer.skip_nonfinite_updates=True"] = "skips and counts nonfinite updates"
         width = max(map(len, trials))
         lines = [f"  {setting:<{width}}  {why}" for setting, why in trials.items()]
         first = next(iter(trials))
         return RunError(
-            f"{what}\n{place} with one of\n" + "\n".join(lines) + "\nfor example\n"
+            f"{what}\n{place} with one of these settings:\n" + "\n".join(lines) + "\nFor example:\n"
             f"  python -m mtf.run --from {run_dir} --set {first} --allow {first.partition('=')[0]}"
         )

@@ -129,7 +129,7 @@ def test_modes(saved: tuple[Path, dict[str, np.ndarray]]) -> None:
     assert steps(folder / "checkpoint_0", "specific") == ["checkpoint_0"]
     with pytest.raises(UserError, match=r"does not exist\. Did you mean checkpoints\?"):
         steps(run_dir / "checkpoint", "latest")
-    with pytest.raises(UserError, match="holds no complete checkpoint"):
+    with pytest.raises(UserError, match="contains no complete checkpoint"):
         steps(folder / "checkpoint_7" / "data", "latest")
 
 
@@ -162,7 +162,7 @@ def test_missing_tensors_are_refused_or_started_from_scratch(
 ) -> None:
     run_dir, theirs = saved
     trainer = make_trainer(optimizer=AdamWConfig(ScheduleConfig()), seed=9)
-    with pytest.raises(UserError, match=r"state/param_states/.*/mu: missing in the checkpoint"):
+    with pytest.raises(UserError, match=r"state/param_states/.*/mu: missing from the checkpoint"):
         trainer.restore_state(run_dir)
     ours = golden.flat(trainer.restore_state(run_dir, fallback_to_scratch=True))
     name = "token_embedder/embedding"
@@ -178,9 +178,7 @@ def test_other_shapes_are_refused_with_tensor_and_both_shapes(
     trainer = make_trainer(dataclasses.replace(SMALL, mlp_dim=16))
     with pytest.raises(UserError) as error:
         trainer.restore_state(run_dir, fallback_to_scratch=True)
-    text = (
-        "target/decoder/layers_0/mlp/wi_0/kernel: shape (8, 12) in the checkpoint, expected (8, 16)"
-    )
+    text = "target/decoder/layers_0/mlp/wi_0/kernel: has shape (8, 12); expected (8, 16)"
     assert text in str(error.value)
 
 

@@ -160,7 +160,7 @@ def test_rouge_is_the_same_at_every_call() -> None:
         ("rogue", ["a"], ["a"], "there is no metric 'rogue'; expected one of accuracy, "),
         ("rogue", ["a"], ["a"], "Did you mean rouge"),
         ("accuracy", ["a"], ["a", "b"], "1 targets and 2 predictions; expected equal numbers"),
-        ("squad", [], [], "there is no example; expected at least one"),
+        ("squad", [], [], "there are no examples; expected at least one"),
     ],
 )
 def test_bad_input(name: str, targets: list[str], predictions: list[str], says: str) -> None:

@@ -68,7 +68,7 @@ def test_equal_choices_are_equally_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({**GOOD, "label": 2}, "2: label is 2, but there are 2 choices; expected 0 to 1"),
+        ({**GOOD, "label": 2}, "2: label is 2, but must be from 0 to 1 (2 choices)"),
         ({**GOOD, "label": -1}, "2: label is -1"),
         ({**GOOD, "label": "no"}, "2: label is 'no', not a whole number"),
         ({**GOOD, "label": True}, "2: label is True"),
@@ -102,7 +102,10 @@ def test_all_bad_lines_of_all_files_are_named_at_once(tmp_path: Path) -> None:
         *(f"  {a}:{number}" for number in range(2, 9)),
         *(f"  {b}:{number}" for number in range(1, 4)),
     ]
-    assert lines[-1].endswith("choice 1 is empty; expected text") and last == "  … and 1 more"
+    assert (
+        lines[-1].endswith("choice 1 (from 0) is empty; expected a nonempty string")
+        and last == "  … and 1 more"
+    )
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         load(tmp_path / "mine.json")
     with pytest.raises(UserError, match="is a directory; expected files"):
         load(tmp_path)
-    with pytest.raises(UserError, match=r"a\.txt has another suffix; expected \.jsonl"):
+    with pytest.raises(UserError, match=r"a\.txt must end in \.jsonl or"):
         load(write(tmp_path, GOOD, name="a.txt"))
     with pytest.raises(UserError, match="has no example"):
         load(write(tmp_path, ""))

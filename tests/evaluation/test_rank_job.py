@@ -134,9 +134,9 @@ def test_prompts_without_data_or_with_failures_do_not_count_and_are_named(
         "1 of 3",
         "0 of 1",
         "Mean over 1 of 2 datasets (1 of 4 prompts)",
-        "d_two: not in the mean: 1 examples failed, the first is row 1: no column",
-        "d_three: not in the mean: the prompt applies to no row",
-        "e: 1 of 1 prompts without data: ask for it at https://example.org",
+        "d_two: not included in the mean: 1 examples failed; the first is row 1: no column",
+        "d_three: not included in the mean: the prompt does not apply to any row",
+        "e: 1 of 1 prompts have no data: ask for it at https://example.org",
     ):
         assert text in shown
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -224,7 +224,7 @@ def test_a_mixture_to_be_generated_cannot_be_ranked() -> None:
         vocabulary=ByteVocabulary(),
         task_feature_lengths={"inputs": 8, "targets": 8},
     )
-    with pytest.raises(UserError, match=r"without answer choices.*names end in _score_eval"):
+    with pytest.raises(UserError, match=r"without answer choices.*name ends in _score_eval"):
         rank_data.rank_tasks(data)
 
 

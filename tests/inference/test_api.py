@@ -59,7 +59,7 @@ def test_rank_compares_sums_over_tokens(model: LanguageModel) -> None:
     assert model.rank(INPUTS, choices)[0].scores == pytest.approx(expected, abs=1e-4)
     unequal = model.rank(INPUTS, [["no"], choices, *[["no"]] * 3])
     assert [len(found.scores) for found in unequal] == [1, 3, 1, 1, 1]
-    with pytest.raises(UserError, match=r"choices\[1\] is a text; expected a list of texts"):
+    with pytest.raises(UserError, match=r"choices\[1\] is a string; expected a list of strings"):
         model.rank(INPUTS[:2], [["no"], "yes"])
 
 
@@ -95,7 +95,7 @@ def test_inputs_end_as_asked_for(model: LanguageModel) -> None:
     assert model.score("", "yes") == pytest.approx(
         expected_score(model, [EOS], ids("yes")), abs=1e-4
     )
-    with pytest.raises(UserError, match=r"inputs\[1\] is empty, and inputs_add_eos is off"):
+    with pytest.raises(UserError, match=r"inputs\[1\] is empty and inputs_add_eos is False"):
         without.score(["a", ""], ["b", "c"])
 
 
@@ -116,19 +116,22 @@ def test_what_is_too_long_is_cut_off_and_told(
     [
         (lambda m: m.score(["a", "b"], ["c", " "]), r"targets\[1\] is empty"),
         (lambda m: m.score(["a"], ["b", "c"]), "There are 1 inputs but 2 targets"),
-        (lambda m: m.score(["a"], "b"), "must both be one text, or both lists"),
+        (lambda m: m.score(["a"], "b"), "must both be strings, or both lists"),
         (lambda m: m.loss([], []), "inputs and targets are empty"),
-        (lambda m: m.rank("a", []), r"choices\[0\] is empty; expected one choice"),
-        (lambda m: m.rank("a", "b"), "choices is a text; expected a list of texts"),
+        (lambda m: m.rank("a", []), r"choices\[0\] is empty; expected at least one choice"),
+        (lambda m: m.rank("a", "b"), "choices is a string; expected a list of strings"),
         (lambda m: m.rank(["a", "b"], [["x", ""], ["y"]]), r"choices\[0\]\[1\] is empty"),
         (lambda m: m.rank(["a", "b"], [["x"]]), "2 inputs but 1 lists of choices"),
-        (lambda m: m.generate(["a", 3]), r"texts\[1\] is int; expected a text"),
+        (lambda m: m.generate(["a", 3]), r"texts\[1\] has type int; expected a string"),
         (
             lambda m: m.generate("a", max_len=3),
-            "no decoding setting 'max_len'. Did you mean max_l",
+            "Decoding has no setting 'max_len'. Did you mean max_l",
         ),
         (lambda m: m.generate("a", method="beams"), "method must be"),
-        (lambda m: m.generate("a", method="beam", num_return=2), r"use samples\(\) for num_return"),
+        (
+            lambda m: m.generate("a", method="beam", num_return=2),
+            r"For num_return, call samples\(\)",
+        ),
     ],
 )
 def test_bad_input_is_named(
@@ -146,9 +149,9 @@ def test_scores_that_are_no_numbers_stop_and_say_which(tmp_path: Path) -> None:
     loaded = type(model.loaded)(**{**vars(model.loaded), "params": params})
     model = LanguageModel(loaded)
     assert np.isfinite(model.score("a", "b"))
-    with pytest.raises(UserError, match=r"a log-likelihood of inputs\[2\] is not a number"):
+    with pytest.raises(UserError, match=r"the score of inputs\[2\] is NaN or infinite"):
         model.rank(["a", "b", "c"], [["d"], ["e"], ["f", "z!"]])
-    with pytest.raises(UserError, match=r"texts\[1\]: the score is not a number"):
+    with pytest.raises(UserError, match=r"texts\[1\]: the score is NaN or infinite"):
         model.generate(["a", "z"], max_length=4)
 
 

@@ -152,12 +152,12 @@ def test_wrong_input_is_refused_before_anything_is_written(checkpoint: str, tmp_
     unlabelled = tmp_path / "in.txt"
     unlabelled.write_text("a\n")
     for settings, message in [
-        ({"files": (str(good), str(bad))}, r"bad\.tsv:2: it has 3 columns"),
+        ({"files": (str(good), str(bad))}, r"bad\.tsv:2: the line has 3 columns"),
         ({"files": str(unlabelled), "mode": "score"}, r"in\.txt:1 has no targets"),
         ({"files": str(tmp_path / "god.tsv")}, "Did you mean good.tsv"),
         ({"files": str(good), "vocabulary": "byt6"}, "vocabulary: 'byt6' is neither"),
         ({"files": str(good), "checkpoint": f"{checkpoint}0"}, "There is no model at"),
-        ({"files": None}, "There is no input; set files or mixture_or_task_name"),
+        ({"files": None}, "No input is set; set files or mixture_or_task_name"),
         ({"files": str(good), "checkpoint": None}, "checkpoint is not set"),
     ]:
         with pytest.raises(UserError, match=message):
@@ -186,8 +186,8 @@ def test_all_bad_lines_of_all_files_are_named_at_once(checkpoint: str, tmp_path:
         lines,
         [
             f"{bad}:2: 'targets' is empty",
-            f"{bad}:3: it is blank",
-            f"{bad}:4: it has 3 columns",
+            f"{bad}:3: the line is blank",
+            f"{bad}:4: the line has 3 columns",
             f"{unlabelled}:1 has no targets",
             f"{unlabelled}:2: 'inputs' has type int",
             f"{unlabelled}:3: 'targets' is empty",
@@ -213,7 +213,7 @@ def test_a_score_that_is_no_number_stops_and_names_the_line(tmp_path: Path) -> N
     file = tmp_path / "in.tsv"
     file.write_text("a\tb\nc\td\nz\te\n")
     for mode in ("score", "predict"):
-        with pytest.raises(UserError, match=r"in\.tsv:3: the score is not a number"):
+        with pytest.raises(UserError, match=r"in\.tsv:3: the score is NaN or infinite"):
             job(str(broken), tmp_path, files=str(file), mode=mode).run()
         assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="num_beams"):

@@ -230,7 +230,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (empty / "broken.model").write_text("x")
     assert "is not a SentencePiece model" in refused(path, vocabulary=str(empty / "broken.model"))
     hf = models.write_huggingface(tmp_path / "c", "--vocabulary", "none")
-    assert "has no spiece.model" in refused(hf)
+    assert "has neither spiece.model" in refused(hf)
     lost = writers.random_parameters(**models.SIZES)
     del lost["decoder/layers_0/mlp/wo/kernel"]
     assert "missing: target/decoder/layers_0/mlp/wo/kernel" in refused(
@@ -293,7 +293,7 @@ def test_a_run_without_its_config_is_not_guessed_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = _without_config(tmp_path)
-    with pytest.raises(UserError, match=r"written by a training run, but its config is missing"):
+    with pytest.raises(UserError, match=r"written by a training run whose config is missing"):
         load_model(run)
     assert convert.main([str(run), str(tmp_path / "hf"), "--to", "hf"]) == 2
     message = capsys.readouterr().err
@@ -318,7 +318,7 @@ def test_the_config_can_be_named(tmp_path: Path) -> None:
 def test_a_config_of_another_network_is_refused(tmp_path: Path) -> None:
     run, _ = _without_config(tmp_path)
     other = models.write_run(tmp_path / "other", model__network__emb_dim=64)
-    with pytest.raises(UserError, match=r"emb_dim 64, there 32"):
+    with pytest.raises(UserError, match=r"emb_dim is 64, not 32"):
         load_model(run, config=other)
 
 

@@ -105,7 +105,7 @@ def check_stopped(status: int, out: str, err: str, run_dir: Path, whole: Path) -
         assert not (run_dir / "config.json").exists(), shown
         return "nothing was run"
     assert status == 1, shown
-    last = f"checkpoint_{steps[-1]} is complete" if steps else "No checkpoint is complete"
+    last = f"Last complete checkpoint: {f'checkpoint_{steps[-1]}' if steps else 'none'}."
     assert last in said[1] and "--from" in said[1], shown
     for step in steps:
         assert small.read_checkpoint(run_dir, step) == small.read_checkpoint(whole, step), step

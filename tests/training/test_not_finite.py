@@ -264,7 +264,9 @@ def test_going_on_from_a_checkpoint_that_is_not_finite_is_refused(
         manager.save(3, state.state_dict(), {})
     manager.close()
     bad = tmp_path / "checkpoints" / "checkpoint_3"
-    with pytest.raises(UserError, match=r"in target/decoder/decoder_norm/scale\. Delete it to"):
+    with pytest.raises(
+        UserError, match=r"in target/decoder/decoder_norm/scale\. Delete this checkpoint to"
+    ):
         starting_state(skipping, tmp_path, None, 10)
     restore = RestoreCheckpointConfig(str(bad), "specific")
     with pytest.raises(UserError, match=r"Set checkpoint\.restore\.path to an earlier one"):
