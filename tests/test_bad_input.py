@@ -199,7 +199,7 @@ def test_file(
         ),
         (
             {"model__network__vocab_size": 300},
-            ["model.network.vocab_size is 300", "has 384 ids, sentinels included", "at least 384"],
+            ["model.network.vocab_size is 300", "has 384 ids, including sentinels", "at least 384"],
         ),
     ],
 )
@@ -218,7 +218,7 @@ MESHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"partitioner__num_partitions": 3}, ["3 devices, but there are 8"]),
     (
         {"batch_size": 12, "partitioner__num_partitions": 2, "trainer__num_microbatches": 2},
-        ["batch_size 12", "4 devices", "2 microbatches", "Nearest: 8 or 16"],
+        ["batch_size 12", "4 data shards", "2 microbatches", "Nearest: 8 or 16"],
     ),
 ]
 

@@ -19,7 +19,10 @@ from mtf.errors import UserError
         ({"method": "sample", "top_k": -1}, ["top_k", "-1"]),
         ({"method": "sample", "top_p": 0.0}, ["top_p", "(0, 1]"]),
         ({"method": "sample", "top_p": 1.5}, ["top_p", "1.5"]),
-        ({"method": "sample", "top_k": 5, "top_p": 0.9}, ["top_k (5)", "top_p (0.9)", "exclude"]),
+        (
+            {"method": "sample", "top_k": 5, "top_p": 0.9},
+            ["top_k (5)", "top_p (0.9)", "both be set"],
+        ),
         ({"top_k": 5}, ["top_k", "method='sample'"]),
         ({"method": "beam", "temperature": 0.7}, ["temperature", "method='sample'"]),
         ({"num_return": 2}, ["num_return is 2", "'beam' or 'sample'"]),

@@ -159,7 +159,12 @@ def test_rouge_is_the_same_at_every_call() -> None:
     [
         ("rogue", ["a"], ["a"], "there is no metric 'rogue'; expected one of accuracy, "),
         ("rogue", ["a"], ["a"], "Did you mean rouge"),
-        ("accuracy", ["a"], ["a", "b"], "1 targets and 2 predictions; expected equal numbers"),
+        (
+            "accuracy",
+            ["a"],
+            ["a", "b"],
+            "1 targets and 2 predictions; expected the same number of each",
+        ),
         ("squad", [], [], "there are no examples; expected at least one"),
     ],
 )

@@ -68,12 +68,12 @@ def test_equal_choices_are_equally_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({**GOOD, "label": 2}, "2: label is 2, but must be from 0 to 1 (2 choices)"),
+        ({**GOOD, "label": 2}, "2: label is 2, but must be from 0 to 1 \\(2 choices\\)"),
         ({**GOOD, "label": -1}, "2: label is -1"),
         ({**GOOD, "label": "no"}, "2: label is 'no', not a whole number"),
         ({**GOOD, "label": True}, "2: label is True"),
         ({**GOOD, "choices": []}, "2: choices is empty; expected at least one"),
-        ({**GOOD, "choices": ["yes", ""]}, "2: choice 1 is empty"),
+        ({**GOOD, "choices": ["yes", ""]}, "2: choice 1 \\(from 0\\) is empty"),
         ({**GOOD, "choices": "yes"}, "2: choices is not a list"),
         ({**GOOD, "inputs": ""}, "2: the inputs are empty"),
         ({"inputs": "a", "choices": ["x"], "lable": 0}, "2: 'label' is missing; .*mean lable"),

@@ -156,7 +156,7 @@ def test_mesh_shape_of_the_devices() -> None:
     assert PartitionerConfig(model_parallel_submesh=(2, 2, 1, 2)).mesh_shape(512) == (64, 1, 8)
     with pytest.raises(UserError, match="multiple of fsdp × num_partitions = 1 × 3 = 3 devices"):
         PartitionerConfig(num_partitions=3).mesh_shape(8)
-    with pytest.raises(UserError, match="has 4 devices, but num_partitions is 8"):
+    with pytest.raises(UserError, match="spans 4 devices, but num_partitions is 8"):
         PartitionerConfig(num_partitions=8, model_parallel_submesh=(2, 2, 1, 1))
 
 
