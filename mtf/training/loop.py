@@ -129,8 +129,8 @@ class TrainLoop:
                     trainer.compile(state, batch)
                     period_started = time.perf_counter()
                     extra["timing/compilation_seconds"] = period_started - start
-                    progress.note(f"compiled in {duration(period_started - start)}")
                     self.interrupts.hold()
+                    progress.note(f"compiled in {duration(period_started - start)}")
                 if period:
                     jax.block_until_ready(period[-1])
                 state, metrics = trainer.train_step(state, batch)
