@@ -120,7 +120,7 @@ def test_a_vocabulary_that_only_the_size_tells_is_announced(
     path = models.write_checkpoint(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert load_model(path).vocabulary == ByteVocabulary()
-    assert "embedding of 384 rows, so the vocabulary of byt5 is used" in caplog.text
+    assert "embedding of 384 rows, so the vocabulary of byt5 is assumed" in caplog.text
     caplog.clear()
     assert load_model(path, vocabulary="byt5").vocabulary == ByteVocabulary()
     assert load_model(path, vocabulary=ByteVocabulary(50)).vocabulary == ByteVocabulary(50)

@@ -269,5 +269,5 @@ def test_going_on_from_a_checkpoint_that_is_not_finite_is_refused(
     ):
         starting_state(skipping, tmp_path, None, 10)
     restore = RestoreCheckpointConfig(str(bad), "specific")
-    with pytest.raises(UserError, match=r"Set checkpoint\.restore\.path to an earlier one"):
+    with pytest.raises(UserError, match=r"Set checkpoint\.restore\.path to an earlier checkpoint"):
         starting_state(skipping, tmp_path / "new", restore, 10)
