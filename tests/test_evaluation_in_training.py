@@ -423,7 +423,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"checkpoint__save__metric_mode": None}, ["metric_mode is not set", "'min' if the lowest"]),
     (
         {"checkpoint__save__metric_name_to_monitor": None},
-        ["metric_mode is 'max', without metric_name_to_monitor"],
+        ["metric_mode is 'max' without metric_name_to_monitor"],
     ),
     (
         {"trainer__eval_period": 20},
