@@ -75,5 +75,5 @@ def test_one_component_has_everything() -> None:
 def test_rates_that_are_not_positive_are_refused(rates: list[float]) -> None:
     with pytest.raises(UserError, match="is not a positive number"):
         Mixing(rates)
-    with pytest.raises(UserError, match="there are none"):
+    with pytest.raises(UserError, match="none were given"):
         Mixing([])
