@@ -46,26 +46,26 @@ class Metric:
       scores: names of the scores.
       compares: "text"; "class": class indices, -1 for a text that is no class; or "example": the
         targets contain more than the correct answer.
-      library: module of the extra `eval` that computes it, or None.
+      module: module of the extra `eval` that computes it, or None.
     """
 
     function: _Function
     scores: tuple[str, ...]
     compares: Compares
-    library: str | None
+    module: str | None
 
 
 METRICS: dict[str, Metric] = {}
 
 
 def _metric(
-    *scores: str, compares: Compares = "text", library: str | None = None
+    *scores: str, compares: Compares = "text", module: str | None = None
 ) -> Callable[[_Function], _Function]:
     """Adds a function to `METRICS`; `scores` defaults to its name."""
 
     def register(function: _Function) -> _Function:
         name = function.__name__
-        METRICS[name] = Metric(function, scores or (name,), compares, library)
+        METRICS[name] = Metric(function, scores or (name,), compares, module)
         return function
 
     return register
@@ -102,8 +102,8 @@ def find(name: str) -> Metric:
 
 def require(name: str) -> None:
     """Imports the library of a metric; raises UserError if it is not installed."""
-    if (library := METRICS[name].library) is not None:
-        import_extra(library, f"metric {name}", extra="eval")
+    if (module := METRICS[name].module) is not None:
+        import_extra(module, f"metric {name}", extra="eval")
 
 
 @_metric()
@@ -240,7 +240,7 @@ def multirc_exact_match(targets: Records, predictions: Classes) -> Scores:
     return [100 * sum(right.values()) / len(right)]
 
 
-@_metric(library="sacrebleu")
+@_metric(module="sacrebleu")
 def bleu(targets: Answers, predictions: Texts) -> Scores:
     """Returns corpus BLEU by sacrebleu, with the tokenizer `intl` and exponential smoothing.
 
@@ -254,7 +254,7 @@ def bleu(targets: Answers, predictions: Texts) -> Scores:
     return [corpus_bleu(list(predictions), streams, **options).score]
 
 
-@_metric("rouge1", "rouge2", "rougeLsum", library="rouge_score.rouge_scorer")
+@_metric("rouge1", "rouge2", "rougeLsum", module="rouge_score.rouge_scorer")
 def rouge(targets: Texts, predictions: Texts) -> Scores:
     """Returns the mean F of ROUGE-1, ROUGE-2 and summary-level ROUGE-L by rouge-score, no stemmer.
 
@@ -290,7 +290,7 @@ def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Sco
 
 @_metric(
     *("min_edit", "max_edit", "mean_edit", "median_edit", "sum_edit"),
-    library="nltk.metrics.distance",
+    module="nltk.metrics.distance",
 )
 def edit_distance(targets: Texts, predictions: Texts) -> Scores:
     """Returns statistics of the edit distance in lowercase words (nltk)."""
