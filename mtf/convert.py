@@ -66,7 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     model_type = "default: mt5 if the vocabulary has mT5's size 250112, otherwise t5"
     add("--model-type", choices=["t5", "mt5", "byt5"], help=model_type)
     add("--dtype", default="float32", help="float32 (default) or bfloat16")
-    add("--max-shard-size", default="5GB", metavar="SIZE", help="maximum file size (default: 5GB)")
+    add(
+        "--max-shard-size",
+        default="5GB",
+        metavar="SIZE",
+        help="largest file (default: %(default)s)",
+    )
     return parser
 
 
