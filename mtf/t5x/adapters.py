@@ -58,6 +58,15 @@ def loss_normalizing_factor(
     return factor
 
 
+def loss_is_normalized_by(factor: float | str | None, num_microbatches: int) -> str:
+    """Returns which trainer divides the loss by that of the whole batch: "batch" or "microbatch".
+
+    T5X's own trainer does so unless the factor depends on the tokens of a microbatch.
+    """
+    depends = factor in ("NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE")
+    return "batch" if depends and num_microbatches > 1 else "microbatch"
+
+
 def num_microbatches(number: int) -> int | None:
     """Returns None for one microbatch, which T5X then trains without a loop."""
     return number if number > 1 else None

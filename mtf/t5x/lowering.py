@@ -12,7 +12,7 @@ from mtf.config import find_problems, summarize, tree
 from mtf.config.paths import format_path
 from mtf.errors import UserError
 from mtf.t5x import adapters, opening, symbols, unsupported
-from mtf.t5x.symbols import Adapted, ByType, Fixed, Given, Symbol, Value
+from mtf.t5x.symbols import Adapted, ByType, ByValue, Fixed, Given, Symbol, Value
 from mtf.t5x.unsupported import get, type_name
 
 
@@ -76,6 +76,9 @@ def _paths(config: fdl.Config, value: Value) -> Iterator[str]:
                 yield from _paths(config, symbol)
         case ByType(path, choices):
             yield from _paths(config, choices[type_name(get(config, path))])
+        case ByValue(function, paths, choices):
+            yield from paths
+            yield from _paths(config, choices[function(*(get(config, path) for path in paths))])
 
 
 class _Lowering:
@@ -98,6 +101,8 @@ class _Lowering:
                 return None if get(self._config, path) is None else self.value(symbol)
             case ByType(path, choices):
                 return self._symbol(choices[type_name(get(self._config, path))])
+            case ByValue(function, paths, choices):
+                return self._symbol(choices[function(*(get(self._config, path) for path in paths))])
             case Symbol():
                 return self._symbol(value)
 

@@ -6,7 +6,8 @@ A `Symbol` is a function or class of T5X; its arguments are
 * `Adapted(function, paths)`, where T5X spells or means a value differently,
 * `Fixed(value)`, where T5X has an argument that mtf does not have,
 * another `Symbol`, or `Given(path, symbol)`, which is None if the config has None at `path`, or
-  `ByType(path, symbols)`, which depends on the class of the component at `path`.
+  `ByType(path, symbols)`, which depends on the class of the component at `path`, or
+  `ByValue(function, paths, symbols)`, which depends on values.
 
 Arguments that are missing here keep T5X's defaults. Symbols are written as dotted names, so this
 module imports no T5X.
@@ -61,7 +62,15 @@ class ByType(NamedTuple):
     symbols: Mapping[str, Symbol]
 
 
-Value: TypeAlias = "str | Adapted | Fixed | Symbol | Given | ByType"
+class ByValue(NamedTuple):
+    """The symbol that a function of the values at some paths names."""
+
+    function: Callable[..., str]
+    paths: tuple[str, ...]
+    symbols: Mapping[str, Symbol]
+
+
+Value: TypeAlias = "str | Adapted | Fixed | Symbol | Given | ByType | ByValue"
 
 _NETWORK = Symbol(
     "t5x.examples.t5.network.T5Config",
@@ -126,6 +135,11 @@ _ADAMW = Symbol(
 )
 
 _VOCABULARY = Symbol("mtf.seqio.tasks.seqio_vocabulary", {"vocabulary": "data.vocabulary"})
+
+_TRAINER: dict[str, Value] = {
+    "learning_rate_fn": _SCHEDULE,
+    "num_microbatches": Adapted(adapters.num_microbatches, ("trainer.num_microbatches",)),
+}
 
 _MODEL = Symbol(
     "t5x.models.EncoderDecoderModel",
@@ -253,15 +267,13 @@ TRAIN = Symbol(
             },
         ),
         "partitioner": _PARTITIONER,
-        "trainer_cls": Symbol(
-            "t5x.trainer.Trainer",
+        "trainer_cls": ByValue(
+            adapters.loss_is_normalized_by,
+            ("model.loss_normalizing_factor", "trainer.num_microbatches"),
             {
-                "learning_rate_fn": _SCHEDULE,
-                "num_microbatches": Adapted(
-                    adapters.num_microbatches, ("trainer.num_microbatches",)
-                ),
+                "microbatch": Symbol("t5x.trainer.Trainer", _TRAINER, partial=True),
+                "batch": Symbol("mtf.t5x.microbatches.Trainer", _TRAINER, partial=True),
             },
-            partial=True,
         ),
         "model_dir": "model_dir",
         "total_steps": "train_steps",

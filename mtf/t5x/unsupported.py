@@ -96,15 +96,6 @@ TRAIN = (
         "T5X's network always has a maximum distance of 128.",
     ),
     Refusal(
-        "model.loss_normalizing_factor",
-        lambda factor, config: (
-            config.trainer.num_microbatches == 1
-            or factor not in ("NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE")
-        ),
-        "T5X normalizes each microbatch by its own tokens, so its loss and gradients would be "
-        "multiplied by trainer.num_microbatches; set trainer.num_microbatches=1.",
-    ),
-    Refusal(
         "trainer.skip_nonfinite_updates",
         lambda skips, _: not skips,
         "T5X's Adafactor can skip NaN in single parameters, but not whole updates.",

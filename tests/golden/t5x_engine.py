@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mtf.t5x import adapters
 from tests.golden import cases
 from tests.golden.cases import Batch, Case
 
@@ -29,9 +30,18 @@ def _t5x() -> Any:
 
 
 class Engine:
-    """A case in T5X, on all devices of this process."""
+    """A case in T5X, on all devices of this process.
 
-    def __init__(self, case: Case, decode: str = "beam", network: str = "t5"):
+    `trainer` is the dotted name of the class that trains.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        decode: str = "beam",
+        network: str = "t5",
+        trainer: str = "t5x.trainer.Trainer",
+    ):
         t5x = _t5x()
         import jax
         import jax.numpy as jnp
@@ -73,7 +83,7 @@ class Engine:
             dict.fromkeys(example, jnp.int32),
         )
         self._trainer = functools.partial(
-            t5x.trainer.Trainer,
+            adapters.symbol(trainer),
             self.model,
             partitioner=self.partitioner,
             eval_names=["held_out"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -43,6 +44,32 @@ def test_fifty_steps(name: str) -> None:
     # What is recorded is still what T5X does.
     number = str(jax.device_count())
     np.testing.assert_allclose(theirs, recorded.read(name)["losses"][number], rtol=case.tolerance)
+
+
+@pytest.mark.parametrize(
+    ("factor", "packed"),
+    [
+        ("AVERAGE_PER_SEQUENCE", False),
+        pytest.param("AVERAGE_PER_SEQUENCE", True, marks=pytest.mark.slow),
+        pytest.param("NUM_REAL_TARGET_TOKENS", False, marks=pytest.mark.slow),
+    ],
+)
+def test_losses_do_not_depend_on_the_number_of_microbatches(factor: str, packed: bool) -> None:
+    # With this epsilon, the updates depend on the scale of the gradients.
+    case = cases.Case(
+        model={"loss_normalizing_factor": factor}, optimizer={"epsilon1": 1e-4}, packed=packed
+    )
+    batches = cases.batches(packed)[:20]
+    whole = t5x_engine.Engine(case)
+    expected = list(whole.losses(whole.trainer(whole.start()), batches))
+    for number in (1, 2, 4):
+        split = dataclasses.replace(case, num_microbatches=number)
+        mtf = engine.Engine(split)
+        _, ours = mtf.train(mtf.start(), batches)
+        t5x = t5x_engine.Engine(split, trainer="mtf.t5x.microbatches.Trainer")
+        trainer = t5x.trainer(t5x.start())
+        comparing.assert_losses(case, ours, expected)
+        comparing.assert_losses(case, ours, list(t5x.losses(trainer, batches)))
 
 
 @pytest.fixture(scope="module")

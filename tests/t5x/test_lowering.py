@@ -21,10 +21,6 @@ from tests.t5x import T5X_MISSING
 
 pytestmark = pytest.mark.skipif(T5X_MISSING, reason="T5X is not installed (docs/t5x.md)")
 
-REFUSED = {
-    "mt0_xxl_xmtf": "model.loss_normalizing_factor = 'AVERAGE_PER_SEQUENCE': T5X normalizes each "
-    "microbatch by its own tokens",
-}
 RECIPES = [listing.name.rpartition(".")[2] for listing in config_lib.list_recipes()]
 
 
@@ -35,10 +31,6 @@ def test_every_recipe_lowers_and_has_our_parameters(name: str) -> None:
         with pytest.raises(UserError, match="checkpoint is not set"):
             mtf.t5x.lower(config)
         return
-    if name in REFUSED:
-        with pytest.raises(UserError, match=REFUSED[name]):
-            mtf.t5x.lower(config)
-        config.trainer.num_microbatches = 1
     # Every layer has the same shapes, and tracing all 48 takes long.
     config.model.network.num_encoder_layers = config.model.network.num_decoder_layers = 2
     import jax
@@ -79,8 +71,7 @@ def test_all_refusals_are_in_one_message() -> None:
     config = recipes.quickstart()
     config.partitioner.fsdp = 2
     config.trainer.skip_nonfinite_updates = True
-    config.model.loss_normalizing_factor = "NUM_REAL_TARGET_TOKENS"
-    config.trainer.num_microbatches = 2
+    config.checkpoint.save.dtype = "bfloat16"
     with pytest.raises(UserError) as error:
         mtf.t5x.lower(config)
     assert len(str(error.value).splitlines()) == 4
@@ -101,6 +92,20 @@ def test_the_loss_of_t0_is_divided_by_the_tokens_of_the_whole_batch() -> None:
     lowered = mtf.t5x.lower(recipes.t0pp_xxl())
     assert lowered.trainer_cls.num_microbatches == 8
     assert lowered.model.loss_normalizing_factor == 1024 * 256
+    assert fdl.get_callable(lowered.trainer_cls).__module__ == "t5x.trainer"
+
+
+@pytest.mark.parametrize("factor", ["AVERAGE_PER_SEQUENCE", "NUM_REAL_TARGET_TOKENS"])
+def test_a_factor_of_the_tokens_is_that_of_the_whole_batch(factor: str) -> None:
+    # test_live_parity.py compares the losses.
+    config = recipes.mt0_xxl_xmtf()
+    config.model.loss_normalizing_factor = factor
+    lowered = mtf.t5x.lower(config)
+    assert lowered.model.loss_normalizing_factor == factor
+    assert lowered.trainer_cls.num_microbatches == 16
+    assert fdl.get_callable(lowered.trainer_cls).__module__ == "mtf.t5x.microbatches"
+    config.trainer.num_microbatches = 1
+    assert fdl.get_callable(mtf.t5x.lower(config).trainer_cls).__module__ == "t5x.trainer"
 
 
 # T5X's name of a component in gin → its path in the lowered config.
