@@ -23,7 +23,7 @@ from mtf.cache.settings import CacheConfig
 from mtf.errors import UserError
 from mtf.extras import check_extra, import_extra
 from mtf.seqio.cache_format import COMPLETED
-from mtf.seqio.registry import import_seqio
+from mtf.seqio.importing import import_seqio
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.task import Task
 

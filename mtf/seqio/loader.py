@@ -23,7 +23,7 @@ from mtf.data.settings import TaskMixtureConfig
 from mtf.downloads import copied
 from mtf.errors import UserError, did_you_mean_split
 from mtf.seqio import own
-from mtf.seqio.registry import check_seqio
+from mtf.seqio.importing import check_seqio
 from mtf.sources.datasets import MissingDatasetError
 from mtf.storage import as_path, is_remote
 from mtf.tasks.missing import check_missing
@@ -157,7 +157,7 @@ class _TrainIterator:
 
 
 def _import_seqio() -> Any:
-    from mtf.seqio.registry import import_seqio
+    from mtf.seqio.importing import import_seqio
 
     module = import_seqio()
     import tensorflow as tf

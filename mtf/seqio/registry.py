@@ -3,21 +3,20 @@
     from mtf.seqio import registry
     registry.register("t0++_train")
 
-Then `mixture_or_task_name="t0++_train"` works in T5X and in `seqio.get_mixture_or_task`. SeqIO and
+Then `mixture_or_task_name="t0++_train"` works in T5X and in `seqio.get_mixture_or_task`. The tasks
+have `metric_fns`, so SeqIO's evaluator reports the metrics of `recipes.evaluate`. SeqIO and
 TensorFlow are imported only when `register` is called.
 """
 
 from __future__ import annotations
 
 import os
-from types import ModuleType
 
 from mtf.errors import UserError
-from mtf.extras import check_extra, import_extra
+from mtf.seqio.importing import import_seqio
 from mtf.tasks.prompts.templates import Templates
 from mtf.text.vocabularies import Vocabulary
 
-_PURPOSE = "SeqIO's pipeline, unlike training from a token cache (data.loader='cache'),"
 # Name of a registered task or mixture → its vocabulary, mirror and definition.
 _REGISTERED: dict[str, dict[str, str]] = {}
 
@@ -44,9 +43,12 @@ def register(
     by another library, or with another vocabulary, mirror or templates.
     """
     seqio = import_seqio()
+    from mtf.evaluation.metric_fns import metric_fns
     from mtf.seqio import tasks as seqio_tasks
 
-    provider, used, fingerprints = seqio_tasks.build(name, vocabulary, data_dir, templates)
+    provider, used, fingerprints = seqio_tasks.build(
+        name, vocabulary, data_dir, templates, metric_fns=metric_fns
+    )
     identities = {
         each: {
             "vocabulary": used,
@@ -63,16 +65,6 @@ def register(
     for task in tasks:
         seqio.TaskRegistry.add_provider(task.name, task)
         _REGISTERED[task.name] = identities[task.name]
-
-
-def import_seqio() -> ModuleType:
-    """Returns the module `seqio`; raises UserError if it is not installed."""
-    return import_extra("seqio", _PURPOSE, "seqio")
-
-
-def check_seqio() -> None:
-    """Raises UserError if SeqIO is not installed, but does not import it."""
-    check_extra("seqio", _PURPOSE, "seqio")
 
 
 def _is_new(name: str, identities: dict[str, dict[str, str]]) -> bool:

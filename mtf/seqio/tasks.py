@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +30,17 @@ from mtf.text.vocabularies import (
     Vocabulary,
 )
 
+# A function from a task to its metric functions.
+MetricFns = Callable[[Task], Sequence[Any]]
 # Number of records in a part for SeqIO's Beam cacher, and largest number of parts.
 ROWS_PER_SHARD = 10_000
 MAX_SHARDS = 64
 # Number of records that are shuffled as one block.
 ROWS_PER_BLOCK = 5_000
+
+
+def _no_metrics(task: Task) -> Sequence[Any]:
+    return ()
 
 
 class OpenDatasets:
@@ -163,17 +169,20 @@ def build(
     without: Collection[str] = (),
     *,
     use_cached: bool = False,
+    metric_fns: MetricFns = _no_metrics,
 ) -> Built:
     """Returns a mixture or a task by name; arguments and errors are those of `registry.register`.
 
-    With `use_cached`, tasks have the splits of their SeqIO caches, and no dataset is opened. Leaves
-    out the tasks `without`. Also leaves out ranked tasks without data if
-    `skippable_in_evaluation`, with a message.
+    With `use_cached`, tasks have the splits of their SeqIO caches, and no dataset is opened.
+    `metric_fns` returns the metric functions of a task. Leaves out the tasks `without`. Also leaves
+    out ranked tasks without data if `skippable_in_evaluation`, with a message.
     """
     if not isinstance(templates, Templates) and templates is not None:
         templates = load_templates(templates)
     found = mixture(name, templates)
-    return build_mixture(found, vocabulary, data_dir, without, use_cached=use_cached)
+    return build_mixture(
+        found, vocabulary, data_dir, without, use_cached=use_cached, metric_fns=metric_fns
+    )
 
 
 def build_mixture(
@@ -183,6 +192,7 @@ def build_mixture(
     without: Collection[str] = (),
     *,
     use_cached: bool = False,
+    metric_fns: MetricFns = _no_metrics,
 ) -> Built:
     """Returns a mixture of SeqIO's; see `build`."""
     name = found.name
@@ -194,9 +204,16 @@ def build_mixture(
         vocabulary = SentencePieceVocabulary(RELEASED_MODELS[found.vocabulary], extra_ids=0)
     described, vocab = vocabulary.fingerprint(), seqio_vocabulary(vocabulary)
     datasets = OpenDatasets(data_dir)
+    make = functools.partial(
+        seqio_task,
+        vocabulary=vocab,
+        datasets=datasets,
+        use_cached=use_cached,
+        metric_fns=metric_fns,
+    )
     if [task.name for task, _ in found.tasks] == [name]:
         [(task, _)] = found.tasks
-        made = seqio_task(name, task, vocab, datasets, use_cached=use_cached)
+        made = make(name, task)
         return Built(made, described, {name: task.fingerprint})
     tasks = [task for task, _ in found.tasks if task.name not in without]
     left_out = set(without) if use_cached else _without_data(tasks, datasets).union(without)
@@ -206,7 +223,7 @@ def build_mixture(
         if task.name not in left_out:
             # mT5's tasks need no prefix, because they exist only with its vocabulary.
             prefix = MT5_PREFIX if task.vocabulary != found.vocabulary == "mt5" else ""
-            made = seqio_task(prefix + task.name, task, vocab, datasets, use_cached=use_cached)
+            made = make(prefix + task.name, task)
             size = functools.partial(_num_examples, task, datasets)
             rates.append((made, size if rate is None else rate))
             fingerprints[made.name] = task.fingerprint
@@ -287,8 +304,12 @@ def seqio_task(
     seed: int = 0,
     *,
     use_cached: bool = False,
+    metric_fns: MetricFns = _no_metrics,
 ) -> CachedSeqioTask:
-    """Returns SeqIO's version of a task; `seed` is the seed of the template's random choices."""
+    """Returns SeqIO's version of a task; `seed` is the seed of the template's random choices.
+
+    Metric functions receive stripped texts or, for ranked tasks, `metric_fns.Choice`.
+    """
     cached = seqio.CacheDatasetPlaceholder()
     if isinstance(task, TextTask):
         last = seqio.preprocessors.append_eos_after_trim
@@ -298,8 +319,9 @@ def seqio_task(
 
     def postprocess(text: Any, example: Any = None, **_: Any) -> Any:
         if task.kind == "rank":  # the targets of rank classification
-            return tuple(example["idx"]), example["is_correct"], example["weight"]
-        return task.postprocess(text)
+            scored = example["is_correct"], example["weight"], len(example["targets"])
+            return tuple(example["idx"]), *scored
+        return text.strip()
 
     made = CachedSeqioTask(
         name,
@@ -310,6 +332,7 @@ def seqio_task(
         },
         preprocessors=[seqio.preprocessors.tokenize, *steps],
         postprocess_fn=None if task.kind == "documents" else postprocess,
+        metric_fns=metric_fns(task),
     )
     made.use_cached = use_cached
     return made
