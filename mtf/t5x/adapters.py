@@ -19,7 +19,7 @@ from mtf.partitioning.settings import (
     Rules,
     mesh_axes,
 )
-from mtf.storage import as_path
+from mtf.storage import AnyPath, as_path
 from mtf.training.settings import LOGICAL_FACTOR_RULES
 
 
@@ -128,7 +128,12 @@ def save_period(period: int | None, train_steps: int) -> int:
 def restore_path(path: str, mode: str) -> str:
     """Returns the path; of a run directory of mtf, the folder with its checkpoints."""
     inside = as_path(path) / CHECKPOINTS
-    return str(inside) if mode != "specific" and inside.is_dir() else path
+    return absolute_path(inside if mode != "specific" and inside.is_dir() else path)
+
+
+def absolute_path(path: AnyPath | str) -> str:
+    """Returns the path, which T5X needs as an absolute path if it is on this machine."""
+    return str(as_path(path).absolute())
 
 
 def eval_period(period: int | None, evaluator: fdl.Config | None) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from mtf.t5x import compatibility  # noqa: F401  # before T5X is imported
 # isort: on
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -50,7 +51,9 @@ def register_tasks(name: str, *, data: TaskMixtureConfig | RankFilesConfig) -> s
     vocabulary = data.vocabulary
     assert vocabulary is not None  # that of the checkpoint
     tasks = [
-        _ranked(task) if isinstance(task, RankTask) else _generated(task, vocabulary)
+        _ranked(task, data.task_feature_lengths["targets"])
+        if isinstance(task, RankTask)
+        else _generated(task, vocabulary)
         for task in evaluation_tasks(data)
         if task.load is not None
     ]
@@ -58,9 +61,13 @@ def register_tasks(name: str, *, data: TaskMixtureConfig | RankFilesConfig) -> s
     return held_out.register(f"{name}_evaluation", tasks, vocabulary, split)
 
 
-def _ranked(task: RankTask) -> TokenizedTask:
+def _ranked(task: RankTask, length: int) -> TokenizedTask:
+    """Returns a ranked task; T5X scores the first `length` tokens of each choice."""
     assert task.load is not None
-    examples = task.load().examples
+    examples = [
+        dataclasses.replace(each, choices=[choice[:length] for choice in each.choices])
+        for each in task.load().examples
+    ]
     rows = [Row(each.inputs, choice) for each in examples for choice in each.choices]
     return TokenizedTask(task.name, rows, scores=functools.partial(_rank, examples))
 

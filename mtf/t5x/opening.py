@@ -13,6 +13,7 @@ from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.jobs.infer import Infer
 from mtf.partitioning.settings import PartitionerConfig
+from mtf.t5x import adapters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ def open_job(config: fdl.Config) -> fdl.Config[OpenedJob]:
         OpenedJob(
             dataclasses.replace(opened.model, network=network),
             data,
-            str(opened.checkpoint.path),
+            adapters.absolute_path(opened.checkpoint.path),
             job.dtype,
             job.batch_size,
             job.partitioner,
