@@ -121,16 +121,14 @@ _ADAFACTOR = Symbol(
     },
 )
 
-# T5X's wrapper of optax ignores the trainer's learning rate, so the schedule is optax's, too.
 _ADAMW = Symbol(
-    "mtf.t5x.optimizers.adamw",
+    "mtf.t5x.optimizers.AdamW",
     {
-        "learning_rate": _SCHEDULE,
-        "b1": "optimizer.beta1",
-        "b2": "optimizer.beta2",
-        "eps": "optimizer.epsilon",
-        "weight_decay": "optimizer.weight_decay_rate",
-        "max_norm": "optimizer.global_norm_clip_threshold",
+        name: f"optimizer.{name}"
+        for name in (
+            *("beta1", "beta2", "epsilon", "weight_decay_rate"),
+            "global_norm_clip_threshold",
+        )
     },
 )
 

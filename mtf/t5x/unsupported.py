@@ -136,12 +136,6 @@ TRAIN = (
         "--to t5x.",
     ),
     Refusal(
-        "checkpoint.restore.mode",
-        lambda mode, config: type_name(config.optimizer) != "AdamWConfig",
-        "with AdamW, T5X counts the steps of the schedule in the state of the optimizer, which "
-        "the initial checkpoint does not have.",
-    ),
-    Refusal(
         "evaluator.decoding",
         _is_decoding_of_t5x,
         _DECODING,

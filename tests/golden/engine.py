@@ -14,7 +14,7 @@ from mtf.models.stacking import stack_layers, unstack_layers
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.training.metrics import summarize
-from mtf.training.settings import AdafactorConfig, ScheduleConfig, TrainerConfig
+from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerConfig
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from tests.golden import cases
@@ -33,16 +33,26 @@ def params(network: T5Config, rule: Start = cases.start) -> t5.Params:
 
 
 class Engine:
-    """A case in mtf on one device, or on 4 as a mesh of data 2 × model 2."""
+    """A case in mtf on one device, or on 4 as a mesh of data 2 × model 2.
 
-    def __init__(self, case: Case, num_devices: int = 1, *, scan_layers: bool = False):
+    `optimizer` replaces the case's.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        num_devices: int = 1,
+        *,
+        scan_layers: bool = False,
+        optimizer: AdamWConfig | None = None,
+    ):
         self.case = case
         self.network = T5Config(**case.network, scan_layers=scan_layers)
         mesh = PartitionerConfig(num_partitions=min(2, num_devices))
         self.partitioner = PjitPartitioner.create(mesh, jax.devices()[:num_devices])
         self.trainer = Trainer(
             ModelConfig(self.network, **{**cases.MODEL_DEFAULTS, **case.model}),
-            AdafactorConfig(ScheduleConfig(**case.schedule), **case.optimizer),
+            optimizer or AdafactorConfig(ScheduleConfig(**case.schedule), **case.optimizer),
             self.partitioner,
             TrainerConfig(num_microbatches=case.num_microbatches),
         )

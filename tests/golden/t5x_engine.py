@@ -32,7 +32,7 @@ def _t5x() -> Any:
 class Engine:
     """A case in T5X, on all devices of this process.
 
-    `trainer` is the dotted name of the class that trains.
+    `trainer` is the dotted name of the class that trains; `optimizer` replaces the case's.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Engine:
         decode: str = "beam",
         network: str = "t5",
         trainer: str = "t5x.trainer.Trainer",
+        optimizer: Any = None,
     ):
         t5x = _t5x()
         import jax
@@ -58,7 +59,7 @@ class Engine:
                 t5x.decoding.temperature_sample, topk=1, rescale_log_probs=False
             ),
         }
-        optimizer = t5x.adafactor.Adafactor(
+        optimizer = optimizer or t5x.adafactor.Adafactor(
             logical_factor_rules=t5x.adafactor.standard_logical_factor_rules(), **case.optimizer
         )
         vocabulary = seqio.ByteVocabulary()

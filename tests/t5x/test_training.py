@@ -70,6 +70,29 @@ def test_five_steps_and_a_resume_have_the_same_losses(
     assert (theirs / "config.json").is_file()
 
 
+def test_adamw_continues_checkpoints_of_both_engines(tmp_path: Path) -> None:
+    text = small.write_text(tmp_path)
+    adamw = (
+        "@mtf.training.AdamWConfig(weight_decay_rate=0.1, "
+        "learning_rate=@mtf.builders.schedule.constant(learning_rate=0.01))"
+    )
+    settings = {"optimizer": adamw, "trainer.eval_period": None, "train_steps": 3}
+    run(tmp_path / "first", text, **settings)
+
+    def both(start: Path, steps: int) -> tuple[Path, Path]:
+        runs = tmp_path / f"mtf-{steps}", tmp_path / f"t5x-{steps}"
+        values = {**settings, "train_steps": steps, "checkpoint.restore": START.format(start)}
+        run(runs[0], text, **values)
+        run(runs[1], text, "--engine", "t5x", **values)
+        expected, found = losses_of_mtf(runs[0], "train"), losses_of_t5x(runs[1], "train")
+        assert [*found] == [*expected] == [*range(steps - 2, steps + 1)]
+        np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=1e-5)
+        return runs
+
+    _, theirs = both(tmp_path / "first" / "checkpoints" / "checkpoint_3", 6)
+    both(theirs / "checkpoint_6", 9)
+
+
 def test_a_run_directory_belongs_to_one_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
