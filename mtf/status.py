@@ -18,18 +18,23 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mtf.checkpoints.settings import METRIC_KINDS
-from mtf.checkpoints.steps import checkpoint_dir, owed_evaluations, saved_steps
+from mtf.checkpoints.steps import (
+    checkpoint_dir,
+    checkpoints_dir,
+    owed_evaluations,
+    saved_steps,
+)
 from mtf.command import exit_status, new_parser
 from mtf.errors import UserError
 from mtf.progress import count, duration
 from mtf.run_end import END_FILE, read_end
 from mtf.storage import AnyPath, StorePath, as_path
-from mtf.writing import LOCK_FILE, lock_holder, process_exists
+from mtf.writing import LOCK_FILE, T5X_CONFIG_FILE, lock_holder, process_exists
 
 _EPILOG = """\
 examples:
@@ -43,6 +48,8 @@ Paths that are not run directories are left out, such as the outputs of evaluati
 Exit status: 0 shown; 2 a path does not exist, or no path is a run directory.
 """
 _TRAIN, *_EVALUATIONS = METRIC_KINDS
+# How SeqIO, with T5X, names the file of a task's results.
+_SEQIO = "-metrics.jsonl"
 # The last line of metrics.jsonl is shorter.
 _TAIL_BYTES = 1 << 16
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
@@ -72,6 +79,7 @@ class Status:
       checkpoint_step: its step.
       checkpoint_age_seconds: time since it was complete.
       evaluations: "training_eval/NAME" or "inference_eval/NAME" → the last results, with "step".
+      engine: "mtf", or "t5x" for a run that was started with `--engine t5x`.
     """
 
     run_dir: str
@@ -91,6 +99,7 @@ class Status:
     checkpoint_step: int | None
     checkpoint_age_seconds: float | None
     evaluations: Mapping[str, Mapping[str, float | None]]
+    engine: str
 
     @property
     def may_be_running(self) -> bool:
@@ -142,6 +151,7 @@ def read_status(run_dir: str | AnyPath) -> Status:
         checkpoint_step=saved[-1] if saved else None,
         checkpoint_age_seconds=None if checkpoint is None else now - _completed(checkpoint),
         evaluations=_evaluations(directory),
+        engine="t5x" if (directory / T5X_CONFIG_FILE).is_file() else "mtf",
     )
 
 
@@ -201,10 +211,13 @@ def _is_reused(holder: Mapping[str, str | int]) -> bool:
 def _evaluations(directory: AnyPath) -> dict[str, dict[str, float | None]]:
     found = {}
     for kind in _EVALUATIONS:
-        files: Iterable[AnyPath] = (directory / kind).glob("*/metrics.jsonl")
-        for file in sorted(files, key=str):
+        files: list[AnyPath] = [*(directory / kind).glob("*/metrics.jsonl")]
+        names = {file: file.parent.name for file in files}
+        for file in (directory / kind).glob(f"*{_SEQIO}"):
+            names[file] = file.name.removesuffix(_SEQIO)
+        for file in sorted(names, key=str):
             if line := _last_line(file):
-                found[f"{kind}/{file.parent.name}"] = line
+                found[f"{kind}/{names[file]}"] = line
     return found
 
 
@@ -232,9 +245,9 @@ def _files(directory: AnyPath) -> Iterator[AnyPath]:
     """Yields files, and on this machine directories, that a run writes from time to time."""
     yield from (directory / name for name in ("environment.json", LOCK_FILE, END_FILE))
     if isinstance(directory, Path):
-        yield from (directory / "checkpoints").glob("*")
+        yield from checkpoints_dir(directory).glob("checkpoint_*")
     for kind in METRIC_KINDS:
-        yield from (directory / kind).rglob("metrics.jsonl")
+        yield from (directory / kind).rglob("*metrics.jsonl")
 
 
 def _modified(path: AnyPath) -> float | None:
@@ -280,7 +293,8 @@ def as_text(status: Status) -> str:
     for name, results in status.evaluations.items():
         add("evaluation", f"{name}: {_results_text(name, results)} (step {results['step']})")
     if status.state in ("stopped", "failed", "not running"):
-        add("to resume", f"python -m mtf.run --from {shlex.quote(status.run_dir)}")
+        engine = "" if status.engine == "mtf" else f" --engine {status.engine}"
+        add("to resume", f"python -m mtf.run --from {shlex.quote(status.run_dir)}{engine}")
     return "\n".join(lines)
 
 

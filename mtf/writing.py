@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOCK_FILE = ".lock"
+# T5X's config of a run that was started with --engine t5x.
+T5X_CONFIG_FILE = "t5x_config.json"
 TEMPORARY = ".*.tmp"
 
 # Errors that only writing raises, and errors that reading may raise, too.

@@ -72,6 +72,21 @@ def _command_of_this_process() -> str:
     return shlex.join(arguments)
 
 
+def test_a_run_of_t5x_has_its_checkpoints_in_the_run_directory(run_dir: Path) -> None:
+    (run_dir / "t5x_config.json").write_text("{}")
+    folder = run_dir / "checkpoint_350"
+    commit = {"commit_timestamp_nsecs": (NOW - 60) * 1e9}
+    _write(folder / "_CHECKPOINT_METADATA", json.dumps(commit), age=60)
+    results = run_dir / "inference_eval" / "task-metrics.jsonl"
+    _write(results, '{"step": 300, "accuracy": 12.5}', age=60)
+    found = status.read_status(run_dir)
+    assert (found.engine, found.step, found.loss) == ("t5x", 350, 2.5)
+    assert (found.checkpoint, found.checkpoint_age_seconds) == (str(folder), 60)
+    assert found.evaluations == {"inference_eval/task": {"step": 300, "accuracy": 12.5}}
+    assert f"python -m mtf.run --from {run_dir} --engine t5x" in status.as_text(found)
+
+
+
 def test_running(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _lock(run_dir, os.getpid(), command=_command_of_this_process())
     _save(run_dir, 200, age=600)

@@ -8,16 +8,22 @@ from collections.abc import Iterable, Mapping
 
 from mtf.errors import UserError
 from mtf.storage import AnyPath, StorePath, as_path
-from mtf.writing import write_atomically
+from mtf.writing import T5X_CONFIG_FILE, write_atomically
 
 CHECKPOINTS = "checkpoints"
 
 _STEP = re.compile(r"checkpoint_(\d+)")
 
 
+def checkpoints_dir(model_dir: str | AnyPath) -> AnyPath:
+    """Returns the folder with a run's checkpoints; T5X writes them to the run directory itself."""
+    run_dir = as_path(model_dir)
+    return run_dir if (run_dir / T5X_CONFIG_FILE).is_file() else run_dir / CHECKPOINTS
+
+
 def saved_steps(model_dir: str | AnyPath) -> list[int]:
     """Returns the steps of a run directory's complete checkpoints, in order."""
-    folder = as_path(model_dir) / CHECKPOINTS
+    folder = checkpoints_dir(model_dir)
     children = folder.iterdir() if folder.is_dir() else ()
     return sorted(
         int(match[1])
@@ -36,7 +42,7 @@ def _is_complete(checkpoint: AnyPath) -> bool:
 
 def checkpoint_dir(model_dir: str | AnyPath, step: int) -> AnyPath:
     """Returns the directory of the checkpoint of a step."""
-    return as_path(model_dir) / CHECKPOINTS / f"checkpoint_{step}"
+    return checkpoints_dir(model_dir) / f"checkpoint_{step}"
 
 
 # Steps of checkpoints to choose, see `select_steps`.

@@ -20,11 +20,15 @@ from mtf.environment import ENVIRONMENT_FILE, working_directory, write_environme
 from mtf.errors import UserError, suggestion
 from mtf.run_end import END_FILE
 from mtf.storage import AnyPath, StorePath, as_path, remove_tree
-from mtf.writing import LOCK_FILE, TEMPORARY, os_errors_refused, write_atomically
+from mtf.writing import (
+    LOCK_FILE,
+    T5X_CONFIG_FILE,
+    TEMPORARY,
+    os_errors_refused,
+    write_atomically,
+)
 
 CONFIG_FILE = "config.json"
-# T5X's config of a run that was started with --engine t5x.
-T5X_CONFIG_FILE = "t5x_config.json"
 
 
 def new_run_dir(recipe_name: str) -> str:

@@ -27,6 +27,7 @@ from mtf.text.vocabularies import (
     SentencePieceVocabulary,
     Vocabulary,
 )
+from mtf.writing import T5X_CONFIG_FILE
 
 _logger = logging.getLogger(__name__)
 
@@ -147,12 +148,15 @@ def read_run_config(
 ) -> RunConfig | None:
     """Reads the config of the run that wrote `RUN_DIR/checkpoints/checkpoint_STEP`, or None.
 
+    A run with T5X (`--engine t5x`) writes `RUN_DIR/checkpoint_STEP`.
+
     `config` is a run directory or config.json to read instead of `RUN_DIR/config.json`. Raises
     UserError if the config of the run is missing, cannot be read or describes other sizes.
     """
     folder = checkpoint.path.resolve().parent
-    source = as_path(config) if config is not None else folder.parent
-    is_run = folder.name == "checkpoints"
+    is_t5x = (folder / T5X_CONFIG_FILE).is_file()
+    is_run = is_t5x or folder.name == "checkpoints"
+    source = as_path(config) if config is not None else (folder if is_t5x else folder.parent)
     if config is None and not (is_run and (source / CONFIG).is_file()):
         if not ((checkpoint.path / "state").is_dir() and (checkpoint.path / "data").is_dir()):
             return None

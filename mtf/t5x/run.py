@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
 
 from mtf.config import codegen, serialize
-from mtf.config.run_dir import T5X_CONFIG_FILE, new_run_dir
+from mtf.config.run_dir import new_run_dir
 from mtf.storage import AnyPath, as_path
 from mtf.t5x import lowering, unsupported
-from mtf.writing import write_atomically
+from mtf.t5x.logs import LOG_FILE, More, logged, loss_per_target_token
+from mtf.writing import T5X_CONFIG_FILE, write_atomically
 
-LOG_FILE = "t5x.log"
 _IMPORT = "import mtf.t5x.compatibility  # noqa: F401  # before T5X is imported\n"
 _RUN = "fdl.build(fdl.cast(fdl.Partial, config()))()"
-# What T5X's metric writers log: step, kind of metrics, names and values.
-_METRICS = re.compile(r"\[(\d+)\] collection=(\S+) (.*)")
-_SHOWN = ("loss", "loss_per_nonpadding_target_token", "accuracy", "learning_rate")
 
 
 def as_python(config: fdl.Config, name: str) -> str:
@@ -123,12 +117,16 @@ def run(lowered: fdl.Config) -> None:
     folder = as_path(_set_directory(lowered, new_run_dir("evaluate-t5x")))
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / T5X_CONFIG_FILE, serialize.dump_json(lowered, defaults=False))
-    with _logged(folder):
+    trains = _directory_field(lowered) == "model_dir"
+    with logged(folder, _more_metrics(lowered) if trains else dict):
         print(f"{folder}: running T5X; its log is {folder / LOG_FILE}", flush=True)
-        result = fdl.build(fdl.cast(fdl.Partial, lowered))()
-    if result is not None:
-        print(f"run directory  {folder} (T5X, step {result[0]})", flush=True)
-        return
+        function = fdl.build(fdl.cast(fdl.Partial, lowered))
+        if trains:
+            from mtf.t5x import stopping
+
+            print(stopping.train(function, folder), flush=True)
+            return
+        function()
     for results in sorted(map(str, folder.glob("*.jsonl-*-of-*[0-9]"))):
         print(f"results  {results}", flush=True)
     files: list[AnyPath] = [*(folder / "inference_eval").glob("*-metrics.jsonl")]
@@ -140,35 +138,12 @@ def run(lowered: fdl.Config) -> None:
         print(f"{file.name.removesuffix('-metrics.jsonl')}  {values}", flush=True)
 
 
-@contextlib.contextmanager
-def _logged(run_dir: AnyPath) -> Iterator[None]:
-    """Writes T5X's log to a file of the run directory, and its metrics to the terminal."""
-    from absl import logging as absl_logging
+def _more_metrics(lowered: fdl.Config) -> More:
+    """Returns the function that computes mtf's metrics from T5X's."""
+    data, factor = lowered.train_dataset_cfg, lowered.model.loss_normalizing_factor
+    tokens = data.batch_size * data.task_feature_lengths["targets"]
 
-    logger = absl_logging.get_absl_logger()
-    before = logger.handlers[:], logger.propagate, absl_logging.get_verbosity()
-    file = logging.FileHandler(str(run_dir / LOG_FILE))
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.handlers, logger.propagate = [file, _Terminal()], False
-    absl_logging.set_verbosity(absl_logging.INFO)
-    try:
-        yield
-    finally:
-        logger.handlers, logger.propagate = before[0], before[1]
-        absl_logging.set_verbosity(before[2])
-        file.close()
+    def more(metrics: Mapping[str, float]) -> Mapping[str, float]:
+        return {"loss_per_target_token": loss_per_target_token(metrics, factor, tokens)}
 
-
-class _Terminal(logging.Handler):
-    """Prints the metrics that T5X logs."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Prints the record if it has metrics of training or an evaluation."""
-        found = _METRICS.match(record.getMessage())
-        if found is None:
-            return
-        step, kind, values = found.groups()
-        pairs = (pair.split("=", 1) for pair in values.split(", ") if "=" in pair)
-        shown = [f"{name} {float(value):.5g}" for name, value in pairs if name in _SHOWN]
-        if shown:
-            print(f"step {step}  {kind}  {'  '.join(shown)}", flush=True)
+    return more

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mtf import convert, status
 from mtf.run import main
 from tests import small
 from tests.t5x import T5X_MISSING
@@ -68,6 +73,52 @@ def test_five_steps_and_a_resume_have_the_same_losses(
     stored = json.loads((theirs / "t5x_config.json").read_text())
     assert stored
     assert (theirs / "config.json").is_file()
+
+
+def test_a_signal_saves_and_the_run_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, first = small.write_text(tmp_path), tmp_path / "first"
+    run(first, text, train_steps=2)
+    settings: dict[str, Any] = {
+        "trainer.eval_period": None,
+        "trainer.stats_period": 5,
+        "checkpoint.save.period": 100_000,
+        "checkpoint.restore": START.format(first / "checkpoints" / "checkpoint_2"),
+    }
+    ours, theirs = tmp_path / "mtf", tmp_path / "t5x"
+
+    def send_signal() -> None:
+        while not (theirs / "train" / "metrics.jsonl").is_file():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=send_signal, daemon=True).start()
+    run(theirs, text, "--engine", "t5x", train_steps=100_000, **settings)
+    found = status.read_status(theirs)
+    assert (found.state, found.reason) == ("stopped", "SIGTERM")
+    assert found.step == found.checkpoint_step and found.step % 5 == 2
+    assert f"SIGTERM: saved step {found.step} in {theirs}" in capsys.readouterr().out
+    assert f"mtf.run --from {theirs} --engine t5x" in status.as_text(found)
+
+    last = found.step + 4
+    settings |= {"train_steps": last, "trainer.stats_period": 1}
+    run(theirs, text, "--engine", "t5x", **settings)
+    run(ours, text, **settings)
+    expected, resumed = losses_of_mtf(ours, "train"), losses_of_mtf(theirs, "train")
+    assert [*resumed] == [*range(7, found.step + 1, 5), *range(found.step + 1, last + 1)]
+    for step in range(found.step + 1, last + 1):
+        assert resumed[step] == pytest.approx(expected[step], rel=1e-5)
+    end, mtf_end = status.read_status(theirs), status.read_status(ours)
+    assert (end.state, end.step, end.checkpoint_step) == ("finished", last, last)
+    assert end.loss == pytest.approx(mtf_end.loss, rel=1e-5)
+
+    # The export has the settings of the run.
+    capsys.readouterr()
+    assert convert.main([str(theirs), str(tmp_path / "hf"), "--to", "hf"]) == 0
+    shown = capsys.readouterr()
+    assert "assumed" not in shown.out + shown.err
+    assert (tmp_path / "hf" / "tokenizer_config.json").is_file()
 
 
 def test_adamw_continues_checkpoints_of_both_engines(tmp_path: Path) -> None:
