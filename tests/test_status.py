@@ -86,7 +86,6 @@ def test_a_run_of_t5x_has_its_checkpoints_in_the_run_directory(run_dir: Path) ->
     assert f"python -m mtf.run --from {run_dir} --engine t5x" in status.as_text(found)
 
 
-
 def test_running(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _lock(run_dir, os.getpid(), command=_command_of_this_process())
     _save(run_dir, 200, age=600)
