@@ -127,4 +127,5 @@ def verify_matching_vocabs(cfg: Any, model: Any, *, vocabulary: Vocabulary) -> N
 
 
 def summarize_nothing(model_dir: str, summary_writer: Any, step: int) -> None:
-    """Writes nothing: mtf has stored the config in t5x_config.json."""
+    """Creates the directory, but writes nothing: mtf stores the config in t5x_config.json."""
+    as_path(model_dir).mkdir(parents=True, exist_ok=True)

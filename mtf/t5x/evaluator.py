@@ -58,6 +58,8 @@ def register_tasks(name: str, *, data: TaskMixtureConfig | RankFilesConfig) -> s
         if task.load is not None
     ]
     split = getattr(data, "eval_split", None) or "validation"
+    # SeqIO's evaluator fails for a task without examples, which has no metrics.
+    tasks = [task for task in tasks if task.rows]
     return held_out.register(f"{name}_evaluation", tasks, vocabulary, split)
 
 
