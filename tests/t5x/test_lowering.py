@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from mtf import config as config_lib
 from mtf.errors import UserError
 from mtf.models.t5 import num_parameters
 from mtf.t5x import unsupported
-from tests.t5x import T5X_MISSING
+from tests.t5x import T5X_MISSING, originals
+from tests.t5x.originals import Original
 
 pytestmark = pytest.mark.skipif(T5X_MISSING, reason="T5X is not installed (docs/t5x.md)")
 
@@ -124,6 +125,7 @@ PLACES = {
     "utils.RestoreCheckpointConfig": "checkpoint_cfg.restore",
     "partitioning.PjitPartitioner": "partitioner",
     "trainer.Trainer": "trainer_cls",
+    "partitioning.standard_logical_axis_rules": "partitioner.logical_axis_rules",
     "utils.create_learning_rate_scheduler": "trainer_cls.learning_rate_fn",
     "seqio.Evaluator": "infer_eval_dataset_cfg.mixture_or_task_name.evaluator",
 }
@@ -159,119 +161,22 @@ DEFAULTS = {
     "seqio.JSONLogger.write_n_results": None,
 }
 LOGGERS = "seqio.Evaluator.logger_cls"
+# Lowered to functions of mtf, which have other arguments.
+NOT_OF_T5X = ("seqio.SentencePieceVocabulary", "seqio.Evaluator")
+# What T5X's gin files leave to its defaults, and mtf sets.
+OURS = {
+    "train_script.train.stats_period": 100,  # T5X: once in an evaluation period
+    "train_script.train.inference_evaluator_cls": None,  # as T5X's, without infer_eval
+    "train_script.train.get_dataset_fn": "get_dataset",  # the recipe's own loader
+    "train_script.train.train_eval_get_dataset_fn": "get_training_eval_datasets",
+    "train_script.train.verify_matching_vocabs_fn": "verify_matching_vocabs",
+    "utils.RestoreCheckpointConfig.dtype": "float32",  # T5X: that of the checkpoint
+}
 SCRATCH = {
     "train_script.train.model": (),
     "utils.CheckpointConfig.restore": ("RestoreCheckpointConfig", None),
     "utils.RestoreCheckpointConfig.path": ([], None),
 }
-
-T5 = "t5x/examples/t5"
-RUNS = "t5x/configs/runs"
-SMALL = f"{T5}/t5_1_1/examples"
-NO_CACHE = "USE_CACHED_TASKS = False\n"
-C4 = "allenai/c4"
-_RO = "rlm_span_corruption_stream", "dumitrescustefan/rlm"
-ORIGINALS: list[tuple[Any, ...]] = [
-    # recipe, gin files, bindings of the command, what differs here: gin's value → ours.
-    (
-        functools.partial(recipes.t5_1_1_small_c4, train_steps=10_000),
-        [f"{SMALL}/small_c4_pretrain.gin"],
-        NO_CACHE,
-        {"mixture_or_task_name": ("c4_v220_span_corruption", C4)},
-    ),
-    (
-        recipes.t5_1_1_base_c4,
-        [f"{SMALL}/base_c4_pretrain.gin"],
-        NO_CACHE,
-        {"mixture_or_task_name": ("c4_v220_span_corruption", C4)},
-    ),
-    (
-        functools.partial(recipes.t5_1_1_finetune, dropout_rate=0.0),
-        [f"{SMALL}/small_wmt_finetune.gin"],
-        "",
-        {
-            "train/mixture_or_task_name": ("wmt_t2t_ende_v003", "text_files"),
-            "train_eval/mixture_or_task_name": ("wmt_t2t_ende_v003", "text_files"),
-            # A task with the recipe's examples and metrics.
-            "infer_eval/mixture_or_task_name": ("wmt_t2t_ende_v003", "register_held_out"),
-        },
-    ),
-    (
-        recipes.mt0_xxl,
-        [f"{T5}/mt5/xxl.gin", f"{RUNS}/finetune.gin"],
-        """
-        MIXTURE_OR_TASK_NAME = "mt5_d4_gpt_sglue_train"
-        TASK_FEATURE_LENGTHS = {"inputs": 256, "targets": 256}
-        TRAIN_STEPS = 1_125_000
-        INITIAL_CHECKPOINT_PATH = "gs://t5-data/pretrained_models/t5x/mt5_xxl/checkpoint_1000000"
-        USE_CACHED_TASKS = False
-        train_script.train.train_eval_dataset_cfg = None
-        train_script.train.infer_eval_dataset_cfg = None
-        train_script.train.inference_evaluator_cls = None
-        train_script.train.eval_period = 0
-        partitioning.PjitPartitioner.num_partitions = 4
-        """,
-        {},
-    ),
-    (
-        recipes.ro_mt5_base,
-        [f"{T5}/mt5/base.gin", f"{RUNS}/pretrain.gin"],
-        """
-        MIXTURE_OR_TASK_NAME = "rlm_span_corruption_stream"
-        TASK_FEATURE_LENGTHS = {"inputs": 512, "targets": 256}
-        TRAIN_STEPS = 2_000_000
-        USE_CACHED_TASKS = False
-        DROPOUT_RATE = 0.0
-        BATCH_SIZE = 128
-        partitioning.PjitPartitioner.num_partitions = 2
-        utils.SaveCheckpointConfig.period = 25000
-        utils.SaveCheckpointConfig.keep = 3
-        utils.create_learning_rate_scheduler.base_learning_rate = 0.4
-        utils.RestoreCheckpointConfig.path = \\
-            "gs://t5-data/pretrained_models/t5x/mt5_base/checkpoint_1000000"
-        """,
-        {"mixture_or_task_name": _RO},
-    ),
-    (
-        recipes.ro_t5_large,
-        [f"{T5}/t5_1_1/large.gin", f"{RUNS}/pretrain.gin"],
-        """
-        MIXTURE_OR_TASK_NAME = "rlm_span_corruption_stream"
-        TASK_FEATURE_LENGTHS = {"inputs": 512, "targets": 512}
-        TRAIN_STEPS = 2_000_000
-        USE_CACHED_TASKS = False
-        DROPOUT_RATE = 0.0
-        network.T5Config.vocab_size = 64000
-        partitioning.PjitPartitioner.num_partitions = 4
-        utils.SaveCheckpointConfig.period = 10000
-        utils.SaveCheckpointConfig.keep = 5
-        """,
-        {"mixture_or_task_name": _RO, "sentencepiece_model_file": None},
-    ),
-    (
-        # T0's own command is of Mesh TensorFlow; these are the same values in T5X's words.
-        recipes.t0pp_xxl,
-        [f"{T5}/t5_1_1/xxl.gin", f"{RUNS}/finetune.gin"],
-        """
-        MIXTURE_OR_TASK_NAME = "t0++_train"
-        TASK_FEATURE_LENGTHS = {"inputs": 1024, "targets": 256}
-        TRAIN_STEPS = 1_112_200
-        BATCH_SIZE = 1024
-        LOSS_NORMALIZING_FACTOR = 262144
-        USE_CACHED_TASKS = False
-        INITIAL_CHECKPOINT_PATH = \\
-            "gs://t5-data/pretrained_models/t5x/t5_1_1_lm100k_xxl/checkpoint_1100000"
-        train_script.train.train_eval_dataset_cfg = None
-        train_script.train.infer_eval_dataset_cfg = None
-        train_script.train.inference_evaluator_cls = None
-        train_script.train.eval_period = 0
-        trainer.Trainer.num_microbatches = 8
-        utils.SaveCheckpointConfig.period = 1000
-        partitioning.PjitPartitioner.num_partitions = 8
-        """,
-        {},
-    ),
-]
 
 
 def plain(value: Any) -> Any:
@@ -295,23 +200,16 @@ def lowered_value(lowered: fdl.Config, component: str, argument: str) -> Any:
     return plain(value)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "files", "text", "differences"),
-    ORIGINALS,
-    ids=[files[0] for _, files, *_ in ORIGINALS],
-)
-def test_lowered_values_are_those_of_gin(
-    recipe: Callable[[], fdl.Config], files: list[str], text: str, differences: dict[str, Any]
-) -> None:
-    import t5x
-
+@pytest.mark.parametrize("original", originals.TRAIN, ids=lambda original: original.id)
+def test_lowered_values_are_those_of_gin(original: Original) -> None:
     from tests.t5x import gin_bindings
 
-    root = Path(t5x.__file__).parents[1]
-    text = "\n".join(line.strip() for line in text.splitlines()).replace("\\\n", "")
-    bindings = gin_bindings.read(root, files, text)
+    spec = importlib.util.find_spec("t5x")
+    assert spec is not None and spec.origin is not None
+    root = Path(spec.origin).parents[1]
+    bindings = gin_bindings.read(root, list(original.files), originals.plain_text(original.text))
     assert len(bindings) > 60
-    lowered = mtf.t5x.lower(recipe())
+    lowered = mtf.t5x.lower(original.recipe())
     wrong = []
     for name, value in bindings.items():
         component, _, argument = name.rpartition(".")
@@ -324,6 +222,7 @@ def test_lowered_values_are_those_of_gin(
         absent = component in PLACES and lowered_value(lowered, component, "") is None
         expected = value
         scope = name.partition("/")[0]
+        differences = original.differences
         own = next((key for key in (f"{scope}/{argument}", argument) if key in differences), None)
         if own is not None:
             if differences[own] is None:
@@ -337,4 +236,26 @@ def test_lowered_values_are_those_of_gin(
             expected = SCRATCH[name][1]
         if ours != expected and not (absent and ours is None):
             wrong.append(f"{name}: gin {value!r}, lowered {ours!r}")
-    assert not wrong
+    assert not [*wrong, *not_bound(lowered, bindings)]
+
+
+def not_bound(lowered: fdl.Config, bindings: Mapping[str, Any]) -> Iterator[str]:
+    """What is lowered, but neither bound by gin nor T5X's default."""
+    for component, place in PLACES.items():
+        node: Any = lowered
+        for field in place.split("."):
+            node = getattr(node, field, None) if field else node
+        if not isinstance(node, fdl.Buildable) or component in NOT_OF_T5X:
+            continue
+        for argument, value in node.__arguments__.items():
+            name = f"{component}.{argument}"
+            default = plain(node.__signature_info__.parameters[argument].default)
+            if name not in bindings and plain(value) not in (default, OURS.get(name, default)):
+                yield f"{name}: lowered {plain(value)!r}, T5X's default {default!r}"
+
+
+def test_every_training_recipe_is_compared_with_its_original() -> None:
+    jobs = {name: fdl.get_callable(getattr(recipes, name)()).__name__ for name in RECIPES}
+    # The quickstart is mtf's own.
+    trained = {name for name, job in jobs.items() if job == "Train"} - {"quickstart"}
+    assert {original.id.partition(":")[0] for original in originals.TRAIN} == trained
