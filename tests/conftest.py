@@ -25,7 +25,9 @@ hypothesis.settings.load_profile("mtf")
 # own and those that tests start. Set before anything imports jax. XLA's optimization of what is
 # compiled alone changes no promise; `XLA_FLAGS= pytest` tests what users compile, as CI does of
 # the slow tests.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="mtf-compiled-")
     os.environ |= {

@@ -22,7 +22,8 @@ from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
-from tests.conftest import GOLDEN, needs_shared
+from tests.golden import cases, recorded
+from tests.golden.engine import Engine
 from tests.training import golden
 
 SMALL = T5Config(
@@ -183,15 +184,16 @@ def test_other_shapes_are_refused_with_tensor_and_both_shapes(
     assert text in str(error.value)
 
 
-@needs_shared
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_t5xs_orbax_layout_holds_what_its_zarr_layout_holds(scan_layers: bool) -> None:
-    trainer = golden.make_trainer("const_legacy", scan_layers=scan_layers)
+def test_t5xs_orbax_layout_holds_what_its_zarr_layout_holds(
+    scan_layers: bool, tmp_path: Path
+) -> None:
+    trainer = Engine(cases.CASES["rsqrt"], scan_layers=scan_layers).trainer
     restored = [
-        golden.flat(trainer.restore_state(GOLDEN / variant / "checkpoint_40"))
-        for variant in ("const_orbax", "const_legacy")
+        golden.flat(trainer.restore_state(recorded.unpack(f"rsqrt_{layout}", tmp_path / layout)))
+        for layout in ("orbax", "zarr")
     ]
-    assert restored[0]["state/step"] == 40
+    assert restored[0]["state/step"] == cases.EXCHANGE_STEP
     assert_same(*restored)
 
 

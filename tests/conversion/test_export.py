@@ -22,8 +22,9 @@ from mtf import convert
 from mtf.config.serialize import dump_json
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.text.vocabularies import ByteVocabulary
-from tests.conftest import GOLDEN, SHARED, needs_shared
+from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
+from tests.golden import recorded
 
 T5_MODEL = SHARED / "data" / "vocabularies" / "t5.spiece.model"
 
@@ -328,19 +329,10 @@ def test_without_a_vocabulary_it_says_so(
 
 
 @needs_shared
-def test_golden(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    assert run(GOLDEN / "const_legacy", out, "--vocabulary", "byt5") == 0
-    assert "246,784 parameters" in capsys.readouterr().out
-    assert len(load_file(out / "model.safetensors")) == 52
-    scanned = tmp_path / "scanned"
-    assert_refused(capsys, scanned, run(GOLDEN / "scan_legacy", scanned), "relative position bias")
-
-
-@needs_shared
 def test_vocabulary_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    status = run(GOLDEN / "const_legacy", out, "--vocabulary", T5_MODEL)
+    source = recorded.unpack("rsqrt_zarr", tmp_path / "source")
+    status = run(source, out, "--vocabulary", T5_MODEL)
     assert_refused(capsys, out, status, "32000 ids", "384 rows")
 
 

@@ -13,7 +13,6 @@ import pytest
 
 import conversion
 from conversion import ConversionError, IncompleteCheckpoint, open_checkpoint
-from tests.conftest import GOLDEN, needs_shared
 from tests.conversion import writers
 
 PARAMETERS = writers.random_parameters(num_encoder_layers=3, num_decoder_layers=1, tied=True)
@@ -152,38 +151,6 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
     with pytest.raises(ConversionError, match="is a file"):
         open_checkpoint(tmp_path / "checkpoint")
-
-
-@needs_shared
-def test_golden_layouts_agree() -> None:
-    legacy = open_checkpoint(GOLDEN / "const_legacy")
-    orbax = open_checkpoint(GOLDEN / "const_orbax" / "checkpoint_40")
-    assert legacy.step == orbax.step == 40
-    assert legacy.tensors["state/step"].read() == 40
-    assert len(legacy.tensors) == 261  # 52 parameters, each with m, v, v_col, v_row; and the step
-    assert legacy.tensors.keys() == orbax.tensors.keys()
-    for name, tensor in legacy.tensors.items():
-        np.testing.assert_array_equal(tensor.read(), orbax.tensors[name].read(), err_msg=name)
-
-
-@needs_shared
-def test_golden_factored_slots_are_inline() -> None:
-    tensors = open_checkpoint(GOLDEN / "factored_legacy", step=40).tensors
-    slot = "state/param_states/token_embedder/embedding"
-    assert tensors[f"{slot}/v_row"].shape == (64,)
-    assert tensors[f"{slot}/v_col"].shape == (384,)
-    assert tensors[f"{slot}/v"].read().tolist() == [0.0]
-
-
-@needs_shared
-def test_golden_others() -> None:
-    scanned = open_checkpoint(GOLDEN / "scan_legacy")
-    kernel = scanned.tensors["target/encoder/encoder/attention/query/kernel"]
-    assert kernel.read((slice(None), slice(1, 2))).shape == (64, 1, 4, 16)
-    with pytest.raises(ConversionError, match="its own relative position bias"):
-        conversion.infer_architecture(scanned)
-    with pytest.raises(ConversionError, match="Mesh TensorFlow"):
-        open_checkpoint(GOLDEN / "mesh_tf")
 
 
 def test_architecture(tmp_path: Path) -> None:

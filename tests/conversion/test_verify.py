@@ -29,8 +29,9 @@ from mtf import convert, verify  # noqa: E402
 from mtf.decoding.generate import generate  # noqa: E402
 from mtf.decoding.settings import DecodingConfig  # noqa: E402
 from mtf.text.vocabularies import ByteVocabulary  # noqa: E402
-from tests.conftest import GOLDEN, SHARED, needs_shared  # noqa: E402
+from tests.conftest import SHARED, needs_shared  # noqa: E402
 from tests.conversion import writers  # noqa: E402
+from tests.golden import recorded  # noqa: E402
 from tests.inference import models  # noqa: E402
 
 VOCABULARIES = SHARED / "data" / "vocabularies"
@@ -107,13 +108,12 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(np.unique(ours)) > 3  # not one token again and again
 
 
-@needs_shared
-def test_golden_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for source in (GOLDEN / "const_legacy" / "checkpoint_40", GOLDEN / "const_orbax"):
-        out = tmp_path / source.parent.name
-        arguments = [str(source), str(out), "--to", "hf", "--verify", "--vocabulary", "byt5"]
-        assert convert.main(arguments) == 0
-        assert logits_delta(capsys.readouterr().out) <= 1e-4
+@pytest.mark.parametrize("layout", ["zarr", "orbax"])
+def test_checkpoint_of_t5x(layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = recorded.unpack(f"rsqrt_{layout}", tmp_path / layout)
+    arguments = [str(source), str(tmp_path / "out"), "--to", "hf", "--verify"]
+    assert convert.main([*arguments, "--vocabulary", "byt5"]) == 0
+    assert logits_delta(capsys.readouterr().out) <= 1e-4
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ CASES: dict[str, Case] = {
     "bfloat16": Case(network={**T5_1_1, "dtype": "bfloat16"}, tolerance=2e-3),
     "weight_decay": Case(optimizer={"weight_decay_rate": 1e-3}),
     "weight_decay_times_rate": Case(
-        optimizer={"weight_decay_rate": 1e-1, "weight_decay_rate_lr_exponent": 1.0}
+        optimizer={"weight_decay_rate": 0.5, "weight_decay_rate_lr_exponent": 1.0}
     ),
     "beta1": Case(optimizer={"beta1": 0.9}),
     "norm_clip": Case(optimizer={"global_norm_clip_threshold": 1.0}),
@@ -106,6 +106,14 @@ CASES: dict[str, Case] = {
     "t5_1_0": Case(network=T5_1_0, optimizer={"min_dim_size_to_factor": 32}),
 }
 MODEL_DEFAULTS = {"z_loss": 1e-4, "label_smoothing": 0.0, "loss_normalizing_factor": None}
+
+
+_FACTORS_TO_DECODE = {
+    "/out/kernel": 8.0,
+    "wo/kernel": 2.0,
+    "query/kernel": 3.0,
+    "rel_embedding": 4.0,
+}
 
 
 def start(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -129,14 +137,18 @@ def start(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def start_to_decode(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns `start`, changed so that decoding varies and ends at many lengths."""
+    """Returns `start`, changed so that decoding yields many tokens and ends at many lengths.
+
+    Attention counts more than the embedding of the last token, which would otherwise be repeated.
+    """
     value = start(name, shape)
-    if name.endswith("wo/kernel"):  # The embedding of the last token counts less.
-        value *= 2.0
+    for ending, factor in _FACTORS_TO_DECODE.items():
+        if name.endswith(ending):
+            value *= np.float32(factor)
     if name == "decoder/logits_dense/kernel":
-        value[:, EOS_ID] *= 2.5
-    if name == "token_embedder/embedding":
-        value[EOS_ID] *= 2.5
+        value[:, EOS_ID] *= 6.0
+    if name == "token_embedder/embedding":  # The output kernel of the tied network.
+        value[EOS_ID] = 1.5 * (value[EOS_ID] + value[11])
     return value
 
 

@@ -4,6 +4,7 @@ python -m tests.golden.record            # everything
 python -m tests.golden.record rsqrt      # the named cases only
 python -m tests.golden.record decoding   # scores and decoded tokens
 python -m tests.golden.record scanned    # a checkpoint of T5X's scanned network
+python -m tests.golden.record mesh_tf    # a checkpoint with Mesh TensorFlow's files and names
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.golden.t5x_engine import Engine, scanned_engine
 
 T5X_COMMIT = "cc342d419ec3e3e9c4bf1df33c82330cafdc1e16"
 EXCHANGED = "rsqrt"
-OTHERS = ("decoding", "scanned")
+OTHERS = ("decoding", "scanned", "mesh_tf")
 
 
 def main() -> None:
@@ -36,8 +37,6 @@ def main() -> None:
     names = sys.argv[1:] or [*cases.CASES, *OTHERS]
     for number in NUM_DEVICES:
         flags = f"--xla_force_host_platform_device_count={number}"
-        if number > 1:  # Compiles faster.
-            flags += " --xla_backend_optimization_level=0"
         subprocess.run(
             [sys.executable, "-m", "tests.golden.record", "--devices", str(number), *names],
             check=True,
@@ -57,6 +56,8 @@ def record(num_devices: int, names: list[str]) -> None:
         elif num_devices == 1 and name == "scanned":
             engine = scanned_engine()
             save(engine, engine.start(), "scanned", "zarr")
+        elif num_devices == 1 and name == "mesh_tf":
+            save_mesh_tensorflow(name)
         print(f"{name} on {num_devices}", file=sys.stderr, flush=True)
 
 
@@ -106,6 +107,24 @@ def save(engine: Engine, state: Any, name: str, layout: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine.save(state, Path(folder), layout)
         shutil.make_archive(str(RECORDED / f"{name}_{layout}"), "gztar", folder)
+
+
+def save_mesh_tensorflow(name: str) -> None:
+    """Packs a checkpoint that TensorFlow wrote, with two of Mesh TensorFlow's variables."""
+    import tensorflow as tf
+
+    values = {
+        "global_step": np.int64(cases.EXCHANGE_STEP),
+        "encoder/block_000/layer_000/layer_norm/scale": np.ones(32, np.float32),
+    }
+    with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default():
+        variables = [tf.compat.v1.Variable(x, name=name) for name, x in values.items()]
+        with tf.compat.v1.Session() as session:
+            session.run([variable.initializer for variable in variables])
+            saver = tf.compat.v1.train.Saver(variables)
+            path = f"{folder}/model.ckpt"
+            saver.save(session, path, cases.EXCHANGE_STEP, write_meta_graph=False)
+        shutil.make_archive(str(RECORDED / name), "gztar", folder)
 
 
 def write(name: str, content: dict[str, Any]) -> None:

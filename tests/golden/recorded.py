@@ -22,11 +22,10 @@ def read(name: str) -> dict[str, Any]:
     return json.loads((RECORDED / f"{name}.json").read_text())
 
 
-def unpack(name: str, layout: str, folder: Path) -> Path:
-    """Unpacks a checkpoint that T5X wrote; `layout` is "zarr" or "orbax". Returns checkpoint_N."""
-    shutil.unpack_archive(RECORDED / f"{name}_{layout}.tar.gz", folder, filter="data")
-    (path,) = folder.glob("checkpoint_*")
-    return path
+def unpack(name: str, folder: Path) -> Path:
+    """Unpacks a recorded checkpoint; returns checkpoint_STEP if it is T5X's, otherwise `folder`."""
+    shutil.unpack_archive(RECORDED / f"{name}.tar.gz", folder, filter="data")
+    return next(folder.glob("checkpoint_*"), folder)
 
 
 def summary(state: Mapping[str, np.ndarray]) -> dict[str, list[float]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -32,12 +34,22 @@ def test_fifty_steps(name: str) -> None:
     comparing.assert_state(case, recorded.summary(engine.flat(state)), expected["state"])
 
 
-def test_every_case_is_recorded_and_has_its_own_losses() -> None:
+def test_every_case_is_recorded() -> None:
     files = {path.stem for path in recorded.RECORDED.glob("*.json")}
     assert files == {*cases.CASES, "decoding", "versions"}
-    losses = [tuple(recorded.read(name)["losses"][n]) for name in cases.CASES for n in ("1", "4")]
-    assert {len(each) for each in losses} == {cases.NUM_STEPS}
-    assert len({each[-1] for each in losses[::2]}) >= len(cases.CASES) - 1
+    for name in cases.CASES:
+        losses = recorded.read(name)["losses"]
+        assert {n: len(each) for n, each in losses.items()} == {"1": 50, "4": 50}
+
+
+def test_every_case_has_its_own_losses() -> None:
+    # These are the same run in another way, which must not change the losses.
+    names = cases.CASES.keys() - {"bfloat16", "two_microbatches"}
+    for number in recorded.NUM_DEVICES:
+        losses = {name: np.array(recorded.read(name)["losses"][str(number)]) for name in names}
+        for one, other in itertools.combinations(losses, 2):
+            difference = np.max(np.abs(losses[one] / losses[other] - 1.0))
+            assert difference > 100 * cases.CASES[one].tolerance, (one, other)
 
 
 @pytest.fixture(scope="module", params=list(cases.NETWORKS))
@@ -74,6 +86,6 @@ def test_decoding(network: str, method: str) -> None:
         DecodingConfig(method, length, num_return=num_return),  # type: ignore[arg-type]
     )
     comparing.assert_decoded(ours, theirs, np.array(expected["scores"]))
-    # They are of several lengths and not all the same.
-    assert len(np.unique(np.sum(theirs > 0, axis=-1))) > 1
-    assert len(np.unique(theirs)) > 3
+    # They differ in length and have many tokens.
+    assert len(np.unique(np.sum(theirs > 0, axis=-1))) > 2
+    assert len(np.unique(theirs)) > 20
