@@ -99,6 +99,7 @@ CASES: dict[str, Case] = {
     "norm_clip": Case(optimizer={"global_norm_clip_threshold": 1.0}),
     "one_microbatch": Case(num_microbatches=1, model={"loss_normalizing_factor": 50.0}),
     "two_microbatches": Case(num_microbatches=2),
+    "microbatches_of_one_row": Case(num_microbatches=BATCH_SIZE),
     # T5X divides the loss of each microbatch by that microbatch's tokens.
     "two_microbatches_by_all_tokens": _factor(
         "NUM_TOTAL_TARGET_TOKENS", num_microbatches=2, ratio=2.0

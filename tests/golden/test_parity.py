@@ -44,7 +44,7 @@ def test_every_case_is_recorded() -> None:
 
 def test_every_case_has_its_own_losses() -> None:
     # These are the same run in another way, which must not change the losses.
-    names = cases.CASES.keys() - {"bfloat16", "two_microbatches"}
+    names = cases.CASES.keys() - {"bfloat16", "two_microbatches", "microbatches_of_one_row"}
     for number in recorded.NUM_DEVICES:
         losses = {name: np.array(recorded.read(name)["losses"][str(number)]) for name in names}
         for one, other in itertools.combinations(losses, 2):
