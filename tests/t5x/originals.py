@@ -27,7 +27,7 @@ class Original(NamedTuple):
     """
 
     id: str
-    recipe: Callable[[], fdl.Config]
+    recipe: Callable[..., fdl.Config]
     files: tuple[str, ...]
     text: str
     differences: Mapping[str, Any]
@@ -41,6 +41,7 @@ def plain_text(text: str) -> str:
 T5 = "t5x/examples/t5"
 EXAMPLES = f"{T5}/t5_1_1/examples"
 PRETRAIN, FINETUNE = "t5x/configs/runs/pretrain.gin", "t5x/configs/runs/finetune.gin"
+EVAL, INFER = "t5x/configs/runs/eval.gin", "t5x/configs/runs/infer.gin"
 RELEASED = "gs://t5-data/pretrained_models/t5x"
 
 _C4 = {"mixture_or_task_name": ("c4_v220_span_corruption", "allenai/c4")}
@@ -266,4 +267,59 @@ def _romanian() -> list[Original]:
     return found
 
 
+_RTE = "super_glue_rte_GPT_3_style"
+# (gin's value, the lowered one)
+_OPENED = {
+    # Unshuffled examples need no seed.
+    "seed": ((0, 42), 0),
+    # Those of the checkpoint, by a function that registers the recipe's examples with SeqIO.
+    "model": None,
+    "path": None,
+    "output_dir": None,
+}
+
+
+def _of_checkpoint() -> list[Original]:
+    lengths = '{"inputs": 1024, "targets": 256}'
+    evaluated = f"""
+        MIXTURE_OR_TASK_NAME = "t0_eval_score_eval"
+        TASK_FEATURE_LENGTHS = {lengths}
+        CHECKPOINT_PATH = "RUN"
+        EVAL_OUTPUT_DIR = "OUT"
+        utils.DatasetConfig.split = "validation"
+    """
+    # 262,144 tokens in a batch, model parallelism 4.
+    of_t0 = """
+        utils.DatasetConfig.batch_size = 256
+        partitioning.PjitPartitioner.num_partitions = 4
+    """
+    inferred = f"""
+        MIXTURE_OR_TASK_NAME = "{_RTE}"
+        TASK_FEATURE_LENGTHS = {lengths}
+        CHECKPOINT_PATH = "RUN"
+        INFER_OUTPUT_DIR = "OUT"
+        utils.DatasetConfig.split = "validation"
+    """
+    registered = {"mixture_or_task_name": ("t0_eval_score_eval", "register_tasks")}
+    return [
+        Original("evaluate", recipes.evaluate, (EVAL,), evaluated, {**_OPENED, **registered}),
+        Original("t0_eval", recipes.t0_eval, (EVAL,), evaluated + of_t0, {**_OPENED, **registered}),
+        Original(
+            "infer",
+            functools.partial(recipes.infer, mixture_or_task_name=_RTE),
+            (INFER,),
+            inferred,
+            {
+                **_OPENED,
+                "mixture_or_task_name": (_RTE, "register_sources"),
+                # mtf infers in the dtype of the job, and saves its place after each 32 batches.
+                "dtype": ("bfloat16", "float32"),
+                "checkpoint_period": (100, 32),
+            },
+        ),
+    ]
+
+
+# The recipes take the path of a checkpoint.
+OF_CHECKPOINT = _of_checkpoint()
 TRAIN = [*_c4(), *_finetuning(), *_t0(), *_mt0(), *_romanian()]

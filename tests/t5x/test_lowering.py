@@ -17,6 +17,7 @@ from mtf import config as config_lib
 from mtf.errors import UserError
 from mtf.models.t5 import num_parameters
 from mtf.t5x import unsupported
+from tests import small
 from tests.t5x import T5X_MISSING, originals
 from tests.t5x.originals import Original
 
@@ -190,9 +191,11 @@ def plain(value: Any) -> Any:
     return value.__name__ if callable(value) else value
 
 
-def lowered_value(lowered: fdl.Config, component: str, argument: str) -> Any:
+def lowered_value(
+    lowered: fdl.Config, component: str, argument: str, places: Mapping[str, str] = PLACES
+) -> Any:
     value: Any = lowered
-    for field in [*PLACES[component].split("."), argument]:
+    for field in [*places[component].split("."), argument]:
         if value is None:
             return None
         if field:
@@ -200,20 +203,25 @@ def lowered_value(lowered: fdl.Config, component: str, argument: str) -> Any:
     return plain(value)
 
 
-@pytest.mark.parametrize("original", originals.TRAIN, ids=lambda original: original.id)
-def test_lowered_values_are_those_of_gin(original: Original) -> None:
+def gin_values(original: Original) -> dict[str, Any]:
+    """The bindings of an original run, to compare."""
     from tests.t5x import gin_bindings
 
     spec = importlib.util.find_spec("t5x")
     assert spec is not None and spec.origin is not None
     root = Path(spec.origin).parents[1]
     bindings = gin_bindings.read(root, list(original.files), originals.plain_text(original.text))
+    return {name: plain(value) for name, value in bindings.items()}
+
+
+@pytest.mark.parametrize("original", originals.TRAIN, ids=lambda original: original.id)
+def test_lowered_values_are_those_of_gin(original: Original) -> None:
+    bindings = gin_values(original)
     assert len(bindings) > 60
     lowered = mtf.t5x.lower(original.recipe())
     wrong = []
     for name, value in bindings.items():
         component, _, argument = name.rpartition(".")
-        value = plain(value)
         if name in DEFAULTS or name == LOGGERS:
             assert value == DEFAULTS.get(name, value), name
             continue
@@ -252,6 +260,48 @@ def not_bound(lowered: fdl.Config, bindings: Mapping[str, Any]) -> Iterator[str]
             default = plain(node.__signature_info__.parameters[argument].default)
             if name not in bindings and plain(value) not in (default, OURS.get(name, default)):
                 yield f"{name}: lowered {plain(value)!r}, T5X's default {default!r}"
+
+
+# The same as PLACES, for jobs that open a checkpoint.
+OPENED_PLACES = {
+    "eval_script.evaluate": "",
+    "infer_script.infer": "",
+    "utils.DatasetConfig": "dataset_cfg",
+    "utils.RestoreCheckpointConfig": "restore_checkpoint_cfg",
+    "partitioning.PjitPartitioner": "partitioner",
+}
+OPENED_DEFAULTS = {
+    "seqio.Evaluator.num_examples": None,
+    "seqio.Evaluator.use_memory_cache": True,
+    "utils.DatasetConfig.module": None,
+}
+
+
+@pytest.mark.parametrize("original", originals.OF_CHECKPOINT, ids=lambda original: original.id)
+def test_lowered_evaluation_and_inference_are_those_of_gin(
+    original: Original, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    small.run(
+        small.arguments(small.write_text(tmp_path), train_steps=1, model_dir=run_dir), tmp_path
+    )
+    lowered = mtf.t5x.lower(original.recipe(str(run_dir)))
+    compared = 0
+    for name, value in gin_values(original).items():
+        component, _, argument = name.rpartition(".")
+        if name in OPENED_DEFAULTS or name == LOGGERS:
+            assert value == OPENED_DEFAULTS.get(name, value), name
+            continue
+        ours = lowered_value(lowered, component, argument, OPENED_PLACES)
+        theirs, expected = value, value
+        if argument in original.differences:
+            if original.differences[argument] is None:
+                continue
+            theirs, expected = original.differences[argument]
+        assert value in (theirs if isinstance(theirs, tuple) else (theirs,)), name
+        assert ours == expected, name
+        compared += 1
+    assert compared > 15
 
 
 def test_every_training_recipe_is_compared_with_its_original() -> None:
