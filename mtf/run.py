@@ -175,6 +175,9 @@ def _has_run_dir(config: fdl.Config) -> bool:
 def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
     from mtf import config as config_lib
 
+    if options.engine == "t5x" and (options.diff or options.graph):
+        flag = "--diff" if options.diff else "--graph"
+        raise UserError(f"{flag} shows mtf's config of a recipe; leave out --engine t5x.")
     if options.print and options.engine == "t5x":
         _show_t5x(config, name, options.print)
     elif options.print:
@@ -241,10 +244,10 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
         if isinstance(description, Description):
             description.check()
         return
-    start = job.run if engine == "mtf" else _prepared_for_t5x(to_run)
-    if run_dir is None:
+    start = job.run if engine == "mtf" else _prepared_for_t5x(job, to_run)
+    if start is not None and run_dir is None:
         start()
-    else:
+    elif start is not None:
         with config_lib.stored(job, config, command, f"The config of {name}."):
             start()
 
@@ -256,11 +259,19 @@ def _with_t5x(description: Any, config: fdl.Config) -> Any:
     return description.with_rows(t5x_run.describe(config))
 
 
-def _prepared_for_t5x(config: fdl.Config) -> Callable[[], None]:
-    """Returns a function that runs the job with T5X; UserError if T5X cannot."""
+def _prepared_for_t5x(job: Any, config: fdl.Config) -> Callable[[], None] | None:
+    """Returns a function that runs the job with T5X, or None if the run has reached its last step.
+
+    Raises UserError if T5X cannot run the job.
+    """
+    from mtf.jobs.description import Description
     from mtf.t5x import run as t5x_run
 
-    return functools.partial(t5x_run.run, t5x_run.prepare(config))
+    lowered = t5x_run.prepare(config)
+    description = job.describe()  # T5X would find the mistakes after it has written files.
+    if isinstance(description, Description):
+        description.check()
+    return None if t5x_run.is_finished(lowered) else functools.partial(t5x_run.run, lowered)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mtf.command import exit_status, new_parser
-from mtf.errors import UserError
+from mtf.errors import UserError, did_you_mean
 
 _EPILOG = """\
 examples:
@@ -103,9 +104,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         for each in arguments
         if each not in _PROGRAMS and each != "--"
     ]
-    options = _parser().parse_intermixed_args(parsed)
+    parser = _parser()
+    options, unknown = parser.parse_known_intermixed_args(parsed)
     command = f"python -m mtf.gin {shlex.join(arguments)}"
-    return exit_status(lambda: _main(options, command), only_shows=options.output is None)
+
+    def run() -> int:
+        _check_flags(unknown, parser)
+        return _main(options, command)
+
+    return exit_status(run, only_shows=options.output is None)
+
+
+def _check_flags(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Refuses flags that are not known."""
+    if not unknown:
+        return
+    flag, _, value = unknown[0].partition("=")
+    if "." in flag:  # such as --gim.BATCH_SIZE=8
+        _, _, name = flag.partition(".")
+        hint = f" Did you mean --gin.{name}={value or 'VALUE'}?"
+    else:
+        known = sorted({*re.findall(r"--\w+", parser.format_help())})
+        hint = did_you_mean(flag, known) or " --help lists the flags."
+    raise UserError(f"{unknown[0]}: there is no flag {flag}.{hint}")
 
 
 def _main(options: argparse.Namespace, command: str) -> int:
@@ -154,8 +175,10 @@ def _check_output(output: str | None) -> None:
     if output is None:
         return
     if not output.endswith(".py"):
-        raise UserError(f"--output {output}: expected the name of a Python file, such as my.py.")
+        raise UserError(f"--output {output!r}: expected the name of a Python file, such as my.py.")
     path = Path(output)
+    if not path.parent.is_dir():
+        raise UserError(f"--output {output}: there is no folder {path.parent}.")
     if path.exists() and (not path.is_file() or _MARK not in path.read_text(errors="replace")):
         raise UserError(f"--output {output} exists and is not a translation; choose another name.")
 

@@ -6,6 +6,7 @@ and gin/defaults.gin; t5/models/mesh_transformer.py and t5/models/gin/ of T5.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from mtf.gin.rows import NotTranslatedError, Row, Section, default_of
@@ -62,6 +63,11 @@ def _fixed(**values: Any) -> tuple[Row, ...]:
     return tuple(Row(name, fixed=_choices(value)) for name, value in values.items())
 
 
+def _network(**values: Any) -> tuple[Row, ...]:
+    """Returns rows of parameters with which the network would be another than T5's."""
+    return tuple(dataclasses.replace(row, refused=True) for row in _fixed(**values))
+
+
 def _choices(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
@@ -102,10 +108,10 @@ _RUN_ROWS = (
     *_anything("tpu_zone", "model_dir"),
 )
 _DROPOUT = Row("dropout_rate", "mesh.dropout_rate", fixed=(None,))
-_EPSILON = Row("epsilon", fixed=(1e-6,))
+_EPSILON = Row("epsilon", fixed=(1e-6,), refused=True)
 _LAYER_STACK_ROWS = (
     _DROPOUT,
-    Row("norm_epsilon", fixed=(None, 1e-6)),
+    Row("norm_epsilon", fixed=(None, 1e-6), refused=True),
     Row(
         "recompute_grads",
         "model.network.remat_policy",
@@ -126,9 +132,9 @@ _UNITRANSFORMER_ROWS = (
         convert=lambda value: value or "NUM_TOTAL_TARGET_TOKENS",
         default="NUM_TOTAL_TARGET_TOKENS",
     ),
-    *_fixed(positional_embedding=False, sinusoid_positional_embedding=False, ensemble=None),
-    *_fixed(input_full_attention=False, loss_fn=None, loss_on_targets_only=False),
-    *_fixed(token_dropout_rate=0.0, vocab_divisor=128),
+    *_network(positional_embedding=False, sinusoid_positional_embedding=False, ensemble=None),
+    *_network(input_full_attention=False, vocab_divisor=128),
+    *_fixed(loss_fn=None, loss_on_targets_only=False, token_dropout_rate=0.0),
     *_anything("max_length"),
 )
 _ATTENTION_ROWS = (
@@ -136,8 +142,9 @@ _ATTENTION_ROWS = (
     Row("key_value_size", _NETWORK + "head_dim"),
     Row("relative_attention_num_buckets", _NETWORK + "relative_attention_num_buckets"),
     _DROPOUT,
-    *_fixed(relative_attention_type="bias_shared", num_memory_heads=0, shared_kv=False),
-    *_fixed(attention_func=None, attention_kwargs=(None, {}), fold_scaling_into_initializer=True),
+    *_network(relative_attention_type="bias_shared", num_memory_heads=0, shared_kv=False),
+    *_network(attention_func=None, attention_kwargs=(None, {})),
+    *_fixed(fold_scaling_into_initializer=True),
     *_anything("combine_dims", "keep_query_heads_dims"),
 )
 _ADAFACTOR_ROWS = (
@@ -187,7 +194,7 @@ MESH: dict[str, Section] = {
         ),
         "Unitransformer": _UNITRANSFORMER_ROWS,
         "Unitransformer.sample_autoregressive": _anything("temperature"),
-        "Bitransformer": _fixed(shared_embedding=True),
+        "Bitransformer": _network(shared_embedding=True),
         "Bitransformer.decode": (
             Row("beam_size", "decoding.num_beams", "1: `decoding.method` is greedy or sample"),
             Row("alpha", "decoding.length_penalty"),
@@ -207,10 +214,10 @@ MESH: dict[str, Section] = {
                 "activation", _NETWORK + "mlp_activations", convert=_activations, default=("relu",)
             ),
             _DROPOUT,
-            *_fixed(use_bias=False),
+            *_network(use_bias=False),
         ),
         "SelfAttention": _ATTENTION_ROWS,
-        "EncDecAttention": _fixed(relative_attention_type=None),
+        "EncDecAttention": _network(relative_attention_type=None),
         "LocalSelfAttention": _anything("dropout_rate"),
         "LayerStack": _LAYER_STACK_ROWS,
         "sublayer_dropout": (_DROPOUT,),

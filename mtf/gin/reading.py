@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import io
+import re
 import tokenize
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from mtf.extras import import_extra
 from mtf.storage import as_path, is_remote
 
 _COMMAND_LINE = "command line"
+_BARE_TEXT = re.compile(r"[A-Za-z_/~.][\w/:.+~-]*")  # such as gs://bucket/run
+_ADDRESS = re.compile(r": <ast\.\w+ object at 0x[0-9a-f]+>")  # in messages of `ast.literal_eval`
 _DEFAULTS = "defaults of the program"
 
 
@@ -100,6 +103,31 @@ class Bindings:
                     found[parameter] = binding
         return found
 
+    def scopes(self) -> set[str]:
+        """Returns the scopes in which references call configurables, and their parts."""
+        scopes = {""}
+        for value in self._values():
+            if isinstance(value, Reference) and value.scope:
+                parts = value.scope.split("/")
+                scopes |= {"/".join(parts[:n]) for n in range(1, len(parts) + 1)} | {*parts}
+        return scopes
+
+    def referred_macros(self) -> set[str]:
+        """Returns the names of the macros to which values refer."""
+        return {value.name for value in self._values() if isinstance(value, Macro)}
+
+    def _values(self) -> Iterator[Any]:
+        """Yields all values, also those inside of lists and dicts."""
+        left = [each.value for each in (*self.macros.values(), *self.parameters.values())]
+        while left:
+            value = left.pop()
+            if isinstance(value, list | tuple):
+                left += value
+            elif isinstance(value, dict):
+                left += [*value, *value.values()]
+            else:
+                yield value
+
 
 def read(
     files: Sequence[str],
@@ -145,6 +173,9 @@ class _Reader:
         path = next((path for path in tried if as_path(path).is_file()), None)
         if path is None:
             by = "" if parent is None else f", which {parent} includes,"
+            folder = next((path for path in tried if as_path(path).is_dir()), None)
+            if folder is not None:
+                raise UserError(f"{folder}{by} is a folder; expected a gin file.")
             listed = "".join(f"\n  {each}" for each in tried)
             raise UserError(
                 f"The gin file {name}{by} does not exist. Tried:{listed}\nAdd its folder with "
@@ -155,9 +186,9 @@ class _Reader:
         self._open.append(path)
         self.bindings.files.append(path)
         try:
-            text = as_path(path).read_text()
+            text = as_path(path).read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not a text file: {error}.") from error
+            raise UserError(f"{path} is not a gin file: it is not text ({error}).") from error
         self.parse(text, path, None if is_remote(path) else Path(path))
         self._open.pop()
 
@@ -182,7 +213,8 @@ class _Reader:
         except (SyntaxError, tokenize.TokenError, ValueError) as error:
             if isinstance(error, UserError):
                 raise
-            raise UserError(_syntax_problem(error, text, where)) from error
+            problem = _argument_problem(text) if where == _COMMAND_LINE else None
+            raise UserError(problem or _syntax_problem(error, text, where)) from error
 
     def _add(self, statement: Any, aliases: dict[str, str], where: str, path: Path | None) -> None:
         if isinstance(statement, self._parser.IncludeStatement):
@@ -256,6 +288,20 @@ def _package_folders() -> list[Path]:
     return folders
 
 
+def _argument_problem(argument: str) -> str | None:
+    """Returns the message of an argument whose value is missing or is text without quotes."""
+    name, _, value = argument.partition("=")
+    name, value = name.strip(), value.strip()
+    if not value:
+        return f"{_COMMAND_LINE}: {argument} has no value; expected NAME=VALUE."
+    if _BARE_TEXT.fullmatch(value):
+        return (
+            f"{_COMMAND_LINE} is not valid gin: {argument}. Text needs quotes inside of the "
+            f"shell's quotes: {name}=\"'{value}'\"."
+        )
+    return None
+
+
 def _syntax_problem(error: Exception, text: str, where: str) -> str:
     """Returns the message of gin's parser with the file and the line."""
     if isinstance(error, SyntaxError):
@@ -267,5 +313,5 @@ def _syntax_problem(error: Exception, text: str, where: str) -> str:
     place = where if line is None or where == _COMMAND_LINE else f"{where}:{line}"
     lines = text.splitlines()
     shown = lines[line - 1] if line is not None and 0 < line <= len(lines) else text.strip()
-    reason = " ".join(str(reason).split()).rstrip(".")
+    reason = _ADDRESS.sub("", " ".join(str(reason).split())).rstrip(".")
     return f"{place} is not valid gin: {reason}.\n  {shown.strip()}"

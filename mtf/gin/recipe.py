@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from typing import Any
 
+from mtf.config import checks
 from mtf.errors import UserError
 from mtf.gin import jobs, mesh, reading
-from mtf.gin.expressions import Code, ConfigOf
+from mtf.gin.expressions import Code, ConfigOf, evaluate
 from mtf.gin.mesh_table import DEFAULTS, mesh_configurables
 from mtf.gin.t5x_table import T5X, T5X_MODULES
 from mtf.gin.walking import Note, Walk
@@ -23,6 +25,13 @@ _JOBS: dict[str, tuple[str, type, Any]] = {
     "train": ("train_script.train", Train, jobs.train),
     "evaluate": ("eval_script.evaluate", Evaluate, jobs.evaluation),
     "infer": ("infer_script.infer", Infer, jobs.inference),
+}
+# Other jobs of T5X, and what mtf has instead.
+_OTHER_JOBS = {
+    "t5x.export_lib.save": "export_lib.save has no equivalent in a recipe; to export a checkpoint, "
+    "run python -m mtf.convert RUN OUTPUT --to hf",
+    "__main__.precompile": "train_script.precompile has no equivalent; translate the gin files of "
+    "the training run",
 }
 # Settings without which a job cannot be assembled.
 _NEEDED = {
@@ -103,6 +112,7 @@ def translate(command: Command) -> Translation:
         )
     else:
         walk, job = _t5x(bindings, sources, remarks)
+    _check(job, walk)
     return Translation(job, tuple(walk.notes), tuple(remarks), tuple(bindings.files))
 
 
@@ -114,15 +124,7 @@ def _read(command: Command, defaults: str) -> reading.Bindings:
 def _t5x(
     bindings: reading.Bindings, sources: jobs.Sources, remarks: list[str]
 ) -> tuple[Walk, ConfigOf]:
-    bound = {configurable for _, configurable, _ in bindings.parameters}
-    roots = [name for name, (root, _, _) in _JOBS.items() if root in bound]
-    if len(roots) != 1:
-        expected = ", ".join(root for root, _, _ in _JOBS.values())
-        raise UserError(
-            f"The gin files bind parameters of {'several jobs' if roots else 'no job'}; expected "
-            f"one of {expected}. Add one of t5x/configs/runs/{{pretrain,finetune,eval,infer}}.gin."
-        )
-    name = roots[0]
+    name = _job_name(bindings)
     root, job, assemble = _JOBS[name]
     walk = Walk(bindings, T5X)
     walk.section(name, root)
@@ -134,7 +136,10 @@ def _t5x(
     walk.finish(job)
     missing = [path for path in _NEEDED[name] if path not in walk.settings]
     if missing:
-        raise UserError(f"The gin files do not set {', '.join(missing)}, which {root} needs.")
+        rows = [(row, section) for section in T5X.values() for row in section.rows]
+        names = {row.path: f"{section.name}.{row.parameter}" for row, section in rows}
+        unset = ", ".join(names.get(path, path) for path in missing)
+        raise UserError(f"The gin files do not bind {unset}, which {root} needs.")
     scanned = walk.settings.get("model.network.scan_layers", True)
     if name == "train" and "scalable_t5" in (bindings.network or "") and scanned:
         remarks.append(
@@ -142,6 +147,40 @@ def _t5x(
             "the layers of mtf share one, as unrolled layers of T5X do."
         )
     return walk, assemble(walk.settings, sources, remarks.append)
+
+
+def _job_name(bindings: reading.Bindings) -> str:
+    """Returns the job whose parameters the gin files bind; UserError if they bind none or more."""
+    bound = {name: binding.where for (_, name, _), binding in bindings.parameters.items()}
+    roots = [name for name, (root, _, _) in _JOBS.items() if root in bound]
+    if len(roots) == 1:
+        return roots[0]
+    if roots:
+        found = ", ".join(f"{_JOBS[name][0]} ({bound[_JOBS[name][0]]})" for name in roots)
+        raise UserError(f"The gin files bind parameters of several jobs: {found}; expected one.")
+    for name, instead in _OTHER_JOBS.items():
+        if name in bound:
+            raise UserError(f"{bound[name]}: {instead}.")
+    expected = ", ".join(root for root, _, _ in _JOBS.values())
+    raise UserError(
+        f"The gin files bind parameters of no job; expected one of {expected}. Add one of "
+        "t5x/configs/runs/{pretrain,finetune,eval,infer}.gin."
+    )
+
+
+def _check(job: ConfigOf, walk: Walk) -> None:
+    """Raises a UserError that names every value that mtf's settings refuse, with its binding."""
+    config = evaluate(job)
+    problems = checks.find_problems(config) or checks.find_refusals(config)
+    if not problems:
+        return
+    lines = []
+    for problem in problems:
+        named = problem.replace(": ", ".", 1)  # such as "model.network: dropout_rate must be …"
+        of = [path for path in walk.origins if re.match(rf"{re.escape(path)}\b", named)]
+        origin = walk.origins[max(of, key=len)] if of else None
+        lines.append(problem if origin is None else f"{problem}\n    {origin} ({origin.where})")
+    raise UserError("The recipe would be refused:\n  " + "\n  ".join(lines))
 
 
 def as_text(translation: Translation, command: str) -> str:

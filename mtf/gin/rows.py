@@ -38,6 +38,7 @@ class Row:
       parts: configurable that the value may refer to → section of its parameters.
       default: value of the original if the parameter is not bound and that differs from mtf's.
       optional: whether the parameter may be left `%gin.REQUIRED`.
+      refused: whether a value other than `fixed` is another network, which mtf does not have.
     """
 
     parameter: str
@@ -50,6 +51,12 @@ class Row:
     parts: Mapping[str, str] | None = None
     default: Any = ABSENT
     optional: bool = False
+    refused: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why other values than `fixed` are not translated."""
+        return self.note or f"mtf has only {' or '.join(map(repr, self.fixed))}"
 
 
 @dataclasses.dataclass(frozen=True)

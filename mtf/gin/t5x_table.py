@@ -509,7 +509,7 @@ _NETWORK_ROWS = (
     Row("dropout_rate", "model.network.dropout_rate"),
     Row("logits_via_embedding", "model.network.logits_via_embedding"),
     Row("dtype", "model.network.dtype", default="float32"),
-    Row("scale_attn_logits", fixed=(False,), note="T5's attention is not scaled"),
+    Row("scale_attn_logits", fixed=(False,), note="T5's attention is not scaled", refused=True),
     Row("float32_attention_logits", anything=True, note="mtf's attention softmax is float32"),
     Row(
         "scan_layers",

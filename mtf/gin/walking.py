@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from mtf.errors import UserError, did_you_mean
+from mtf.errors import UserError, did_you_mean, nearest, suggestion
 from mtf.gin.checking import check_types
 from mtf.gin.reading import Binding, Bindings, Macro, Reference
 from mtf.gin.rows import ABSENT, NotTranslatedError, Row, Section
 
 _REQUIRED = "gin.REQUIRED"
+_MISSPELLED = 0.85  # similarity of a misspelled macro's name to the right one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,19 +34,21 @@ class Walk:
     Attributes:
       settings: field of the config → value.
       notes: bindings that were not translated.
+      origins: field of the config → binding that its value comes from.
     """
 
     def __init__(self, bindings: Bindings, sections: Mapping[str, Section]) -> None:
         self.bindings = bindings
         self.settings: dict[str, Any] = {}
         self.notes: list[Note] = []
+        self.origins: dict[str, Binding] = {}
         self._sections = sections
-        self._origins: dict[str, Binding] = {}
         self._used: set[str] = set()
         self._macros: set[str] = set()
         self._missing: dict[str, str] = {}
         self._refusals: list[str] = []
         self._compared: list[tuple[Row, Binding, Any]] = []
+        self._resolving: list[str] = []
 
     def section(self, name: str, configurable: str, scope: str = "") -> None:
         """Translates the parameters of a configurable in the role of a section."""
@@ -100,24 +104,47 @@ class Walk:
             )
         if self._refusals:
             raise UserError("This run has no equivalent:\n  " + "\n  ".join(self._refusals))
-        check_types(job, self.settings, self._origins)
+        check_types(job, self.settings, self.origins)
         for row, binding, value in self._compared:
             assert row.equals is not None
             if self.settings.get(row.equals) != value:
                 self.note(binding, f"{row.note} (`{row.equals}`)", True)
-        for (_, configurable, _), binding in self.bindings.parameters.items():
+        for (scope, configurable, _), binding in self.bindings.parameters.items():
             if binding.name in self._used or binding.is_default:
                 continue
-            known = any(section.name.endswith(configurable) for section in self._sections.values())
-            reason = "this run does not use it"
-            if not known:
-                reason = f"mtf does not know {configurable}"
-            self.note(binding, reason, documented=known and not binding.on_command_line)
+            self._unused(binding, scope, configurable)
+        referred = self.bindings.referred_macros()
         for name, binding in self.bindings.macros.items():
             once = name not in self.bindings.overridden
+            others = [each for each in self.bindings.macros if each != name]
             if binding.on_command_line and once and name not in self._macros:
-                hint = did_you_mean(name, [each for each in self.bindings.macros if each != name])
-                self.note(binding, f"no binding refers to %{name}.{hint}", False)
+                reason = f"no binding refers to %{name}.{did_you_mean(name, others)}"
+                self.note(binding, reason, False)
+            elif name not in referred and not binding.is_default:
+                # Files may define macros for others; only one that looks misspelled is named.
+                near = difflib.get_close_matches(name, referred, n=1, cutoff=_MISSPELLED)
+                if near:
+                    reason = f"no binding refers to %{name}. Did you mean {near[0]}?"
+                    self.note(binding, reason, False)
+
+    def _unused(self, binding: Binding, scope: str, configurable: str) -> None:
+        """Notes a binding that the run does not use, and whether it looks misspelled."""
+        names = [section.name.rpartition("/")[2] for section in self._sections.values()]
+        if configurable not in names:
+            # Without the module, which the binding may write otherwise.
+            short = {name.rpartition(".")[2]: name for name in names}
+            near = nearest(configurable.rpartition(".")[2], short)
+            hint = suggestion(short[name] for name in near)
+            self.note(binding, f"mtf does not know {configurable}.{hint}", False)
+            return
+        scopes = self.bindings.scopes() | {
+            section.name.rpartition("/")[0] for section in self._sections.values()
+        }
+        if scope not in scopes:
+            hint = did_you_mean(scope, scopes)
+            self.note(binding, f"nothing has the scope {scope}.{hint}", False)
+            return
+        self.note(binding, "this run does not use it", not binding.on_command_line)
 
     def _row(self, row: Row, binding: Binding, scope: str) -> None:
         if row.anything:
@@ -138,8 +165,10 @@ class Walk:
             self._compared.append((row, binding, value))
         elif row.path is not None:
             self._set(row, binding, value)
+        elif row.refused:
+            self._refusals.append(f"{binding} ({binding.where}): {row.reason}.")
         else:
-            self.note(binding, row.note, documented=bool(row.note))
+            self.note(binding, row.reason, documented=bool(row.note))
 
     def _set(self, row: Row, binding: Binding, value: Any) -> None:
         assert row.path is not None
@@ -159,7 +188,7 @@ class Walk:
             self.note(binding, str(error), documented=True)
             return
         self.settings[row.path] = value
-        self._origins[row.path] = binding
+        self.origins[row.path] = binding
 
     def _parts(self, row: Row, binding: Binding, value: Any, scope: str) -> bool:
         """Translates the configurables that a value refers to; returns whether that was all."""
@@ -200,11 +229,20 @@ class Walk:
             found = self.bindings.macros.get(value.name)
             if found is None:
                 hint = did_you_mean(value.name, self.bindings.macros)
+                if value.name == "MODEL":
+                    hint = " Add a model's gin file, such as t5x/examples/t5/t5_1_1/base.gin."
                 why = f"({binding.where}: {binding}), which nothing defines.{hint}"
                 self._missing.setdefault(value.name, why)
                 raise _MissingError
             self._macros.add(value.name)
-            return self.resolve(found.value, found)
+            if value.name in self._resolving:
+                circle = " → ".join([*self._resolving, value.name])
+                raise UserError(f"Macros refer to each other: {circle} ({found.where}).")
+            self._resolving.append(value.name)
+            try:
+                return self.resolve(found.value, found)
+            finally:
+                self._resolving.pop()
         if isinstance(value, dict):
             return {self.resolve(k, binding): self.resolve(v, binding) for k, v in value.items()}
         if isinstance(value, list | tuple):

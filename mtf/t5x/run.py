@@ -9,10 +9,12 @@ from typing import Any
 
 import fiddle as fdl
 
+import conversion
 from mtf.config import codegen, serialize
 from mtf.config.run_dir import new_run_dir
 from mtf.storage import AnyPath, as_path
 from mtf.t5x import lowering, unsupported
+from mtf.t5x.adapters import absolute_path
 from mtf.t5x.logs import LOG_FILE, More, logged, loss_per_target_token
 from mtf.writing import T5X_CONFIG_FILE, write_atomically
 
@@ -33,11 +35,11 @@ def _directory_field(lowered: fdl.Config) -> str:
 
 
 def _set_directory(lowered: fdl.Config, default: str) -> str:
-    """Sets the directory to which T5X writes, if it is not set; returns it."""
+    """Makes the directory to which T5X writes absolute, as Orbax requires; returns it as given."""
     field = _directory_field(lowered)
-    if getattr(lowered, field) is None:
-        setattr(lowered, field, default)
-    return getattr(lowered, field)
+    folder = getattr(lowered, field) or default
+    setattr(lowered, field, absolute_path(folder))
+    return folder
 
 
 def as_json(config: fdl.Config) -> str:
@@ -110,6 +112,22 @@ def state_shapes(lowered: fdl.Config) -> Any:
         return train_state.FlaxOptimTrainState.create(built.optimizer_def, variables)
 
     return jax.eval_shape(create)
+
+
+def is_finished(lowered: fdl.Config) -> bool:
+    """Returns whether a run has reached its last step, and prints that it has; T5X would fail."""
+    folder = getattr(lowered, "model_dir", None)
+    if folder is None or not as_path(folder).is_dir():
+        return False
+    step = max((step for step, _ in conversion.list_checkpoints(folder)), default=0)
+    if step < lowered.total_steps:
+        return False
+    print(
+        f"{folder} is at step {step} of {lowered.total_steps}: nothing to train. To train for more "
+        f"steps: python -m mtf.run --from {folder} --engine t5x --set train_steps={step + 1000}",
+        flush=True,
+    )
+    return True
 
 
 def run(lowered: fdl.Config) -> None:

@@ -103,9 +103,104 @@ def test_a_misspelled_macro_is_not_accepted(gin: Gin, files: tuple[Path, Path]) 
         assert "BATCH_SISE = 8: no binding refers to %BATCH_SISE. Did you mean BATCH_SIZE" in text
 
 
+def test_a_misspelled_macro_in_a_file(gin: Gin, files: tuple[Path, Path], tmp_path: Path) -> None:
+    mine = write(tmp_path, "mine.gin", "BATCH_SISE = 8", "MY_OWN_NAME = 5")
+    status, _, err = gin(*files, mine, *bindings(**COMMON), f"--gin.{LEFT}")
+    assert status == 1
+    assert (
+        f"BATCH_SISE = 8: no binding refers to %BATCH_SISE. Did you mean BATCH_SIZE? ({mine}:1"
+        in (" ".join(err.split()))
+    )
+    assert "MY_OWN_NAME" not in err
+
+
+def test_macros_that_refer_to_each_other(
+    gin: Gin, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    mine = write(tmp_path, "mine.gin", "BATCH_SIZE = %ROWS", "ROWS = %BATCH_SIZE")
+    status, out, err = gin(*files, mine, *bindings(**COMMON), f"--gin.{LEFT}")
+    assert (status, out) == (2, "")
+    assert "Macros refer to each other: BATCH_SIZE → ROWS → BATCH_SIZE (" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gim.BATCH_SIZE=8"], "no flag --gim.BATCH_SIZE. Did you mean --gin.BATCH_SIZE=8?"),
+        (["-gin.BATCH_SIZE=8"], "no flag -gin.BATCH_SIZE. Did you mean --gin.BATCH_SIZE=8?"),
+        (["--gin_serch_paths=x"], "no flag --gin_serch_paths. Did you mean --gin_search_paths"),
+        (["--gin.BATCH_SIZE="], "BATCH_SIZE= has no value"),
+        (
+            ["--gin.MODEL_DIR=runs/x"],
+            "quotes inside of the shell's quotes: MODEL_DIR=\"'runs/x'\".",
+        ),
+        (["--gin_file=folder"], "folder is a folder; expected a gin file"),
+        (["--gin_file=binary.gin"], "binary.gin is not a gin file: it is not text"),
+        (["--output=nowhere/x.py"], "--output nowhere/x.py: there is no folder nowhere"),
+    ],
+)
+def test_arguments(
+    gin: Gin, files: tuple[Path, Path], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary.gin").write_bytes(bytes(range(256)))
+    before = {*tmp_path.rglob("*")}
+    status, out, err = gin(*files, *bindings(**COMMON), f"--gin.{LEFT}", *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ") and message in err
+    assert {*tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("binding", "message"),
+    [
+        ("BATCH_SIZE=-8", "batch_size must be at least 1, not -8"),
+        ("DROPOUT_RATE=2.0", "dropout_rate must be in [0, 1), not 2.0"),
+        ("network.T5Config.mlp_activations=('gelu_new','linear')", "mlp_activations must be names"),
+        (
+            "utils.create_learning_rate_scheduler.factors='constant * rsqrt_decai'",
+            "unknown schedule factor 'rsqrt_decai'",
+        ),
+    ],
+)
+def test_values_that_mtf_refuses_give_no_recipe(
+    gin: Gin, files: tuple[Path, Path], binding: str, message: str
+) -> None:
+    status, out, err = gin(*files, *bindings(**COMMON), f"--gin.{LEFT}", f"--gin.{binding}")
+    assert (status, out) == (2, "")
+    assert message in err
+    name = "train/utils.DatasetConfig.batch_size = %BATCH_SIZE ("
+    assert (name in err) == binding.startswith("BATCH_SIZE")
+
+
+def test_a_byte_order_mark_is_no_mistake(
+    gin: Gin, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.gin"
+    mine.write_bytes(b"\xef\xbb\xbfBATCH_SIZE = 8\n")
+    status, out, err = gin(*files, mine, *bindings(**COMMON), f"--gin.{LEFT}")
+    assert status == 0, err
+    assert "batch_size=8," in out
+
+
+def test_jobs_that_are_none_of_mtf(gin: Gin, t5x: Path, tmp_path: Path) -> None:
+    export = write(
+        tmp_path, "export.gin", "from t5x import export_lib", "export_lib.save.batch_size = 1"
+    )
+    status, out, err = gin(t5x / MODEL, export)
+    assert (status, out) == (2, "")
+    assert f"{export}:2: export_lib.save has no equivalent in a recipe" in err
+    assert "python -m mtf.convert" in err
+    status, _, err = gin(t5x / MODEL, t5x / RUN, t5x / "t5x/configs/runs/infer.gin")
+    assert status == 2
+    assert "several jobs: train_script.train (" in err and "infer_script.infer (" in err
+
+
 @pytest.mark.parametrize(
     ("binding", "reason"),
     [
+        ("trian/utils.DatasetConfig.batch_size=5", "the scope trian. Did you mean train"),
+        ("utils.SafeCheckpointConfig.keep=1", "Did you mean utils.SaveCheckpointConfig"),
         ("train.eval_perod=5", "has no parameter eval_perod. Did you mean eval_period"),
         ("mine.Thing.x=5", "mtf does not know mine.Thing"),
         ("infer_eval/utils.DatasetConfig.split='test'", "this run does not use it"),
@@ -148,6 +243,7 @@ def test_documented_differences(
         ("MODEL=@models.DecoderOnlyModel()", "expected @models.EncoderDecoderModel"),
         ("OPTIMIZER=@optax.lion()", "no equivalent of @optax.lion()"),
         ("MODEL=None", "no equivalent of None"),
+        ("network.T5Config.scale_attn_logits=True", "T5's attention is not scaled"),
     ],
 )
 def test_runs_without_an_equivalent(
@@ -180,6 +276,7 @@ def test_a_run_without_a_model(gin: Gin, t5x: Path) -> None:
     status, _, err = gin(t5x / RUN, *bindings(**COMMON), f"--gin.{LEFT}")
     assert status == 2
     assert "MODEL (" in err
+    assert "Add a model's gin file, such as t5x/examples/t5/t5_1_1/base.gin" in err
 
 
 def test_no_file(gin: Gin) -> None:
@@ -206,7 +303,7 @@ def test_an_output_that_cannot_be_written(gin: Gin, files: tuple[Path, Path]) ->
     arguments = (*files, *bindings(**COMMON), f"--gin.{LEFT}")
     status, out, err = gin(*arguments, "--output", "nowhere/mine.py")
     assert (status, out) == (2, "")
-    assert "--output: nowhere/mine.py cannot be used" in err
+    assert "--output nowhere/mine.py: there is no folder nowhere" in err
 
 
 def test_relative_steps_need_the_step_of_the_checkpoint(gin: Gin, t5x: Path) -> None:

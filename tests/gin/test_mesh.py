@@ -219,6 +219,7 @@ def test_an_operative_config_of_the_first_models(gin: Gin, mesh: Path, tmp_path:
         ("decoder/SelfAttention.num_heads = 3", "differ in num_heads"),
         ("run.sequence_length = {'inputs': @f(), 'targets': 5}", "set run.sequence_length"),
         ("run.batch_size = ('files', 3)", "tokens_per_batch"),
+        ("Unitransformer.positional_embedding = True", "mtf has only False"),
         ("decoder/make_layer_stack.layers = [@Talking]", "no equivalent of @Talking"),
     ],
 )
