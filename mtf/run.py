@@ -268,10 +268,12 @@ def _prepared_for_t5x(job: Any, config: fdl.Config) -> Callable[[], None] | None
     from mtf.t5x import run as t5x_run
 
     lowered = t5x_run.prepare(config)
+    if t5x_run.is_finished(lowered):
+        return None
     description = job.describe()  # T5X would find the mistakes after it has written files.
     if isinstance(description, Description):
         description.check()
-    return None if t5x_run.is_finished(lowered) else functools.partial(t5x_run.run, lowered)
+    return functools.partial(t5x_run.run, lowered)
 
 
 if __name__ == "__main__":
