@@ -22,6 +22,8 @@ from mtf.partitioning.settings import (
 from mtf.storage import AnyPath, as_path
 from mtf.training.settings import LOGICAL_FACTOR_RULES
 
+Renaming = Sequence[tuple[str, str | None]]
+
 
 def symbol(name: str) -> Any:
     """Returns the function or class with a dotted name, from its module."""
@@ -134,6 +136,26 @@ def restore_path(path: str, mode: str) -> str:
 def absolute_path(path: AnyPath | str) -> str:
     """Returns the path, which T5X needs as an absolute path if it is on this machine."""
     return str(as_path(path).absolute())
+
+
+def assignment_map(
+    rules: Renaming, fallback_to_scratch: bool
+) -> list[tuple[str, str | None]] | None:
+    """Returns T5X's rules; None if there are none.
+
+    T5X initializes missing tensors only if there are rules, so there is one that changes nothing.
+    """
+    if fallback_to_scratch and not rules:
+        return [("state/step", "state/step")]
+    return list(rules) or None
+
+
+def fallback_to_scratch(rules: Renaming, fallback_to_scratch: bool) -> bool:
+    """Returns whether T5X initializes missing tensors, which it also needs for dropped ones.
+
+    A run checks before it starts that no others are missing (`mtf.t5x.run.prepare`).
+    """
+    return fallback_to_scratch or any(replacement is None for _, replacement in rules)
 
 
 def eval_period(period: int | None, evaluator: fdl.Config | None) -> int:

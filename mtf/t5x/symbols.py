@@ -196,6 +196,8 @@ _EVAL_DATA: dict[str, Value] = {
 _EVALUATOR = Symbol("seqio.Evaluator", {"logger_cls": Adapted(adapters.loggers, ())}, partial=True)
 _NO_SUMMARY = Symbol("mtf.t5x.datasets.summarize_nothing", {}, partial=True)
 
+_RULES = ("checkpoint.restore.assignment_map", "checkpoint.restore.fallback_to_scratch")
+
 TRAIN = Symbol(
     "t5x.train.train",
     {
@@ -254,10 +256,8 @@ TRAIN = Symbol(
                                 ("checkpoint.restore.path", "checkpoint.restore.mode"),
                             ),
                             "mode": "checkpoint.restore.mode",
-                            "assignment_map": Adapted(
-                                adapters.list_or_none, ("checkpoint.restore.assignment_map",)
-                            ),
-                            "fallback_to_scratch": "checkpoint.restore.fallback_to_scratch",
+                            "assignment_map": Adapted(adapters.assignment_map, _RULES),
+                            "fallback_to_scratch": Adapted(adapters.fallback_to_scratch, _RULES),
                             "dtype": Fixed("float32"),
                         },
                     ),

@@ -31,6 +31,11 @@ SETTINGS = {
 # One checkpoint to start from, since the engines draw different initial parameters.
 START = "@mtf.checkpoints.settings.RestoreCheckpointConfig(path='{}', mode='specific')"
 
+ADAMW = (
+    "@mtf.training.AdamWConfig(weight_decay_rate=0.1, "
+    "learning_rate=@mtf.builders.schedule.constant(learning_rate=0.01))"
+)
+
 
 def losses_of_mtf(run_dir: Path, kind: str) -> dict[int, float]:
     lines = map(json.loads, (run_dir / kind / "metrics.jsonl").read_text().splitlines())
@@ -123,11 +128,7 @@ def test_a_signal_saves_and_the_run_resumes(
 
 def test_adamw_continues_checkpoints_of_both_engines(tmp_path: Path) -> None:
     text = small.write_text(tmp_path)
-    adamw = (
-        "@mtf.training.AdamWConfig(weight_decay_rate=0.1, "
-        "learning_rate=@mtf.builders.schedule.constant(learning_rate=0.01))"
-    )
-    settings = {"optimizer": adamw, "trainer.eval_period": None, "train_steps": 3}
+    settings = {"optimizer": ADAMW, "trainer.eval_period": None, "train_steps": 3}
     run(tmp_path / "first", text, **settings)
 
     def both(start: Path, steps: int) -> tuple[Path, Path]:
@@ -142,6 +143,37 @@ def test_adamw_continues_checkpoints_of_both_engines(tmp_path: Path) -> None:
 
     _, theirs = both(tmp_path / "first" / "checkpoints" / "checkpoint_3", 6)
     both(theirs / "checkpoint_6", 9)
+
+
+def test_adamw_starts_from_a_checkpoint_of_adafactor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, first = small.write_text(tmp_path), tmp_path / "first"
+    run(first, text, train_steps=2)
+    values = {
+        **SETTINGS,
+        "optimizer": ADAMW,
+        "trainer.eval_period": None,
+        "train_steps": 4,
+    }
+
+    def arguments(name: str, restore: str) -> list[str]:
+        path = first / "checkpoints" / "checkpoint_2"
+        start = START.format(path).removesuffix(")") + f", {restore})"
+        settings = {**values, "checkpoint.restore": start, "model_dir": tmp_path / name}
+        return small.arguments(text, **settings)
+
+    t5x = ["--engine", "t5x"]
+    assert main([*arguments("refused", "fallback_to_scratch=False"), *t5x]) == 2
+    assert "/mu: missing from the checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "refused").exists()
+    dropped = "assignment_map=(('state/param_states/.*', None),)"
+    assert main(arguments("mtf", dropped)) == 0
+    expected = [*losses_of_mtf(tmp_path / "mtf", "train").values()]
+    for name, restore in (("dropped", dropped), ("missing", "fallback_to_scratch=True")):
+        assert main([*arguments(name, restore), *t5x]) == 0
+        found = [*losses_of_t5x(tmp_path / name, "train").values()]
+        assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_run_directory_belongs_to_one_engine(
