@@ -50,7 +50,6 @@ _IGNORED = (
     *("t5_tfds_data_dir", "coordinator_address", "process_count", "process_index"),
 )
 _IGNORED_SWITCHES = ("alsologtostderr", "logtostderr", "multiprocess_gpu", "skip_all_gin_unknowns")
-_MARK = "Made by: python -m mtf.gin"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,11 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     parser = _parser()
     options, unknown = parser.parse_known_intermixed_args(parsed)
-    command = f"python -m mtf.gin {shlex.join(arguments)}"
 
     def run() -> int:
         _check_flags(unknown, parser)
-        return _main(options, command)
+        return _main(options, arguments)
 
     return exit_status(run, only_shows=options.output is None)
 
@@ -129,7 +127,7 @@ def _check_flags(unknown: Sequence[str], parser: argparse.ArgumentParser) -> Non
     raise UserError(f"{unknown[0]}: there is no flag {flag}.{hint}")
 
 
-def _main(options: argparse.Namespace, command: str) -> int:
+def _main(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     # Imported here because --help does not need Fiddle.
     from mtf.gin import recipe
 
@@ -141,7 +139,7 @@ def _main(options: argparse.Namespace, command: str) -> int:
     wrong = [each for each in options.bindings if "=" not in each]
     if wrong:
         raise UserError(f"--gin.{wrong[0]} has no value; expected --gin.NAME=VALUE.")
-    _check_output(options.output)
+    _check_output(options.output, recipe.MADE_BY)
     translation = recipe.translate(
         recipe.Command(
             files=tuple(files),
@@ -153,7 +151,7 @@ def _main(options: argparse.Namespace, command: str) -> int:
             tpu=options.tpu is not None,
         )
     )
-    text = recipe.as_text(translation, command)
+    text = recipe.as_text(translation, arguments)
     if options.output is None:
         print(text, end="")
     else:
@@ -170,7 +168,7 @@ def _main(options: argparse.Namespace, command: str) -> int:
     return translation.status
 
 
-def _check_output(output: str | None) -> None:
+def _check_output(output: str | None, mark: str) -> None:
     """Refuses to overwrite a file that this command did not write."""
     if output is None:
         return
@@ -179,7 +177,7 @@ def _check_output(output: str | None) -> None:
     path = Path(output)
     if not path.parent.is_dir():
         raise UserError(f"--output {output}: there is no folder {path.parent}.")
-    if path.exists() and (not path.is_file() or _MARK not in path.read_text(errors="replace")):
+    if path.exists() and (not path.is_file() or mark not in path.read_text(errors="replace")):
         raise UserError(f"--output {output} exists and is not a translation; choose another name.")
 
 

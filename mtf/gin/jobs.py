@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ _STREAMS: dict[str, dict[str, Any]] = {
     "c4_v220_span_corruption": {"dataset": "allenai/c4", "subsets": {"en": 1.0}},
     "rlm_span_corruption_stream": {"dataset": "dumitrescustefan/rlm", "inputs_add_eos": False},
 }
+_NUM_STREAMS = HubStreamConfig.num_streams  # by default; must divide the batch size
 # Google's checkpoints of Mesh TensorFlow → T5X's conversions of them, for each size.
 _CONVERTED = {
     "t5.1.1.lm100k.{}": "t5_1_1_lm100k_{}",
@@ -371,7 +373,8 @@ def _training_data(settings: Settings, sources: Sources, remark: Remark) -> Conf
     remark(f"{name} is streamed from the Hugging Face hub.{hint if wants_cache else ''}")
     _module(name, settings, sources, remark)
     objective = {"objective": _config(SpanCorruption, {})}
-    return _config(HubStreamConfig, _STREAMS[name] | shared | objective | data)
+    streams = {"num_streams": math.gcd(_NUM_STREAMS, settings.get("batch_size") or _NUM_STREAMS)}
+    return _config(HubStreamConfig, _STREAMS[name] | shared | objective | data | streams)
 
 
 def _has(settings: Settings, name: str) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from mtf.config import checks
@@ -40,6 +42,8 @@ _NEEDED = {
     "infer": ("data.mixture_or_task_name", "checkpoint"),
 }
 _WIDTH = 100
+MADE_BY = "Made by: python -m mtf.gin"  # marks the files that this command wrote
+_WHAT = {"Train": "a training run", "Evaluate": "an evaluation", "Infer": "an inference job"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,30 +187,54 @@ def _check(job: ConfigOf, walk: Walk) -> None:
     raise UserError("The recipe would be refused:\n  " + "\n  ".join(lines))
 
 
-def as_text(translation: Translation, command: str) -> str:
+def as_text(translation: Translation, arguments: Sequence[str]) -> str:
     """Returns the module of a recipe.
 
     Args:
       translation: what `translate` returned.
-      command: the command line, for the docstring.
+      arguments: the arguments of the command, for the docstring.
     """
     job, code = translation.job, Code()
     body = code.write(job, 1, "return ")
     kind = job.target.__name__
+    what = _WHAT[kind]
     files = "\n".join(f"  * {file}" for file in translation.files)
-    docstring = f"The {kind} job of gin files of T5X or t5_mesh_transformer.\n"
-    wrapped = textwrap.fill(
-        command, _WIDTH - 9, break_long_words=False, break_on_hyphens=False
-    ).replace("\n", "\n    ")
-    docstring += f"\nMade by: {wrapped}\n\nSources, in the order in which they were read:\n{files}"
-    docstring = docstring.replace("\\", "\\\\").replace('"""', "'''")
-    comments = "".join(f"# {line}\n".replace("# \n", "#\n") for line in report(translation))
+    docstring = (
+        f"{what[0].upper()}{what[1:]}, translated from gin files.\n\n{MADE_BY}{_shown(arguments)}"
+        f"\n\nSources, in the order in which they were read:\n{files}\n"
+    ).replace('"""', "'''")
+    raw = "r" if "\\" in docstring else ""
+    comments = "".join(f"# {line}\n" for line in report(translation))
     return (
-        f'"""{docstring}\n"""\n\n{code.imports()}\n{comments}\n\n'
+        f'{raw}"""{docstring}"""\n\n{code.imports()}' + f"\n{comments}" * bool(comments) + "\n\n"
         f"def recipe() -> fdl.Config[{kind}]:\n"
-        f'    """Returns the config of the {kind} job."""\n'
+        f'    """Returns the config of the {what.partition(" ")[2]}."""\n'
         f"{''.join(code.lines)}    return {body}\n"
     )
+
+
+def _shown(arguments: Sequence[str]) -> str:
+    """Returns arguments as a shell takes them, in lines with a backslash at their ends."""
+    lines: list[str] = []
+    line = ""
+    for argument in map(_quoted, arguments):
+        width = _WIDTH - 3 - (0 if lines else len(MADE_BY))
+        if line and len(line) + len(argument) > width:
+            lines.append(f"{line} \\")
+            line = "   "
+        line += f" {argument}"
+    return "\n".join([*lines, line])
+
+
+def _quoted(argument: str) -> str:
+    """Returns an argument with the quotes that a shell needs, as in --gin.NAME="'text'"."""
+    if shlex.quote(argument) == argument:
+        return argument
+    flag, equals, value = argument.partition("=")
+    if not (equals and shlex.quote(flag) == flag):
+        flag, equals, value = "", "", argument
+    plain = "'" in value and not set(value) & set('"$`\\!')
+    return f"{flag}{equals}" + (f'"{value}"' if plain else shlex.quote(value))
 
 
 def report(translation: Translation) -> list[str]:
@@ -216,7 +244,7 @@ def report(translation: Translation) -> list[str]:
     lines: list[str] = []
     for title, texts in (
         ("Not understood:", others),
-        ("Without an equivalent, for a reason that docs/t5x.md has:", documented),
+        ("Not translated, for reasons that docs/t5x.md explains:", documented),
         ("Remarks:", list(translation.remarks)),
     ):
         if texts:

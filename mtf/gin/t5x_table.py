@@ -67,7 +67,7 @@ T5X_MODULES: dict[str, tuple[str, ...]] = {
 
 FULLY_SHARDED = "FULLY_SHARDED_AXIS_RULES"
 ONE_BATCH_SIZE = "mtf has one batch size for training and evaluation"
-NO_SEED = "None draws a new seed at every start; a run of mtf has a fixed seed and resumes exactly"
+NO_SEED = "the original draws a new seed at every start; mtf has a fixed one and resumes exactly"
 _PARTITIONERS = dict.fromkeys(
     ("partitioning.PjitPartitioner", "partitioning.ModelBasedPjitPartitioner"), "partitioner"
 )

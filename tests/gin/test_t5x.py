@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import shlex
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,12 @@ C4 = {
     "DROPOUT_RATE": "0.0",
     "BATCH_SIZE": "256",
 }
+
+
+def on_top(folder: Path, t5x: Path, *lines: str, run: str = PRETRAIN) -> Path:
+    """A gin file that includes a model and a run, and has lines of its own."""
+    includes = (f"include '{t5x / SMALL}'", f"include '{t5x / run}'")
+    return write(folder, "mine.gin", *includes, *lines)
 
 
 CASES = [(folder, size, "pretrain") for folder, size in MODELS]
@@ -54,7 +62,9 @@ def test_pretraining_on_c4_is_the_recipe(gin: Gin, t5x: Path) -> None:
     assert differences(config_of(out), recipes.t5_1_1_small_c4()) == set()
     # What has no equivalent is named in the recipe and on stderr, with its reason.
     for text in (out, err):
-        assert "train_script.train.random_seed = %RANDOM_SEED: None draws a new seed" in text
+        assert (
+            "train_script.train.random_seed = %RANDOM_SEED: the original draws a new seed" in text
+        )
 
 
 def test_finetuning_is_the_recipe(gin: Gin, t5x: Path) -> None:
@@ -84,6 +94,25 @@ def test_the_values_of_the_printed_recipe(gin: Gin, t5x: Path) -> None:
     assert str(t5x / PRETRAIN) in out
 
 
+def test_the_printed_recipe_has_the_command_as_a_shell_takes_it(gin: Gin, t5x: Path) -> None:
+    arguments = [str(t5x / SMALL), str(t5x / PRETRAIN), *bindings(**C4), '--tpu=a b\'s "c" $d']
+    _, out, _ = gin(*arguments)
+    assert "--gin.MIXTURE_OR_TASK_NAME=\"'c4_v220_span_corruption'\"" in out
+    docstring = ast.get_docstring(ast.parse(out)) or ""
+    command = docstring.partition("Made by: ")[2].partition("\n\n")[0]
+    joined = command.replace("\\\n", " ")
+    assert shlex.split(joined) == ["python", "-m", "mtf.gin", *arguments]
+    assert "\n\n\n\n" not in out
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(("batch_size", "streams"), [("4", "4"), ("6", "2"), ("256", "8")])
+def test_streams_divide_the_batch(gin: Gin, t5x: Path, batch_size: str, streams: str) -> None:
+    own = C4 | {"BATCH_SIZE": batch_size}
+    _, out, _ = gin(t5x / SMALL, t5x / PRETRAIN, *bindings(**own))
+    assert values(config_of(out))["data.num_streams"] == streams
+
+
 def test_seqio_caches(gin: Gin, t5x: Path) -> None:
     arguments = (t5x / SMALL, t5x / PRETRAIN, *bindings(**C4))
     _, out, _ = gin(*arguments, "--seqio_additional_cache_dirs=one,two")
@@ -94,10 +123,8 @@ def test_seqio_caches(gin: Gin, t5x: Path) -> None:
 
 
 def test_modules_of_the_user(gin: Gin, t5x: Path, tmp_path: Path) -> None:
-    mine = write(
-        *(tmp_path, "mine.gin", f"include '{t5x / SMALL}'", f"include '{t5x / PRETRAIN}'"),
-        *("import t5.data.mixtures", "import my_tasks", "MIXTURE_OR_TASK_NAME = 'my_mixture'"),
-    )
+    lines = ("import t5.data.mixtures", "import my_tasks", "MIXTURE_OR_TASK_NAME = 'my_mixture'")
+    mine = on_top(tmp_path, t5x, *lines)
     rest = bindings(**{name: C4[name] for name in C4 if name != "MIXTURE_OR_TASK_NAME"})
     assert values(config_of(gin(mine, *rest)[1]))["data.module"] == "'my_tasks'"
     _, out, _ = gin(mine, *rest, "--gin.MIXTURE_OR_TASK_MODULE='other'")
@@ -299,9 +326,8 @@ def test_later_bindings_win_in_files_includes_and_scopes(
 
 
 def test_the_best_checkpoint(gin: Gin, t5x: Path, tmp_path: Path) -> None:
-    mine = write(
-        *(tmp_path, "mine.gin", "from t5x import checkpoints", "from t5x import utils"),
-        *(f"include '{t5x / SMALL}'", f"include '{t5x / PRETRAIN}'"),
+    mine = on_top(
+        *(tmp_path, t5x, "from t5x import checkpoints", "from t5x import utils"),
         "utils.SaveCheckpointConfig.checkpointer_cls = @checkpoints.SaveBestCheckpointer",
         "utils.SaveCheckpointConfig.keep = 2",
         "checkpoints.SaveBestCheckpointer:",
@@ -327,12 +353,12 @@ def test_the_best_checkpoint(gin: Gin, t5x: Path, tmp_path: Path) -> None:
 def test_sampling(
     gin: Gin, t5x: Path, tmp_path: Path, bound: tuple[str, ...], expected: dict[str, object]
 ) -> None:
-    mine = write(
-        *(tmp_path, "mine.gin", "from t5x import decoding", "from t5x import models"),
-        *(f"include '{t5x / SMALL}'", f"include '{t5x / 't5x/configs/runs/infer.gin'}'"),
+    mine = on_top(
+        *(tmp_path, t5x, "from t5x import decoding", "from t5x import models"),
         "models.EncoderDecoderModel.decode_fn = @decoding.temperature_sample",
         "decoding.temperature_sample:",
         *(f"  {line}" for line in bound),
+        run="t5x/configs/runs/infer.gin",
     )
     status, out, err = gin(mine, *bindings(**COMMON, **OWN["infer"]))
     assert status == 0, err
@@ -356,9 +382,8 @@ def test_evaluation_of_all_checkpoints(gin: Gin, t5x: Path) -> None:
 
 
 def test_adamw_with_optax(gin: Gin, t5x: Path, tmp_path: Path) -> None:
-    mine = write(
-        *(tmp_path, "mine.gin", "from t5x import optimizers", "import optax"),
-        *(f"include '{t5x / SMALL}'", f"include '{t5x / PRETRAIN}'"),
+    mine = on_top(
+        *(tmp_path, t5x, "from t5x import optimizers", "import optax"),
         "OPTIMIZER = @optimizers.chain()",
         "optimizers.chain.transformations = [@optax.clip(), @optax.adamw()]",
         "optax.clip.max_delta = 1.0",
@@ -381,9 +406,9 @@ def test_adamw_with_optax(gin: Gin, t5x: Path, tmp_path: Path) -> None:
 
 
 def test_a_function_of_fully_sharded_rules(gin: Gin, t5x: Path, tmp_path: Path) -> None:
-    mine = write(
-        *(tmp_path, "mine.gin", "import __main__ as train_script", "from t5x import partitioning"),
-        *(f"include '{t5x / SMALL}'", f"include '{t5x / PRETRAIN}'", "import tasks"),
+    mine = on_top(
+        *(tmp_path, t5x, "import __main__ as train_script", "from t5x import partitioning"),
+        "import tasks",
         "train_script.train.partitioner = @partitioning.ModelBasedPjitPartitioner()",
         "partitioning.ModelBasedPjitPartitioner:",
         "  model_parallel_submesh = (4, 1, 1, 1)",
