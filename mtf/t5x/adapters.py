@@ -153,7 +153,7 @@ def assignment_map(
 def fallback_to_scratch(rules: Renaming, fallback_to_scratch: bool) -> bool:
     """Returns whether T5X initializes missing tensors, which it also needs for dropped ones.
 
-    A run checks before it starts that no others are missing (`mtf.t5x.run.prepare`).
+    `python -m mtf.run` checks before it starts T5X that no others are missing.
     """
     return fallback_to_scratch or any(replacement is None for _, replacement in rules)
 

@@ -47,7 +47,7 @@ def open_job(config: fdl.Config) -> fdl.Config[OpenedJob]:
     if opened.checkpoint.layout == "huggingface":
         raise UserError(
             f"checkpoint: T5X cannot read the Hugging Face directory {opened.checkpoint.path}; "
-            "convert it with python -m mtf.convert PATH OUT --to t5x."
+            "use a checkpoint of T5X or mtf."
         )
     network = dataclasses.replace(opened.model.network, dtype=job.dtype)
     output_dir = job.output_dir

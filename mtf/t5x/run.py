@@ -12,8 +12,6 @@ import fiddle as fdl
 import conversion
 from mtf.config import codegen, serialize
 from mtf.config.run_dir import new_run_dir
-from mtf.errors import conversion_as_user_errors
-from mtf.partitioning.settings import PartitionerConfig
 from mtf.storage import AnyPath, as_path
 from mtf.t5x import lowering, unsupported
 from mtf.t5x.adapters import absolute_path
@@ -61,33 +59,11 @@ def as_flat_text(config: fdl.Config) -> str:
 
 
 def prepare(config: fdl.Config) -> fdl.Config:
-    """Returns T5X's config of a job, and prints which of the job's settings T5X ignores.
-
-    Raises UserError if T5X cannot run the job, or if the checkpoint to start from does not fit.
-    """
+    """Returns T5X's config of a job, and prints which of the job's settings T5X ignores."""
     lowered = lowering.lower(config)
-    if unsupported.type_name(config) == "Train":
-        _check_start(config)
     for path, reason in unsupported.notes(config):
         print(f"T5X ignores {path}: {reason}", file=sys.stderr)
     return lowered
-
-
-def _check_start(config: fdl.Config) -> None:
-    """Checks the initial checkpoint as mtf does, since T5X's own messages name no tensor."""
-    import jax
-
-    from mtf.partitioning.mesh import PjitPartitioner
-    from mtf.training.trainer import Trainer, check_start
-
-    job = fdl.build(config)
-    if job.is_finished():
-        return
-    # Only shapes are computed.
-    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
-    trainer = Trainer(job.model, job.optimizer, partitioner)
-    with conversion_as_user_errors():
-        check_start(trainer, as_path(job.model_dir), job.checkpoint.restore, job.train_steps)
 
 
 def describe(config: fdl.Config) -> dict[str, str]:

@@ -132,8 +132,7 @@ TRAIN = (
     Refusal(
         "checkpoint.restore.path",
         _is_readable,
-        "T5X cannot read Hugging Face directories; convert it with python -m mtf.convert PATH OUT "
-        "--to t5x.",
+        "T5X cannot read Hugging Face directories; use a checkpoint of T5X or mtf.",
     ),
     Refusal(
         "evaluator.decoding",
