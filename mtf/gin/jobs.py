@@ -32,6 +32,7 @@ from mtf.training import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerCo
 # Streamed mixture → its dataset. mtf streams them from the hub, as its own recipes do.
 _STREAMS: dict[str, dict[str, Any]] = {
     "c4_v220_span_corruption": {"dataset": "allenai/c4", "subsets": {"en": 1.0}},
+    "c4_v220_unsupervised": {"dataset": "allenai/c4", "subsets": {"en": 1.0}},
     "rlm_span_corruption_stream": {"dataset": "dumitrescustefan/rlm", "inputs_add_eos": False},
 }
 _NUM_STREAMS = HubStreamConfig.num_streams  # by default; must divide the batch size
@@ -366,13 +367,13 @@ def _training_data(settings: Settings, sources: Sources, remark: Remark) -> Conf
         )
     name = settings["data.mixture_or_task_name"]
     cached = settings.get("data.use_cached") and sources.cache_dirs
-    if name not in _STREAMS or cached:
+    if name not in _STREAMS or (cached and "data.objective" not in settings):
         return _mixture(settings, sources, remark, {"loader": "seqio"} | data)
     hint = " To read SeqIO's cache, pass --seqio_additional_cache_dirs=DIR."
-    wants_cache = settings.get("data.use_cached") and name.startswith("c4")
+    wants_cache = settings.get("data.use_cached") and name == "c4_v220_span_corruption"
     remark(f"{name} is streamed from the Hugging Face hub.{hint if wants_cache else ''}")
     _module(name, settings, sources, remark)
-    objective = {"objective": _config(SpanCorruption, {})}
+    objective = {"objective": settings.get("data.objective") or _config(SpanCorruption, {})}
     streams = {"num_streams": math.gcd(_NUM_STREAMS, settings.get("batch_size") or _NUM_STREAMS)}
     return _config(HubStreamConfig, _STREAMS[name] | shared | objective | data | streams)
 

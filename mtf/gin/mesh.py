@@ -9,7 +9,7 @@ from typing import Any
 
 from mtf.builders import model, vocabulary
 from mtf.errors import UserError
-from mtf.gin import jobs
+from mtf.gin import jobs, objectives
 from mtf.gin.expressions import ConfigOf
 from mtf.gin.mesh_table import IGNORED, MESH, RAMP, SCHEDULES, STACKED
 from mtf.gin.reading import Bindings, Reference
@@ -44,6 +44,7 @@ def translate(
       sources: what the command line says about the data.
       remark: adds a sentence to the recipe.
     """
+    objectives.set_targets_length(bindings)
     walk = Walk(bindings, MESH)
     walk.use(*IGNORED)
     bound = {configurable for _, configurable, _ in bindings.parameters}
@@ -82,6 +83,8 @@ def translate(
     if "mesh.dropout_rate" in settings:
         settings["model.network.dropout_rate"] = settings["mesh.dropout_rate"]
     _batches(settings)
+    if mode == "train" and _is_unsupervised(settings):
+        _set_objective(walk, remark)
     split = settings.get("mesh.split", "train")
     _words(settings, mode)
     if mode == "train":
@@ -109,6 +112,26 @@ def translate(
     raise UserError(
         f"run.mode = {mode!r} has no equivalent; expected train, eval, score_eval or infer."
     )
+
+
+def _is_unsupervised(settings: dict[str, Any]) -> bool:
+    """Returns whether gin binds the preprocessing of the mixture."""
+    return str(settings.get("mesh.train_mixture")).endswith("_unsupervised")
+
+
+def _set_objective(walk: Walk, remark: Callable[[str], None]) -> None:
+    settings = walk.settings
+    objective = objectives.objective(walk)
+    settings["data.objective"] = objective
+    walk.forget("unsupervised")
+    lengths = settings["data.task_feature_lengths"]
+    needed = objectives.needed_targets(objective, lengths["inputs"])
+    if lengths["targets"] < needed:
+        remark(
+            f"The length of targets is {needed} instead of {lengths['targets']}, because mtf does "
+            "not truncate the targets of this objective."
+        )
+        settings["data.task_feature_lengths"] = lengths | {"targets": needed}
 
 
 def _steps(step: Any) -> Any:

@@ -255,6 +255,7 @@ MESH: dict[str, Section] = {
             Row("filename", "data.files"),
             *_anything("shuffle_buffer_size"),
         ),
+        "Vocabulary": _anything("extra_ids"),
         "get_vocabulary": _anything("mixture_or_task_name"),
         "get_default_spm_path": (Row("path", "data.vocabulary.path"),),
         "pack_dataset": (Row("use_custom_ops", anything=True, note="mtf has its own packing"),),
@@ -277,7 +278,11 @@ MESH: dict[str, Section] = {
         "VarianceScalingInitializer": _fixed(distribution="normal", mode="fan_in", scale=1.0),
         "VocabEmbedding": _fixed(scale_variable_like_classifier_weights=False),
         "unsupervised": (
-            Row("preprocessors", fixed=(None, []), note="the tasks of mtf have their own"),
+            Row(
+                "preprocessors",
+                fixed=(None, []),
+                note="`data.objective` of tasks `*_unsupervised`; other tasks have their own",
+            ),
         ),
         "seqio.SentencePieceVocabulary": (
             Row("sentencepiece_model_file", "data.vocabulary.path", convert=_path),
@@ -291,12 +296,15 @@ STACKED = (
     *("EncDecAttention", "sublayer_dropout", "sublayer_rms_norm", "sublayer_legacy_dropout"),
     *("sublayer_legacy_rms_norm", "sublayer_legacy_final_rms_norm"),
 )
-# The preprocessing of T5's task `unsupervised`; in mtf, tasks have their own.
+# The preprocessing of T5's tasks `*_unsupervised`, of which `mtf.gin.objectives` makes objectives.
 _PREPROCESSING = (
     *("denoise", "random_spans_helper", "random_spans_noise_mask", "random_spans_targets_length"),
     *("random_spans_tokens_length", "noise_span_to_unique_sentinel", "iid_noise_mask"),
     *("nonnoise_span_to_unique_sentinel", "reduce_concat_tokens", "select_random_chunk"),
-    *("split_tokens", "split_tokens_to_inputs_length"),
+    *("split_tokens", "split_tokens_to_inputs_length", "split_tokens_to_targets_length"),
+    *("noise_token_to_sentinel", "noise_token_to_random_token_or_sentinel"),
+    *("random_prefix_noise_mask", "drop_noise_tokens", "drop_nonnoise_tokens"),
+    "permute_noise_tokens",
 )
 _RATES = ("rate_num_examples", "rate_unsupervised")
 # Configurables without an effect here; `MtfModel` is the Python interface.
@@ -322,6 +330,7 @@ _MODULES = {
         *("mesh_train_dataset_fn", "mesh_eval_dataset_fn", "tsv_dataset_fn", "get_vocabulary"),
     ),
     "mesh_tensorflow.transformer.dataset": ("pack_dataset", "maybe_print_dataset"),
+    "t5.data.vocabularies": ("Vocabulary",),
     "mesh_tensorflow.tpu_variables": ("rewrite_stack_variables",),
     "mesh_tensorflow.simd_mesh_impl": ("SimdMeshImpl",),
     "mesh_tensorflow.layers": ("unit_scaling_convention", "VarianceScalingInitializer"),

@@ -66,6 +66,11 @@ class Walk:
             if row.parameter not in bound and row.default is not ABSENT and row.path is not None:
                 self.settings.setdefault(row.path, row.default)
 
+    def forget(self, configurable: str) -> None:
+        """Removes the notes on the parameters of a configurable, which were translated."""
+        names = {binding.name for binding in self.bindings.of(configurable).values()}
+        self.notes = [note for note in self.notes if note.binding.name not in names]
+
     def note(self, binding: Binding, reason: str, documented: bool) -> None:
         """Adds a binding that is not translated."""
         note = Note(binding, reason, documented)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import recipes
+from mtf import config as config_lib
+from mtf import data
 from tests.gin.helpers import Gin, config_of, differences, values, write
 
 PROGRAM = ("t5_mesh_transformer", "--tpu=pod", "--gcp_project=p", "--tpu_zone=z", "--model_dir=run")
@@ -228,3 +230,116 @@ def test_what_has_no_equivalent(gin: Gin, mesh: Path, text: str, message: str) -
     assert (status, out) == (2, "")
     assert message in err
     assert err.startswith("error: ")
+
+
+UNSUPERVISED = (
+    "import t5.data.preprocessors",
+    "preprocessors.denoise.noise_density = 0.15",
+    "preprocessors.denoise.noise_mask_fn = @preprocessors.iid_noise_mask",
+    "preprocessors.denoise.inputs_fn = @preprocessors.noise_span_to_unique_sentinel",
+    "preprocessors.denoise.targets_fn = @preprocessors.nonnoise_span_to_unique_sentinel",
+    "preprocessors.unsupervised.preprocessors = [",
+    "  @preprocessors.select_random_chunk, @preprocessors.reduce_concat_tokens,",
+    "  @preprocessors.split_tokens_to_inputs_length, @preprocessors.denoise]",
+    "vocabularies.Vocabulary.extra_ids = 100",
+)
+SPANS = (
+    *UNSUPERVISED,
+    "length = 256",
+    "density = 0.25",
+    "preprocessors.denoise.noise_density = %density",
+    "preprocessors.denoise.noise_mask_fn = @preprocessors.random_spans_noise_mask",
+    "preprocessors.random_spans_noise_mask.mean_noise_span_length = %span",
+    "preprocessors.random_spans_helper:",
+    "  inputs_length = %length",
+    "  noise_density = %density",
+    "  mean_noise_span_length = %span",
+    "span = 4.0",
+    "targets_length = @preprocessors.random_spans_targets_length()",
+    "utils.run.sequence_length = {'inputs': %length, 'targets': %targets_length}",
+    "preprocessors.unsupervised.preprocessors = [",
+    "  @preprocessors.select_random_chunk, @preprocessors.reduce_concat_tokens,",
+    "  @preprocessors.split_tokens, @preprocessors.denoise]",
+    "preprocessors.select_random_chunk.max_length = 1000",
+)
+MASKED = (
+    *UNSUPERVISED,
+    "preprocessors.denoise.inputs_fn = @noise_token_to_random_token_or_sentinel",
+    "preprocessors.noise_token_to_random_token_or_sentinel.random_prob = 0.2",
+    "preprocessors.denoise.targets_fn = None",
+)
+PREFIX = (
+    *UNSUPERVISED,
+    "preprocessors.denoise.noise_mask_fn = @preprocessors.random_prefix_noise_mask",
+    "preprocessors.denoise.inputs_fn = @preprocessors.drop_nonnoise_tokens",
+    "preprocessors.denoise.targets_fn = @preprocessors.drop_noise_tokens",
+    "preprocessors.unsupervised.preprocessors = [@preprocessors.select_random_chunk,",
+    "  @preprocessors.split_tokens_to_inputs_length, @preprocessors.denoise]",
+)
+
+
+def unsupervised(
+    gin: Gin, mesh: Path, folder: Path, lines: tuple[str, ...]
+) -> tuple[int, str, str]:
+    """Translates pretraining of T5 1.1 base with an objective."""
+    return gin(
+        *(*PROGRAM, "--gin_file=dataset.gin", "--gin_file=models/t5.1.1.base.gin"),
+        "--gin_file=learning_rate_schedules/constant_0_001.gin",
+        *(param("MIXTURE_NAME = 'c4_v220_unsupervised'"), param("run.train_steps = 1000")),
+        *(write(folder, "objective.gin", *lines), f"--gin_location_prefix={mesh}"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        # T5's random_spans_helper(256, 0.25, 4.0, 1, 1) returns 313 tokens and 99 targets.
+        (
+            SPANS,
+            data.SpanCorruption(
+                noise_density=0.25, mean_noise_span_length=4.0, max_document_tokens=1000
+            ),
+        ),
+        (UNSUPERVISED, data.IidDenoising(noise_density=0.15)),
+        (MASKED, data.BertStyle(noise_density=0.15, random_token_rate=0.2)),
+        (PREFIX, data.PrefixLM()),
+    ],
+)
+def test_objectives(
+    gin: Gin, mesh: Path, tmp_path: Path, lines: tuple[str, ...], expected: object
+) -> None:
+    status, out, err = unsupervised(gin, mesh, tmp_path, lines)
+    assert status == 0, err
+    assert "Not translated" not in err
+    job = config_lib.build(config_of(out))
+    assert job.data.objective == expected
+    assert (job.data.dataset, job.data.subsets) == ("allenai/c4", {"en": 1.0})
+    lengths = {"inputs": 256, "targets": 99} if lines is SPANS else {"inputs": 512, "targets": 512}
+    assert dict(job.data.task_feature_lengths) == lengths
+
+
+def test_targets_of_objectives_are_not_truncated(gin: Gin, mesh: Path, tmp_path: Path) -> None:
+    short = (*UNSUPERVISED, "utils.run.sequence_length = {'inputs': 512, 'targets': 104}")
+    status, out, err = unsupervised(gin, mesh, tmp_path, short)
+    assert status == 0, err
+    targets = config_lib.build(config_of(out)).data.task_feature_lengths["targets"]
+    assert targets > 104
+    assert f"The length of targets is {targets} instead of 104" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ((), "The task has no objective: unsupervised.preprocessors is not bound"),
+        (
+            (*UNSUPERVISED, "denoise.inputs_fn = @preprocessors.drop_noise_tokens"),
+            "mtf has no equivalent of this objective",
+        ),
+    ],
+)
+def test_objectives_without_an_equivalent(
+    gin: Gin, mesh: Path, tmp_path: Path, lines: tuple[str, ...], message: str
+) -> None:
+    status, out, err = unsupervised(gin, mesh, tmp_path, lines)
+    assert (status, out) == (2, "")
+    assert message in err
