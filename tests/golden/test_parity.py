@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import jax
@@ -32,6 +33,17 @@ def test_fifty_steps(name: str) -> None:
     comparing.assert_losses(case, losses, expected["losses"]["1"])
     comparing.assert_metrics(case, ours.evaluate(state), expected["eval"])
     comparing.assert_state(case, recorded.summary(engine.flat(state)), expected["state"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["normalized_by_real_tokens", "normalized_by_all_tokens", "normalized_per_sequence"]
+)
+def test_microbatches_have_the_losses_of_the_whole_batch(name: str) -> None:
+    case = dataclasses.replace(cases.CASES[name], num_microbatches=4)
+    ours = engine.Engine(case)
+    _, losses = ours.train(ours.start(), cases.batches(case.packed))
+    comparing.assert_losses(case, losses, recorded.read(name)["losses"]["1"])
 
 
 def test_every_case_is_recorded() -> None:
