@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_intermixed_args(parsed)
 
     def run() -> int:
-        _check_flags(unknown, parser)
+        _check_flags([*unknown, *(f for f in options.files if f.startswith("-"))], parser)
         return _main(options, arguments)
 
     return exit_status(run, only_shows=options.output is None)
@@ -138,7 +138,10 @@ def _main(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         )
     wrong = [each for each in options.bindings if "=" not in each]
     if wrong:
-        raise UserError(f"--gin.{wrong[0]} has no value; expected --gin.NAME=VALUE.")
+        raise UserError(
+            f"{wrong[0]} has no value; expected --gin.NAME=VALUE or --gin_param='NAME = VALUE', in "
+            "quotes if it has spaces."
+        )
     _check_output(options.output, recipe.MADE_BY)
     translation = recipe.translate(
         recipe.Command(

@@ -19,7 +19,7 @@ from mtf.data import (
     TextFilesConfig,
 )
 from mtf.decoding import DecodingConfig
-from mtf.errors import UserError
+from mtf.errors import UserError, did_you_mean
 from mtf.evaluation import InferEvalConfig
 from mtf.gin.expressions import Call, ConfigOf, Constant, evaluate
 from mtf.gin.t5x_table import FULLY_SHARDED
@@ -372,7 +372,8 @@ def _training_data(settings: Settings, sources: Sources, remark: Remark) -> Conf
     hint = " To read SeqIO's cache, pass --seqio_additional_cache_dirs=DIR."
     wants_cache = settings.get("data.use_cached") and name == "c4_v220_span_corruption"
     remark(f"{name} is streamed from the Hugging Face hub.{hint if wants_cache else ''}")
-    _module(name, settings, sources, remark)
+    if "data.objective" not in settings:
+        _module(name, settings, sources, remark)
     objective = {"objective": settings.get("data.objective") or _config(SpanCorruption, {})}
     streams = {"num_streams": math.gcd(_NUM_STREAMS, settings.get("batch_size") or _NUM_STREAMS)}
     return _config(HubStreamConfig, _STREAMS[name] | shared | objective | data | streams)
@@ -417,6 +418,9 @@ def _module(name: str, settings: Settings, sources: Sources, remark: Remark) -> 
         return None
     own = [module for module in modules if not module.startswith("t5.")]
     chosen = next(iter(own or modules), None)
+    if chosen is None:
+        hint = did_you_mean(name, [*list_mixtures(), *text_tasks()])
+        remark(f"mtf has no {name}; set data.module to the module that registers it.{hint}")
     if len(own) > 1:
         remark(
             f"data.module imports only {chosen}. If {', '.join(own[1:])} also registers tasks, "

@@ -77,6 +77,7 @@ def translate(
     if mode == "train" and settings.get("train_steps") is None:
         raise UserError(
             "run.train_steps is not bound. Set it with --gin_param='run.train_steps = N'."
+            + walk.not_understood()
         )
     if not on_tpu:
         settings["model.network.dtype"] = "float32"
@@ -178,6 +179,8 @@ def _batches(settings: dict[str, Any]) -> None:
     lengths = settings["data.task_feature_lengths"]
     if not lengths:
         raise UserError("run.sequence_length is empty; expected the lengths of inputs and targets.")
+    if min(lengths.values()) < 1:
+        raise UserError(f"run.sequence_length = {lengths!r}: lengths must be at least 1.")
     length = max(lengths.values())
     partitions = settings.get("partitioner.num_partitions") or 1
     cores = _cores(settings.get("mesh.tpu_topology"))

@@ -143,7 +143,8 @@ def _t5x(
         rows = [(row, section) for section in T5X.values() for row in section.rows]
         names = {row.path: f"{section.name}.{row.parameter}" for row, section in rows}
         unset = ", ".join(names.get(path, path) for path in missing)
-        raise UserError(f"The gin files do not bind {unset}, which {root} needs.")
+        message = f"The gin files do not bind {unset}, which {root} needs."
+        raise UserError(message + walk.not_understood())
     scanned = walk.settings.get("model.network.scan_layers", True)
     if name == "train" and "scalable_t5" in (bindings.network or "") and scanned:
         remarks.append(

@@ -66,6 +66,11 @@ class Walk:
             if row.parameter not in bound and row.default is not ABSENT and row.path is not None:
                 self.settings.setdefault(row.path, row.default)
 
+    def not_understood(self) -> str:
+        """Returns lines that name the bindings that are not understood; "" if there are none."""
+        lines = [f"\n  {n} ({n.binding.where})" for n in self.notes if not n.documented]
+        return "".join(["\nNot understood:", *lines]) if lines else ""
+
     def forget(self, configurable: str) -> None:
         """Removes the notes on the parameters of a configurable, which were translated."""
         names = {binding.name for binding in self.bindings.of(configurable).values()}
@@ -106,6 +111,7 @@ class Walk:
                 f"{len(self._missing)} required "
                 f"{'value is' if len(self._missing) == 1 else 'values are'} missing:{names}\n"
                 "Set each with --gin.NAME=VALUE (t5_mesh_transformer: --gin_param='NAME = VALUE')."
+                + self.not_understood()
             )
         if self._refusals:
             raise UserError("This run has no equivalent:\n  " + "\n  ".join(self._refusals))

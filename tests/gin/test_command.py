@@ -131,6 +131,11 @@ def test_macros_that_refer_to_each_other(
         (["--gin_serch_paths=x"], "no flag --gin_serch_paths. Did you mean --gin_search_paths"),
         (["--gin.BATCH_SIZE="], "BATCH_SIZE= has no value"),
         (
+            ["--gin_params=BATCH_SIZE = 8"],
+            "there is no flag --gin_params. Did you mean --gin_param",
+        ),
+        (["--gin_param=BATCH_SIZE", "=", "8"], "in quotes if it has spaces"),
+        (
             ["--gin.MODEL_DIR=runs/x"],
             "quotes inside of the shell's quotes: MODEL_DIR=\"'runs/x'\".",
         ),

@@ -215,6 +215,7 @@ def test_an_operative_config_of_the_first_models(gin: Gin, mesh: Path, tmp_path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("run.sequence_length = {'inputs': 0, 'targets': 0}", "lengths must be at least 1"),
         ("run.model_type = 'lm'", "run.model_type = 'lm' has no equivalent"),
         ("run.mode = 'export'", "run.mode = 'export' has no equivalent"),
         ("run.learning_rate_schedule = @mine", "run.learning_rate_schedule"),
@@ -230,6 +231,30 @@ def test_what_has_no_equivalent(gin: Gin, mesh: Path, text: str, message: str) -
     assert (status, out) == (2, "")
     assert message in err
     assert err.startswith("error: ")
+
+
+def test_a_misspelled_binding_is_named_beside_the_value_that_is_missing(
+    gin: Gin, mesh: Path
+) -> None:
+    status, out, err = gin(
+        *(*PROGRAM, "--gin_file=dataset.gin", "--gin_file=models/t5.1.1.base.gin"),
+        *(param("run.train_step = 5"), f"--gin_location_prefix={mesh}"),
+    )
+    assert (status, out) == (2, "")
+    assert "run.train_steps is not bound" in err
+    assert "run has no parameter train_step. Did you mean train_steps" in err
+
+
+def test_an_unknown_mixture_without_a_module(gin: Gin, mesh: Path) -> None:
+    status, _, err = gin(
+        *(*PROGRAM, "--gin_file=dataset.gin", "--gin_file=models/t5.1.1.base.gin"),
+        *(param("run.train_steps = 5"), param("MIXTURE_NAME = 't0_trian'")),
+        f"--gin_location_prefix={mesh}",
+    )
+    assert status == 0
+    assert "mtf has no t0_trian; set data.module to the module that registers it. Did you mean" in (
+        " ".join(err.split())
+    )
 
 
 UNSUPERVISED = (
