@@ -93,6 +93,10 @@ class _ByteVocabulary(seqio.ByteVocabulary):
         """Returns the text up to the first EOS."""
         return ByteVocabulary(self.extra_ids).decode(np.asarray(ids).tolist())
 
+    def decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns `decode` of a tensor; T5X calls it with one prediction, outside of graphs."""
+        return tf.constant(self.decode(ids))
+
 
 def _vocabulary(vocabulary: Vocabulary) -> seqio.Vocabulary:
     if isinstance(vocabulary, ByteVocabulary):

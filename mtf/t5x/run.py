@@ -59,8 +59,14 @@ def as_flat_text(config: fdl.Config) -> str:
 
 
 def prepare(config: fdl.Config) -> fdl.Config:
-    """Returns T5X's config of a job, and prints which of the job's settings T5X ignores."""
+    """Returns T5X's config of a job, and prints which of the job's settings T5X ignores.
+
+    Raises UserError if T5X cannot run the job, or not on the devices here.
+    """
     lowered = lowering.lower(config)
+    from mtf.t5x import partitioning
+
+    partitioning.check_devices(lowered)
     for path, reason in unsupported.notes(config):
         print(f"T5X ignores {path}: {reason}", file=sys.stderr)
     return lowered

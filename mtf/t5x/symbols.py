@@ -165,7 +165,7 @@ _MODEL = Symbol(
 )
 
 _PARTITIONER = Symbol(
-    "t5x.partitioning.PjitPartitioner",
+    "mtf.t5x.partitioning.PjitPartitioner",
     {
         "num_partitions": Adapted(
             adapters.num_partitions,
