@@ -50,6 +50,7 @@ class Case:
       network: fields of T5X's `T5Config`.
       model: arguments of `EncoderDecoderModel`.
       optimizer: arguments of `Adafactor`.
+      adamw: settings of `AdamWConfig`, which replaces Adafactor; T5X runs optax's with the same.
       schedule: arguments of `create_learning_rate_scheduler`.
       num_microbatches: number of parts of a batch.
       packed: whether rows hold several examples.
@@ -60,6 +61,7 @@ class Case:
     network: Mapping[str, Any] = dataclasses.field(default_factory=lambda: T5_1_1)
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     optimizer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    adamw: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] = dataclasses.field(
         default_factory=lambda: {"factors": "constant", "base_learning_rate": 1e-2}
     )
@@ -103,6 +105,20 @@ CASES: dict[str, Case] = {
     # T5X divides the loss of each microbatch by that microbatch's tokens.
     "two_microbatches_by_all_tokens": _factor(
         "NUM_TOTAL_TARGET_TOKENS", num_microbatches=2, ratio=2.0
+    ),
+    "adamw": Case(
+        adamw={
+            "beta1": 0.8,
+            "beta2": 0.95,
+            "epsilon": 1e-6,
+            "weight_decay_rate": 0.1,
+            "global_norm_clip_threshold": 50.0,
+        },
+        schedule={
+            "factors": "constant * linear_warmup",
+            "base_learning_rate": 1e-2,
+            "warmup_steps": 10,
+        },
     ),
     "t5_1_0": Case(network=T5_1_0, optimizer={"min_dim_size_to_factor": 32}),
 }

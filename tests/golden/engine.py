@@ -33,26 +33,19 @@ def params(network: T5Config, rule: Start = cases.start) -> t5.Params:
 
 
 class Engine:
-    """A case in mtf on one device, or on 4 as a mesh of data 2 × model 2.
+    """A case in mtf on one device, or on 4 as a mesh of data 2 × model 2."""
 
-    `optimizer` replaces the case's.
-    """
-
-    def __init__(
-        self,
-        case: Case,
-        num_devices: int = 1,
-        *,
-        scan_layers: bool = False,
-        optimizer: AdamWConfig | None = None,
-    ):
+    def __init__(self, case: Case, num_devices: int = 1, *, scan_layers: bool = False):
         self.case = case
         self.network = T5Config(**case.network, scan_layers=scan_layers)
         mesh = PartitionerConfig(num_partitions=min(2, num_devices))
         self.partitioner = PjitPartitioner.create(mesh, jax.devices()[:num_devices])
+        schedule = ScheduleConfig(**case.schedule)
         self.trainer = Trainer(
             ModelConfig(self.network, **{**cases.MODEL_DEFAULTS, **case.model}),
-            optimizer or AdafactorConfig(ScheduleConfig(**case.schedule), **case.optimizer),
+            AdafactorConfig(schedule, **case.optimizer)
+            if case.adamw is None
+            else AdamWConfig(schedule, **case.adamw),
             self.partitioner,
             TrainerConfig(num_microbatches=case.num_microbatches),
         )

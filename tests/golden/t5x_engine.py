@@ -59,9 +59,7 @@ class Engine:
                 t5x.decoding.temperature_sample, topk=1, rescale_log_probs=False
             ),
         }
-        optimizer = optimizer or t5x.adafactor.Adafactor(
-            logical_factor_rules=t5x.adafactor.standard_logical_factor_rules(), **case.optimizer
-        )
+        optimizer = optimizer or _optimizer(case)
         vocabulary = seqio.ByteVocabulary()
         self.model = t5x.models.EncoderDecoderModel(
             module,
@@ -177,6 +175,25 @@ class Engine:
         if layout == "zarr":
             return kind(state, self.partitioner, str(directory))
         return kind(str(directory), state, self.partitioner)
+
+
+def _optimizer(case: Case) -> Any:
+    """Returns T5X's Adafactor or, in T5X's wrapper, optax's AdamW, which decays matrices only."""
+    t5x = _t5x()
+    import jax
+    import optax
+
+    if case.adamw is None:
+        rules = t5x.adafactor.standard_logical_factor_rules()
+        return t5x.adafactor.Adafactor(logical_factor_rules=rules, **case.optimizer)
+    adamw = optax.adamw(
+        t5x.utils.create_learning_rate_scheduler(**case.schedule),
+        *(case.adamw[name] for name in ("beta1", "beta2", "epsilon")),
+        weight_decay=case.adamw["weight_decay_rate"],
+        mask=lambda params: jax.tree.map(lambda param: param.ndim >= 2, params),
+    )
+    clip = optax.clip_by_global_norm(case.adamw["global_norm_clip_threshold"])
+    return t5x.optimizers.OptaxWrapper(optax.chain(clip, adamw))
 
 
 def scanned_engine() -> Engine:

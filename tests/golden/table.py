@@ -39,7 +39,7 @@ def ours(num_devices: int) -> dict[str, list[float]]:
 
 def settings(case: cases.Case) -> str:
     """Returns what a case sets, for the table."""
-    values = {**case.model, **case.optimizer}
+    values = {**case.model, **case.optimizer, **(case.adamw or {})}
     if case.schedule != cases.Case().schedule:
         values |= {"factors": case.schedule["factors"]}
     if case.network is cases.T5_1_0:
@@ -51,6 +51,8 @@ def settings(case: cases.Case) -> str:
     if case.packed:
         values["packed"] = True
     shown = ", ".join(f"`{name}={value}`" for name, value in values.items())
+    if case.adamw is not None:
+        shown = f"AdamW, {shown}"
     return f"{shown}; T5X's loss is {case.ratio:g} × mtf's" if case.ratio != 1.0 else shown
 
 

@@ -14,7 +14,6 @@ from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.decoding.generate import generate
 from mtf.decoding.settings import DecodingConfig
 from mtf.models.settings import T5Config
-from mtf.training.settings import AdamWConfig, ScheduleConfig
 from tests.golden import cases, comparing, engine, recorded, t5x_engine
 from tests.t5x import T5X_MISSING
 
@@ -75,29 +74,14 @@ def test_losses_do_not_depend_on_the_number_of_microbatches(factor: str, packed:
 
 def test_fifty_steps_of_adamw() -> None:
     # T5X's own wrapper of optax, the class that recipes are lowered to, and mtf.
-    import optax
-
-    from mtf.t5x.adapters import symbol
     from mtf.t5x.optimizers import AdamW
 
-    schedule = {"factors": "constant * linear_warmup", "base_learning_rate": 1e-2}
-    schedule["warmup_steps"] = 10
-    case = cases.Case(schedule=schedule)
-    values = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6, "weight_decay_rate": 0.1}
-    optimizer = AdamWConfig(ScheduleConfig(**schedule), **values, global_norm_clip_threshold=50.0)
-    mtf = engine.Engine(case, optimizer=optimizer)
+    case = cases.CASES["adamw"]
+    mtf = engine.Engine(case)
     _, ours = mtf.train(mtf.start(), BATCHES)
-    adamw = optax.adamw(
-        symbol("t5x.utils.create_learning_rate_scheduler")(**schedule),
-        *(0.8, 0.95, 1e-6),
-        weight_decay=0.1,
-        mask=lambda params: jax.tree.map(lambda param: param.ndim >= 2, params),
-    )
-    chain = optax.chain(optax.clip_by_global_norm(50.0), adamw)
-    wrapper = symbol("t5x.optimizers.OptaxWrapper")
-    wrapped = t5x_engine.Engine(case, optimizer=wrapper(chain))
+    wrapped = t5x_engine.Engine(case)
     expected = list(wrapped.losses(wrapped.trainer(wrapped.start()), BATCHES))
-    lowered = t5x_engine.Engine(case, optimizer=AdamW(**values, global_norm_clip_threshold=50.0))
+    lowered = t5x_engine.Engine(case, optimizer=AdamW(**case.adamw))
     theirs = list(lowered.losses(lowered.trainer(lowered.start()), BATCHES))
     comparing.assert_losses(case, ours, expected)
     comparing.assert_losses(case, theirs, expected)
