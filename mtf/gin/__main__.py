@@ -1,7 +1,7 @@
 """`python -m mtf.gin FILE.gin…`: translates gin files to a recipe.
 
 Exit status: 0 if every binding was translated or has a documented reason, 1 if some were not
-understood (the recipe is printed nevertheless), 2 if there is no equivalent.
+understood (the recipe is printed nevertheless), 2 if there is no recipe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ Gin files are looked for in the current directory, in --gin_search_paths, in the
 t5x and t5, and in the folders above the file that includes them.
 
 Exit status: 0 if every binding was translated or has a reason in docs/t5x.md, 1 if some were not
-understood (the recipe is printed nevertheless), 2 if the run has no equivalent.
+understood (the recipe is printed nevertheless), 2 and no recipe if a file or a value is missing, if
+a value is refused, or if the run has no equivalent.
 """
 # Words of a pasted command line.
 _PROGRAMS = (

@@ -117,7 +117,7 @@ def translate(
 
 def _is_unsupervised(settings: dict[str, Any]) -> bool:
     """Returns whether gin binds the preprocessing of the mixture."""
-    return str(settings.get("mesh.train_mixture")).endswith("_unsupervised")
+    return settings.get("mesh.train_mixture") in objectives.TASKS
 
 
 def _set_objective(walk: Walk, remark: Callable[[str], None]) -> None:

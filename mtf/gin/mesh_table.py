@@ -281,7 +281,7 @@ MESH: dict[str, Section] = {
             Row(
                 "preprocessors",
                 fixed=(None, []),
-                note="`data.objective` of tasks `*_unsupervised`; other tasks have their own",
+                note="`data.objective` of `c4_v220_unsupervised`; other tasks have their own",
             ),
         ),
         "seqio.SentencePieceVocabulary": (
@@ -296,7 +296,7 @@ STACKED = (
     *("EncDecAttention", "sublayer_dropout", "sublayer_rms_norm", "sublayer_legacy_dropout"),
     *("sublayer_legacy_rms_norm", "sublayer_legacy_final_rms_norm"),
 )
-# The preprocessing of T5's tasks `*_unsupervised`, of which `mtf.gin.objectives` makes objectives.
+# The preprocessing of T5's unsupervised tasks, of which `mtf.gin.objectives` makes objectives.
 _PREPROCESSING = (
     *("denoise", "random_spans_helper", "random_spans_noise_mask", "random_spans_targets_length"),
     *("random_spans_tokens_length", "noise_span_to_unique_sentinel", "iid_noise_mask"),

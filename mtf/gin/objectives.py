@@ -1,6 +1,6 @@
 """Translates the objectives of Mesh TensorFlow's T5 (`objectives/*.gin`).
 
-Its tasks `*_unsupervised` have the preprocessing that gin binds to `unsupervised.preprocessors`.
+Its unsupervised tasks have the preprocessing that gin binds to `unsupervised.preprocessors`.
 Source: t5/data/preprocessors.py of T5.
 """
 
@@ -16,6 +16,8 @@ from mtf.gin.reading import Bindings, Reference
 from mtf.gin.walking import Walk
 from mtf.tasks.objectives import span_corruption_lengths
 
+# The tasks that are streamed from the Hugging Face hub with the objective that gin binds.
+TASKS = ("c4_v220_unsupervised",)
 _LENGTH = "random_spans_targets_length"
 _SENTINELS = ("noise_span_to_unique_sentinel", "nonnoise_span_to_unique_sentinel")
 # Preprocessors, `denoise.noise_mask_fn`, `inputs_fn` and `targets_fn` → the objective.
@@ -52,14 +54,13 @@ def set_targets_length(bindings: Bindings) -> None:
 
 def objective(walk: Walk) -> ConfigOf:
     """Returns the objective that `unsupervised.preprocessors` describe; UserError if none does."""
-    bound = walk.bindings.of("unsupervised")
-    if "preprocessors" not in bound:
+    binding = walk.bindings.of("unsupervised").get("preprocessors")
+    given = None if binding is None else walk.resolve(binding.value, binding)
+    if binding is None or not isinstance(given, list | tuple):
         raise UserError(
             "The task has no objective: unsupervised.preprocessors is not bound. Add one, such as "
             "--gin_file=objectives/span_3_15_u_u.gin."
         )
-    binding = bound["preprocessors"]
-    given = walk.resolve(binding.value, binding)
     steps = [each.configurable for each in given if isinstance(each, Reference)]
     concatenates = "reduce_concat_tokens" in steps
     values = _parameters(walk, "denoise")

@@ -343,6 +343,18 @@ def test_objectives(
     assert dict(job.data.task_feature_lengths) == lengths
 
 
+def test_other_tasks_have_their_own_preprocessing(gin: Gin, mesh: Path, tmp_path: Path) -> None:
+    mine = (*UNSUPERVISED, "MIXTURE_NAME = 'my_unsupervised'", "unsupervised.preprocessors = None")
+    status, out, err = gin(
+        *(*PROGRAM, "--gin_file=dataset.gin", "--gin_file=models/t5.1.1.base.gin"),
+        f"--gin_file={write(tmp_path, 'mine.gin', *mine)}",
+        param("run.train_steps = 5"),
+        *("--module_import=my_tasks", f"--gin_location_prefix={mesh}"),
+    )
+    assert status == 0, err
+    assert values(config_of(out))["data.mixture_or_task_name"] == "'my_unsupervised'"
+
+
 def test_targets_of_objectives_are_not_truncated(gin: Gin, mesh: Path, tmp_path: Path) -> None:
     short = (*UNSUPERVISED, "utils.run.sequence_length = {'inputs': 512, 'targets': 104}")
     status, out, err = unsupervised(gin, mesh, tmp_path, short)
@@ -356,6 +368,10 @@ def test_targets_of_objectives_are_not_truncated(gin: Gin, mesh: Path, tmp_path:
     ("lines", "message"),
     [
         ((), "The task has no objective: unsupervised.preprocessors is not bound"),
+        (
+            (*UNSUPERVISED, "unsupervised.preprocessors = None"),
+            "The task has no objective: unsupervised.preprocessors is not bound",
+        ),
         (
             (*UNSUPERVISED, "denoise.inputs_fn = @preprocessors.drop_noise_tokens"),
             "mtf has no equivalent of this objective",
