@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--output", metavar="FILE.py", help="write the recipe to this file instead of printing it")
     several: Any = {"action": "append", "default": []}
-    add("--gin_file", metavar="FILE.gin", help="the same as FILE.gin", **several)
+    add("--gin_file", metavar="FILE.gin", help="gin file to read after FILE.gin …", **several)
     text = "bind NAME to VALUE after all files are read; several times, in order"
     add(
         "--gin_bindings",
