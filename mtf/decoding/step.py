@@ -168,7 +168,8 @@ def _attention(
     if bias is not None:
         logits = logits + bias
     weights = jax.nn.softmax(jnp.where(mask, logits, t5.MASKED), axis=-1).astype(x.dtype)
-    y = jnp.einsum("bhnk,bhkd->bnhd", weights, cache.value)
+    # Not an einsum, which would swap the operands: a product that is slow on CPUs.
+    y = jnp.matmul(weights, cache.value).transpose(0, 2, 1, 3)
     return t5.dense(y.reshape(*y.shape[:2], -1), params["out"]["kernel"])
 
 
