@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mtf.training.reductions import mean_square
 from mtf.training.settings import AdafactorConfig
 
 Axes = tuple[str, ...]
@@ -79,7 +80,7 @@ def init_slots(config: AdafactorConfig, param: Any, axes: Axes) -> Slots:
 
 
 def _rms(x: jax.Array, dims: tuple[int, ...]) -> jax.Array:
-    return jnp.sqrt(jnp.mean(jnp.square(x), axis=dims, keepdims=True))
+    return jnp.sqrt(jnp.expand_dims(mean_square(x, dims), dims))
 
 
 def update_param(
@@ -99,16 +100,18 @@ def update_param(
     age = (step - config.step_offset + 1).astype(jnp.float32)
     keep = 1.0 - age ** (-config.decay_rate)
     grad = grad.astype(jnp.float32)
-    squared = jnp.square(grad) + config.epsilon1
     slots = dict(slots)
     if dims.rows:
-        v_row = keep * slots["v_row"] + (1.0 - keep) * jnp.mean(squared, axis=dims.columns)
-        v_col = keep * slots["v_col"] + (1.0 - keep) * jnp.mean(squared, axis=dims.rows)
+        mean_of_columns = mean_square(grad, dims.columns) + config.epsilon1
+        mean_of_rows = mean_square(grad, dims.rows) + config.epsilon1
+        v_row = keep * slots["v_row"] + (1.0 - keep) * mean_of_columns
+        v_col = keep * slots["v_col"] + (1.0 - keep) * mean_of_rows
         slots.update(v_row=v_row, v_col=v_col)
         v_row = jnp.expand_dims(v_row, dims.columns)
         row_mean = jnp.mean(v_row, axis=dims.rows, keepdims=True)
         y = grad * (v_row / row_mean) ** -0.5 * jnp.expand_dims(v_col, dims.rows) ** -0.5
     else:
+        squared = jnp.square(grad) + config.epsilon1
         slots["v"] = keep * slots["v"] + (1.0 - keep) * squared
         y = grad * slots["v"] ** -0.5
 

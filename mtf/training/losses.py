@@ -92,7 +92,7 @@ def _chunk(
     # The target has probability `confidence` and every other token `low`.
     confidence, low = 1.0 - label_smoothing, label_smoothing / (vocab - 1)
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    target_logit = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+    target_logit = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     cross_entropy = log_z - (confidence - low) * target_logit
     if label_smoothing:
         cross_entropy -= low * jnp.sum(logits, axis=-1)
