@@ -121,7 +121,7 @@ def beam_search(
             finished=nothing,
             scores=none,
             done=empty,
-            caches=empty_caches(config, batch, n * max_length),
+            caches=empty_caches(config, batch, max_length, n),
         ),
     )
     num_finished = jnp.sum(jnp.isfinite(end.scores), axis=1, keepdims=True)

@@ -66,23 +66,25 @@ def generate(
         seeds = np.arange(encoder_input_tokens.shape[0], dtype=np.uint32)
     # Two programs: in a single one, XLA chooses a layout of tied embeddings that is slow on CPUs.
     seed, settings = np.uint32(decoding.seed), dataclasses.replace(decoding, seed=0)
-    begun = _begin(network, params, encoder_input_tokens, decoding.max_length, seed, seeds)
+    n = decoding.num_beams if decoding.method == "beam" else decoding.num_return
+    begun = _begin(network, params, encoder_input_tokens, decoding.max_length, n, seed, seeds)
     return _decode(network, settings, eos_id, *begun)
 
 
-@functools.partial(jax.jit, static_argnames=("network", "max_length"))
+@functools.partial(jax.jit, static_argnames=("network", "max_length", "n"))
 def _begin(
     network: T5Config,
     params: t5.Params,
     encoder_input_tokens: jax.Array,
     max_length: int,
+    n: int,
     seed: jax.Array | np.uint32,
     seeds: jax.Array | np.ndarray,
 ) -> tuple[Prepared, jax.Array, jax.Array]:
     """Returns the inputs of the steps, a random key for each row, and which rows are padding."""
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(seeds)
     empty = ~jnp.any(encoder_input_tokens > 0, axis=1)
-    return prepare(network, params, encoder_input_tokens, max_length), keys, empty
+    return prepare(network, params, encoder_input_tokens, max_length, n), keys, empty
 
 
 @functools.partial(jax.jit, static_argnames=("network", "decoding", "eos_id"))

@@ -20,8 +20,9 @@ NO_DROPOUT = t5.Dropout(0.0, None)
 
 
 class KeyValueCache(NamedTuple):
-    """Keys (b, h, d, k) and values (b, h, k, d), laid out for the matrix products.
+    """Keys and values (b, h, k, d), laid out for the matrix products.
 
+    Keys are (b, h, d, k) if the rows have several queries, which is then faster on CPUs.
     The beams of an example share a row, so that each can attend to the keys of the others: `k` is
     max_length · n, and the n keys of a position are adjacent. Independent sequences have separate
     rows: `b` is then b · n, and `k` is max_length.
@@ -55,9 +56,12 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: T5Config, params: t5.Params, encoder_input_tokens: jax.Array, max_length: int
+    config: T5Config, params: t5.Params, encoder_input_tokens: jax.Array, max_length: int, n: int
 ) -> Prepared:
-    """Runs the encoder on (b, length) token ids, 0 for padding, and prepares the steps."""
+    """Runs the encoder on (b, length) token ids, 0 for padding, and prepares the steps.
+
+    `n` is the number of sequences that the steps decode for each example.
+    """
     dtype = jnp.dtype(config.dtype)
     segments = (encoder_input_tokens > 0).astype(jnp.int32)
     encoded = t5.encode(config, params, encoder_input_tokens, segments)
@@ -76,7 +80,7 @@ def prepare(
         embedding={"token_embedder": {"embedding": constrain(table, "vocab", None)}},
         layers=layers,
         encoded=[
-            _laid_out(*t5.keys_and_values(config, layer["encoder_decoder_attention"], encoded))
+            _laid_out(*t5.keys_and_values(config, layer["encoder_decoder_attention"], encoded), n)
             for layer in layers
         ],
         encoded_mask=(segments > 0)[:, None, None, :],
@@ -86,10 +90,13 @@ def prepare(
     )
 
 
-def empty_caches(config: T5Config, rows: int, num_keys: int) -> list[KeyValueCache]:
+def empty_caches(
+    config: T5Config, rows: int, max_length: int, num_beams: int = 1
+) -> list[KeyValueCache]:
     """Returns an empty cache for each layer; see `KeyValueCache` for the dimensions."""
+    num_keys = max_length * num_beams
     zeros = jnp.zeros((rows, num_keys, config.num_heads, config.head_dim), config.dtype)
-    return [_laid_out(zeros, zeros) for _ in range(config.num_decoder_layers)]
+    return [_laid_out(zeros, zeros, num_beams) for _ in range(config.num_decoder_layers)]
 
 
 def decode_step(
@@ -133,10 +140,11 @@ def decode_step(
             p: t5.Params, y: jax.Array, cache: KeyValueCache = cache
         ) -> tuple[jax.Array, KeyValueCache]:
             own = y.reshape(cache.key.shape[0], -1, y.shape[-1])
-            new = _laid_out(*t5.keys_and_values(config, p, own))
-            at = position * own.shape[1]
+            num_beams = own.shape[1]
+            new = _laid_out(*t5.keys_and_values(config, p, own), num_beams)
+            at, axis = position * num_beams, 2 if num_beams == 1 else 3
             cache = KeyValueCache(
-                jax.lax.dynamic_update_slice_in_dim(cache.key, new.key, at, axis=3),
+                jax.lax.dynamic_update_slice_in_dim(cache.key, new.key, at, axis),
                 jax.lax.dynamic_update_slice_in_dim(cache.value, new.value, at, axis=2),
             )
             z = _attention(config, p, own, cache, seen[:, None], bias[None, :, None])
@@ -164,7 +172,8 @@ def _attention(
 ) -> jax.Array:
     """Computes `t5.attention` over a cache: (b, n, emb) → (b, n, emb)."""
     query = t5.split_heads(config, t5.dense(x, params["query"]["kernel"]))
-    logits = jnp.einsum("bnhd,bhdk->bhnk", query, cache.key, preferred_element_type=jnp.float32)
+    product = "bnhd,bhkd->bhnk" if x.shape[1] == 1 else "bnhd,bhdk->bhnk"
+    logits = jnp.einsum(product, query, cache.key, preferred_element_type=jnp.float32)
     if bias is not None:
         logits = logits + bias
     weights = jax.nn.softmax(jnp.where(mask, logits, t5.MASKED), axis=-1).astype(x.dtype)
@@ -173,7 +182,8 @@ def _attention(
     return t5.dense(y.reshape(*y.shape[:2], -1), params["out"]["kernel"])
 
 
-def _laid_out(key: jax.Array, value: jax.Array) -> KeyValueCache:
+def _laid_out(key: jax.Array, value: jax.Array, num_queries: int) -> KeyValueCache:
     """Returns keys and values, (b, k, h, d), as a cache, split over the mesh by rows and heads."""
-    key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+    key = key.transpose(0, 2, 1, 3) if num_queries == 1 else key.transpose(0, 2, 3, 1)
+    value = value.transpose(0, 2, 1, 3)
     return KeyValueCache(*(constrain(x, "batch", "heads", None, None) for x in (key, value)))
