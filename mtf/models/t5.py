@@ -265,8 +265,6 @@ def relpos_bias(
     # A one-hot product, because the gradient of a gather is a slow scatter on accelerators.
     one_hot = jax.nn.one_hot(buckets.reshape(-1), config.relative_attention_num_buckets)
     bias = params["rel_embedding"].astype(jnp.float32) @ one_hot.T  # (h, q·k)
-    # A barrier, because XLA would fuse the sums over batch and layers into the gradient's product.
-    bias = jax.lax.optimization_barrier(bias)
     return bias.reshape(1, config.num_heads, *buckets.shape)
 
 
