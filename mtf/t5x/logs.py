@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -28,13 +29,16 @@ More = Callable[[Mapping[str, float]], Mapping[str, float]]
 def logged(run_dir: AnyPath, more: More = dict) -> Iterator[None]:
     """Writes T5X's log to a file of the run directory, and its metrics where mtf writes them.
 
-    `more` returns metrics to add to those of a step.
+    `more` returns metrics to add to those of a step. In a store, the log is written at the end, and
+    metrics are only in TensorBoard's events.
     """
     from absl import logging as absl_logging
 
     logger = absl_logging.get_absl_logger()
     before = logger.handlers[:], logger.propagate, absl_logging.get_verbosity()
-    file = logging.FileHandler(str(run_dir / LOG_FILE))
+    scratch = None if isinstance(run_dir, Path) else tempfile.TemporaryDirectory()
+    folder = run_dir if scratch is None else Path(scratch.name)
+    file = logging.FileHandler(str(folder / LOG_FILE))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.handlers, logger.propagate = [file, _Metrics(run_dir, more)], False
     absl_logging.set_verbosity(absl_logging.INFO)
@@ -44,6 +48,9 @@ def logged(run_dir: AnyPath, more: More = dict) -> Iterator[None]:
         logger.handlers, logger.propagate = before[0], before[1]
         absl_logging.set_verbosity(before[2])
         file.close()
+        if scratch is not None:
+            write_atomically(run_dir / LOG_FILE, (folder / LOG_FILE).read_text(encoding="utf-8"))
+            scratch.cleanup()
 
 
 def loss_per_target_token(

@@ -68,6 +68,10 @@ def _is_decoding_of_t5x(decoding: Any, config: fdl.Config) -> bool:
     )
 
 
+def _is_writable(folder: str | None, config: fdl.Config) -> bool:
+    return folder is None or not folder.startswith("s3://")
+
+
 def _is_readable(path: str, config: fdl.Config) -> bool:
     from conversion.huggingface_reader import is_huggingface
 
@@ -83,8 +87,10 @@ _DECODING = (
     "T5X decodes as many tokens as task_feature_lengths['targets'], with "
     "length_penalty_form='t5x', num_return=1 and seed 0."
 )
+_S3 = "T5X writes with TensorFlow, which has no s3://; expected a local directory or gs://."
 
 TRAIN = (
+    Refusal("model_dir", _is_writable, _S3),
     Refusal(
         "model.network.relative_attention_num_buckets",
         lambda number, _: number == 32,
@@ -149,6 +155,7 @@ EVALUATE = (
     ),
     Refusal("partitioner.fsdp", lambda fsdp, _: fsdp == 1, _FSDP),
     Refusal("decoding", _is_decoding_of_t5x, _DECODING),
+    Refusal("output_dir", _is_writable, _S3),
 )
 
 INFER = EVALUATE[1:]

@@ -54,12 +54,14 @@ def test_every_recipe_lowers_and_has_our_parameters(name: str) -> None:
         ({"relative_attention_num_buckets": 16}, "always has 32 buckets"),
         ({"dtype": "bfloat16"}, "checkpoint.save.dtype = 'bfloat16': "),
         ({"period": 300}, "checkpoint.save.period = 300: .* multiple of the other"),
+        ({"model_dir": "s3://bucket/run"}, "model_dir = 's3://bucket/run': .* no s3://"),
     ],
 )
 def test_what_t5x_cannot_express_is_refused(change: dict[str, Any], reason: str) -> None:
     config = recipes.quickstart()
     ((field, value),) = change.items()
     holders = {
+        "model_dir": config,
         "fsdp": config.partitioner,
         "skip_nonfinite_updates": config.trainer,
         "relative_attention_num_buckets": config.model.network,
