@@ -20,9 +20,11 @@ NO_DROPOUT = t5.Dropout(0.0, None)
 
 
 class KeyValueCache(NamedTuple):
-    """Keys and values (b, h, k, d), laid out for the matrix products.
+    """Keys and values, laid out for the matrix products.
 
-    Keys are (b, h, d, k) if the rows have several queries, which is then faster on CPUs.
+    Values are (b, h, k, d). So are keys if each row has one query; if it has several, keys are
+    (b, h, d, k). Each layout is the faster one on CPUs in its case.
+
     The beams of an example share a row, so that each can attend to the keys of the others: `k` is
     max_length · n, and the n keys of a position are adjacent. Independent sequences have separate
     rows: `b` is then b · n, and `k` is max_length.

@@ -210,11 +210,6 @@ class Trainer:
             dropout_rng = jax.random.fold_in(self._rngs[1], state.step)
         weights = self._weights(batch)
         grads, sums = self._gradients(state.params, batch, weights, dropout_rng)
-        # On CPUs, XLA would otherwise copy each parameter whose update it cannot order after all of
-        # the backward pass.
-        grads = jax.lax.platform_dependent(
-            grads, cpu=jax.lax.optimization_barrier, default=lambda grads: grads
-        )
         norm = optax.tree.norm(grads)
         threshold = self.optimizer.global_norm_clip_threshold
         if threshold is not None:
