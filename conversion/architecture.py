@@ -22,6 +22,8 @@ class Architecture:
     mlp_activations: tuple[str, ...]
     logits_via_embedding: bool
     relative_attention_num_buckets: int
+    # Whether each layer has its own relative position bias, as in umT5.
+    relpos_bias_per_layer: bool = False
 
     @property
     def gated(self) -> bool:
@@ -57,13 +59,15 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
     vocab_size, emb_dim = shape("token_embedder/embedding")
-    num_heads, num_buckets = shape("encoder/relpos_bias/rel_embedding")
+    per_layer = "encoder/layers_0/relpos_bias/rel_embedding" in shapes
+    bias = f"encoder/{'layers_0/' * per_layer}relpos_bias/rel_embedding"
+    num_heads, num_buckets = shape(bias)
     query, mlp = "encoder/layers_0/attention/query/kernel", "encoder/layers_0/mlp"
     _, joined = shape(query)
     if joined % num_heads:
         raise ConversionError(
-            f"{checkpoint.path}: target/{query} has {joined} columns; expected a multiple of "
-            f"{num_heads}, the number of heads in target/encoder/relpos_bias/rel_embedding."
+            f"{checkpoint.path}: target/{query} has shape {shapes[query]}; expected a multiple of "
+            f"{num_heads} columns, because target/{bias} has shape {shapes[bias]}: {num_heads} heads."
         )
     gated = f"{mlp}/wi_0/kernel" in shapes
     _, mlp_dim = shape(f"{mlp}/wi_0/kernel" if gated else f"{mlp}/wi/kernel")
@@ -79,6 +83,7 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         mlp_activations=checkpoint.described.get("mlp_activations", activations),
         logits_via_embedding="decoder/logits_dense/kernel" not in shapes,
         relative_attention_num_buckets=num_buckets,
+        relpos_bias_per_layer=per_layer,
     )
 
 

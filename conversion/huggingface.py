@@ -18,7 +18,7 @@ from conversion.tensor import Checkpoint, ConversionError
 from conversion.tokenizer import Tokenizer, write_tokenizer
 from mtf.storage import UNFINISHED, AnyPath, StorePath, unfinished
 
-ModelType = Literal["t5", "mt5", "byt5"]
+ModelType = Literal["t5", "mt5", "umt5", "byt5"]
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 # T5's gelu is the tanh approximation, as is that of "gated-gelu".
@@ -53,10 +53,10 @@ class Export:
     """An export; raises ConversionError if it is impossible, and reads no tensors.
 
     Attributes:
-      checkpoint: checkpoint of an unrolled T5 1.0, 1.1, mT5 or ByT5.
+      checkpoint: checkpoint of an unrolled T5 1.0, 1.1, mT5, umT5 or ByT5.
       mlp_activations: activations of the MLP; None infers those of the published models.
-      model_type: None means mt5 for mT5's vocabulary size, else t5. t5 and byt5 both use the class
-        T5ForConditionalGeneration.
+      model_type: None means umt5 if each layer has a relative position bias, mt5 for mT5's
+        vocabulary size, else t5. t5 and byt5 both use the class T5ForConditionalGeneration.
       tokenizer: tokenizer to write; None writes none.
       dtype: type of the written tensors, "float32" or "bfloat16".
       dropout_rate: value for config.json.
@@ -105,7 +105,18 @@ class Export:
         self.architecture, self.entries = sizes, mapping.entries(sizes)
         mapping.check_parameters(self.checkpoint, self.entries)
         if self.model_type is None:
-            self.model_type = "mt5" if sizes.vocab_size == _MT5_VOCAB_SIZE else "t5"
+            shared: ModelType = "mt5" if sizes.vocab_size == _MT5_VOCAB_SIZE else "t5"
+            self.model_type = "umt5" if sizes.relpos_bias_per_layer else shared
+        if (self.model_type == "umt5") != sizes.relpos_bias_per_layer:
+            found, fitting = (
+                ("each layer has its own relative position bias", "umt5")
+                if sizes.relpos_bias_per_layer
+                else ("the layers of a stack share a relative position bias", "t5, mt5 or byt5")
+            )
+            raise ConversionError(
+                f"{self.checkpoint.path} cannot be of model type {self.model_type}: {found}. Use "
+                f"model type {fitting} (--model-type)."
+            )
         if self.model_type == "mt5" and sizes.logits_via_embedding:
             raise ConversionError(
                 f"{self.checkpoint.path} has no output projection (T5 1.0), so its logits are "
@@ -123,8 +134,8 @@ class Export:
     @property
     def class_name(self) -> str:
         """Name of the class in `transformers` that loads the model."""
-        prefix = "MT5" if self.model_type == "mt5" else "T5"
-        return f"{prefix}ForConditionalGeneration"
+        prefixes = {"mt5": "MT5", "umt5": "UMT5"}
+        return f"{prefixes.get(str(self.model_type), 'T5')}ForConditionalGeneration"
 
 
 def write_export(export: Export, directory: AnyPath) -> None:
@@ -160,7 +171,7 @@ def config(export: Export) -> dict[str, Any]:
     sizes = export.architecture
     return {
         "architectures": [export.class_name],
-        "model_type": "mt5" if export.model_type == "mt5" else "t5",
+        "model_type": "t5" if export.model_type == "byt5" else export.model_type,
         **{name: getattr(sizes, ours) for name, ours in SIZES.items()},
         "feed_forward_proj": FEED_FORWARD_PROJ[sizes.mlp_activations],
         "relative_attention_num_buckets": sizes.relative_attention_num_buckets,
@@ -172,7 +183,7 @@ def config(export: Export) -> dict[str, Any]:
         "use_cache": True,
         # In version 4, tie_word_embeddings also scales the logits by d_model**-0.5. Version 5
         # ignores it: it ties if the file has no projection, and scales by scale_decoder_outputs;
-        # 5.0 scales unless that is given.
+        # 5.0 scales unless that is given. umT5's are always scaled in version 5.
         "tie_word_embeddings": sizes.logits_via_embedding,
         "scale_decoder_outputs": sizes.logits_via_embedding,
         "dtype": export.dtype,

@@ -1,8 +1,10 @@
-"""Reads a Hugging Face directory of T5, mT5 or ByT5 as a checkpoint with T5X's names.
+"""Reads a Hugging Face directory of T5, mT5, umT5 or ByT5 as a checkpoint with T5X's names.
 
 As in `transformers` 5, the output projection is `lm_head.weight`, or the embedding if the file has
 none, regardless of `tie_word_embeddings`. T5's logits are scaled by d_model**-0.5 unless
-`scale_decoder_outputs` (by default `tie_word_embeddings`) is false; mT5's are never scaled.
+`scale_decoder_outputs` (by default `tie_word_embeddings`) is false; mT5's are never scaled. umT5's
+are read like T5's, as in `transformers` 4: version 5 scales them even if `tie_word_embeddings` is
+false, as in the published umT5.
 """
 
 from __future__ import annotations
@@ -73,11 +75,10 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
     """Returns the sizes in config.json, with an output projection that is not tied."""
     where = directory / "config.json"
     model_type = config.get("model_type")
-    if model_type not in ("t5", "mt5"):
-        message = f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5) or 'mt5'."
-        if model_type == "umt5":
-            message += " umT5 is not supported yet: each layer has its own relative position bias."
-        raise ConversionError(message)
+    if model_type not in ("t5", "mt5", "umt5"):
+        raise ConversionError(
+            f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5), 'mt5' or 'umt5'."
+        )
     if config.get("num_decoder_layers") is None:
         config = {**config, "num_decoder_layers": config.get("num_layers")}
     missing = [name for name in SIZES if not isinstance(config.get(name), int)]
@@ -88,7 +89,7 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
             raise ConversionError(
                 f"{where}: {name} is {config[name]}; only T5's value {value} is supported."
             )
-    activation = config.get("feed_forward_proj", "gated-gelu" if model_type == "mt5" else "relu")
+    activation = config.get("feed_forward_proj", "relu" if model_type == "t5" else "gated-gelu")
     if activation not in _ACTIVATIONS:
         raise ConversionError(
             f"{where}: feed_forward_proj {activation!r} is not supported; expected one of "
@@ -99,6 +100,7 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
         mlp_activations=_ACTIVATIONS[activation],
         logits_via_embedding=False,
         relative_attention_num_buckets=int(config.get("relative_attention_num_buckets", 32)),
+        relpos_bias_per_layer=model_type == "umt5",
     )
 
 

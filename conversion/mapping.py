@@ -58,9 +58,13 @@ def entries(sizes: Architecture) -> list[Entry]:
     embedding = (sizes.vocab_size, sizes.emb_dim)
     found = [Entry("token_embedder/embedding", EMBEDDING, embedding)]
     for side, sublayers in _SUBLAYERS.items():
-        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         buckets = (sizes.num_heads, sizes.relative_attention_num_buckets)
-        found.append(Entry(f"{side}/relpos_bias/rel_embedding", bias, buckets))
+        num_layers = getattr(sizes, f"num_{side}_layers")
+        # Without a bias per layer, the first layer has the bias in Hugging Face.
+        for i in range(num_layers if sizes.relpos_bias_per_layer else 1):
+            layer = f"layers_{i}/" * sizes.relpos_bias_per_layer
+            bias = f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
+            found.append(Entry(f"{side}/{layer}relpos_bias/rel_embedding", bias, buckets))
         for n, (norm_name, t5x, hf) in enumerate(sublayers):
             rows: list[tuple[str, str, tuple[int, ...]]]
             rows = [(f"{norm_name}/scale", "layer_norm.weight", norm)]
@@ -69,7 +73,7 @@ def entries(sizes: Architecture) -> list[Entry]:
             found += [
                 Entry(f"{side}/layers_{i}/{t5x_row}", f"{side}.block.{i}.layer.{n}.{hf_row}", shape)
                 for t5x_row, hf_row, shape in rows
-                for i in range(getattr(sizes, f"num_{side}_layers"))
+                for i in range(num_layers)
             ]
         found.append(Entry(f"{side}/{side}_norm/scale", f"{side}.final_layer_norm.weight", norm))
     if not sizes.logits_via_embedding:

@@ -69,10 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     config = "run directory or config.json of the run that wrote the checkpoint (default: the run "
     add("--config", metavar="PATH", help=f"{config}directory of CHECKPOINT)")
     model_type = (
-        "model type in Hugging Face's config (default: mt5 if the vocabulary has mT5's size, "
-        "250112, otherwise t5)"
+        "model type in Hugging Face's config (default: umt5 if each layer has a relative position "
+        "bias, mt5 if the vocabulary has mT5's size, 250112, otherwise t5)"
     )
-    add("--model-type", choices=["t5", "mt5", "byt5"], help=model_type)
+    add("--model-type", choices=["t5", "mt5", "umt5", "byt5"], help=model_type)
     add("--dtype", default="float32", help="float32 (default) or bfloat16")
     add(
         "--max-shard-size",
@@ -202,6 +202,11 @@ def _print_usage(export: Export, out: str) -> None:
     # transformers reads local directories only.
     print("Copy it to this machine, then load it with:" if "://" in out else "Load it with:")
     print(f"  from transformers import {name}; model = {name}.from_pretrained({out})")
+    if export.model_type == "umt5" and not export.architecture.logits_via_embedding:
+        print(
+            "  model.config.tie_word_embeddings = False  # transformers 5 scales umT5's logits by "
+            f"{export.architecture.emb_dim}**-0.5 otherwise"
+        )
     if has_tokenizer:
         print(
             "  from transformers import AutoTokenizer; "

@@ -138,6 +138,8 @@ def _load_torch(export: huggingface.Export, directory: Path) -> Any:
             f"{'; '.join(problems)}. Nothing was written. Try another version of transformers, or "
             "leave out --verify."
         )
+    if export.model_type == "umt5":  # transformers 5 always sets it, which scales the logits.
+        model.config.tie_word_embeddings = export.architecture.logits_via_embedding
     return model.float().eval()
 
 

@@ -42,8 +42,8 @@ class Prepared(NamedTuple):
       layers: parameters of the decoder's layers, in the activations' dtype.
       encoded: keys and values of the encoder's output for each layer.
       encoded_mask: (b, 1, 1, k), True for tokens, False for padding.
-      bias: (h, 2·max_length - 1) float32, bias of self-attention by key position minus query
-        position, starting at -(max_length - 1).
+      biases: (h, 2·max_length - 1) float32, bias of self-attention by key position minus query
+        position, starting at -(max_length - 1): one of each layer, or one that all layers share.
       norm: parameters of the last norm.
       output: (emb, vocab) float32, the output projection.
     """
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
     layers: list[t5.Params]
     encoded: list[KeyValueCache]
     encoded_mask: jax.Array
-    bias: jax.Array
+    biases: list[jax.Array]
     norm: t5.Params
     output: jax.Array
 
@@ -68,16 +68,15 @@ def prepare(
     segments = (encoder_input_tokens > 0).astype(jnp.int32)
     encoded = t5.encode(config, params, encoder_input_tokens, segments)
     stack = params["decoder"]
-    layers = [jax.tree.map(lambda x: x.astype(dtype), layer) for layer in layers_of(stack)]
+    own_layers = layers_of(stack)
+    layers = [jax.tree.map(lambda x: x.astype(dtype), layer) for layer in own_layers]
 
     table = params["token_embedder"]["embedding"].astype(dtype)
-    bias = t5.relpos_bias(
-        config,
-        stack["relpos_bias"],
-        jnp.asarray([max_length - 1]),
-        jnp.arange(2 * max_length - 1),
-        bidirectional=False,
-    )
+    query, keys = jnp.asarray([max_length - 1]), jnp.arange(2 * max_length - 1)
+    biases = [
+        t5.relpos_bias(config, each, query, keys, bidirectional=False)[0, :, 0]
+        for each in (own_layers if config.relpos_bias_per_layer else [stack])
+    ]
     return Prepared(
         embedding={"token_embedder": {"embedding": constrain(table, "vocab", None)}},
         layers=layers,
@@ -86,7 +85,7 @@ def prepare(
             for layer in layers
         ],
         encoded_mask=(segments > 0)[:, None, None, :],
-        bias=bias[0, :, 0],
+        biases=biases,
         norm=stack["decoder_norm"],
         output=t5.output_kernel(config, params),
     )
@@ -126,20 +125,26 @@ def decode_step(
     Returns:
       (b, n, vocab) float32 logits, and the caches including this position.
     """
-    max_length = (prepared.bias.shape[1] + 1) // 2
-    bias = jax.lax.dynamic_slice_in_dim(prepared.bias, max_length - 1 - position, max_length, 1)
+    max_length = (prepared.biases[0].shape[1] + 1) // 2
+    biases = [
+        jax.lax.dynamic_slice_in_dim(bias, max_length - 1 - position, max_length, 1)
+        for bias in prepared.biases
+    ]
     seen = (jnp.arange(max_length) <= position)[None, None, :]  # (b, n, max_length)
     if ancestors is not None:
         places = jnp.arange(tokens.shape[1])
         seen = seen[..., None] & (ancestors[..., None] == places)
         seen = seen.reshape(*tokens.shape, -1)
-        bias = jnp.repeat(bias, tokens.shape[1], axis=1)
+        biases = [jnp.repeat(bias, tokens.shape[1], axis=1) for bias in biases]
+    if not config.relpos_bias_per_layer:
+        biases *= len(prepared.layers)
     x = t5.embed(config, prepared.embedding, tokens)
     new_caches = []
-    for params, encoded, cache in zip(prepared.layers, prepared.encoded, caches, strict=True):
+    layers = zip(prepared.layers, prepared.encoded, caches, biases, strict=True)
+    for params, encoded, cache, bias in layers:
 
         def self_attention(
-            p: t5.Params, y: jax.Array, cache: KeyValueCache = cache
+            p: t5.Params, y: jax.Array, cache: KeyValueCache = cache, bias: jax.Array = bias
         ) -> tuple[jax.Array, KeyValueCache]:
             own = y.reshape(cache.key.shape[0], -1, y.shape[-1])
             num_beams = own.shape[1]

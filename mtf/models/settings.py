@@ -37,6 +37,8 @@ class T5Config:
       dtype: dtype of the activations. Parameters, norms, softmax and logits are float32.
       relative_attention_num_buckets: number of rows of the relative position bias.
       relative_attention_max_distance: distance from which all distances share a bucket.
+      relpos_bias_per_layer: whether each layer has its own relative position bias, as in umT5 and
+        T5X's `scalable_t5`; otherwise, the layers of a stack share one.
       scan_layers: whether to stack layers and run them with `lax.scan` (compiles faster; needed for
         XXL) instead of one after another (runs faster on CPU). Checkpoints are the same.
       remat_policy: what the backward pass recomputes: "none", "minimal" (all but the results of
@@ -59,6 +61,7 @@ class T5Config:
     )
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
+    relpos_bias_per_layer: bool = False
     scan_layers: bool = dataclasses.field(default=True, metadata={"on_resume": "may change"})
     remat_policy: Literal["none", "minimal", "full"] = dataclasses.field(
         default="none", metadata={"on_resume": "may change"}

@@ -61,6 +61,9 @@ def parameters(config: T5Config) -> Params:
         # T5 scales the initial query kernel instead of attention logits.
         return _fan_in_normal(rng, shape, dtype) / math.sqrt(config.head_dim)
 
+    uniform = _variance_scaling(1.0, "fan_avg", "uniform")
+    relpos_bias = {"relpos_bias": parameter("rel_embedding", uniform, "heads", "relpos_buckets")}
+    of_layer, of_stack = (relpos_bias, {}) if config.relpos_bias_per_layer else ({}, relpos_bias)
     norm = parameter("scale", jax.nn.initializers.ones, "embed")
     attention = {
         "query": parameter("kernel", query_init, "embed", "joined_kv"),
@@ -74,12 +77,14 @@ def parameters(config: T5Config) -> Params:
         "wo": parameter("kernel", _fan_in_truncated, "mlp", "embed"),
     }
     encoder_layer = {
+        **of_layer,
         "pre_attention_layer_norm": norm,
         "attention": attention,
         "pre_mlp_layer_norm": norm,
         "mlp": mlp,
     }
     decoder_layer = {
+        **of_layer,
         "pre_self_attention_layer_norm": norm,
         "self_attention": attention,
         "pre_cross_attention_layer_norm": norm,
@@ -87,18 +92,16 @@ def parameters(config: T5Config) -> Params:
         "pre_mlp_layer_norm": norm,
         "mlp": mlp,
     }
-    uniform = _variance_scaling(1.0, "fan_avg", "uniform")
-    relpos_bias = parameter("rel_embedding", uniform, "heads", "relpos_buckets")
     normal = jax.nn.initializers.normal(1.0)
     tree: Params = {
         "token_embedder": parameter("embedding", normal, "vocab", "embed"),
         "encoder": {
-            "relpos_bias": relpos_bias,
+            **of_stack,
             **{f"layers_{i}": encoder_layer for i in range(config.num_encoder_layers)},
             "encoder_norm": norm,
         },
         "decoder": {
-            "relpos_bias": relpos_bias,
+            **of_stack,
             **{f"layers_{i}": decoder_layer for i in range(config.num_decoder_layers)},
             "decoder_norm": norm,
         },
@@ -254,7 +257,7 @@ def relpos_bias(
 ) -> jax.Array:
     """Returns the bias of attention logits, (1, h, q, k) float32, for positions (q,) and (k,).
 
-    `params` is a stack's `relpos_bias`.
+    `params` are those of a stack or, with `config.relpos_bias_per_layer`, of a layer.
     """
     buckets = relative_position_bucket(
         key_positions[None, :] - query_positions[:, None],
@@ -264,8 +267,23 @@ def relpos_bias(
     )
     # A one-hot product, because the gradient of a gather is a slow scatter on accelerators.
     one_hot = jax.nn.one_hot(buckets.reshape(-1), config.relative_attention_num_buckets)
-    bias = params["rel_embedding"].astype(jnp.float32) @ one_hot.T  # (h, q·k)
+    bias = params["relpos_bias"]["rel_embedding"].astype(jnp.float32) @ one_hot.T  # (h, q·k)
     return bias.reshape(1, config.num_heads, *buckets.shape)
+
+
+def _bias_of_layers(
+    config: T5Config, stack: Params, length: int, *, bidirectional: bool
+) -> Callable[[Params], jax.Array]:
+    """Returns a function from a layer's parameters to its self-attention bias, (1, h, q, k)."""
+    positions = jnp.arange(length)
+
+    def bias(params: Params) -> jax.Array:
+        return relpos_bias(config, params, positions, positions, bidirectional=bidirectional)
+
+    if config.relpos_bias_per_layer:
+        return bias
+    shared = bias(stack)
+    return lambda _: shared
 
 
 def split_heads(config: T5Config, x: jax.Array) -> jax.Array:
@@ -439,12 +457,11 @@ def encode(
     drop = Dropout(config.dropout_rate, dropout_rng)
     segments = (tokens > 0).astype(jnp.int32) if segment_ids is None else segment_ids
     mask = segment_mask(segments, segments)
-    positions = jnp.arange(tokens.shape[1])
     stack = params["encoder"]
-    bias = relpos_bias(config, stack["relpos_bias"], positions, positions, bidirectional=True)
+    bias = _bias_of_layers(config, stack, tokens.shape[1], bidirectional=True)
 
     def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
-        return encoder_layer(config, p, x, mask, bias, drop.at(0).at(i))
+        return encoder_layer(config, p, x, mask, bias(p), drop.at(0).at(i))
 
     x = drop(embed(config, params, tokens), 1)
     x = _run_layers(config, stack, layer, x)
@@ -475,10 +492,10 @@ def decode(
     cross_segments = segment_ids if cross_segment_ids is None else cross_segment_ids
     cross_mask = segment_mask(cross_segments, encoder_segments)
     stack = params["decoder"]
-    bias = relpos_bias(config, stack["relpos_bias"], positions, positions, bidirectional=False)
+    bias_of = _bias_of_layers(config, stack, input_tokens.shape[1], bidirectional=False)
 
     def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
-        layer_drop = drop.at(0).at(i)
+        layer_drop, bias = drop.at(0).at(i), bias_of(p)
 
         def self_attention(p: Params, y: jax.Array) -> tuple[jax.Array, None]:
             key, value = keys_and_values(config, p, y)

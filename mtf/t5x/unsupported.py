@@ -97,6 +97,11 @@ TRAIN = (
         "T5X's network always has 32 buckets.",
     ),
     Refusal(
+        "model.network.relpos_bias_per_layer",
+        lambda per_layer, _: not per_layer,
+        "In T5X's unrolled network, the layers of a stack share a relative position bias.",
+    ),
+    Refusal(
         "model.network.relative_attention_max_distance",
         lambda distance, _: distance == 128,
         "T5X's network always has a maximum distance of 128.",

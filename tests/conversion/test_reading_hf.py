@@ -165,7 +165,7 @@ def test_tensors_that_config_json_does_not_describe_are_refused(tmp_path: Path) 
 def test_other_models_are_refused_with_the_reason(tmp_path: Path) -> None:
     _, directory = export(tmp_path)
     for values, expected in [
-        ({"model_type": "umt5"}, "its own relative position bias"),
+        ({"model_type": "umt5"}, "missing: decoder.block.1.layer.0.SelfAttention.relative_att"),
         ({"model_type": "bart"}, "model_type is 'bart'; expected 't5'"),
         ({"model_type": "t5", "feed_forward_proj": "gelu"}, "'gelu' is not supported"),
         ({"feed_forward_proj": "gated-gelu", "d_ff": "absent"}, "expected a whole number for d_ff"),

@@ -43,10 +43,15 @@ MODELS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "mt5": ({"vocab_size": 600}, ["--model-type", "mt5"]),
     "mt5_by_its_vocabulary_size": ({"vocab_size": 250112, "emb_dim": 8}, []),
     "byt5": ({"num_encoder_layers": 6}, ["--model-type", "byt5"]),
+    "umt5": ({"bias_per_layer": True, "num_encoder_layers": 3}, []),
+    "umt5_tied_ungated": (
+        {"bias_per_layer": True, "gated": False, "tied": True, "num_decoder_layers": 3},
+        ["--dtype", "bfloat16"],
+    ),
     "deeper_decoder": ({"num_encoder_layers": 1, "num_decoder_layers": 3}, []),
 }
 # The others are slow: one of each kind of network, projection and dtype is enough each time.
-ALWAYS = ("t5_1_0", "t5_1_1_bfloat16")
+ALWAYS = ("t5_1_0", "t5_1_1_bfloat16", "umt5")
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +76,7 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
     sizes, options = MODELS[name]
     write = writers.write_orbax if name == "byt5" else writers.write_t5x
     parameters = writers.random_parameters(**sizes, seed=3)
-    if name == "t5_1_0":
+    if sizes.get("tied"):
         # Or the tied projection would repeat the token that came in.
         parameters["token_embedder/embedding"] *= 0.05
     source = write(tmp_path, parameters)
@@ -79,13 +84,14 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert convert.main([str(source), str(out), "--to", "hf", "--verify", *options]) == 0
     printed = capsys.readouterr().out
     assert logits_delta(printed) <= 1e-4
-    assert ("MT5ForConditionalGeneration" in printed) == name.startswith("mt5")
+    assert (" MT5ForConditionalGeneration" in printed) == name.startswith("mt5")
+    assert (" UMT5ForConditionalGeneration" in printed) == name.startswith("umt5")
 
     # The class that the config names, and our model, both from what the user would load.
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).float().eval()
     checkpoint = open_checkpoint(source)
     export = huggingface.Export(
-        checkpoint, dtype="bfloat16" if name.endswith("bfloat16") else "float32"
+        checkpoint, dtype="bfloat16" if "bfloat16" in options else "float32"
     )
     config, params = verify.load_network(export)
     rng = np.random.default_rng(5)

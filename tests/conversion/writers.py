@@ -25,6 +25,7 @@ def random_parameters(
     mlp_dim: int = 48,
     gated: bool = True,
     tied: bool = False,
+    bias_per_layer: bool = False,
     seed: int = 0,
 ) -> dict[str, Array]:
     """Parameters of a T5 under T5X's names, of the sizes that FACTS gives them at the start."""
@@ -54,7 +55,9 @@ def random_parameters(
 
     tree = {"token_embedder/embedding": rng.standard_normal((vocab_size, emb_dim), np.float32)}
     for side, depth in (("encoder", num_encoder_layers), ("decoder", num_decoder_layers)):
-        tree[f"{side}/relpos_bias/rel_embedding"] = rng.standard_normal((num_heads, 32), np.float32)
+        for i in range(depth if bias_per_layer else 1):
+            bias = f"{side}/{f'layers_{i}/' if bias_per_layer else ''}relpos_bias/rel_embedding"
+            tree[bias] = rng.standard_normal((num_heads, 32), np.float32)
         tree[f"{side}/{side}_norm/scale"] = scale()
         for i in range(depth):
             layer = mlp()

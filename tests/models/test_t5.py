@@ -81,12 +81,45 @@ def random_batch(config: T5Config, rows: int = 2) -> dict[str, np.ndarray]:
     }
 
 
-def test_scanned_and_unrolled_agree() -> None:
-    params = t5.init_params(SMALL, jax.random.PRNGKey(0))
-    batch = random_batch(SMALL)
+@pytest.mark.parametrize("relpos_bias_per_layer", [False, True])
+def test_scanned_and_unrolled_agree(relpos_bias_per_layer: bool) -> None:
+    small = dataclasses.replace(SMALL, relpos_bias_per_layer=relpos_bias_per_layer)
+    params = t5.init_params(small, jax.random.PRNGKey(0))
+    batch = random_batch(small)
     stacked = stack_layers(params)
-    np.testing.assert_allclose(APPLY(SMALL, stacked, batch), APPLY(SMALL, params, batch), atol=1e-5)
+    np.testing.assert_allclose(APPLY(small, stacked, batch), APPLY(small, params, batch), atol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)
+    axes = t5.param_axes(small, stacked=True)
+    jax.tree.map(
+        lambda shape, names: None if len(shape.shape) == len(names) else pytest.fail(str(names)),
+        t5.param_shapes(small, stacked=True),
+        axes,
+    )
+
+
+def test_a_bias_per_layer() -> None:
+    config = dataclasses.replace(SMALL, relpos_bias_per_layer=True)
+    one, own = t5.init_params(SMALL, jax.random.PRNGKey(0)), {}
+    for side in ("encoder", "decoder"):
+        stack = dict(one[side])
+        bias = stack.pop("relpos_bias")
+        layers = {name: {**layer, "relpos_bias": bias} for name, layer in stack.items()}
+        own[side] = {**stack, **{k: v for k, v in layers.items() if k.startswith("layers_")}}
+    own["token_embedder"] = one["token_embedder"]
+    own["decoder"]["logits_dense"] = one["decoder"]["logits_dense"]
+    names = jax.tree.structure(t5.param_shapes(config))
+    assert jax.tree.structure(own) == names
+    batch = random_batch(config)
+    expected = np.asarray(APPLY(SMALL, one, batch))
+    np.testing.assert_array_equal(APPLY(config, own, batch), expected)
+    # The bias of each layer counts, and of both stacks.
+    for side, last in (("encoder", "layers_1"), ("decoder", "layers_2")):
+        for name in ("layers_0", last):
+            layer = own[side][name]
+            zero = {"rel_embedding": jnp.zeros_like(layer["relpos_bias"]["rel_embedding"])}
+            stack = {**own[side], name: {**layer, "relpos_bias": zero}}
+            changed = np.asarray(APPLY(config, {**own, side: stack}, batch))
+            assert np.abs(changed - expected).max() > 1e-4
 
 
 @pytest.mark.parametrize("remat_policy", ["minimal", "full"])
