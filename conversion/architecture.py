@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from conversion.families import published
 from conversion.tensor import Checkpoint, ConversionError
 
 
@@ -34,8 +35,8 @@ class Architecture:
 def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     """Returns the sizes of the checkpoint's network; raises ConversionError if it is no T5.
 
-    Unless the checkpoint describes its activations, they are assumed to be gelu if the MLP is gated
-    (T5 1.1), else relu (T5 1.0).
+    Unless the checkpoint describes its activations, they are those of the published model with the
+    same sizes (UL2: silu), otherwise gelu if the MLP is gated (T5 1.1), else relu (T5 1.0).
     """
     shapes = {name: tensor.shape for name, tensor in checkpoint.parameters().items()}
     if not shapes:
@@ -72,7 +73,7 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     gated = f"{mlp}/wi_0/kernel" in shapes
     _, mlp_dim = shape(f"{mlp}/wi_0/kernel" if gated else f"{mlp}/wi/kernel")
     activations = ("gelu", "linear") if gated else ("relu",)
-    return Architecture(
+    sizes = Architecture(
         vocab_size=vocab_size,
         emb_dim=emb_dim,
         num_heads=num_heads,
@@ -80,11 +81,15 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         num_encoder_layers=num_layers("encoder"),
         num_decoder_layers=num_layers("decoder"),
         mlp_dim=mlp_dim,
-        mlp_activations=checkpoint.described.get("mlp_activations", activations),
+        mlp_activations=activations,
         logits_via_embedding="decoder/logits_dense/kernel" not in shapes,
         relative_attention_num_buckets=num_buckets,
         relpos_bias_per_layer=per_layer,
     )
+    if found := published(sizes):
+        activations = found[0].mlp_activations
+    described = checkpoint.described.get("mlp_activations", activations)
+    return dataclasses.replace(sizes, mlp_activations=described)
 
 
 def check_unrolled(checkpoint: Checkpoint) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from conversion import mapping
 from conversion.architecture import Architecture, infer_architecture
+from conversion.families import SPECIAL_IDS, published
 from conversion.json_file import write_json
 from conversion.safetensors_file import write_sharded
 from conversion.tensor import Checkpoint, ConversionError
@@ -40,8 +42,6 @@ SIZES = {
     "num_decoder_layers": "num_decoder_layers",
     "num_heads": "num_heads",
 }
-# Values that all T5 models share.
-SPECIAL_IDS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 LAYER_NORM_EPSILON = 1e-6
 _MT5_VOCAB_SIZE = 250112
 # The names of files of an export.
@@ -61,6 +61,8 @@ class Export:
       dtype: type of the written tensors, "float32" or "bfloat16".
       dropout_rate: value for config.json.
       relative_attention_max_distance: value for config.json.
+      special_ids: ids of padding, EOS and the decoder's start, under config.json's names; None
+        means those of the published model with the same sizes, else T5's.
       inputs_add_eos: whether the tokenizer appends EOS, as the inputs of training had it.
       max_shard_size: largest number of bytes of tensors in a file.
       allow_non_finite: whether parameters may contain NaN or infinity.
@@ -76,6 +78,7 @@ class Export:
     dtype: str = "float32"
     dropout_rate: float = 0.1
     relative_attention_max_distance: int = 128
+    special_ids: Mapping[str, int] | None = None
     inputs_add_eos: bool = True
     max_shard_size: int = 5 * 10**9
     allow_non_finite: bool = False
@@ -104,17 +107,20 @@ class Export:
             )
         self.architecture, self.entries = sizes, mapping.entries(sizes)
         mapping.check_parameters(self.checkpoint, self.entries)
+        if self.special_ids is None:
+            found = published(sizes)
+            self.special_ids = found[0].special_ids if found else SPECIAL_IDS
         if self.model_type is None:
             shared: ModelType = "mt5" if sizes.vocab_size == _MT5_VOCAB_SIZE else "t5"
             self.model_type = "umt5" if sizes.relpos_bias_per_layer else shared
         if (self.model_type == "umt5") != sizes.relpos_bias_per_layer:
-            found, fitting = (
+            bias, fitting = (
                 ("each layer has its own relative position bias", "umt5")
                 if sizes.relpos_bias_per_layer
                 else ("the layers of a stack share a relative position bias", "t5, mt5 or byt5")
             )
             raise ConversionError(
-                f"{self.checkpoint.path} cannot be of model type {self.model_type}: {found}. Use "
+                f"{self.checkpoint.path} cannot be of model type {self.model_type}: {bias}. Use "
                 f"model type {fitting} (--model-type)."
             )
         if self.model_type == "mt5" and sizes.logits_via_embedding:
@@ -159,7 +165,7 @@ def _write_files(export: Export, directory: AnyPath) -> None:
     write_sharded(directory, views, DTYPES[export.dtype], export.max_shard_size)
     # transformers 5 creates as many cache entries as the encoder has layers.
     deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
-    generation = {**SPECIAL_IDS, "use_cache": False} if deeper else SPECIAL_IDS
+    generation = {**(export.special_ids or SPECIAL_IDS), **({"use_cache": False} if deeper else {})}
     write_json(directory / "generation_config.json", generation)
     if export.tokenizer is not None:
         write_tokenizer(directory, export.tokenizer, add_eos=export.inputs_add_eos)
@@ -188,7 +194,7 @@ def config(export: Export) -> dict[str, Any]:
         "scale_decoder_outputs": sizes.logits_via_embedding,
         "dtype": export.dtype,
         "torch_dtype": export.dtype,
-        **SPECIAL_IDS,
+        **(export.special_ids or SPECIAL_IDS),
         # Without a version, 4.57 and 5.0 warn about tokenizers by Mistral.
         "transformers_version": "5.0.0",
     }

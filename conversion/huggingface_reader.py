@@ -17,7 +17,8 @@ import numpy as np
 
 from conversion import mapping
 from conversion.architecture import Architecture
-from conversion.huggingface import FEED_FORWARD_PROJ, LAYER_NORM_EPSILON, SIZES, SPECIAL_IDS
+from conversion.families import MADLAD_IDS, SPECIAL_IDS
+from conversion.huggingface import FEED_FORWARD_PROJ, LAYER_NORM_EPSILON, SIZES
 from conversion.json_file import read_json
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.safetensors_file import open_tensors
@@ -68,6 +69,8 @@ def open_huggingface(directory: AnyPath) -> Checkpoint:
         "dropout_rate": float(config.get("dropout_rate", 0.1)),
         "relative_attention_max_distance": int(config.get("relative_attention_max_distance", 128)),
     }
+    if _has_madlad_ids(config):
+        described["special_ids"] = MADLAD_IDS
     return Checkpoint(directory, "huggingface", None, tensors, described)
 
 
@@ -84,7 +87,7 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
     missing = [name for name in SIZES if not isinstance(config.get(name), int)]
     if missing:
         raise ConversionError(f"{where}: expected a whole number for {', '.join(missing)}.")
-    for name, value in _FIXED.items():
+    for name, value in (_FIXED | dict(MADLAD_IDS) if _has_madlad_ids(config) else _FIXED).items():
         if config.get(name, value) not in (value, None, [value]):
             raise ConversionError(
                 f"{where}: {name} is {config[name]}; only T5's value {value} is supported."
@@ -102,6 +105,10 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
         relative_attention_num_buckets=int(config.get("relative_attention_num_buckets", 32)),
         relpos_bias_per_layer=model_type == "umt5",
     )
+
+
+def _has_madlad_ids(config: dict[str, Any]) -> bool:
+    return all(config.get(name) == value for name, value in MADLAD_IDS.items())
 
 
 def _is_scaled(config: dict[str, Any]) -> bool:

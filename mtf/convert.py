@@ -134,6 +134,7 @@ def _verify(export: Export, directory: Path) -> None:
 def _plan(arguments: argparse.Namespace) -> Export:
     """Returns the export; prints what is read, and the settings that are assumed."""
     from conversion import infer_architecture, open_checkpoint
+    from conversion.families import describe
     from conversion.huggingface import Export
     from conversion.tokenizer import tokenizer_adds_eos
     from mtf.inference.opening import assumed, huggingface_vocabulary, read_run_config
@@ -162,6 +163,7 @@ def _plan(arguments: argparse.Namespace) -> Export:
     )
     step = "" if checkpoint.step is None else f", step {checkpoint.step}"
     print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
+    print(f"The network has {describe(export.architecture)}")
     if run is None and not is_huggingface:
         verified = " --verify makes the same assumptions, so it cannot detect wrong ones."
         wrong = f"If any of these is wrong, pass --config PATH.{verified * arguments.verify}"

@@ -129,6 +129,7 @@ def list_steps(path: str | AnyPath) -> list[int]:
 
 def network_config(architecture: conversion.Architecture, **settings: Any) -> T5Config:
     """Returns the network of an architecture; `settings` are other fields of `T5Config`."""
+    settings.pop("special_ids", None)  # The network masks padding 0; the vocabulary has EOS.
     return T5Config(**{**dataclasses.asdict(architecture), **settings})
 
 
@@ -196,6 +197,18 @@ def _check_sizes(network: T5Config, checkpoint: conversion.Checkpoint, source: A
         differ.append(
             f"mlp_activations is {shown[0]} in the config, but {shown[1]} in the checkpoint"
         )
+    expected = mapping.entries(
+        conversion.Architecture(
+            **{name: getattr(network, name) for name in dataclasses.asdict(there)}
+        )
+    )
+    found = {name: tensor.shape for name, tensor in checkpoint.parameters().items()}
+    differ += [
+        f"target/{entry.t5x} has shape {found.get(entry.t5x, 'none')}, but the config implies "
+        f"{entry.shape}"
+        for entry in expected
+        if differ and found.get(entry.t5x) != entry.shape
+    ][:1]
     if differ:
         raise UserError(
             f"{source} does not match the checkpoint {checkpoint.path}: {'; '.join(differ)}. Pass "
