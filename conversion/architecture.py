@@ -68,7 +68,8 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     if joined % num_heads:
         raise ConversionError(
             f"{checkpoint.path}: target/{query} has shape {shapes[query]}; expected a multiple of "
-            f"{num_heads} columns, because target/{bias} has shape {shapes[bias]}: {num_heads} heads."
+            f"{num_heads} columns, the number of heads in target/{bias}, whose shape is "
+            f"{shapes[bias]}."
         )
     gated = f"{mlp}/wi_0/kernel" in shapes
     _, mlp_dim = shape(f"{mlp}/wi_0/kernel" if gated else f"{mlp}/wi/kernel")

@@ -80,7 +80,8 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
     model_type = config.get("model_type")
     if model_type not in ("t5", "mt5", "umt5"):
         raise ConversionError(
-            f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5), 'mt5' or 'umt5'."
+            f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5), 'mt5' or "
+            "'umt5'."
         )
     if config.get("num_decoder_layers") is None:
         config = {**config, "num_decoder_layers": config.get("num_layers")}

@@ -96,7 +96,7 @@ class Checkpoint:
       step: step in the directory's name, if any.
       tensors: T5X's name ("target/…", "state/param_states/…/v_row", "state/step") → tensor.
       described: mlp_activations, dropout_rate and relative_attention_max_distance of a Hugging Face
-        checkpoint, which tensors do not show; else empty.
+        checkpoint, which tensors do not show, and special_ids if they are not T5's; else empty.
     """
 
     path: AnyPath
