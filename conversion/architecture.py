@@ -73,7 +73,7 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         )
     gated = f"{mlp}/wi_0/kernel" in shapes
     _, mlp_dim = shape(f"{mlp}/wi_0/kernel" if gated else f"{mlp}/wi/kernel")
-    activations = ("gelu", "linear") if gated else ("relu",)
+    activations: tuple[str, ...] = ("gelu", "linear") if gated else ("relu",)
     sizes = Architecture(
         vocab_size=vocab_size,
         emb_dim=emb_dim,
