@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 
-from conversion import huggingface_reader, orbax, t5x
+from conversion import huggingface_reader, mesh_tensorflow, orbax, t5x
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 from mtf.copies import nearest_copy
 from mtf.storage import AnyPath, StorePath, as_path, files_below
@@ -57,12 +57,16 @@ def open_checkpoint(path: str | AnyPath, step: int | None = None) -> Checkpoint:
     """Opens a checkpoint, without reading tensors; raises ConversionError if it cannot.
 
     Args:
-      path: a `checkpoint_{step}` directory of any layout or its `state` directory (Orbax), a
-        directory of `checkpoint_{step}` directories, a run directory, or a Hugging Face directory.
-        Of an address, the copy that `mtf.fetch` has made is opened, if there is one.
+      path: a `checkpoint_{step}` directory of T5X or its `state` directory (Orbax), a directory of
+        `checkpoint_{step}` directories, a run directory, a Hugging Face directory, a directory of
+        Mesh TensorFlow, or one of its checkpoints (`DIR/model.ckpt-{step}`). Of an address, the
+        copy that `mtf.fetch` has made is opened, if there is one.
       step: step of the checkpoint in a directory of several; by default the latest complete one.
     """
     path = nearest_copy(as_path(path))
+    mesh_prefix = mesh_tensorflow.find_prefix(path, step)
+    if mesh_prefix is not None:
+        return mesh_tensorflow.open_mesh_tensorflow(mesh_prefix)
     is_huggingface = huggingface_reader.is_huggingface(path)
     is_dir = is_huggingface or path.is_dir() or _opener(path) is not None
     if not (is_dir or path.exists()):
@@ -117,17 +121,13 @@ def _open(path: AnyPath, step: int | None) -> Checkpoint:
 def _open_one_of(path: AnyPath, step: int | None) -> Checkpoint:
     steps = dict(list_checkpoints(path))
     if not steps:
-        if any(path.glob("model.ckpt-*.index")):
-            raise ConversionError(
-                f"{path} is a Mesh TensorFlow checkpoint, which is not supported yet."
-            )
         folders = {part for file in files_below(path) or () for part in file.split("/")}
         unfinished = sorted(name for name in folders if _UNFINISHED.search(name))
         hint = f" (unfinished checkpoints: {', '.join(unfinished[:3])})" if unfinished else ""
         raise ConversionError(
             f"There is no checkpoint in {path}{hint}; expected checkpoint_STEP directories, a "
-            "'checkpoint' file (T5X), a 'state' directory (Orbax), or model.safetensors (Hugging "
-            "Face)."
+            "'checkpoint' file (T5X), a 'state' directory (Orbax), model.safetensors (Hugging "
+            "Face), or model.ckpt-STEP.index (Mesh TensorFlow)."
         )
     if step is not None:
         if step not in steps:

@@ -29,10 +29,6 @@ _CHUNKED = "__msgpack_chunked_array__"
 def open_zarr(path: AnyPath, step: int | None) -> Checkpoint:
     """Opens a directory that has a file `checkpoint`; raises ConversionError if it cannot."""
     content = (path / "checkpoint").read_bytes()
-    if b"model_checkpoint_path" in content[:200]:
-        raise ConversionError(
-            f"{path} is a Mesh TensorFlow checkpoint, which is not supported yet."
-        )
     try:
         tree = msgpack.unpackb(content, ext_hook=_unpack_extension, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:

@@ -100,7 +100,7 @@ class Checkpoint:
     """
 
     path: AnyPath
-    layout: Literal["t5x-zarr", "orbax", "huggingface"]
+    layout: Literal["t5x-zarr", "orbax", "huggingface", "mesh-tensorflow"]
     step: int | None
     tensors: dict[str, Tensor]
     described: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import ml_dtypes
 import msgpack
 import numpy as np
@@ -176,3 +178,113 @@ def write_orbax(directory: Path, parameters: dict[str, Array], step: int = 7) ->
     with ocp.PyTreeCheckpointer() as checkpointer:
         checkpointer.save((path / "state").resolve(), tree)
     return path
+
+
+# T5X's name → Mesh TensorFlow's, of what is in a layer, and in which of the layer's parts it is.
+_MESH = {
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "out": "o",
+    "attention": "SelfAttention",
+    "self_attention": "SelfAttention",
+    "encoder_decoder_attention": "EncDecAttention",
+    "mlp": "DenseReluDense",
+}
+
+
+def mesh_name(name: str) -> str:
+    """Mesh TensorFlow's name of a parameter of T5X."""
+    fixed = {
+        "token_embedder/embedding": "shared/embedding",
+        "decoder/logits_dense/kernel": "decoder/logits/kernel",
+    }
+    side, *rest = name.split("/")
+    if name in fixed:
+        return fixed[name]
+    if rest == [f"{side}_norm", "scale"]:
+        return f"{side}/final_layer_norm/scale"
+    if not rest[0].startswith("layers_"):
+        rest = ["layers_0", *rest]
+    block = f"{side}/block_{int(rest[0].removeprefix('layers_')):03d}"
+    last = 2 if side == "decoder" else 1
+    part = last if "mlp" in rest[1] else int("cross" in rest[1] or "encoder_decoder" in rest[1])
+    if rest[1] == "relpos_bias":
+        return f"{block}/layer_000/SelfAttention/relative_attention_bias"
+    if rest[2] == "scale":
+        return f"{block}/layer_{part:03d}/layer_norm/scale"
+    kernel = f"{rest[2]}/kernel" if rest[1] == "mlp" else _MESH[rest[2]]
+    return f"{block}/layer_{part:03d}/{_MESH[rest[1]]}/{kernel}"
+
+
+def write_bundle(
+    directory: Path, arrays: dict[str, Array], step: int = 7, num_files: int = 1
+) -> Path:
+    """Writes a checkpoint as TensorFlow does; returns its path without the files' endings.
+
+    The index has blocks of 8 entries, in which a key begins with a part of the previous one.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    prefix = directory / f"model.ckpt-{step}"
+    files = [bytearray() for _ in range(num_files)]
+    entries = {b"": _field(1, num_files) + _field(3, _field(1, 1))}
+    for number, (name, array) in enumerate(sorted(arrays.items())):
+        data, shard = array.tobytes(), number % num_files
+        dims = b"".join(_field(2, _field(1, size)) for size in array.shape)
+        kinds = {"float32": 1, "int32": 3, "int64": 9, "bfloat16": 14}
+        entries[name.encode()] = (
+            _field(1, kinds[array.dtype.name])
+            + _field(2, dims)
+            + _field(3, shard)
+            + _field(4, len(files[shard]))
+            + _field(5, len(data))
+            + bytes([6 << 3 | 5])
+            + _masked_crc(data)
+        )
+        files[shard] += data
+    for number, content in enumerate(files):
+        file = prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{num_files:05d}")
+        file.write_bytes(content)
+    table, index = bytearray(), {}
+    items = sorted(entries.items())
+    for start in range(0, len(items), 8):
+        block = dict(items[start : start + 8])
+        index[max(block)] = _append_block(table, block)
+    metaindex = _append_block(table, {})
+    handles = metaindex + _append_block(table, index)
+    footer = handles.ljust(40, b"\0") + (0xDB4775248B80FB57).to_bytes(8, "little")
+    prefix.with_name(f"{prefix.name}.index").write_bytes(table + footer)
+    (directory / "checkpoint").write_text(f'model_checkpoint_path: "{prefix.name}"\n')
+    return prefix
+
+
+def _append_block(table: bytearray, block: dict[bytes, bytes]) -> bytes:
+    content, previous = b"", b""
+    for key, value in block.items():
+        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(previous, key))
+        shared = len(list(pairs))
+        lengths = (shared, len(key) - shared, len(value))
+        content += b"".join(map(_varint, lengths)) + key[shared:] + value
+        previous = key
+    content += bytes(4) + (1).to_bytes(4, "little")  # one restart point, at 0
+    start = len(table)
+    table += content + b"\0" + _masked_crc(content + b"\0")
+    return _varint(start) + _varint(len(content))
+
+
+def _varint(value: int) -> bytes:
+    low, high = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    """A field of a protocol buffer message."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+    return masked.to_bytes(4, "little")

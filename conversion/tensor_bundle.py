@@ -1,0 +1,254 @@
+"""Reads checkpoints in TensorFlow's format, the tensor bundle, without TensorFlow.
+
+`PREFIX.index` is a table in LevelDB's format, from a tensor's name to a BundleEntryProto. The files
+`PREFIX.data-00000-of-00001`, … contain the arrays. Every block of the table and every array has a
+CRC-32C. The format is described in TensorFlow's tensor_bundle.proto and LevelDB's table_format.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import google_crc32c
+import ml_dtypes
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from conversion.protobuf import message_class
+from conversion.tensor import ConversionError, IncompleteCheckpoint, Index, Tensor
+from mtf.storage import AnyPath, StorePath, read_exactly
+
+_BYTES_AT_ONCE = 16 * 2**20
+_FOOTER = 48
+_MAGIC = 0xDB4775248B80FB57
+_TRAILER = 5  # compression (1 byte) and CRC (4 bytes) after each block
+# TensorFlow's DataType of types that a checkpoint of a T5 has.
+_DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype("<f4"),
+    2: np.dtype("<f8"),
+    3: np.dtype("<i4"),
+    9: np.dtype("<i8"),
+    14: np.dtype(ml_dtypes.bfloat16),
+    19: np.dtype("<f2"),
+}
+
+_SHAPE = {"Dim": {1: "int64 size"}, "Shape": {2: "repeated Dim dim", 3: "bool unknown_rank"}}
+_Header = message_class("mtf.bundle_header", {"Header": {1: "int32 shards", 2: "int32 endianness"}})
+_Entry = message_class(
+    "mtf.bundle_entry",
+    {
+        **_SHAPE,
+        "Slice": {},
+        "Entry": {
+            1: "int32 dtype",
+            2: "Shape shape",
+            3: "int32 shard_id",
+            4: "int64 offset",
+            5: "int64 size",
+            6: "fixed32 crc32c",
+            7: "repeated Slice slices",
+        },
+    },
+)
+
+
+def open_bundle(prefix: AnyPath) -> dict[str, Tensor]:
+    """Returns the tensors of a checkpoint by TensorFlow's names; reads only its index.
+
+    The CRC of an array is checked when it is first read, in whole or in part.
+
+    Args:
+      prefix: path of the index without ".index", such as `DIR/model.ckpt-1000000`.
+
+    Raises:
+      IncompleteCheckpoint: if a file is missing, truncated or damaged.
+      ConversionError: if the checkpoint has something that no T5 has.
+    """
+    index = prefix.with_name(f"{prefix.name}.index")
+    if not index.is_file():
+        raise IncompleteCheckpoint(f"{prefix.parent} has no file {index.name}.")
+    try:
+        items = dict(_table(index.read_bytes()))
+        header = _Header.FromString(items.pop(b""))
+        entries = {name.decode(): _Entry.FromString(value) for name, value in items.items()}
+    except (_Damaged, DecodeError, UnicodeDecodeError, KeyError) as error:
+        reason = "its header is missing" if isinstance(error, KeyError) else error
+        raise IncompleteCheckpoint(f"{index} is truncated or damaged: {reason}.") from error
+    if header.endianness:
+        raise ConversionError(f"{index}: the arrays are big-endian; expected little-endian ones.")
+
+    @functools.cache
+    def file(shard: int) -> tuple[AnyPath, int]:
+        if not 0 <= shard < header.shards:
+            raise IncompleteCheckpoint(f"{index} names file {shard} of {header.shards}.")
+        path = prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{header.shards:05d}")
+        if not path.is_file():
+            raise IncompleteCheckpoint(f"{path.parent} has no file {path.name}.")
+        return path, path.size() if isinstance(path, StorePath) else path.stat().st_size
+
+    return {name: _tensor(index, name, entry, file) for name, entry in entries.items()}
+
+
+class _Damaged(ValueError):
+    """The index is not a valid table."""
+
+
+def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the keys and values of a table in LevelDB's format."""
+    magic = int.from_bytes(content[-8:], "little")
+    if len(content) < _FOOTER or magic != _MAGIC:
+        raise _Damaged(f"its {len(content)} bytes do not end as an index of TensorFlow does")
+    footer = content[-_FOOTER:]
+    _, place = _handle(footer, 0)  # of the metaindex, which is empty
+    (start, size), _ = _handle(footer, place)
+    for _, handle in _block(content, start, size):
+        yield from _block(content, *_handle(handle, 0)[0])
+
+
+def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
+    """Decodes a block's (start, size); also returns the place after them."""
+    start, place = _varint(data, place)
+    size, place = _varint(data, place)
+    return (start, size), place
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        if place >= len(data):
+            break
+        byte = data[place]
+        value, place = value | (byte & 0x7F) << shift, place + 1
+        if byte < 0x80:
+            return value, place
+    raise _Damaged(f"there is no number at byte {place} of a block")
+
+
+def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the keys and values of a block. A key begins with a part of the previous one."""
+    end = start + size
+    if end + _TRAILER > len(content) - _FOOTER:
+        raise _Damaged(f"the block at byte {start} ends after the file")
+    _check_block(content, start, end)
+    if content[end]:
+        raise _Damaged(f"the block at byte {start} is compressed, which is not supported")
+    data = content[start:end]
+    num_restarts = int.from_bytes(data[-4:], "little")
+    limit = len(data) - 4 * (num_restarts + 1)
+    if limit < 0:
+        raise _Damaged(f"the block at byte {start} is too short")
+    key, place = b"", 0
+    while place < limit:
+        shared, place = _varint(data, place)
+        unshared, place = _varint(data, place)
+        length, place = _varint(data, place)
+        if shared > len(key) or place + unshared + length > limit:
+            raise _Damaged(f"an entry of the block at byte {start} is too long")
+        key = key[:shared] + data[place : place + unshared]
+        place += unshared
+        yield key, data[place : place + length]
+        place += length
+
+
+def _check_block(content: bytes, start: int, end: int) -> None:
+    stored = int.from_bytes(content[end + 1 : end + _TRAILER], "little")
+    if _masked(google_crc32c.value(content[start : end + 1])) != stored:
+        raise _Damaged(f"the CRC of the block at byte {start} is wrong")
+
+
+def _masked(crc: int) -> int:
+    """Returns the CRC as LevelDB stores it."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _tensor(
+    index: AnyPath, name: str, entry: Any, file: Callable[[int], tuple[AnyPath, int]]
+) -> Tensor:
+    dtype = _DTYPES.get(entry.dtype)
+    if dtype is None:
+        raise ConversionError(
+            f"{index}: {name} has TensorFlow's type {entry.dtype}; expected one of "
+            f"{', '.join(f'{number} ({known})' for number, known in _DTYPES.items())}."
+        )
+    if entry.slices:
+        raise ConversionError(
+            f"{index}: {name} is stored in slices, which Mesh TensorFlow does not write."
+        )
+    shape = tuple(dim.size for dim in entry.shape.dim)
+    size = math.prod(shape) * dtype.itemsize
+    if entry.shape.unknown_rank or min(shape, default=1) < 0 or size != entry.size:
+        raise IncompleteCheckpoint(
+            f"{index}: {name} has shape {shape} and type {dtype}, but {entry.size} bytes."
+        )
+    path, available = file(entry.shard_id)
+    if entry.offset < 0 or entry.offset + size > available:
+        raise IncompleteCheckpoint(
+            f"{path} is truncated: {name} ends at byte {entry.offset + size:,} of {available:,}."
+        )
+    array = _Array(name, path, entry.offset, shape, dtype, entry.crc32c)
+    return Tensor(name, shape, dtype, array.read)
+
+
+@dataclasses.dataclass
+class _Array:
+    """An array that begins at the byte `start` of a file."""
+
+    name: str
+    path: AnyPath
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    crc: int
+    checked: bool = False
+
+    def read(self, index: Index) -> np.ndarray[Any, Any]:
+        """Reads the array or a part of it; holds at most 16 MiB, or one row, besides the result."""
+        shape = self.shape or (1,)
+        slices = (*(() if index is ... else index), *[slice(None)] * len(shape))
+        bounds = [s.indices(size)[:2] for s, size in zip(slices, shape, strict=False)]
+        (first, last), others = bounds[0], tuple(slice(*bound) for bound in bounds[1:])
+        is_whole = (first, last) == (0, shape[0])
+        if not (is_whole or self.checked):
+            checksum = google_crc32c.Checksum()
+            for _, part in self._parts(0, shape[0]):
+                checksum.update(part)
+            self._check(checksum)
+        result = np.empty([max(0, stop - start) for start, stop in bounds], self.dtype)
+        checksum = google_crc32c.Checksum()
+        for begin, part in self._parts(first, last):
+            checksum.update(part)
+            rows = np.frombuffer(part, self.dtype).reshape(-1, *shape[1:])
+            result[begin - first :][: len(rows)] = rows[(slice(None), *others)]
+        if is_whole:
+            self._check(checksum)
+        return result if self.shape else result.reshape(())
+
+    def _parts(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """Yields the rows from `first` up to `last` in parts: number of the first row, bytes."""
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        step = max(1, _BYTES_AT_ONCE // max(1, row))
+        for begin in range(first, last if row else first, step):
+            start, stop = (self.start + n * row for n in (begin, min(begin + step, last)))
+            part = _read(self.path, start, stop)
+            if len(part) != stop - start:
+                raise IncompleteCheckpoint(f"{self.path} is truncated in {self.name}.")
+            yield begin, part
+
+    def _check(self, checksum: google_crc32c.Checksum) -> None:
+        if _masked(int.from_bytes(checksum.digest(), "big")) != self.crc:
+            raise IncompleteCheckpoint(
+                f"{self.path} is damaged: the CRC of {self.name} is wrong. Copy the file again."
+            )
+        self.checked = True
+
+
+def _read(path: AnyPath, start: int, stop: int) -> bytes:
+    if isinstance(path, StorePath):
+        return bytes(read_exactly(path, start, stop))
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(stop - start)

@@ -1,0 +1,235 @@
+"""Mesh TensorFlow's checkpoints are read without TensorFlow, under T5X's names."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from conversion import ConversionError, IncompleteCheckpoint, open_checkpoint
+from mtf import convert
+from tests.conversion import writers
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "t5x"
+PARAMETERS = writers.random_parameters(num_encoder_layers=3, num_decoder_layers=11)
+
+
+def mesh(parameters: dict[str, writers.Array]) -> dict[str, writers.Array]:
+    arrays = {writers.mesh_name(name): array for name, array in parameters.items()}
+    return arrays | {"global_step": np.asarray(1_000_000, np.int64)}
+
+
+def refused(path: Path, error: type[ConversionError] = IncompleteCheckpoint) -> str:
+    with pytest.raises(error) as caught:
+        for tensor in open_checkpoint(path).tensors.values():
+            tensor.read()
+    return str(caught.value)
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="needs ../shared/golden")
+def test_the_golden_checkpoint_is_that_of_t5x() -> None:
+    found = open_checkpoint(GOLDEN / "mesh_tf")
+    expected = open_checkpoint(GOLDEN / "factored_legacy" / "checkpoint_40")
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        array = found.tensors[name].read()
+        assert (array.dtype, array.shape) == (tensor.dtype, tensor.shape), name
+        np.testing.assert_array_equal(array, tensor.read(), err_msg=name)
+
+
+@pytest.mark.parametrize("num_files", [1, 3])
+@pytest.mark.parametrize("gated", [True, False])
+def test_every_name(gated: bool, num_files: int, tmp_path: Path) -> None:
+    parameters = writers.random_parameters(num_encoder_layers=12, gated=gated, tied=not gated)
+    prefix = writers.write_bundle(tmp_path, mesh(parameters), 1_000_000, num_files)
+    assert (tmp_path / "model.ckpt-1000000.index").is_file()
+    for path in (tmp_path, prefix, tmp_path / "model.ckpt-1000000.index"):
+        checkpoint = open_checkpoint(path)
+        assert (checkpoint.layout, checkpoint.step) == ("mesh-tensorflow", 1_000_000)
+        assert checkpoint.tensors["state/step"].read() == 1_000_000
+        found = checkpoint.parameters()
+        assert found.keys() == parameters.keys()
+        for name, array in parameters.items():
+            np.testing.assert_array_equal(found[name].read(), array, err_msg=name)
+
+
+def test_names_of_later_versions(tmp_path: Path) -> None:
+    arrays = {
+        name.replace("final_layer_norm", "rms_norm").replace("layer_norm", "rms_norm"): array
+        for name, array in mesh(PARAMETERS).items()
+    }
+    assert open_checkpoint(writers.write_bundle(tmp_path, arrays)).parameters().keys() == (
+        PARAMETERS.keys()
+    )
+
+
+def test_a_bias_in_every_layer_stays_one_per_layer(tmp_path: Path) -> None:
+    bias = "decoder/block_{:03d}/layer_000/SelfAttention/relative_attention_bias"
+    arrays = mesh(PARAMETERS) | {bias.format(i): np.full((3, 32), i, np.float32) for i in range(11)}
+    found = open_checkpoint(writers.write_bundle(tmp_path, arrays)).parameters()
+    for i in range(11):
+        assert (found[f"decoder/layers_{i}/relpos_bias/rel_embedding"].read() == i).all()
+    assert "decoder/relpos_bias/rel_embedding" not in found
+
+
+def test_slots_of_adafactor(tmp_path: Path) -> None:
+    wi = "encoder/block_001/layer_001/DenseReluDense/wi_0/kernel"
+    norm = "encoder/final_layer_norm/scale"
+    rng = np.random.default_rng(0)
+    slots = {
+        f"{wi}_slot_vr": rng.random(32, np.float32),
+        f"{wi}_slot_vc": rng.random(48, np.float32),
+        f"{norm}_slot_v": rng.random(32, np.float32),
+    }
+    tensors = open_checkpoint(writers.write_bundle(tmp_path, mesh(PARAMETERS) | slots)).tensors
+    found = {
+        name.removeprefix("state/param_states/encoder/"): tensor.read()
+        for name, tensor in tensors.items()
+        if name.startswith("state/param_states/")
+    }
+    zero = np.zeros(1, np.float32)
+    expected = {
+        "layers_1/mlp/wi_0/kernel/v_row": slots[f"{wi}_slot_vr"],
+        "layers_1/mlp/wi_0/kernel/v_col": slots[f"{wi}_slot_vc"],
+        "layers_1/mlp/wi_0/kernel/v": zero,
+        "layers_1/mlp/wi_0/kernel/m": zero,
+        "encoder_norm/scale/v": slots[f"{norm}_slot_v"],
+        "encoder_norm/scale/v_row": zero,
+        "encoder_norm/scale/v_col": zero,
+        "encoder_norm/scale/m": zero,
+    }
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_parts_and_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A few rows at a time, as of the embedding of a large model.
+    monkeypatch.setattr("conversion.tensor_bundle._BYTES_AT_ONCE", 1000)
+    arrays = {name: x.astype(ml_dtypes.bfloat16) for name, x in mesh(PARAMETERS).items()}
+    path = writers.write_bundle(tmp_path, {**arrays, "global_step": np.asarray(7, np.int64)})
+    embedding = arrays["shared/embedding"]
+    for index in [..., (slice(100, 300),), (slice(5, 7), slice(3, 20)), (slice(380, 999),)]:
+        part = open_checkpoint(path).parameters()["token_embedder/embedding"].read(index)
+        assert part.dtype == ml_dtypes.bfloat16
+        np.testing.assert_array_equal(part, embedding[index])
+
+
+def test_the_step_is_chosen(tmp_path: Path) -> None:
+    for step in (900, 1000, 800):  # `checkpoint` names the last one.
+        writers.write_bundle(tmp_path, mesh(PARAMETERS), step)
+    assert open_checkpoint(tmp_path).step == 800
+    assert open_checkpoint(tmp_path, 900).step == 900
+    with pytest.raises(ConversionError, match="no checkpoint of step 950; it has 800, 900, 1000"):
+        open_checkpoint(tmp_path, 950)
+    with pytest.raises(ConversionError, match="is the checkpoint of step 1000, but step 900"):
+        open_checkpoint(tmp_path / "model.ckpt-1000", 900)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "gs://b/m/model.ckpt-900"\n')
+    assert open_checkpoint(tmp_path).step == 900
+    (tmp_path / "checkpoint").unlink()
+    assert open_checkpoint(tmp_path).step == 1000
+
+
+def test_it_is_exported_as_the_same_checkpoint_of_t5x(tmp_path: Path) -> None:
+    parameters = writers.random_parameters()
+    sources = {
+        "mesh": writers.write_bundle(tmp_path / "mesh_tf", mesh(parameters)),
+        "t5x": writers.write_t5x(tmp_path / "zarr", parameters),
+    }
+    for name, source in sources.items():
+        assert convert.main([str(source), str(tmp_path / name), "--to", "hf"]) == 0
+    contents = [(tmp_path / name / "model.safetensors").read_bytes() for name in sources]
+    assert contents[0] == contents[1]
+
+
+def test_other_variables_are_refused_by_name(tmp_path: Path) -> None:
+    arrays = mesh(PARAMETERS) | {"encoder/block_000/layer_000/SelfAttention/kv": np.ones((2, 3))}
+    arrays = {name: x.astype(np.float32) for name, x in arrays.items()}
+    message = refused(writers.write_bundle(tmp_path, arrays), ConversionError)
+    assert "encoder/block_000/layer_000/SelfAttention/kv (2, 3)" in message
+
+
+def test_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    writers.write_bundle(whole, mesh(PARAMETERS), num_files=2)
+    data, index = "model.ckpt-7.data-00001-of-00002", "model.ckpt-7.index"
+
+    def changed(file: str, change: Any) -> Path:
+        shutil.rmtree(tmp_path / "changed", ignore_errors=True)
+        shutil.copytree(whole, tmp_path / "changed")
+        path = tmp_path / "changed" / file
+        path.write_bytes(change(path.read_bytes()))
+        return path
+
+    def flipped(content: bytes) -> bytes:
+        middle = len(content) // 2
+        return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+    path = changed(data, flipped)
+    message = refused(path.parent)
+    assert str(path) in message and "the CRC of " in message
+    path = changed(data, lambda content: content[:-10])
+    assert f"{path} is truncated: " in refused(path.parent)
+    path = changed(index, flipped)
+    assert f"{path} is truncated or damaged: the CRC" in refused(path.parent)
+    path = changed(index, lambda content: content[:-10])
+    assert f"{path} is truncated or damaged: " in refused(path.parent)
+    path = changed(index, lambda content: b"")
+    assert f"{path} is truncated or damaged: " in refused(path.parent)
+    path = changed(data, lambda content: content)
+    path.unlink()
+    assert f"has no file {data}" in refused(path.parent)
+
+
+def test_a_part_of_a_damaged_tensor_is_refused(tmp_path: Path) -> None:
+    prefix = writers.write_bundle(tmp_path, {"shared/embedding": np.ones((20, 4), np.float32)})
+    file = prefix.with_name("model.ckpt-7.data-00000-of-00001")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    embedding = open_checkpoint(prefix).parameters()["token_embedder/embedding"]
+    with pytest.raises(IncompleteCheckpoint, match="the CRC of shared/embedding is wrong"):
+        embedding.read((slice(0, 2),))
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """Changes, removes or inserts some bytes."""
+    result = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(result))
+        kind = rng.randrange(3)
+        if kind == 0:
+            result[place] = rng.randrange(256)
+        elif kind == 1:
+            del result[place : place + rng.randint(1, 8)]
+        else:
+            result[place:place] = rng.randbytes(rng.randint(1, 8))
+    return bytes(result)
+
+
+@pytest.mark.parametrize("with_crc", [True, False])
+def test_mutated_indexes_are_read_or_refused(
+    with_crc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {name: x for name, x in mesh(PARAMETERS).items() if "block_000" in name}
+    prefix = writers.write_bundle(tmp_path, arrays)
+    index = prefix.with_name("model.ckpt-7.index")
+    content, rng = index.read_bytes(), random.Random(0)
+    if not with_crc:  # What the CRC would hide is checked, too.
+        for module in (
+            "conversion.tensor_bundle._check_block",
+            "conversion.tensor_bundle._Array._check",
+        ):
+            monkeypatch.setattr(module, lambda *arguments: None)
+    for _ in range(300):
+        index.write_bytes(mutated(content, rng))
+        try:
+            for tensor in open_checkpoint(prefix).tensors.values():
+                assert tensor.read().shape == tensor.shape
+        except ConversionError as error:
+            assert str(tmp_path) in str(error)
