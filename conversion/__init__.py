@@ -1,6 +1,6 @@
 """Reads and writes checkpoint formats, tensor by tensor. Of mtf, it imports `mtf.storage` only."""
 
-from conversion.architecture import Architecture, check_unrolled, infer_architecture
+from conversion.architecture import Architecture, infer_architecture
 from conversion.checkpoint import list_checkpoints, open_checkpoint
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, Tensor
 
@@ -10,7 +10,6 @@ __all__ = [
     "ConversionError",
     "IncompleteCheckpoint",
     "Tensor",
-    "check_unrolled",
     "infer_architecture",
     "list_checkpoints",
     "open_checkpoint",

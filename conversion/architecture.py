@@ -41,7 +41,6 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     shapes = {name: tensor.shape for name, tensor in checkpoint.parameters().items()}
     if not shapes:
         raise ConversionError(f"{checkpoint.path} has no parameters (no tensor under target/).")
-    check_unrolled(checkpoint)
 
     def shape(name: str) -> tuple[int, ...]:
         if name not in shapes:
@@ -91,15 +90,3 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         activations = found[0].mlp_activations
     described = checkpoint.described.get("mlp_activations", activations)
     return dataclasses.replace(sizes, mlp_activations=described)
-
-
-def check_unrolled(checkpoint: Checkpoint) -> None:
-    """Raises ConversionError if the checkpoint is of T5X's scanned network."""
-    scanned = ("encoder/encoder/", "decoder/decoder/")
-    if any(name.startswith(scanned) for name in checkpoint.parameters()):
-        raise ConversionError(
-            f"{checkpoint.path} is a checkpoint of T5X's scanned network (scalable_t5, umT5), "
-            "which is not supported yet: its layers are stacked along axis 1 of each array, and "
-            "every layer has its own relative position bias. Use a checkpoint of the network "
-            "that is not scanned (t5x/examples/t5), such as the released t5_1_1_* and mt5_*."
-        )

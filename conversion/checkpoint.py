@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 
-from conversion import huggingface_reader, mesh_tensorflow, orbax, t5x
+from conversion import huggingface_reader, mesh_tensorflow, orbax, scanned, t5x
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 from mtf.copies import nearest_copy
 from mtf.storage import AnyPath, StorePath, as_path, files_below
@@ -115,7 +115,7 @@ def _open(path: AnyPath, step: int | None) -> Checkpoint:
             f"{path} is not a complete checkpoint: it has neither a 'checkpoint' file (T5X) "
             "nor a 'state' directory (Orbax)."
         )
-    return opener(path, step)
+    return scanned.unrolled(opener(path, step))
 
 
 def _open_one_of(path: AnyPath, step: int | None) -> Checkpoint:

@@ -77,8 +77,8 @@ def restore_tree(
       assignment_map, fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
-      UserError: the checkpoint lacks tensors, has other shapes, or is from T5X's scanned network;
-        or a pattern of `assignment_map` matches no tensor of this model.
+      UserError: the checkpoint lacks tensors or has other shapes, or a pattern of `assignment_map`
+        matches no tensor of this model.
     """
     _, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
@@ -212,7 +212,6 @@ def _plan(
                     f"{source}: has shape {found} in the checkpoint, but {own_shape} in the model"
                 )
     if problems:
-        conversion.check_unrolled(checkpoint)
         problems.sort(key=lambda line: not line.startswith("target/"))  # parameters first
         shown = problems[:8] + ([f"… and {len(problems) - 8} more"] if len(problems) > 8 else [])
         raise UserError(

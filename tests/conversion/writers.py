@@ -261,7 +261,9 @@ def write_bundle(
 def _append_block(table: bytearray, block: dict[bytes, bytes]) -> bytes:
     content, previous = b"", b""
     for key, value in block.items():
-        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(previous, key))
+        pairs = itertools.takewhile(
+            lambda pair: pair[0] == pair[1], zip(previous, key, strict=False)
+        )
         shared = len(list(pairs))
         lengths = (shared, len(key) - shared, len(value))
         content += b"".join(map(_varint, lengths)) + key[shared:] + value

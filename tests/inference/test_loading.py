@@ -17,7 +17,7 @@ import pytest
 import conversion
 import mtf
 import recipes
-from mtf import convert, run
+from mtf import convert
 from mtf.errors import UserError
 from mtf.inference.loading import Loaded, load_model
 from mtf.inference.opening import checkpoint_vocabulary
@@ -26,7 +26,6 @@ from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.training.trainer import Trainer
-from tests import small
 from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
 from tests.inference import models
@@ -201,31 +200,6 @@ def test_inputs_of_another_hugging_face_directory_end(tmp_path: Path) -> None:
     without = models.write_huggingface(tmp_path / "other")
     assert not list(without.glob("*token*"))
     assert load_model(without, vocabulary="byt5").inputs_add_eos is True
-
-
-def test_a_scanned_checkpoint_is_refused_for_what_it_is_everywhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Names and axes of T5X's scalable_t5: (embed, layers, heads, kv), (heads, layers, buckets).
-    tensors = {"token_embedder/embedding": np.zeros((384, 32), np.float32)}
-    for side, attention in (("encoder", "attention"), ("decoder", "self_attention")):
-        kernel, bias = np.zeros((32, 2, 3, 8), np.float32), np.zeros((3, 2, 32), np.float32)
-        tensors[f"{side}/{side}/{attention}/query/kernel"] = kernel
-        tensors[f"{side}/{side}/relpos_bias/rel_embedding"] = bias
-    path = writers.write_t5x(tmp_path, tensors)
-    said = [refused(path)]
-    assert convert.main([str(path), str(tmp_path / "out"), "--to", "hf"]) == 2
-    said.append(capsys.readouterr().err)
-    restore = f"@mtf.checkpoints.RestoreCheckpointConfig(path={str(path)!r}, mode='specific')"
-    text = small.write_text(tmp_path)
-    settings = {"model_dir": str(tmp_path / "run"), "checkpoint__restore": restore}
-    assert run.main(small.arguments(text, **settings)) == 2
-    said.append(capsys.readouterr().err)
-    for message in said:
-        assert f"{path} is a checkpoint of T5X's scanned network" in message
-        assert "Use a checkpoint of the network that is not scanned" in message
-        assert "missing" not in message and len(message.splitlines()) == 1
-    assert not (tmp_path / "out").exists() and not (tmp_path / "run").exists()
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

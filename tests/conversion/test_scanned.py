@@ -1,0 +1,159 @@
+"""Checkpoints of T5X's scanned network have a tensor for each layer, as the unrolled one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conversion import Checkpoint, ConversionError, infer_architecture, open_checkpoint
+from conversion.scanned import unrolled
+from conversion.tensor import array_tensor
+from mtf import convert
+from tests.conversion import writers
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "t5x"
+HEADS, HEAD_DIM = 3, 8
+
+
+def per_layer_bias(parameters: dict[str, writers.Array]) -> dict[str, writers.Array]:
+    """The parameters with another relative position bias in each layer."""
+    rng = np.random.default_rng(1)
+    biases = {}
+    for side in ("encoder", "decoder"):
+        del parameters[f"{side}/relpos_bias/rel_embedding"]
+        for name in parameters:
+            if name.startswith(f"{side}/layers_") and "/mlp/wo/" in name:
+                layer = name.split("/")[1]
+                bias = rng.standard_normal((HEADS, 32), np.float32)
+                biases[f"{side}/{layer}/relpos_bias/rel_embedding"] = bias
+    return parameters | biases
+
+
+def stacked(parameters: dict[str, writers.Array]) -> dict[str, writers.Array]:
+    """The parameters as T5X's scanned network has them, by FACTS's description."""
+    found: dict[str, list[writers.Array]] = {}
+    for name, array in sorted(parameters.items(), key=lambda item: len(item[0])):
+        side, layer, *rest = name.split("/")
+        if not layer.startswith("layers_"):
+            found[name] = [array]
+            continue
+        if rest[-2] in ("query", "key", "value"):
+            array = array.reshape(array.shape[0], HEADS, HEAD_DIM)
+        elif rest[-2] == "out":
+            array = array.reshape(HEADS, HEAD_DIM, array.shape[1])
+        found.setdefault("/".join([side, side, *rest]), []).append(array)
+    one = {name for name in parameters if "/layers_" not in name}
+    return {
+        name: arrays[0] if name in one else np.stack(arrays, axis=1)
+        for name, arrays in found.items()
+    }
+
+
+def test_every_parameter_and_parts_of_it(tmp_path: Path) -> None:
+    parameters = per_layer_bias(
+        writers.random_parameters(num_encoder_layers=3, num_decoder_layers=2)
+    )
+    checkpoint = open_checkpoint(writers.write_t5x(tmp_path, stacked(parameters)))
+    found = checkpoint.parameters()
+    assert found.keys() == parameters.keys()
+    for name, array in parameters.items():
+        assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype), name
+        np.testing.assert_array_equal(found[name].read(), array, err_msg=name)
+        parts = [(slice(3, 13),), (slice(7, array.shape[0]),)]
+        if array.ndim == 2:
+            parts += [(slice(None), slice(5, 17)), (slice(2, 10), slice(8, 16))]
+        for part in parts:
+            np.testing.assert_array_equal(found[name].read(part), array[part], err_msg=name)
+    sizes = infer_architecture(checkpoint)
+    assert (sizes.num_encoder_layers, sizes.num_decoder_layers) == (3, 2)
+    assert (sizes.num_heads, sizes.head_dim, sizes.relpos_bias_per_layer) == (3, 8, True)
+
+
+def test_the_export_is_that_of_the_unrolled_checkpoint(tmp_path: Path) -> None:
+    parameters = per_layer_bias(writers.random_parameters())
+    for name, arrays in {"unrolled": parameters, "scanned": stacked(parameters)}.items():
+        source = writers.write_t5x(tmp_path / f"{name}_t5x", arrays)
+        out = tmp_path / name
+        assert convert.main([str(source), str(out), "--to", "hf", "--model-type", "umt5"]) == 0
+    first, second = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("unrolled", "scanned")
+    )
+    assert first == second
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="needs ../shared/golden")
+def test_the_golden_checkpoint() -> None:
+    checkpoint = open_checkpoint(GOLDEN / "scan_legacy" / "checkpoint_40")
+    other = open_checkpoint(GOLDEN / "factored_legacy" / "checkpoint_40")
+
+    def shapes(tensors: Checkpoint) -> dict[str, tuple[int, ...]]:
+        return {name: x.shape for name, x in tensors.tensors.items() if "relpos_bias" not in name}
+
+    assert shapes(checkpoint) == shapes(other)
+    name = "target/decoder/layers_{}/relpos_bias/rel_embedding"
+    first, second = (checkpoint.tensors[name.format(layer)].read() for layer in range(2))
+    assert first.shape == (4, 32)
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "axes", "shape"),
+    [
+        ("attention/query", "elhk", (24, 3, 8)),
+        ("attention/query", "elhk", (20, 3, 8)),
+        ("attention/query", "elhk", (40, 3, 8)),
+        ("attention/out", "hlke", (3, 8, 24)),
+        ("attention/out", "hlke", (3, 8, 20)),
+        ("attention/out", "hlke", (3, 8, 40)),
+        ("mlp/wi_0", "elm", (20, 40)),
+        ("mlp/wo", "mle", (40, 20)),
+        ("mlp/wo", "mle", (20, 20)),
+    ],
+)
+def test_slots_are_those_of_the_unrolled_network(
+    kernel: str, axes: str, shape: tuple[int, ...]
+) -> None:
+    """Each moment is the mean of a square that T5X computes for the unrolled kernel."""
+    squares = np.random.default_rng(0).random((2, *shape))
+    whole = np.stack(squares, axis=1)
+    others = tuple(i for i, axis in enumerate(axes) if axis in "hkm")
+    leaves = {
+        f"target/encoder/encoder/{kernel}/kernel": whole,
+        "state/slots/v_row": whole.mean(others),
+        "state/slots/v_col": whole.mean(axes.index("e")),
+        "state/slots/v": np.zeros(1),
+        "state/slots/m": whole,
+    }
+    slots = f"state/param_states/encoder/encoder/{kernel}/kernel"
+    tensors = {
+        (name := key.replace("state/slots", slots)): array_tensor(name, array)
+        for key, array in leaves.items()
+    }
+    found = unrolled(Checkpoint(Path("c"), "t5x-zarr", 1, tensors)).tensors
+    rows = np.prod(shape[: 2 if axes == "hlke" else 1])
+    for layer in range(2):
+        flat = squares[layer].reshape(int(rows), -1)
+        other, largest = np.argsort(flat.shape, kind="stable")  # T5X's rule
+        own = f"state/param_states/encoder/layers_{layer}/{kernel}/kernel"
+        np.testing.assert_allclose(found[f"{own}/v_row"].read(), flat.mean(largest))
+        np.testing.assert_allclose(found[f"{own}/v_col"].read(), flat.mean(other))
+        np.testing.assert_array_equal(found[f"{own}/v"].read(), [0])
+        np.testing.assert_array_equal(found[f"{own}/m"].read(), flat)
+
+
+def test_other_arrays_are_refused_by_name(tmp_path: Path) -> None:
+    parameters = stacked(per_layer_bias(writers.random_parameters()))
+    for number, (name, array, expected) in enumerate(
+        [
+            ("encoder/encoder/lora/a", np.ones((3, 2)), "no parameter of this name"),
+            ("encoder/encoder/mlp/wo/kernel", np.ones((48, 5, 32)), "the number of layers (2)"),
+            ("encoder/encoder/mlp/wo/kernel", np.ones((48, 2, 1, 32)), "expected 3 dimensions"),
+        ]
+    ):
+        path = writers.write_t5x(tmp_path / str(number), parameters | {name: array})
+        with pytest.raises(ConversionError) as caught:
+            open_checkpoint(path)
+        assert f"{path}: " in str(caught.value)
+        assert f"target/{name}" in str(caught.value) and expected in str(caught.value)
