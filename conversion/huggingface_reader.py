@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ import numpy as np
 from conversion import mapping
 from conversion.architecture import Architecture
 from conversion.families import MADLAD_IDS, SPECIAL_IDS
+from conversion.flax_msgpack import open_flax, pytorch_name
 from conversion.huggingface import FEED_FORWARD_PROJ, LAYER_NORM_EPSILON, SIZES
 from conversion.json_file import read_json
 from conversion.mapping import EMBEDDING, LOGITS
+from conversion.pytorch_file import open_pytorch
 from conversion.safetensors_file import open_tensors
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, Index, Tensor
 from conversion.tokenizer import TOKENIZER_FILES
@@ -28,10 +31,17 @@ from mtf.storage import AnyPath, StorePath
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_OTHERS = ("tf_model.h5", "flax_model.msgpack")
+_OTHERS = ("tf_model.h5", "flax_model.msgpack", "flax_model.msgpack.index.json")
 _EMBEDDINGS = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 # The first T5 checkpoints have this bias, which no version of the network uses.
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+# Files with weights, from the preferred to the last one; `.index.json` is of several files.
+_OPENERS: dict[str, Callable[[AnyPath], dict[str, Tensor]]] = {
+    _WEIGHTS: open_tensors,
+    "pytorch_model.bin": open_pytorch,
+    "flax_model.msgpack": open_flax,
+}
 
 _ACTIVATIONS = {name: activations for activations, name in FEED_FORWARD_PROJ.items()}
 # Fixed values of mtf's network; absent or None in config.json means the same.
@@ -118,33 +128,42 @@ def _is_scaled(config: dict[str, Any]) -> bool:
 
 
 def _stored(directory: AnyPath) -> dict[str, Tensor]:
-    """Returns all tensors of the directory's safetensors files, under Hugging Face's names."""
-    if (directory / _INDEX).is_file():
-        places = _places(directory)
-        files = {file: open_tensors(directory / file) for file in sorted(set(places.values()))}
-        for name, file in places.items():
-            if name not in files[file]:
-                raise IncompleteCheckpoint(
-                    f"{directory}: {file} lacks {name}, although {_INDEX} lists it there."
-                )
-        return dict(itertools.chain.from_iterable(tensors.items() for tensors in files.values()))
-    if (directory / _WEIGHTS).is_file():
-        return open_tensors(directory / _WEIGHTS)
+    """Returns all tensors of the directory's files, under PyTorch's names and in its layout."""
+    for file, opener in _OPENERS.items():
+        if (directory / f"{file}.index.json").is_file():
+            return _sharded(directory, f"{file}.index.json", opener)
+        if (directory / file).is_file():
+            return opener(directory / file)
     others = sorted(path.name for path in directory.glob("*.safetensors"))
     found = f" It has {', '.join(others[:3])}." if others else ""
+    names = [name for file in _OPENERS for name in (file, f"{file}.index.json")]
     raise ConversionError(
-        f"{directory} has neither {_WEIGHTS} nor {_INDEX}.{found} To convert another format, run "
-        "transformers.AutoModelForSeq2SeqLM.from_pretrained(DIR).save_pretrained(OUT) in Python."
+        f"{directory} has no weights; expected one of {', '.join(names)}.{found} To convert "
+        "another format, run transformers.AutoModelForSeq2SeqLM.from_pretrained(DIR)"
+        ".save_pretrained(OUT) in Python."
     )
 
 
-def _places(directory: AnyPath) -> dict[str, str]:
+def _sharded(
+    directory: AnyPath, index: str, opener: Callable[[AnyPath], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    places = _places(directory, index)
+    files = {file: opener(directory / file) for file in sorted(set(places.values()))}
+    for name, file in places.items():
+        if file.endswith(".msgpack"):
+            name = pytorch_name(name)
+        if name not in files[file]:
+            raise IncompleteCheckpoint(
+                f"{directory}: {file} lacks {name}, although {index} lists it there."
+            )
+    return dict(itertools.chain.from_iterable(tensors.items() for tensors in files.values()))
+
+
+def _places(directory: AnyPath, index: str = _INDEX) -> dict[str, str]:
     """Returns tensor name → file of a model in several files."""
-    places = read_json(directory / _INDEX).get("weight_map")
-    if not isinstance(places, dict):
-        raise ConversionError(
-            f"{directory / _INDEX} has no weight_map, from tensor names to files."
-        )
+    places = read_json(directory / index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
+        raise ConversionError(f"{directory / index} has no weight_map, from tensor names to files.")
     return places
 
 

@@ -102,7 +102,9 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
             raise ConversionError(f"{path} has no checkpoint of step {step}; it has {shown}.")
         return path / steps[step]
     note = path / "checkpoint"
-    latest = _LATEST.search(note.read_text("utf-8", "replace")) if note.is_file() else None
+    latest = (
+        _LATEST.search(note.read_bytes().decode("utf-8", "replace")) if note.is_file() else None
+    )
     return path / (latest[1] if latest and latest[1] in steps.values() else steps[max(steps)])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def unrolled(checkpoint: Checkpoint) -> Checkpoint:
     a stacked array has an unknown name or a shape that differs from the others'.
     """
     tensors: dict[str, Tensor] = {}
-    depths: dict[str, int] = {}
+    depths = _depths(checkpoint)
     for name, tensor in checkpoint.tensors.items():
         if not _STACKED.match(name):
             tensors[name] = tensor
@@ -60,14 +61,13 @@ def unrolled(checkpoint: Checkpoint) -> Checkpoint:
                 "parameter of this name."
             )
         side, slot = match["side"], match["slot"]
-        parameter = checkpoint.tensors.get(f"target/{side}/{side}/{match['parameter']}")
-        shape = () if parameter is None else parameter.shape
+        target = f"target/{side}/{side}/{match['parameter']}"
+        shape = checkpoint.tensors[target].shape if target in checkpoint.tensors else ()
         axes = AXES[match["kind"]]
-        if len(shape) != len(axes) or shape[1] != depths.setdefault(side, shape[1]):
+        if len(shape) != len(axes) or shape[1] != depths[side]:
             raise ConversionError(
-                f"{checkpoint.path}: the parameter of {name} has shape {shape}; expected "
-                f"{len(axes)} dimensions, of which the second one is the number of layers"
-                f"{f' ({depths[side]})' if side in depths else ''}."
+                f"{checkpoint.path}: {target} has shape {shape}; expected {len(axes)} dimensions, "
+                f"of which the second one is the number of layers ({depths.get(side, 0)})."
             )
         sizes = dict(zip(axes, shape, strict=True))
         is_unused = slot is not None and tensor.shape == (1,)
@@ -85,6 +85,15 @@ def unrolled(checkpoint: Checkpoint) -> Checkpoint:
             view = tensor.view(own, transposed=False)
             tensors[own] = view if is_unused else _layer(own, tensor, kept, layer)
     return dataclasses.replace(checkpoint, tensors=tensors)
+
+
+def _depths(checkpoint: Checkpoint) -> dict[str, int]:
+    """Returns the number of layers that most stacked arrays of the encoder and decoder have."""
+    counts: dict[str, Counter[int]] = {}
+    for name, tensor in checkpoint.parameters().items():
+        if _STACKED.match(f"target/{name}") and len(tensor.shape) > 1:
+            counts.setdefault(name.partition("/")[0], Counter())[tensor.shape[1]] += 1
+    return {side: count.most_common(1)[0][0] for side, count in counts.items()}
 
 
 def _are_swapped(axes: str, sizes: dict[str, int]) -> bool:

@@ -114,7 +114,8 @@ def test_parts_and_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     arrays = {name: x.astype(ml_dtypes.bfloat16) for name, x in mesh(PARAMETERS).items()}
     path = writers.write_bundle(tmp_path, {**arrays, "global_step": np.asarray(7, np.int64)})
     embedding = arrays["shared/embedding"]
-    for index in [..., (slice(100, 300),), (slice(5, 7), slice(3, 20)), (slice(380, 999),)]:
+    parts: list[Any] = [..., (slice(100, 300),), (slice(5, 7), slice(3, 20)), (slice(380, 999),)]
+    for index in parts:
         part = open_checkpoint(path).parameters()["token_embedder/embedding"].read(index)
         assert part.dtype == ml_dtypes.bfloat16
         np.testing.assert_array_equal(part, embedding[index])

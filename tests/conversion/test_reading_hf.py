@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
+import msgpack
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -193,11 +195,92 @@ def test_incomplete_and_foreign_files_are_refused(tmp_path: Path) -> None:
     assert "has no file config.json" in refused(directory, IncompleteCheckpoint)
 
 
-def test_pytorch_files_are_refused_naming_safetensors(tmp_path: Path) -> None:
+def flax_tree(directory: Path) -> dict[str, Array]:
+    """The tensors of a directory as transformers 4 has them in Flax."""
+    found = {}
+    for name, array in load_file(directory / "model.safetensors").items():
+        *parents, last = name.split(".")
+        if parents[-1] in ("shared", "relative_attention_bias"):
+            last = "embedding"
+        elif array.ndim == 2:
+            last, array = "kernel", array.T
+        found["/".join([*parents, last])] = np.ascontiguousarray(array)
+    return found
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_flax_files(chunks: int, tmp_path: Path) -> None:
     _, directory = export(tmp_path)
-    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    message = refused(directory)
-    assert "has neither model.safetensors" in message and "save_pretrained" in message
+    expected = {name: x.read() for name, x in open_checkpoint(directory).tensors.items()}
+    leaves: dict[str, Any] = {k: writers.flax_extension(x) for k, x in flax_tree(directory).items()}
+    if chunks > 1:  # As flax stores arrays over 1 GiB.
+        array = flax_tree(directory)["shared/embedding"]
+        parts = np.array_split(array.ravel(), chunks)
+        leaves["shared/embedding"] = {
+            "__msgpack_chunked_array__": True,
+            "shape": {str(i): n for i, n in enumerate(array.shape)},
+            "chunks": {str(i): writers.flax_extension(part) for i, part in enumerate(parts)},
+        }
+    file = directory / "flax_model.msgpack"
+    file.write_bytes(msgpack.packb(writers.nested(leaves)))
+    (directory / "model.safetensors").unlink()
+    checkpoint = open_checkpoint(directory)
+    assert checkpoint.tensors.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(checkpoint.tensors[name].read(), array, err_msg=name)
+        np.testing.assert_array_equal(checkpoint.tensors[name].read((slice(3, 9),)), array[3:9])
+    content = file.read_bytes()
+    for damaged in (content[:-100], content[:20], b"", content + b"x", b"\x93" + content[1:]):
+        file.write_bytes(damaged)
+        assert f"{file} is truncated or not a msgpack file" in refused(
+            directory, IncompleteCheckpoint
+        )
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_pytorch_files(legacy: bool, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
+    _, directory = export(tmp_path)
+    expected = {name: x.read() for name, x in open_checkpoint(directory).tensors.items()}
+    tensors = {
+        name: torch.from_numpy(x) for name, x in load_file(directory / "model.safetensors").items()
+    }
+    (directory / "model.safetensors").unlink()
+    file = directory / "pytorch_model.bin"
+    torch.save(tensors, file, _use_new_zipfile_serialization=not legacy)
+    found = open_checkpoint(directory).tensors
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name].read(), array, err_msg=name)
+        np.testing.assert_array_equal(found[name].read((slice(3, 9),)), array[3:9])
+    torch.save({name: x.bfloat16() for name, x in tensors.items()}, file)
+    embedding = open_checkpoint(directory).tensors["target/token_embedder/embedding"]
+    assert embedding.read().dtype == ml_dtypes.bfloat16
+    file.write_bytes(file.read_bytes()[:-1000])
+    assert str(file) in refused(directory)
+
+
+class RunsCode:
+    """Its pickle creates a file when it is loaded."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.file,))
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
+    _, directory = export(tmp_path)
+    (directory / "model.safetensors").unlink()
+    file, proof = directory / "pytorch_model.bin", tmp_path / "proof"
+    for content in ({"shared.weight": RunsCode(proof)}, RunsCode(proof)):
+        torch.save(content, file)
+        assert f"{file} is not loaded" in refused(directory)
+        file.write_bytes(pickle.dumps(content))
+        assert f"{file} is not loaded" in refused(directory)
+        assert not proof.exists()
 
 
 def test_a_step_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_every_parameter_and_parts_of_it(tmp_path: Path) -> None:
     for name, array in parameters.items():
         assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype), name
         np.testing.assert_array_equal(found[name].read(), array, err_msg=name)
-        parts = [(slice(3, 13),), (slice(7, array.shape[0]),)]
+        parts: list[Any] = [(slice(3, 13),), (slice(7, array.shape[0]),)]
         if array.ndim == 2:
             parts += [(slice(None), slice(5, 17)), (slice(2, 10), slice(8, 16))]
         for part in parts:
@@ -117,7 +118,7 @@ def test_slots_are_those_of_the_unrolled_network(
 ) -> None:
     """Each moment is the mean of a square that T5X computes for the unrolled kernel."""
     squares = np.random.default_rng(0).random((2, *shape))
-    whole = np.stack(squares, axis=1)
+    whole = np.stack(list(squares), axis=1)
     others = tuple(i for i, axis in enumerate(axes) if axis in "hkm")
     leaves = {
         f"target/encoder/encoder/{kernel}/kernel": whole,
