@@ -25,7 +25,14 @@ from conversion.json_file import read_json
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.pytorch_file import open_pytorch
 from conversion.safetensors_file import open_tensors
-from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, Index, Tensor
+from conversion.tensor import (
+    Checkpoint,
+    ConversionError,
+    IncompleteCheckpoint,
+    Index,
+    Tensor,
+    row_blocks,
+)
 from conversion.tokenizer import TOKENIZER_FILES
 from mtf.storage import AnyPath, StorePath
 
@@ -219,6 +226,5 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
 def _equal(a: Tensor, b: Tensor) -> bool:
     if a is b or a.shape != b.shape or len(a.shape) != 2:
         return a is b
-    rows = 4096  # number of rows in memory
-    parts = [(slice(start, start + rows),) for start in range(0, a.shape[0], rows)]
-    return all(np.array_equal(a.read(part), b.read(part)) for part in parts)
+    blocks = row_blocks(a.shape, a.dtype.itemsize)
+    return all(np.array_equal(a.read((rows,)), b.read((rows,))) for rows in blocks)

@@ -70,6 +70,11 @@ def _rows() -> dict[str, str]:
 ROWS = _rows()
 
 
+def is_prefix(path: str) -> bool:
+    """Returns whether a path names the files of one checkpoint (`DIR/model.ckpt-{step}`)."""
+    return _NAME.match(path.rpartition("/")[2]) is not None
+
+
 def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
     """Returns the path of a checkpoint's files without their endings; None if there is none.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorstore as ts
 
+from conversion.scanned import is_stacked, new_cache
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, zarr_tensor
 from mtf.storage import AnyPath, kvstore
 
@@ -50,11 +51,12 @@ def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
             f"({', '.join(missing[:3])}{', …' if len(missing) > 3 else ''})."
         )
     all_stored = metadata.get("store_array_data_equal_to_fill_value", True)
-    tensors = {}
+    tensors, stacked = {}, new_cache()
     for dotted, name in names.items():
         array = {"driver": "ocdbt", "base": base, "path": f"{dotted}/"}
+        cache = stacked if is_stacked(name) else None
         tensors[name] = zarr_tensor(
-            name, *arrays[dotted], array, str(path), all_chunks_stored=all_stored
+            name, *arrays[dotted], array, str(path), all_chunks_stored=all_stored, cache=cache
         )
     return Checkpoint(path, "orbax", step, tensors)
 

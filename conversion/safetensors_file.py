@@ -18,12 +18,18 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from conversion.json_file import write_json
-from conversion.tensor import ConversionError, IncompleteCheckpoint, Index, Tensor
+from conversion.tensor import (
+    BYTES_AT_ONCE,
+    ConversionError,
+    IncompleteCheckpoint,
+    Index,
+    Tensor,
+    index_bounds,
+)
 from mtf.copies import local_copy
 from mtf.storage import AnyPath, StorePath, read_exactly, write_parts
 
 _METADATA = "__metadata__"
-_BYTES_AT_ONCE = 16 * 2**20
 _DTYPES = {
     "F32": np.dtype(np.float32),
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -60,7 +66,7 @@ def _tensor(path: Path, name: str, stored: Any) -> Tensor:
 
     def read(index: Index) -> np.ndarray[Any, Any]:
         # The library accepts neither `...` nor slices that end beyond the shape.
-        bounds = _bounds(index, shape)
+        bounds = index_bounds(index, shape)
         return np.asarray(stored[tuple(slice(start, stop) for start, stop in bounds)])
 
     return Tensor(name, shape, _dtype(path, name, stored.get_dtype()), read)
@@ -72,12 +78,6 @@ def _dtype(path: AnyPath, name: str, kind: str) -> np.dtype[Any]:
             f"{path}: {name} has type {kind}; expected one of {', '.join(_DTYPES)}."
         )
     return _DTYPES[kind]
-
-
-def _bounds(index: Index, shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Returns (start, stop) for each dimension."""
-    slices = (*(() if index is ... else index), *[slice(None)] * len(shape))
-    return [s.indices(size)[:2] for s, size in zip(slices, shape, strict=False)]
 
 
 def _open_in_store(path: StorePath) -> dict[str, Tensor]:
@@ -99,8 +99,8 @@ def _open_in_store(path: StorePath) -> dict[str, Tensor]:
 
     def opened(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], first: int) -> Tensor:
         def read(index: Index) -> np.ndarray[Any, Any]:
-            bounds = _bounds(index, shape)
-            if bounds[1:] != _bounds(..., shape)[1:]:
+            bounds = index_bounds(index, shape)
+            if bounds[1:] != index_bounds(..., shape)[1:]:
                 return copy()[name].read(index)
             row = math.prod(shape[1:]) * dtype.itemsize
             begin, end = bounds[0] if shape else (0, 1)
@@ -166,7 +166,7 @@ def _write(
         for tensor in tensors:
             array = np.ascontiguousarray(tensor.read(), dtype=dtype)
             content = array.reshape(-1).view(np.uint8).data
-            for start in range(0, len(content), _BYTES_AT_ONCE):
-                yield content[start : start + _BYTES_AT_ONCE]
+            for start in range(0, len(content), BYTES_AT_ONCE):
+                yield content[start : start + BYTES_AT_ONCE]
 
     write_parts(path, parts())

@@ -14,8 +14,12 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import tensorstore as ts
 
-from conversion.tensor import Checkpoint, ConversionError, Index, Tensor
+from conversion.tensor import Checkpoint, ConversionError, Index, Tensor, index_bounds
+
+# A stacked array is read once for each layer. Its decoded chunks are kept in a cache of this size.
+_CACHE_BYTES = 2**30
 
 # The end of a parameter's name → the axes of the stacked array: e for emb, l for layers, h for
 # heads, k for the size of a head, m for the MLP, b for buckets. The unrolled network joins h and k.
@@ -42,6 +46,16 @@ _NAME = re.compile(
 _STACKED = re.compile(r".+/(encoder/encoder|decoder/decoder)/")
 
 
+def is_stacked(name: str) -> bool:
+    """Returns whether the array of this name has several layers."""
+    return _STACKED.match(name) is not None
+
+
+def new_cache() -> ts.Context:
+    """Returns a cache for the chunks of a checkpoint's stacked arrays."""
+    return ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
+
+
 def unrolled(checkpoint: Checkpoint) -> Checkpoint:
     """Returns the checkpoint with a tensor for each layer, which is a slice of a stacked one.
 
@@ -51,7 +65,7 @@ def unrolled(checkpoint: Checkpoint) -> Checkpoint:
     tensors: dict[str, Tensor] = {}
     depths = _depths(checkpoint)
     for name, tensor in checkpoint.tensors.items():
-        if not _STACKED.match(name):
+        if not is_stacked(name):
             tensors[name] = tensor
             continue
         match = _NAME.fullmatch(name)
@@ -84,14 +98,14 @@ def unrolled(checkpoint: Checkpoint) -> Checkpoint:
             own += f"/{slot}" if slot else ""
             view = tensor.view(own, transposed=False)
             tensors[own] = view if is_unused else _layer(own, tensor, kept, layer)
-    return dataclasses.replace(checkpoint, tensors=tensors)
+    return dataclasses.replace(checkpoint, tensors=tensors, is_scanned=bool(depths))
 
 
 def _depths(checkpoint: Checkpoint) -> dict[str, int]:
     """Returns the number of layers that most stacked arrays of the encoder and decoder have."""
     counts: dict[str, Counter[int]] = {}
     for name, tensor in checkpoint.parameters().items():
-        if _STACKED.match(f"target/{name}") and len(tensor.shape) > 1:
+        if is_stacked(f"target/{name}") and len(tensor.shape) > 1:
             counts.setdefault(name.partition("/")[0], Counter())[tensor.shape[1]] += 1
     return {side: count.most_common(1)[0][0] for side, count in counts.items()}
 
@@ -115,11 +129,7 @@ def _layer(name: str, stacked: Tensor, axes: str, layer: int) -> Tensor:
     shape = tuple(sizes[axis] * (head if axis == "h" else 1) for axis in own_axes)
 
     def read(index: Index) -> np.ndarray[Any, Any]:
-        slices = (*(() if index is ... else index), *[slice(None)] * len(shape))
-        bounds = {
-            axis: s.indices(size)[:2]
-            for axis, s, size in zip(own_axes, slices, shape, strict=False)
-        }
+        bounds = dict(zip(own_axes, index_bounds(index, shape), strict=True))
         # The heads that contain the part, and where it begins in the first of them.
         skipped = 0
         wanted = dict(bounds)

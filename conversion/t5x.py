@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from conversion.scanned import is_stacked, new_cache
 from conversion.tensor import (
     Checkpoint,
     ConversionError,
@@ -83,7 +84,7 @@ class _Arrays:
     """The zarr arrays of a checkpoint: what each directory contains, with one listing."""
 
     def __init__(self, path: AnyPath, folders: Collection[str]):
-        self.path = path
+        self.path, self.cache = path, new_cache()
         self.metadata = read_all(path, [f"{folder}/.zarray" for folder in folders])
         names = files_below(path)
         self.files: dict[str, set[str]] | None = None if names is None else {}
@@ -106,7 +107,8 @@ def _zarr(stored: _Arrays, name: str, leaf: Mapping[Any, Any], folder: str) -> T
             "which is missing or has no .zarray."
         )
     files = None if stored.files is None else stored.files.get(folder, set())
-    tensor = zarr_tensor(name, metadata, files, kvstore(path / folder), str(path))
+    cache = stored.cache if is_stacked(name) else None
+    tensor = zarr_tensor(name, metadata, files, kvstore(path / folder), str(path), cache=cache)
     noted = (leaf.get("metadata") or {}).get("shape")
     if noted is not None and tuple(noted) != tensor.shape:
         raise ConversionError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import ml_dtypes
@@ -15,6 +16,8 @@ import tensorstore as ts
 
 from mtf.storage import AnyPath
 
+# Large tensors are read in blocks of rows of this size.
+BYTES_AT_ONCE = 16 * 2**20
 # Number of values that are checked at a time.
 _PART = 2**20
 
@@ -97,6 +100,7 @@ class Checkpoint:
       tensors: T5X's name ("target/…", "state/param_states/…/v_row", "state/step") → tensor.
       described: mlp_activations, dropout_rate and relative_attention_max_distance of a Hugging Face
         checkpoint, which tensors do not show, and special_ids if they are not T5's; else empty.
+      is_scanned: whether the arrays are those of T5X's scanned network.
     """
 
     path: AnyPath
@@ -104,11 +108,29 @@ class Checkpoint:
     step: int | None
     tensors: dict[str, Tensor]
     described: dict[str, Any] = dataclasses.field(default_factory=dict)
+    is_scanned: bool = False
 
     def parameters(self) -> dict[str, Tensor]:
         """Returns the model's parameters by their names without "target/"."""
         parts = ((name.partition("/"), tensor) for name, tensor in self.tensors.items())
         return {name: tensor for (root, _, name), tensor in parts if root == "target"}
+
+
+def index_bounds(index: Index, shape: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns (start, stop) of an index for each dimension of an array."""
+    slices = (*(() if index is ... else index), *[slice(None)] * len(shape))
+    return [s.indices(size)[:2] for s, size in zip(slices, shape, strict=False)]
+
+
+def row_blocks(shape: Sequence[int], itemsize: int) -> Iterator[slice]:
+    """Yields slices of the first dimension that together are all rows of an array.
+
+    A slice has at most 16 MiB, or is a single row.
+    """
+    row = math.prod(shape[1:]) * itemsize
+    step = max(1, BYTES_AT_ONCE // max(1, row))
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0]))
 
 
 def dtype_from_name(name: str) -> np.dtype[Any]:
@@ -130,6 +152,7 @@ def zarr_tensor(
     where: str,
     *,
     all_chunks_stored: bool = True,
+    cache: ts.Context | None = None,
 ) -> Tensor:
     """Returns a tensor that is stored in zarr's version 2 format.
 
@@ -140,6 +163,7 @@ def zarr_tensor(
       kvstore: TensorStore's spec of the array's location.
       where: location for messages.
       all_chunks_stored: whether chunks of zeros are stored, too; else missing chunks are allowed.
+      cache: keeps decoded chunks between reads; None: each read decodes them.
     """
     try:
         described = json.loads(metadata)
@@ -164,10 +188,10 @@ def zarr_tensor(
             "driver": "zarr",
             "kvstore": kvstore,
             "metadata": described,
-            "recheck_cached_data": "open",
+            "recheck_cached_data": "open" if cache is None else False,
             "fill_missing_data_reads": not all_chunks_stored,
         }
-        opened = ts.open(spec, read=True, open=True, assume_metadata=True)
+        opened = ts.open(spec, read=True, open=True, assume_metadata=True, context=cache)
         return np.asarray(opened.result()[index].read().result())
 
     return Tensor(name, shape, dtype, read)

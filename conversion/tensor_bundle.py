@@ -19,10 +19,16 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from conversion.protobuf import message_class
-from conversion.tensor import ConversionError, IncompleteCheckpoint, Index, Tensor
+from conversion.tensor import (
+    ConversionError,
+    IncompleteCheckpoint,
+    Index,
+    Tensor,
+    index_bounds,
+    row_blocks,
+)
 from mtf.storage import AnyPath, StorePath, read_exactly
 
-_BYTES_AT_ONCE = 16 * 2**20
 _FOOTER = 48
 _MAGIC = 0xDB4775248B80FB57
 _TRAILER = 5  # compression (1 byte) and CRC (4 bytes) after each block
@@ -208,8 +214,7 @@ class _Array:
     def read(self, index: Index) -> np.ndarray[Any, Any]:
         """Reads the array or a part of it; holds at most 16 MiB, or one row, besides the result."""
         shape = self.shape or (1,)
-        slices = (*(() if index is ... else index), *[slice(None)] * len(shape))
-        bounds = [s.indices(size)[:2] for s, size in zip(slices, shape, strict=False)]
+        bounds = index_bounds(index, shape)
         (first, last), others = bounds[0], tuple(slice(*bound) for bound in bounds[1:])
         is_whole = (first, last) == (0, shape[0])
         if not (is_whole or self.checked):
@@ -230,13 +235,13 @@ class _Array:
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """Yields the rows from `first` up to `last` in parts: number of the first row, bytes."""
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        step = max(1, _BYTES_AT_ONCE // max(1, row))
-        for begin in range(first, last if row else first, step):
-            start, stop = (self.start + n * row for n in (begin, min(begin + step, last)))
+        rows = (last - first, *self.shape[1:]) if row else (0,)
+        for block in row_blocks(rows, self.dtype.itemsize):
+            start, stop = (self.start + (first + n) * row for n in (block.start, block.stop))
             part = _read(self.path, start, stop)
             if len(part) != stop - start:
                 raise IncompleteCheckpoint(f"{self.path} is truncated in {self.name}.")
-            yield begin, part
+            yield first + block.start, part
 
     def _check(self, checksum: google_crc32c.Checksum) -> None:
         if _masked(int.from_bytes(checksum.digest(), "big")) != self.crc:

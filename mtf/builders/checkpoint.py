@@ -45,18 +45,22 @@ def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointCon
 
 
 def _step(path: str, default: int) -> int:
-    """Returns 0 for a Hugging Face directory, else the latest step of the `checkpoint_STEP` names.
+    """Returns 0 for a Hugging Face directory, else the latest step that a name tells.
 
-    A path without such a name is assumed to be a copy of the released checkpoint (`default`).
+    These are the names `checkpoint_STEP`, and `model.ckpt-STEP` of Mesh TensorFlow. A path without
+    such a name is assumed to be a copy of the released checkpoint (`default`).
     """
     local = Path(path).expanduser()
     if local.is_dir():
         from conversion.huggingface_reader import is_huggingface
+        from conversion.mesh_tensorflow import find_prefix
 
         if is_huggingface(local):
             return 0
+        local = find_prefix(local) or local
     inside = [*local.glob("checkpoint_*"), *local.glob("checkpoints/checkpoint_*")]
-    matches = (re.fullmatch(r"checkpoint_(\d+)", each.name) for each in (local, *inside))
+    names = (each.name.removesuffix(".index") for each in (local, *inside))
+    matches = (re.fullmatch(r"(?:checkpoint_|model\.ckpt-)(\d+)", name) for name in names)
     return max((int(match[1]) for match in matches if match), default=default)
 
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 import conversion
+from conversion.mesh_tensorflow import find_prefix
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.copies import nearest_copy
@@ -32,6 +33,8 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
             f"{setting}: checkpoints cannot be listed over {path.scheme}://. To restore this one, "
             "set checkpoint.restore.mode=specific."
         )
+    if (prefix := find_prefix(path)) is not None:
+        return [prefix]
     if not path.exists():
         names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"{setting} does not exist.{did_you_mean(path.name, names)}")

@@ -78,8 +78,8 @@ class RestoreCheckpointConfig:
     A run directory that has checkpoints ignores it and resumes from its latest.
 
     Attributes:
-      path: a checkpoint (of mtf, or T5X's zarr+msgpack or Orbax) for mode "specific", else a
-        directory of checkpoints.
+      path: a checkpoint (of mtf, T5X's zarr+msgpack or Orbax, or Mesh TensorFlow) or a Hugging
+        Face directory for mode "specific", else a directory of checkpoints.
       mode: "specific", "latest", or "all" (evaluation of all checkpoints in turn).
       assignment_map: (pattern, replacement) pairs. The first pattern that matches the whole name
         of a tensor of the model ("target/…", "state/param_states/…", "state/step") gives its name

@@ -9,6 +9,7 @@ from typing import Any
 
 import conversion
 from conversion import mapping
+from conversion.mesh_tensorflow import find_prefix
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tokenizer import (
     bytes_of,
@@ -105,8 +106,10 @@ def open_model(
     add_eos = tokenizer_adds_eos(checkpoint.path) if is_huggingface else True
     is_known = is_huggingface and tokenizer_records_eos(checkpoint.path)
     if not is_huggingface:
-        message = "%s: %s. If any of these is wrong, pass "
-        "config=PATH with the config of the run that wrote the checkpoint."
+        message = (
+            "%s: %s. If any of these is wrong, pass config=PATH with the config of the run that "
+            "wrote the checkpoint."
+        )
         _logger.warning(message, checkpoint.path, assumed(network, add_eos))
     return Opened(checkpoint, ModelConfig(network), None, found, add_eos, is_known)
 
@@ -135,11 +138,12 @@ def network_config(architecture: conversion.Architecture, **settings: Any) -> T5
 
 def _existing(path: str | AnyPath) -> AnyPath:
     path = as_path(path)
-    if not (isinstance(path, StorePath) or path.exists()):
+    if not (isinstance(path, StorePath) or path.exists() or find_prefix(path)):
         names = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(
-            f"There is no model at {path}; expected a run directory, a checkpoint_STEP directory "
-            f"or a Hugging Face directory.{did_you_mean(path.name, names)}"
+            f"There is no model at {path}; expected a run directory, a checkpoint_STEP directory, "
+            "a checkpoint of Mesh TensorFlow or a Hugging Face directory."
+            f"{did_you_mean(path.name, names)}"
         )
     return path
 

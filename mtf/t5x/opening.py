@@ -13,7 +13,7 @@ from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.jobs.infer import Infer
 from mtf.partitioning.settings import PartitionerConfig
-from mtf.t5x import adapters
+from mtf.t5x import adapters, unsupported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +44,9 @@ def open_job(config: fdl.Config) -> fdl.Config[OpenedJob]:
     """
     job = fdl.build(config)
     opened = job._open()
-    if opened.checkpoint.layout == "huggingface":
-        raise UserError(
-            f"checkpoint: T5X cannot read the Hugging Face directory {opened.checkpoint.path}; "
-            "use a checkpoint of T5X or mtf."
-        )
+    if not unsupported.is_of_t5x(opened.checkpoint):
+        kind = "scanned" if opened.checkpoint.is_scanned else opened.checkpoint.layout
+        raise UserError(f"checkpoint: {opened.checkpoint.path} ({kind}): {unsupported.OF_T5X}.")
     network = dataclasses.replace(opened.model.network, dtype=job.dtype)
     output_dir = job.output_dir
     if isinstance(job, Infer):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fiddle as fdl
 
 from mtf.config import tree
-from mtf.storage import as_path
+
+if TYPE_CHECKING:
+    import conversion
 
 # Setting → why a run with T5X does not need it. They change no loss, parameter or prediction.
 _UNUSED_IN_TRAINING: Mapping[str, str] = {
@@ -73,15 +75,29 @@ def _is_writable(folder: str | None, config: fdl.Config) -> bool:
 
 
 def _is_readable(path: str, config: fdl.Config) -> bool:
-    from conversion.huggingface_reader import is_huggingface
+    from conversion import ConversionError, open_checkpoint
+    from conversion.mesh_tensorflow import is_prefix
 
-    folder = as_path(path)
-    return "://" in path or not (folder.is_dir() and is_huggingface(folder))
+    if "://" in path:  # Not opened here, to save time.
+        return not is_prefix(path)
+    try:
+        return is_of_t5x(open_checkpoint(path))
+    except ConversionError:
+        return True  # The run says what is wrong.
+
+
+def is_of_t5x(checkpoint: conversion.Checkpoint) -> bool:
+    """Returns whether the network of T5X (unrolled) can start from a checkpoint."""
+    return checkpoint.layout in ("t5x-zarr", "orbax") and not checkpoint.is_scanned
 
 
 _FSDP = (
     "T5X's mesh has no axis fsdp. To shard parameters over the data axis as well, set "
     "partitioner.fsdp=1 and partitioner.logical_axis_rules to FULLY_SHARDED_AXIS_RULES."
+)
+OF_T5X = (
+    "T5X is started only from checkpoints of mtf and of T5X's unrolled network, not from Hugging "
+    "Face directories or checkpoints of Mesh TensorFlow or of T5X's scanned network"
 )
 _DECODING = (
     "T5X decodes as many tokens as task_feature_lengths['targets'], with "
@@ -143,7 +159,7 @@ TRAIN = (
     Refusal(
         "checkpoint.restore.path",
         _is_readable,
-        "T5X cannot read Hugging Face directories; use a checkpoint of T5X or mtf.",
+        f"{OF_T5X}.",
     ),
     Refusal(
         "evaluator.decoding",

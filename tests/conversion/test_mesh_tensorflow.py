@@ -110,7 +110,7 @@ def test_slots_of_adafactor(tmp_path: Path) -> None:
 
 def test_parts_and_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A few rows at a time, as of the embedding of a large model.
-    monkeypatch.setattr("conversion.tensor_bundle._BYTES_AT_ONCE", 1000)
+    monkeypatch.setattr("conversion.tensor.BYTES_AT_ONCE", 1000)
     arrays = {name: x.astype(ml_dtypes.bfloat16) for name, x in mesh(PARAMETERS).items()}
     path = writers.write_bundle(tmp_path, {**arrays, "global_step": np.asarray(7, np.int64)})
     embedding = arrays["shared/embedding"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorstore as ts
 
 from conversion import Checkpoint, ConversionError, infer_architecture, open_checkpoint
 from conversion.scanned import unrolled
@@ -70,6 +71,22 @@ def test_every_parameter_and_parts_of_it(tmp_path: Path) -> None:
     sizes = infer_architecture(checkpoint)
     assert (sizes.num_encoder_layers, sizes.num_decoder_layers) == (3, 2)
     assert (sizes.num_heads, sizes.head_dim, sizes.relpos_bias_per_layer) == (3, 8, True)
+
+
+def test_a_chunk_of_all_layers_is_decoded_once(tmp_path: Path) -> None:
+    parameters = per_layer_bias(writers.random_parameters(num_encoder_layers=6))
+    checkpoint = open_checkpoint(writers.write_t5x(tmp_path, stacked(parameters)))
+    names = [f"encoder/layers_{layer}/mlp/wo/kernel" for layer in range(6)]
+    before = bytes_read()
+    for name in names:
+        np.testing.assert_array_equal(checkpoint.parameters()[name].read(), parameters[name])
+    assert 0 < bytes_read() - before <= sum(parameters[name].nbytes for name in names)
+
+
+def bytes_read() -> int:
+    """Bytes of files that TensorStore has read."""
+    metrics = ts.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+    return int(sum(value["value"] for metric in metrics for value in metric["values"]))
 
 
 def test_the_export_is_that_of_the_unrolled_checkpoint(tmp_path: Path) -> None:

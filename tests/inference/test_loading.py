@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -315,3 +316,4 @@ def test_what_is_assumed_of_a_checkpoint_of_t5x_is_said(
         assert "as in the published T5 models: activations gelu × linear" in said
         assert "relative_attention_max_distance 128, dropout_rate 0.1" in said
         assert "inputs with EOS" in said
+        assert re.search(r"If any of these is wrong, pass (config=|--config )PATH", said)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
+import numpy as np
 import pytest
 
 import recipes
@@ -130,6 +131,16 @@ def test_a_start_checkpoint_is_checked(tmp_path: Path) -> None:
     assert not found.problems
     number = len(writers.random_parameters()) + 1  # and the step
     assert found.rows["start"].startswith(f"{path} (t5x-zarr, step 7): {number} tensors fit, ")
+    arrays = {writers.mesh_name(n): array for n, array in writers.random_parameters().items()}
+    arrays["global_step"] = np.asarray(9, np.int64)
+    prefix = writers.write_bundle(tmp_path / "mesh", arrays, step=9)
+    for where, mode in (
+        (prefix, "specific"),
+        (prefix.parent, "specific"),
+        (prefix.parent, "latest"),
+    ):
+        fits = f"{prefix} (mesh-tensorflow, step 9): {number} tensors fit, "
+        assert start(where, mode).rows["start"].startswith(fits)
     missing = start(tmp_path / "checkpoint_8")
     assert "checkpoint_8 does not exist. Did you mean checkpoint_7?" in missing.problems[0]
     wide = start(path, model__network__mlp_dim=64)

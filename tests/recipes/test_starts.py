@@ -35,12 +35,19 @@ def starts(tmp_path: Path) -> dict[str, int]:
     (tmp_path / "run" / "checkpoints" / "checkpoint_20").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "checkpoint_100").mkdir()
     (tmp_path / "checkpoint_1234567").mkdir()
+    (tmp_path / "mesh").mkdir()
+    for step in (300, 1_000_700):
+        (tmp_path / "mesh" / f"model.ckpt-{step}.index").write_bytes(b"")
+    (tmp_path / "mesh" / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-300"\n')
     return {
         str(tmp_path / "hf"): 0,
         str(tmp_path / "run"): 100,
         str(tmp_path / "run" / "checkpoints"): 100,
         str(tmp_path / "checkpoint_1234567"): 1_234_567,
         str(tmp_path / "not-here" / "checkpoint_77"): 77,
+        str(tmp_path / "mesh"): 300,
+        str(tmp_path / "mesh" / "model.ckpt-1000700"): 1_000_700,
+        "gs://t5-data/pretrained_models/mt5/xxl/model.ckpt-1000000": 1_000_000,
     }
 
 

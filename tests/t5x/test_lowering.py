@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
+import numpy as np
 import pytest
 
 import mtf.t5x
 import recipes
 from mtf import config as config_lib
+from mtf import convert
 from mtf.errors import UserError
 from mtf.models.t5 import num_parameters
 from mtf.t5x import unsupported
 from tests import small
+from tests.conversion import writers
+from tests.inference import models
 from tests.t5x import T5X_MISSING, originals
 from tests.t5x.originals import Original
 
@@ -69,6 +73,25 @@ def test_what_t5x_cannot_express_is_refused(change: dict[str, Any], reason: str)
     setattr(holders.get(field, config.checkpoint.save), field, value)
     with pytest.raises(UserError, match=reason):
         mtf.t5x.lower(config)
+
+
+@pytest.mark.parametrize("form", ["mesh", "scanned", "huggingface"])
+def test_starts_of_other_forms_are_refused(form: str, tmp_path: Path) -> None:
+    path = tmp_path / form
+    if form == "mesh":
+        path = writers.write_bundle(path, {"shared/embedding": np.ones((4, 4), np.float32)})
+    elif form == "scanned":
+        stacked = {"encoder/encoder/mlp/wo/kernel": np.ones((4, 2, 4), np.float32)}
+        path = writers.write_t5x(path, stacked)
+    else:
+        assert convert.main([str(models.write_checkpoint(tmp_path)), str(path), "--to", "hf"]) == 0
+    config = recipes.t5_1_1_finetune(checkpoint=str(path))
+    with pytest.raises(
+        UserError, match=r"checkpoint\.restore\.path = .*: T5X is started only from"
+    ):
+        mtf.t5x.lower(config)
+    config.checkpoint.restore.path = str(models.write_checkpoint(tmp_path / "t5x"))
+    mtf.t5x.lower(config)
 
 
 def test_all_refusals_are_in_one_message() -> None:
