@@ -57,7 +57,8 @@ def _step(path: str, default: int) -> int:
 
         if is_huggingface(local):
             return 0
-        local = find_prefix(local) or local
+        if prefix := find_prefix(local):
+            local = local / prefix.name
     inside = [*local.glob("checkpoint_*"), *local.glob("checkpoints/checkpoint_*")]
     names = (each.name.removesuffix(".index") for each in (local, *inside))
     matches = (re.fullmatch(r"(?:checkpoint_|model\.ckpt-)(\d+)", name) for name in names)
