@@ -8,21 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import ml_dtypes
-import numpy as np
-
 from conversion import mapping
 from conversion.architecture import Architecture, infer_architecture
 from conversion.families import SPECIAL_IDS, published
 from conversion.json_file import write_json
 from conversion.safetensors_file import write_sharded
-from conversion.tensor import Checkpoint, ConversionError
+from conversion.tensor import DTYPES, Checkpoint, ConversionError, check_dtype
 from conversion.tokenizer import Tokenizer, write_tokenizer
 from mtf.storage import UNFINISHED, AnyPath, StorePath, unfinished
 
 ModelType = Literal["t5", "mt5", "umt5", "byt5"]
 
-DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 # T5's gelu is the tanh approximation, as is that of "gated-gelu".
 FEED_FORWARD_PROJ = {
     ("relu",): "relu",
@@ -86,11 +82,7 @@ class Export:
     entries: list[mapping.Entry] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            message = f"dtype must be float32 or bfloat16, not {self.dtype}."
-            if self.dtype in ("float16", "fp16", "half"):
-                message += " T5's activations overflow float16, whose largest value is 65,504."
-            raise ConversionError(message)
+        check_dtype(self.dtype)
         if self.max_shard_size < 1:
             raise ConversionError(
                 f"max_shard_size must be at least 1 byte, not {self.max_shard_size}."

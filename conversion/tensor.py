@@ -18,6 +18,9 @@ from mtf.storage import AnyPath
 
 # Large tensors are read in blocks of rows of this size.
 BYTES_AT_ONCE = 16 * 2**20
+# Types of the parameters that are written.
+DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
 # Number of values that are checked at a time.
 _PART = 2**20
 
@@ -68,6 +71,16 @@ class Tensor:
             return self.read((columns, rows)).T
 
         return Tensor(name, self.shape[::-1] if transposed else self.shape, self.dtype, read)
+
+    def cast(self, dtype: np.dtype[Any]) -> Tensor:
+        """Returns the same tensor as another type, rounded to the nearest value."""
+        if dtype == self.dtype:
+            return self
+
+        def read(index: Index) -> np.ndarray[Any, Any]:
+            return self.read(index).astype(dtype)
+
+        return Tensor(self.name, self.shape, dtype, read)
 
     def finite(self) -> Tensor:
         """Returns the same tensor; its `read` raises ConversionError for NaN and infinity."""
@@ -131,6 +144,16 @@ def row_blocks(shape: Sequence[int], itemsize: int) -> Iterator[slice]:
     step = max(1, BYTES_AT_ONCE // max(1, row))
     for start in range(0, shape[0], step):
         yield slice(start, min(start + step, shape[0]))
+
+
+def check_dtype(name: str) -> np.dtype[Any]:
+    """Returns the type of parameters to write; raises ConversionError for others."""
+    if name in DTYPES:
+        return DTYPES[name]
+    message = f"dtype must be float32 or bfloat16, not {name}."
+    if name in ("float16", "fp16", "half"):
+        message += " T5's activations overflow float16, whose largest value is 65,504."
+    raise ConversionError(message)
 
 
 def dtype_from_name(name: str) -> np.dtype[Any]:

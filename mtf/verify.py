@@ -14,6 +14,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from conversion import huggingface
+from conversion.tensor import DTYPES
 from mtf.errors import UserError
 from mtf.inference.opening import network_config
 from mtf.models import t5
@@ -100,7 +101,7 @@ def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
         dtype="float32",
         scan_layers=False,
     )
-    written = huggingface.DTYPES[export.dtype]
+    written = DTYPES[export.dtype]
     params = {
         name: tensor.read().astype(written).astype(np.float32)
         for name, tensor in export.checkpoint.parameters().items()

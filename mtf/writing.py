@@ -56,7 +56,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 # These files say that a directory is complete, so they are uploaded last.
-_LAST = ("config.json", "info.json", "cache.json")
+_LAST = ("config.json", "info.json", "cache.json", "checkpoint", "commit_success.txt")
 
 
 @contextlib.contextmanager

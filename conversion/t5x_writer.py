@@ -1,0 +1,212 @@
+"""Writes checkpoints in T5X's two layouts: zarr with msgpack, and Orbax (as mtf's own).
+
+Neither T5X, Flax nor Orbax is used, because they import JAX and need whole arrays in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import tensorstore as ts
+
+from conversion.tensor import Tensor
+from conversion.zarr_writer import chunk_shape, write_zarr
+from mtf.storage import kvstore
+
+# t5x/checkpoints.py: parameters in bfloat16 are stored as such, not as uint16.
+_VERSION = 3
+# flax.serialization's extension type of an array.
+_NDARRAY = 1
+# TensorStore's default level, which T5X leaves as it is.
+_GZIP = {"id": "gzip", "level": 1}
+# Those of Orbax.
+_ZSTD = {"id": "zstd", "level": 1}
+_OCDBT = {"max_decoded_node_bytes": 100_000_000, "max_inline_value_bytes": 1024}
+_BYTES_OF_COMMIT = 64 * 2**20
+_COMMITTED = "Checkpoint commit was successful"
+_STATE_HANDLER = (
+    "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
+)
+
+
+def write_zarr_msgpack(tensors: Mapping[str, Tensor], directory: Path) -> None:
+    """Writes a `checkpoint_STEP` of T5X's zarr+msgpack layout.
+
+    As in T5X, an array has a directory of its own if it is a parameter or has the shape of its
+    parameter; other optimizer slots and the step are in the msgpack file. Raises ConversionError if
+    a tensor cannot be read or written.
+
+    Args:
+      tensors: by T5X's names ("target/…", "state/param_states/…/v_row", "state/step").
+      directory: existing, empty directory.
+    """
+    leaves: dict[str, Any] = {}
+    for name in _ordered(tensors):
+        tensor = tensors[name]
+        if not _is_partitioned(name, tensors):
+            leaves[name] = _extension(tensor.read())
+            continue
+        folder = name.replace("/", ".")
+        (directory / folder).mkdir()
+        metadata = write_zarr(tensor, kvstore(directory / folder), _GZIP)
+        leaves[name] = {
+            "driver": "zarr",
+            "dtype": tensor.dtype.name,
+            "kvstore": {"driver": "file", "path": f"{folder}/"},
+            "metadata": metadata,
+        }
+    content = msgpack.packb({"version": _VERSION, "optimizer": _nested(leaves)})
+    (directory / "checkpoint").write_bytes(content)
+
+
+def _is_partitioned(name: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Returns whether T5X partitions a tensor, so that it stores it as zarr."""
+    root, _, rest = name.partition("/")
+    if root == "target":
+        return True
+    # Adafactor's slots are PARAMETER/SLOT below param_states; those of optax end with PARAMETER.
+    parts = rest.split("/")[1:]
+    owners = ["/".join(parts[:-1]), *("/".join(parts[i:]) for i in range(len(parts)))]
+    found = [tensors[f"target/{owner}"] for owner in owners if f"target/{owner}" in tensors]
+    return any(owner.shape == tensors[name].shape for owner in found)
+
+
+def _ordered(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Returns the names in the order in which JAX flattens nested dicts."""
+    return sorted(tensors, key=lambda name: name.split("/"))
+
+
+def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree
+
+
+def _extension(array: np.ndarray[Any, Any]) -> msgpack.ExtType:
+    """Returns an array as flax.serialization packs it: shape, name of the type, bytes."""
+    packed = msgpack.packb((list(array.shape), array.dtype.name, array.tobytes()))
+    return msgpack.ExtType(_NDARRAY, packed)
+
+
+def write_orbax(tensors: Mapping[str, Tensor], directory: Path) -> None:
+    """Writes a `checkpoint_STEP` of T5X's Orbax layout, which is also mtf's.
+
+    Args and errors are those of `write_zarr_msgpack`.
+    """
+    start = time.time_ns()
+    state = directory / "state"
+    state.mkdir()
+    _write_database(tensors, state)
+    names = _ordered(tensors)
+    _write_json(
+        state / "_METADATA",
+        {
+            "tree_metadata": {
+                str(tuple(name.split("/"))): _leaf_metadata(name, tensors[name]) for name in names
+            },
+            "use_ocdbt": True,
+            "use_zarr3": False,
+            "store_array_data_equal_to_fill_value": True,
+            "custom_metadata": None,
+        },
+    )
+    arrays = [_array_metadata(name, tensors[name]) for name in names]
+    (state / "array_metadatas").mkdir()
+    _write_json(state / "array_metadatas" / "process_0", {"array_metadatas": arrays})
+    shardings = {
+        base64.b64encode(_dotted(name).encode()).decode(): _sharding(tensors[name])
+        for name in names
+    }
+    _write_json(state / "_sharding", shardings)
+    (state / "commit_success.txt").write_text(_COMMITTED)
+    _write_json(
+        directory / "_CHECKPOINT_METADATA",
+        {
+            "item_handlers": {"state": _STATE_HANDLER},
+            "metrics": {},
+            "performance_metrics": {},
+            "init_timestamp_nsecs": start,
+            "commit_timestamp_nsecs": time.time_ns(),
+            "custom_metadata": {},
+        },
+    )
+    (directory / "commit_success.txt").write_text(_COMMITTED)
+
+
+def _write_database(tensors: Mapping[str, Tensor], state: Path) -> None:
+    """Writes the arrays. TensorStore holds those of a commit in memory, compressed."""
+    context = ts.Context()
+    database = {"driver": "ocdbt", "base": kvstore(state), "config": _OCDBT}
+    transaction, num_bytes = ts.Transaction(), 0
+    for name in _ordered(tensors):
+        tensor = tensors[name]
+        size = tensor.dtype.itemsize * int(np.prod(tensor.shape))
+        is_large = size > _BYTES_OF_COMMIT
+        write_zarr(
+            tensor,
+            {**database, "path": f"{_dotted(name)}/"},
+            _ZSTD,
+            context=context,
+            transaction=None if is_large else transaction,  # Each chunk is a commit.
+        )
+        num_bytes += 0 if is_large else size
+        if num_bytes > _BYTES_OF_COMMIT:
+            transaction.commit_sync()
+            transaction, num_bytes = ts.Transaction(), 0
+    transaction.commit_sync()
+
+
+def _dotted(name: str) -> str:
+    return name.replace("/", ".")
+
+
+def _leaf_metadata(name: str, tensor: Tensor) -> dict[str, Any]:
+    return {
+        "key_metadata": [{"key": key, "key_type": 2} for key in name.split("/")],  # 2: of a dict
+        "value_metadata": {
+            "value_type": "jax.Array",
+            "skip_deserialize": False,
+            "write_shape": list(tensor.shape),
+        },
+    }
+
+
+def _array_metadata(name: str, tensor: Tensor) -> dict[str, Any]:
+    return {
+        "array_metadata": {
+            "param_name": _dotted(name),
+            "write_shape": list(tensor.shape),
+            "chunk_shape": chunk_shape(tensor.shape, tensor.dtype.itemsize),
+            "ext_metadata": None,
+        }
+    }
+
+
+def _sharding(tensor: Tensor) -> str:
+    """Returns the sharding that Orbax uses if a program restores without one: on one device."""
+    return json.dumps(
+        {
+            "sharding_type": "NamedSharding",
+            "shape": [1, 1],
+            "axis_names": ["data", "model"],
+            "axis_types": ["AxisType.Auto", "AxisType.Auto"],
+            "partition_spec": [None] * len(tensor.shape),
+            "device_mesh": {"mesh": [[{"id": 0}]]},
+        }
+    )
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content))
