@@ -11,6 +11,7 @@ from typing import Any, Literal
 from conversion import mapping
 from conversion.architecture import Architecture, infer_architecture
 from conversion.families import SPECIAL_IDS, published
+from conversion.flax_writer import write_flax
 from conversion.json_file import write_json
 from conversion.safetensors_file import write_sharded
 from conversion.tensor import DTYPES, Checkpoint, ConversionError, check_dtype
@@ -41,7 +42,9 @@ SIZES = {
 LAYER_NORM_EPSILON = 1e-6
 _MT5_VOCAB_SIZE = 250112
 # The names of files of an export.
-_OWN = re.compile(rf"model[-.].*|(\w*config|tokenizer)\.json|spiece\.model|{re.escape(UNFINISHED)}")
+_OWN = re.compile(
+    rf"(flax_)?model[-.].*|(\w*config|tokenizer)\.json|spiece\.model|{re.escape(UNFINISHED)}"
+)
 
 
 @dataclasses.dataclass
@@ -60,7 +63,8 @@ class Export:
       special_ids: ids of padding, EOS and the decoder's start, under config.json's names; None
         means those of the published model with the same sizes, else T5's.
       inputs_add_eos: whether the tokenizer appends EOS, as the inputs of training had it.
-      max_shard_size: largest number of bytes of tensors in a file.
+      max_shard_size: largest number of bytes of tensors in a file; not for "flax".
+      weights: format of the weights: "safetensors" (PyTorch), or "flax" for transformers 4.
       allow_non_finite: whether parameters may contain NaN or infinity.
       architecture: architecture of the checkpoint.
       entries: the names and shapes of all parameters.
@@ -77,6 +81,7 @@ class Export:
     special_ids: Mapping[str, int] | None = None
     inputs_add_eos: bool = True
     max_shard_size: int = 5 * 10**9
+    weights: Literal["safetensors", "flax"] = "safetensors"
     allow_non_finite: bool = False
     architecture: Architecture = dataclasses.field(init=False)
     entries: list[mapping.Entry] = dataclasses.field(init=False)
@@ -153,8 +158,12 @@ def _write_files(export: Export, directory: AnyPath) -> None:
     tensors = export.checkpoint.parameters()
     if not export.allow_non_finite:
         tensors = {name: tensor.finite() for name, tensor in tensors.items()}
-    views = [tensors[e.t5x].view(e.hf, transposed=e.transposed) for e in export.entries]
-    write_sharded(directory, views, DTYPES[export.dtype], export.max_shard_size)
+    dtype = DTYPES[export.dtype]
+    if export.weights == "flax":
+        write_flax(directory, export.entries, tensors, dtype)
+    else:
+        views = [tensors[e.t5x].view(e.hf, transposed=e.transposed) for e in export.entries]
+        write_sharded(directory, views, dtype, export.max_shard_size)
     # transformers 5 creates as many cache entries as the encoder has layers.
     deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
     generation = {**(export.special_ids or SPECIAL_IDS), **({"use_cache": False} if deeper else {})}

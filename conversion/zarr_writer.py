@@ -13,8 +13,8 @@ from conversion.tensor import ConversionError, Tensor
 
 # T5X's size of a chunk (`_DESIRED_CHUNK_SIZE_BYTES` in t5x/checkpoints.py).
 _CHUNK_BYTES = 64 * 2**20
-# Larger tensors are read chunk by chunk.
-_BYTES_AT_ONCE = 128 * 2**20
+# Larger tensors are read in parts, so that readers decompress each chunk about once.
+BYTES_AT_ONCE = 128 * 2**20
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int) -> list[int]:
@@ -72,7 +72,7 @@ def write_zarr(
 
 def _parts(tensor: Tensor, chunk: Sequence[int]) -> Iterator[tuple[slice, ...]]:
     """Returns the bounds of all chunks, or of the whole tensor if it is small."""
-    if math.prod(tensor.shape) * tensor.dtype.itemsize <= _BYTES_AT_ONCE:
+    if math.prod(tensor.shape) * tensor.dtype.itemsize <= BYTES_AT_ONCE:
         yield tuple(slice(0, size) for size in tensor.shape)
         return
     starts = (range(0, size, step) for size, step in zip(tensor.shape, chunk, strict=True))

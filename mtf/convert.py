@@ -1,4 +1,4 @@
-"""`python -m mtf.convert CHECKPOINT OUT_DIR --to hf`: converts a checkpoint."""
+"""`python -m mtf.convert CHECKPOINT OUT_DIR --to FORMAT`: converts a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from mtf.storage import StorePath, as_path, file_sizes
 from mtf.writing import new_directory
 
 if TYPE_CHECKING:
+    from conversion import Checkpoint
     from conversion.huggingface import Export
     from conversion.tokenizer import Tokenizer
     from mtf.text.vocabularies import Vocabulary
@@ -34,11 +35,26 @@ examples:
   python -m mtf.convert runs/quickstart-20260101-120000 exported --to hf --verify
   python -m mtf.convert t5_1_1_small/checkpoint_1000000 exported --to hf \\
       --vocabulary sentencepiece.model
+  python -m mtf.convert runs/quickstart-20260101-120000 for_t5x --to t5x
 
 OUT_DIR is created only once the export is complete and, if --verify is given, verified. In a store,
-config.json is written last; with --verify, the export is first written to this machine. Exit
-status: 0 done, 1 --verify found different logits or tokens, 2 the checkpoint cannot be converted.
+the file that marks it as complete is written last; formats of T5X and mtf, and hf with --verify,
+are first written to this machine. Exit status: 0 done, 1 --verify found different logits or tokens,
+2 the checkpoint cannot be converted.
 """
+
+_FORMATS = {
+    "hf": "Hugging Face, for PyTorch",
+    "hf_flax": "Hugging Face, for Flax in transformers 4",
+    "t5x": "T5X's zarr and msgpack",
+    "t5x_orbax": "T5X's Orbax layout",
+    "mtf": "mtf's own",
+}
+_HUGGING_FACE = ("hf", "hf_flax")
+# Options of Hugging Face's formats, by their names in the parsed arguments.
+_HF_ONLY = ("verify", "vocabulary", "config", "model_type", "max_shard_size")
+_MAX_SHARD_SIZE = "5GB"
+_STEP_NAME = re.compile(r"checkpoint_(\d+)")
 
 
 class _VerificationFailed(Exception):
@@ -57,8 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = new_parser("convert", description, _EPILOG)
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help="run directory, or checkpoint_STEP")
-    add("out_dir", metavar="OUT_DIR", help="new or empty directory")
-    add("--to", required=True, choices=["hf"], help="output format; hf: Hugging Face, for PyTorch")
+    out_dir = "new or empty directory; formats of T5X and mtf create checkpoint_STEP in it, or "
+    add("out_dir", metavar="OUT_DIR", help=f"{out_dir}OUT_DIR itself if that is its name")
+    formats = "; ".join(f"{name}: {content}" for name, content in _FORMATS.items())
+    add("--to", required=True, choices=list(_FORMATS), help=f"output format; {formats}")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
     add("--verify", action="store_true", help="compare float32 logits in JAX and PyTorch")
     vocabulary = (
@@ -73,13 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         "bias, mt5 if the vocabulary has mT5's size, 250112, otherwise t5)"
     )
     add("--model-type", choices=["t5", "mt5", "umt5", "byt5"], help=model_type)
-    add("--dtype", default="float32", help="float32 (default) or bfloat16")
-    add(
-        "--max-shard-size",
-        default="5GB",
-        metavar="SIZE",
-        help="largest size of a file of weights (default: %(default)s)",
-    )
+    dtype = "type of the parameters (default: float32 for hf, otherwise the stored type)"
+    add("--dtype", metavar="float32|bfloat16", help=dtype)
+    optimizer = "the optimizer state (default: keep, if CHECKPOINT has one and FORMAT can hold it)"
+    add("--optimizer", choices=["keep", "drop"], help=f"keep or drop {optimizer}")
+    shard_size = f"largest size of a file of weights (default: {_MAX_SHARD_SIZE})"
+    add("--max-shard-size", metavar="SIZE", help=shard_size)
     non_finite = "convert parameters that contain NaN or infinity, which are refused by default"
     add("--allow-non-finite", action="store_true", help=non_finite)
     return parser
@@ -87,8 +104,76 @@ def _parser() -> argparse.ArgumentParser:
 
 @conversion_as_user_errors()
 def _export(arguments: argparse.Namespace) -> int:
+    if arguments.to in _HUGGING_FACE:
+        return _export_huggingface(arguments)
+    return _export_state(arguments)
+
+
+def _export_state(arguments: argparse.Namespace) -> int:
+    """Writes a format that holds a training state."""
+    from conversion import huggingface, open_checkpoint
+    from conversion.training_state import StateExport, write_state
+
+    given = [name for name in _HF_ONLY if getattr(arguments, name)]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"{options}: not for --to {arguments.to}, only for --to hf.")
+    out_dir = as_path(arguments.out_dir)
+    huggingface.check_output(out_dir)
+    export = StateExport(
+        open_checkpoint(arguments.checkpoint, arguments.step),
+        arguments.to,
+        dtype=arguments.dtype,
+        optimizer=arguments.optimizer,
+        allow_non_finite=arguments.allow_non_finite,
+    )
+    name = f"checkpoint_{export.step}"
+    named = _STEP_NAME.fullmatch(out_dir.name)
+    if named and out_dir.name != name:
+        raise UserError(
+            f"{out_dir} is the name of a checkpoint of step {int(named[1])}, but the step of "
+            f"{export.checkpoint.path} is {export.step}. Name it {name}, or choose another name, "
+            f"in which {name} is created."
+        )
+    _print_source(export.checkpoint)
+    with new_directory(out_dir) as directory:
+        folder = directory if named else directory / name
+        folder.mkdir(exist_ok=True)
+        write_state(export, folder)
+    files = file_sizes(out_dir)
+    parameters = [x for name, x in export.tensors.items() if name.startswith("target/")]
+    print(
+        f"Wrote {out_dir if named else out_dir / name} ({_FORMATS[arguments.to]}): "
+        f"{len(parameters)} tensors, {sum(math.prod(x.shape) for x in parameters):,} parameters, "
+        f"{export.dtype_names}, {sum(files.values()):,} bytes in {len(files)} files"
+    )
+    if export.num_slots:
+        print(f"Optimizer state: kept ({export.num_slots} tensors), step {export.step}")
+    else:
+        dropped = any(name.startswith("state/param_states/") for name in export.checkpoint.tensors)
+        reason = "dropped" if dropped else "none in the source"
+        print(f"Optimizer state: {reason}; step {export.step}")
+    return 0
+
+
+def _print_source(checkpoint: Checkpoint) -> None:
+    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
+    print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
+
+
+def _export_huggingface(arguments: argparse.Namespace) -> int:
     from conversion import huggingface
 
+    if arguments.optimizer == "keep":
+        others = ", ".join(name for name in _FORMATS if name not in _HUGGING_FACE)
+        raise UserError(
+            "--optimizer keep: Hugging Face's format has no optimizer state. Use another format "
+            f"({others}), or --optimizer drop."
+        )
+    torch_only = ["--verify"] * arguments.verify
+    torch_only += ["--max-shard-size"] * (arguments.max_shard_size is not None)
+    if torch_only and arguments.to == "hf_flax":
+        raise UserError(f"{', '.join(torch_only)}: not for --to hf_flax, only for --to hf.")
     needed = ("torch", "transformers") if arguments.verify else ()
     if missing := [name for name in needed if not importlib.util.find_spec(name)]:
         raise UserError(
@@ -117,6 +202,8 @@ def _export(arguments: argparse.Namespace) -> int:
         f"{num_parameters:,} parameters, {export.dtype}, {sum(files.values()):,} bytes in "
         f"{len(files)} files ({', '.join(files)})"
     )
+    if any(name.startswith("state/param_states/") for name in export.checkpoint.tensors):
+        print("Optimizer state: dropped; Hugging Face's format has none")
     _print_usage(export, repr(str(out_dir)))
     return 0
 
@@ -155,14 +242,14 @@ def _plan(arguments: argparse.Namespace) -> Export:
         checkpoint,
         model_type=arguments.model_type,
         tokenizer=_tokenizer(arguments, vocabulary, vocab_size),
-        dtype=arguments.dtype,
-        max_shard_size=_parse_size(arguments.max_shard_size),
+        dtype=arguments.dtype or "float32",
+        max_shard_size=_parse_size(arguments.max_shard_size or _MAX_SHARD_SIZE),
+        weights="flax" if arguments.to == "hf_flax" else "safetensors",
         inputs_add_eos=add_eos,
         allow_non_finite=arguments.allow_non_finite,
         **described,
     )
-    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
-    print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
+    _print_source(checkpoint)
     print(f"The network has {describe(export.architecture)}")
     if run is None and not is_huggingface:
         verified = " --verify makes the same assumptions, so it cannot detect wrong ones."
@@ -199,6 +286,8 @@ def _tokenizer(
 
 def _print_usage(export: Export, out: str) -> None:
     name, has_tokenizer = export.class_name, export.tokenizer is not None
+    if export.weights == "flax":
+        name = f"Flax{name}"
     if not has_tokenizer:
         print("No tokenizer was written. To write one, pass its model with --vocabulary.")
     # transformers reads local directories only.

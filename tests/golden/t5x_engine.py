@@ -166,6 +166,13 @@ class Engine:
         shapes = self.initializer.global_train_state_shape
         return self._manager(path.parent, layout, shapes).restore(path=str(path))
 
+    def restore_for_inference(self, path: Path, layout: str) -> Any:
+        """Returns the parameters and step of a checkpoint, read as T5X's `infer` reads them."""
+        states = importlib.import_module("t5x.train_state")
+        shapes = self.initializer.global_train_state_shape
+        inference = states.InferenceState(shapes.step, shapes.params, shapes.params_axes)
+        return self._manager(path.parent, layout, inference).restore(path=str(path))
+
     def _manager(self, directory: Path, layout: str, state: Any) -> Any:
         checkpoints = importlib.import_module("t5x.checkpoints")
         kind = {

@@ -1,0 +1,215 @@
+"""T5X's layouts and mtf's, as `mtf.convert` writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+from pathlib import Path
+
+import ml_dtypes
+import msgpack
+import numpy as np
+import pytest
+import tensorstore as ts
+
+from conversion import Checkpoint, Tensor, open_checkpoint
+from conversion.training_state import StateExport, write_state
+from conversion.zarr_writer import chunk_shape
+from mtf import convert
+from tests.conftest import SHARED, needs_shared
+from tests.conversion import writers
+
+GOLDEN = SHARED / "golden" / "t5x"
+FORMATS = ("t5x", "t5x_orbax", "mtf")
+LAYOUTS = {"t5x": "t5x-zarr", "t5x_orbax": "orbax", "mtf": "orbax"}
+
+
+def run(source: Path, out: Path, to: str, *arguments: str) -> int:
+    return convert.main([str(source), str(out), "--to", to, *arguments])
+
+
+def assert_same(found: Checkpoint, expected: Checkpoint) -> None:
+    """Asserts that two checkpoints have the same tensors, bit by bit."""
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        array, other = found.tensors[name].read(), tensor.read()
+        assert (array.dtype, array.shape) == (other.dtype, other.shape), name
+        assert array.tobytes() == other.tobytes(), name
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@needs_shared
+@pytest.mark.parametrize("variant", ["const_legacy", "factored_legacy"])
+def test_t5x_layout_is_what_t5x_writes(variant: str, tmp_path: Path) -> None:
+    source = GOLDEN / variant / "checkpoint_40"
+    assert run(source, tmp_path / "out", "t5x") == 0
+    found, expected = files(tmp_path / "out" / "checkpoint_40"), files(source)
+    assert found.keys() == expected.keys()
+    for name, content in expected.items():
+        if name.endswith(".zarray"):
+            assert json.loads(found[name]) == json.loads(content), name
+    # The msgpack file: all fields, their order, and the arrays in it.
+    assert found["checkpoint"] == expected["checkpoint"]
+    assert_same(open_checkpoint(tmp_path / "out"), open_checkpoint(source))
+
+
+@needs_shared
+def test_orbax_layout_is_what_t5x_writes(tmp_path: Path) -> None:
+    source = GOLDEN / "const_orbax" / "checkpoint_40"
+    assert run(source, tmp_path / "checkpoint_40", "t5x_orbax") == 0
+    found, expected = files(tmp_path / "checkpoint_40"), files(source)
+    for name in ("state/_METADATA", "state/array_metadatas/process_0", "commit_success.txt"):
+        assert found[name] == expected[name], name
+    for name in ("_CHECKPOINT_METADATA", "state/_sharding"):
+        assert json.loads(found[name]).keys() == json.loads(expected[name]).keys(), name
+
+    def database(folder: Path) -> dict[bytes, bytes]:
+        spec = {"driver": "ocdbt", "base": f"file://{folder}/state/"}
+        store = ts.KvStore.open(spec).result()
+        return {key: store.read(key).result().value for key in store.list().result()}
+
+    theirs = database(source)
+    ours = database(tmp_path / "checkpoint_40")
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        if key.endswith(b".zarray"):
+            assert json.loads(ours[key]) == json.loads(value), key
+    assert_same(open_checkpoint(tmp_path / "checkpoint_40"), open_checkpoint(source))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("to", FORMATS)
+def test_there_and_back_is_bit_identical(to: str, dtype: str, tmp_path: Path) -> None:
+    parameters = writers.random_parameters(num_decoder_layers=1)
+    source = writers.write_t5x(tmp_path / "source", parameters, dtype=dtype)
+    assert run(source, tmp_path / "there", to) == 0
+    there = open_checkpoint(tmp_path / "there")
+    assert (there.layout, there.step) == (LAYOUTS[to], 7)
+    assert run(tmp_path / "there", tmp_path / "back", "t5x") == 0
+    back = open_checkpoint(tmp_path / "back")
+    assert_same(there, open_checkpoint(source))
+    assert_same(back, open_checkpoint(source))
+    assert {x.dtype.name for x in back.parameters().values()} == {dtype}
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_optimizer_state(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = writers.write_t5x(tmp_path, writers.random_parameters(), adafactor=True)
+    assert run(source, tmp_path / "kept", to) == 0
+    assert "Optimizer state: kept (208 tensors), step 7" in capsys.readouterr().out
+    assert_same(open_checkpoint(tmp_path / "kept"), open_checkpoint(source))
+    assert run(source, tmp_path / "dropped", to, "--optimizer", "drop") == 0
+    assert "Optimizer state: dropped; step 7" in capsys.readouterr().out
+    dropped = open_checkpoint(tmp_path / "dropped")
+    assert {name for name in dropped.tensors if name.startswith("state/")} == {"state/step"}
+    assert run(tmp_path / "dropped", tmp_path / "none", to) == 0
+    assert "Optimizer state: none in the source; step 7" in capsys.readouterr().out
+    assert run(tmp_path / "dropped", tmp_path / "refused", to, "--optimizer", "keep") == 2
+    assert "has no optimizer state" in capsys.readouterr().err
+    assert not (tmp_path / "refused").exists()
+
+
+def test_dtype_is_that_of_the_parameters_only(tmp_path: Path) -> None:
+    parameters = writers.random_parameters()
+    source = writers.write_t5x(tmp_path, parameters, adafactor=True)
+    assert run(source, tmp_path / "out", "t5x", "--dtype", "bfloat16") == 0
+    written = open_checkpoint(tmp_path / "out")
+    for name, tensor in written.parameters().items():
+        np.testing.assert_array_equal(
+            tensor.read(), parameters[name].astype(ml_dtypes.bfloat16), err_msg=name
+        )
+    slots = [x for name, x in written.tensors.items() if "param_states" in name]
+    assert {x.dtype.name for x in slots} == {"float32"}
+    content = (tmp_path / "out" / "checkpoint_7" / "checkpoint").read_bytes()
+    leaf = msgpack.unpackb(content, ext_hook=msgpack.ExtType)["optimizer"]["target"]
+    assert leaf["token_embedder"]["embedding"]["dtype"] == "bfloat16"
+
+
+def test_hugging_face_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = writers.write_t5x(tmp_path, writers.random_parameters())
+    assert run(source, tmp_path / "hf", "hf", "--vocabulary", "none") == 0
+    assert run(tmp_path / "hf", tmp_path / "out", "t5x") == 0
+    assert "step 0" in capsys.readouterr().out
+    found, expected = open_checkpoint(tmp_path / "out"), open_checkpoint(source)
+    assert found.step == 0
+    for name, tensor in expected.parameters().items():
+        assert found.parameters()[name].read().tobytes() == tensor.read().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--verify", "--vocabulary", "byt5"], "--verify, --vocabulary: not for --to t5x"),
+        (["--dtype", "float16"], "dtype must be float32 or bfloat16, not float16"),
+    ],
+)
+def test_refusals(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = writers.write_t5x(tmp_path, writers.random_parameters())
+    assert run(source, tmp_path / "out", "t5x", *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_out_dir_of_another_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = writers.write_t5x(tmp_path / "source", writers.random_parameters())
+    assert run(source, tmp_path / "checkpoint_8", "t5x") == 2
+    assert re.search("step 8, but the step of .* is 7", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_non_finite_parameters(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parameters = writers.random_parameters()
+    parameters["decoder/layers_1/mlp/wo/kernel"][3, 2] = np.nan
+    source = writers.write_t5x(tmp_path, parameters)
+    assert run(source, tmp_path / "out", to) == 2
+    assert "target/decoder/layers_1/mlp/wo/kernel" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".*.tmp"))
+    assert run(source, tmp_path / "out", to, "--allow-non-finite") == 0
+
+
+def test_chunks_are_t5xs() -> None:
+    # From `_choose_chunk_shape` of T5X, with 64 MiB.
+    assert chunk_shape((384, 64), 4) == [384, 64]
+    assert chunk_shape((250112, 4096), 4) == [3908, 4096]
+    assert chunk_shape((4096, 10240), 4) == [4096, 2560]
+    assert chunk_shape((), 4) == []
+
+
+@pytest.mark.parametrize("to", ["t5x", "mtf"])
+def test_memory_is_that_of_a_tensor(to: str, tmp_path: Path) -> None:
+    parameters = writers.random_parameters(emb_dim=768, num_decoder_layers=1, tied=True)
+    parameters["token_embedder/embedding"] = np.ones((45056, 768), np.float32)
+    folder = writers.write_t5x(tmp_path, parameters)
+    total = sum(array.nbytes for array in parameters.values())
+    del parameters
+    source = open_checkpoint(folder)
+    largest_read = 0
+
+    def watched(tensor: Tensor) -> Tensor:
+        def read(index: object) -> np.ndarray:
+            nonlocal largest_read
+            array = tensor.read(index)  # type: ignore[arg-type]
+            largest_read = max(largest_read, array.nbytes)
+            return array
+
+        return Tensor(tensor.name, tensor.shape, tensor.dtype, read)
+
+    source.tensors = {name: watched(x) for name, x in source.tensors.items()}
+    (tmp_path / "out").mkdir()
+    tracemalloc.start()
+    write_state(StateExport(source, to), tmp_path / "out")  # type: ignore[arg-type]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert largest_read <= 64 * 2**20  # a chunk
+    assert peak < total * 2 / 3
