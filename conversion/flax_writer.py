@@ -14,9 +14,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from conversion.blocks import row_major
 from conversion.mapping import Entry
 from conversion.tensor import Tensor
-from conversion.zarr_writer import BYTES_AT_ONCE
 from mtf.storage import AnyPath, write_parts
 
 FLAX_WEIGHTS = "flax_model.msgpack"
@@ -60,29 +60,40 @@ def write_flax(
         for entry in entries
     }
     names = sorted(named, key=lambda name: name.split("/"))
-    write_parts(directory / FLAX_WEIGHTS, _tree([name.split("/") for name in names], named, 0))
+    content = row_major([named[name] for name in names], dtype)
+    write_parts(
+        directory / FLAX_WEIGHTS, _tree([name.split("/") for name in names], named, content)
+    )
 
 
 def _tree(
-    paths: Sequence[Sequence[str]], tensors: Mapping[str, Tensor], depth: int
+    paths: Sequence[Sequence[str]],
+    tensors: Mapping[str, Tensor],
+    content: Iterator[memoryview],
+    depth: int = 0,
 ) -> Iterator[bytes | memoryview]:
-    """Packs the nested dict of those `paths`, which agree up to `depth`."""
+    """Packs the nested dict of those `paths`, which agree up to `depth`.
+
+    `content` yields the bytes of all tensors in order.
+    """
     groups = [(key, list(group)) for key, group in itertools.groupby(paths, lambda p: p[depth])]
     yield msgpack.Packer().pack_map_header(len(groups))
     for key, group in groups:
         yield msgpack.packb(key)
         if len(group[0]) == depth + 1:
-            yield from _tensor(tensors["/".join(group[0])])
+            yield from _tensor(tensors["/".join(group[0])], content)
         else:
-            yield from _tree(group, tensors, depth + 1)
+            yield from _tree(group, tensors, content, depth + 1)
 
 
-def _tensor(tensor: Tensor) -> Iterator[bytes | memoryview]:
+def _tensor(tensor: Tensor, content: Iterator[memoryview]) -> Iterator[bytes | memoryview]:
     size = math.prod(tensor.shape) * tensor.dtype.itemsize
-    content = _content(tensor)
     if size <= _CHUNK_BYTES:
         yield _array_header(tensor.shape, tensor.dtype.name, size)
-        yield from content
+        while size:
+            block = next(content)
+            size -= len(block)
+            yield block
         return
     sizes = [min(_CHUNK_BYTES, size - start) for start in range(0, size, _CHUNK_BYTES)]
     shape = {str(i): length for i, length in enumerate(tensor.shape)}
@@ -111,15 +122,3 @@ def _length(code: int, size: int) -> bytes:
     """Returns msgpack's code of bytes or an extension, with 8, 16 or 32 bits for the length."""
     bits = next(i for i, limit in enumerate((2**8, 2**16, 2**32)) if size < limit)
     return struct.pack(f">B{'BHI'[bits]}", code + bits, size)
-
-
-def _content(tensor: Tensor) -> Iterator[memoryview]:
-    """Returns the bytes of a tensor in row-major order, some rows at a time."""
-    if len(tensor.shape) < 2:
-        yield np.ascontiguousarray(tensor.read()).reshape(-1).view(np.uint8).data
-        return
-    rest = (slice(None),) * (len(tensor.shape) - 1)
-    rows = max(1, BYTES_AT_ONCE // (math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
-    for start in range(0, tensor.shape[0], rows):
-        part = tensor.read((slice(start, min(start + rows, tensor.shape[0])), *rest))
-        yield np.ascontiguousarray(part).reshape(-1).view(np.uint8).data

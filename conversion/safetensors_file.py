@@ -17,9 +17,9 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from conversion.blocks import row_major
 from conversion.json_file import write_json
 from conversion.tensor import (
-    BYTES_AT_ONCE,
     ConversionError,
     IncompleteCheckpoint,
     Index,
@@ -48,12 +48,16 @@ def open_tensors(path: AnyPath) -> dict[str, Tensor]:
     if isinstance(path, StorePath):
         return _open_in_store(path)
     try:
-        file = safe_open(path, "np")
+        with safe_open(path, "np") as file:
+            stored = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise _truncated(path, error) from error
+    with path.open("rb") as opened:
+        start = 8 + int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(start - 8))
     return {
-        name: _tensor(path, name, file.get_slice(name))
-        for name in file.keys()  # noqa: SIM118
+        name: _tensor(path, name, each, start + header[name]["data_offsets"][0])
+        for name, each in stored.items()
     }
 
 
@@ -61,15 +65,15 @@ def _truncated(path: AnyPath, problem: object) -> IncompleteCheckpoint:
     return IncompleteCheckpoint(f"{path} is truncated or not a safetensors file: {problem}.")
 
 
-def _tensor(path: Path, name: str, stored: Any) -> Tensor:
-    shape = tuple(stored.get_shape())
+def _tensor(path: Path, name: str, stored: Any, start: int) -> Tensor:
+    shape, dtype = tuple(stored.get_shape()), _dtype(path, name, stored.get_dtype())
 
     def read(index: Index) -> np.ndarray[Any, Any]:
-        # The library accepts neither `...` nor slices that end beyond the shape.
-        bounds = index_bounds(index, shape)
-        return np.asarray(stored[tuple(slice(start, stop) for start, stop in bounds)])
+        # The file is mapped anew for each tensor, so that pages of others leave the memory.
+        mapped = np.memmap(path, dtype, "r", start, shape or (1,))
+        return np.array(mapped[index] if shape else mapped[0])
 
-    return Tensor(name, shape, _dtype(path, name, stored.get_dtype()), read)
+    return Tensor(name, shape, dtype, read)
 
 
 def _dtype(path: AnyPath, name: str, kind: str) -> np.dtype[Any]:
@@ -163,10 +167,6 @@ def _write(
 
     def parts() -> Iterator[bytes | memoryview]:
         yield len(encoded).to_bytes(8, "little") + encoded
-        for tensor in tensors:
-            array = np.ascontiguousarray(tensor.read(), dtype=dtype)
-            content = array.reshape(-1).view(np.uint8).data
-            for start in range(0, len(content), BYTES_AT_ONCE):
-                yield content[start : start + BYTES_AT_ONCE]
+        yield from row_major(tensors, dtype)
 
     write_parts(path, parts())

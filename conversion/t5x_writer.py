@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import tensorstore as ts
 
 from conversion.tensor import Tensor
-from conversion.zarr_writer import chunk_shape, write_zarr
+from conversion.zarr_writer import chunk_shape, write_zarr, zarr_metadata
 from mtf.storage import kvstore
 
 # t5x/checkpoints.py: parameters in bfloat16 are stored as such, not as uint16.
@@ -29,7 +30,7 @@ _GZIP = {"id": "gzip", "level": 1}
 # Those of Orbax.
 _ZSTD = {"id": "zstd", "level": 1}
 _OCDBT = {"max_decoded_node_bytes": 100_000_000, "max_inline_value_bytes": 1024}
-_BYTES_OF_COMMIT = 64 * 2**20
+_BYTES_OF_COMMIT = 128 * 2**20
 _COMMITTED = "Checkpoint commit was successful\n"
 _STATE_HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
@@ -46,6 +47,7 @@ def write_zarr_msgpack(tensors: Mapping[str, Tensor], directory: Path) -> None:
       directory: existing, empty directory.
     """
     leaves: dict[str, Any] = {}
+    arrays: list[tuple[Tensor, dict[str, Any]]] = []
     for name in _ordered(tensors):
         tensor = tensors[name]
         if not _is_partitioned(name, tensors):
@@ -53,13 +55,14 @@ def write_zarr_msgpack(tensors: Mapping[str, Tensor], directory: Path) -> None:
             continue
         folder = name.replace("/", ".")
         (directory / folder).mkdir()
-        metadata = write_zarr(tensor, kvstore(directory / folder), _GZIP)
+        arrays.append((tensor, kvstore(directory / folder)))
         leaves[name] = {
             "driver": "zarr",
             "dtype": tensor.dtype.name,
             "kvstore": {"driver": "file", "path": f"{folder}/"},
-            "metadata": metadata,
+            "metadata": zarr_metadata(tensor, _GZIP),
         }
+    write_zarr(arrays, _GZIP)
     content = msgpack.packb({"version": _VERSION, "optimizer": _nested(leaves)})
     (directory / "checkpoint").write_bytes(content)
 
@@ -144,26 +147,35 @@ def write_orbax(tensors: Mapping[str, Tensor], directory: Path) -> None:
 
 
 def _write_database(tensors: Mapping[str, Tensor], state: Path) -> None:
-    """Writes the arrays. TensorStore holds those of a commit in memory, compressed."""
+    """Writes the arrays, each chunk of a large one in a commit of its own.
+
+    TensorStore holds the arrays of a commit in memory.
+    """
     context = ts.Context()
     database = {"driver": "ocdbt", "base": kvstore(state), "config": _OCDBT}
-    transaction, num_bytes = ts.Transaction(), 0
+    commits: list[list[str]] = [[]]
+    large: list[str] = []
+    num_bytes = 0
     for name in _ordered(tensors):
-        tensor = tensors[name]
-        size = tensor.dtype.itemsize * int(np.prod(tensor.shape))
-        is_large = size > _BYTES_OF_COMMIT
-        write_zarr(
-            tensor,
-            {**database, "path": f"{_dotted(name)}/"},
-            _ZSTD,
-            context=context,
-            transaction=None if is_large else transaction,  # Each chunk is a commit.
-        )
-        num_bytes += 0 if is_large else size
-        if num_bytes > _BYTES_OF_COMMIT:
-            transaction.commit_sync()
-            transaction, num_bytes = ts.Transaction(), 0
-    transaction.commit_sync()
+        size = math.prod(tensors[name].shape) * tensors[name].dtype.itemsize
+        if size > _BYTES_OF_COMMIT:
+            large.append(name)
+            continue
+        if num_bytes + size > _BYTES_OF_COMMIT:
+            commits.append([])
+            num_bytes = 0
+        commits[-1].append(name)
+        num_bytes += size
+
+    def write(names: Sequence[str], transaction: ts.Transaction | None) -> None:
+        places = ((tensors[x], {**database, "path": f"{_dotted(x)}/"}) for x in names)
+        write_zarr(places, _ZSTD, context=context, transaction=transaction)
+
+    write(large, None)
+    for names in commits:
+        transaction = ts.Transaction()
+        write(names, transaction)
+        transaction.commit_sync()
 
 
 def _dotted(name: str) -> str:

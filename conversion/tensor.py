@@ -43,12 +43,14 @@ class Tensor:
       name: name in T5X ("target/encoder/layers_0/attention/query/kernel") or Hugging Face.
       shape: shape of the whole array.
       dtype: type of the stored array.
+      chunks: shape of the chunks that are read as a whole; None if any part can be read alone.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     _reader: Callable[[Index], np.ndarray[Any, Any]] = dataclasses.field(repr=False, compare=False)
+    chunks: tuple[int, ...] | None = None
 
     def read(self, index: Index = ...) -> np.ndarray[Any, Any]:
         """Reads the array, or a part by a tuple of slices; raises ConversionError if it cannot."""
@@ -70,7 +72,9 @@ class Tensor:
             rows, columns = (*(() if index is ... else index), slice(None), slice(None))[:2]
             return self.read((columns, rows)).T
 
-        return Tensor(name, self.shape[::-1] if transposed else self.shape, self.dtype, read)
+        order = slice(None, None, -1 if transposed else 1)
+        chunks = None if self.chunks is None else self.chunks[order]
+        return Tensor(name, self.shape[order], self.dtype, read, chunks)
 
     def cast(self, dtype: np.dtype[Any]) -> Tensor:
         """Returns the same tensor as another type, rounded to the nearest value."""
@@ -80,7 +84,7 @@ class Tensor:
         def read(index: Index) -> np.ndarray[Any, Any]:
             return self.read(index).astype(dtype)
 
-        return Tensor(self.name, self.shape, dtype, read)
+        return dataclasses.replace(self, dtype=dtype, _reader=read)
 
     def finite(self) -> Tensor:
         """Returns the same tensor; its `read` raises ConversionError for NaN and infinity."""
@@ -217,4 +221,4 @@ def zarr_tensor(
         opened = ts.open(spec, read=True, open=True, assume_metadata=True, context=cache)
         return np.asarray(opened.result()[index].read().result())
 
-    return Tensor(name, shape, dtype, read)
+    return Tensor(name, shape, dtype, read, chunks)

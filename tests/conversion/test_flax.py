@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from conversion import flax_writer
+from conversion import blocks, flax_writer
 from mtf import convert
 from tests.conversion import writers
 
@@ -71,7 +71,7 @@ def test_long_arrays_are_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     parameters = writers.random_parameters()
     source = writers.write_t5x(tmp_path, parameters)
     monkeypatch.setattr(flax_writer, "_CHUNK_BYTES", 1000)
-    monkeypatch.setattr(flax_writer, "BYTES_AT_ONCE", 300)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 300)
     monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", 1000)
     assert convert.main([str(source), str(tmp_path / "out"), "--to", "hf_flax"]) == 0
     content = (tmp_path / "out" / "flax_model.msgpack").read_bytes()
