@@ -120,6 +120,11 @@ class Export:
                 f"{self.checkpoint.path} cannot be of model type {self.model_type}: {bias}. Use "
                 f"model type {fitting} (--model-type)."
             )
+        if self.model_type == "umt5" and self.weights == "flax":
+            raise ConversionError(
+                f"{self.checkpoint.path} is an umT5, which transformers does not have in Flax. Use "
+                "--to hf."
+            )
         if self.model_type == "mt5" and sizes.logits_via_embedding:
             raise ConversionError(
                 f"{self.checkpoint.path} has no output projection (T5 1.0), so its logits are "

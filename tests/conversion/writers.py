@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,7 @@ def write_t5x(
     inline: Iterable[str] = (),
     compress: bool = True,
     adafactor: bool = False,
+    slots: Mapping[str, Array] | None = None,
 ) -> Path:
     """Writes T5X's zarr+msgpack layout; returns the checkpoint's directory.
 
@@ -118,6 +119,8 @@ def write_t5x(
       compress: whether arrays are compressed.
       inline: names stored in the msgpack file itself.
       adafactor: whether to write Adafactor's state of parameters that are not factored.
+      slots: other optimizer state, by names without "state/param_states/"; inline unless it ends
+        with a parameter's name or has its shape.
     """
     path = directory / f"checkpoint_{step}"
     path.mkdir(parents=True)
@@ -125,12 +128,19 @@ def write_t5x(
     leaves: dict[str, Any] = {}
     if adafactor:
         for name, value in parameters.items():
-            slots = f"state/param_states/{name}"
-            arrays[f"{slots}/v"] = np.full(value.shape, 1e-4, np.float32)
+            owner = f"state/param_states/{name}"
+            arrays[f"{owner}/v"] = np.full(value.shape, 1e-4, np.float32)
             for unused in ("m", "v_row", "v_col"):
-                leaves[f"{slots}/{unused}"] = flax_extension(np.zeros(1, np.float32))
+                leaves[f"{owner}/{unused}"] = flax_extension(np.zeros(1, np.float32))
+    for name, value in (slots or {}).items():
+        owners = (name.rpartition("/")[0], name.partition("/")[2].partition("/")[2])
+        if any(x in parameters and parameters[x].shape == value.shape for x in owners):
+            arrays[f"state/param_states/{name}"] = value
+        else:
+            leaves[f"state/param_states/{name}"] = flax_extension(value)
     for name, value in arrays.items():
-        stored = value.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        own = dtype if name.startswith("target/") or slots is None else "float32"
+        stored = value.astype(ml_dtypes.bfloat16 if own == "bfloat16" else own)
         if name.removeprefix("target/") in inline:
             leaves[name] = flax_extension(stored)
             continue
@@ -145,7 +155,7 @@ def write_t5x(
             {
                 "driver": "zarr",
                 "kvstore": {"driver": "file", "path": f"{path / dotted}/"},
-                "metadata": {**metadata, "dtype": dtype if dtype == "bfloat16" else "<f4"},
+                "metadata": {**metadata, "dtype": own if own == "bfloat16" else "<f4"},
             },
             create=True,
         ).result().write(stored).result()
@@ -157,7 +167,7 @@ def write_t5x(
         }
         leaves[name] = {
             "driver": "zarr",
-            "dtype": dtype,
+            "dtype": own,
             "metadata": metadata,
             **places[kvstore],
         }
