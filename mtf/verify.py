@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,15 +45,14 @@ def compare(export: huggingface.Export, directory: Path) -> tuple[bool, str]:
         model = _load_torch(export, directory)
         problem, text_ids = _compare_tokenizers(export, directory)
     config, params = load_network(export)
-    rng = np.random.default_rng(0)
     sizes = export.architecture
-    batches = [_random_batch(rng, sizes.vocab_size, *shape) for shape in _RANDOM_SHAPES]
+    batches = random_batches(sizes.vocab_size)
     if text_ids is not None:
         batches.append(_text_batch(text_ids))
     deltas, largest = [], []
     for batch in batches:
-        ours, theirs = _our_logits(config, params, *batch), _torch_logits(model, *batch)
-        deltas.append(float(np.max(np.abs(ours - theirs))))
+        ours, theirs = our_logits(config, params, *batch), torch_logits(model, *batch)
+        deltas.append(largest_difference(ours, theirs))
         largest.append(float(np.max(np.abs(ours))))
     passed = problem is None and all(delta <= TOLERANCE for delta in deltas)
     real = "" if text_ids is None else f", {deltas[-1]:.2e} on real text"
@@ -70,6 +68,12 @@ def compare(export: huggingface.Export, directory: Path) -> tuple[bool, str]:
     if not passed:
         lines.append("VERIFICATION FAILED: nothing was written")
     return passed, "\n".join(lines)
+
+
+def random_batches(vocab_size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns batches of encoder and decoder tokens."""
+    rng = np.random.default_rng(0)
+    return [_random_batch(rng, vocab_size, *shape) for shape in _RANDOM_SHAPES]
 
 
 def _random_batch(
@@ -109,9 +113,18 @@ def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
     return config, unflatten_dict(params, sep="/")
 
 
-def _our_logits(
+def largest_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Returns max |Δ|, which must be at most TOLERANCE; NaN if there is any NaN."""
+    return float(np.max(np.abs(ours - theirs)))
+
+
+_apply = jax.jit(t5.apply, static_argnums=0)
+
+
+def our_logits(
     config: T5Config, params: t5.Params, encoder_tokens: np.ndarray, decoder_tokens: np.ndarray
 ) -> np.ndarray:
+    """Returns the float32 logits (b, decoder length, vocab) of mtf's network."""
     # On the CPU in full float32: accelerators multiply at lower precision by default.
     with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("float32"):
         batch = {
@@ -119,7 +132,7 @@ def _our_logits(
             "decoder_input_tokens": jnp.asarray(decoder_tokens, jnp.int32),
             "decoder_target_tokens": jnp.ones(decoder_tokens.shape, jnp.int32),
         }
-        return np.asarray(jax.jit(functools.partial(t5.apply, config))(params, batch))
+        return np.asarray(_apply(config, params, batch))
 
 
 def _load_torch(export: huggingface.Export, directory: Path) -> Any:
@@ -144,7 +157,8 @@ def _load_torch(export: huggingface.Export, directory: Path) -> Any:
     return model.float().eval()
 
 
-def _torch_logits(model: Any, encoder_tokens: np.ndarray, decoder_tokens: np.ndarray) -> np.ndarray:
+def torch_logits(model: Any, encoder_tokens: np.ndarray, decoder_tokens: np.ndarray) -> np.ndarray:
+    """Returns the float32 logits (b, decoder length, vocab) of a model of `transformers`."""
     import torch
 
     with torch.no_grad():

@@ -49,15 +49,20 @@ MODELS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["--dtype", "bfloat16"],
     ),
     "deeper_decoder": ({"num_encoder_layers": 1, "num_decoder_layers": 3}, []),
+    "gated_tied": ({"tied": True}, []),
+    "ungated_separate": ({"gated": False}, []),
+    "square": ({"num_heads": 4, "mlp_dim": 32}, []),
+    "heads_wider_than_d_model": ({"num_heads": 5, "head_dim": 16}, []),
+    "padded_vocabulary": ({"vocab_size": 512}, ["--vocabulary", "byt5"]),
 }
 # The others are slow: one of each kind of network, projection and dtype is enough each time.
 ALWAYS = ("t5_1_0", "t5_1_1_bfloat16", "umt5")
 
 
 @pytest.fixture(autouse=True)
-def _two_threads() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
