@@ -268,7 +268,7 @@ def _prepared_for_t5x(job: Any, config: fdl.Config) -> Callable[[], None] | None
     from mtf.t5x import run as t5x_run
 
     lowered = t5x_run.prepare(config)
-    if t5x_run.is_finished(lowered):
+    if lowered is None:
         return None
     description = job.describe()  # T5X would find the mistakes after it has written files.
     if isinstance(description, Description):

@@ -58,12 +58,15 @@ def as_flat_text(config: fdl.Config) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def prepare(config: fdl.Config) -> fdl.Config:
-    """Returns T5X's config of a job, and prints which of the job's settings T5X ignores.
+def prepare(config: fdl.Config) -> fdl.Config | None:
+    """Returns T5X's config of a job, or None if the run has reached its last step.
 
-    Raises UserError if T5X cannot run the job, or not on the devices here.
+    Prints which of the job's settings T5X ignores. Raises UserError if T5X cannot run the job, or
+    not on the devices here.
     """
     lowered = lowering.lower(config)
+    if _is_finished(lowered):
+        return None
     from mtf.t5x import partitioning
 
     partitioning.check_devices(lowered)
@@ -120,7 +123,7 @@ def state_shapes(lowered: fdl.Config) -> Any:
     return jax.eval_shape(create)
 
 
-def is_finished(lowered: fdl.Config) -> bool:
+def _is_finished(lowered: fdl.Config) -> bool:
     """Returns whether a run has reached its last step, and prints that it has; T5X would fail."""
     folder = getattr(lowered, "model_dir", None)
     if folder is None or not as_path(folder).is_dir():

@@ -59,11 +59,12 @@ def test_a_run_in_a_relative_directory(
     shown = status.read_status("runs/one")
     assert (shown.state, shown.step, shown.checkpoint_step) == ("finished", 2, 2)
 
-    # Once more, and with fewer steps: nothing is trained, and nothing is written.
+    # Once more, with fewer steps, and for more devices than there are: nothing is trained, and
+    # nothing is written.
     config = Path("runs/one/config.json").read_text()
-    for steps in (2, 1):
+    for steps, mesh in ((2, []), (1, []), (2, ["--set", "partitioner.num_partitions=64"])):
         capsys.readouterr()
-        assert main([*command, "--set", f"train_steps={steps}"]) == 0
+        assert main([*command, "--set", f"train_steps={steps}", *mesh]) == 0
         shown_text = capsys.readouterr().out
         assert f"is at step 2 of {steps}: nothing to train" in shown_text
         assert "--engine t5x --set train_steps=1002" in shown_text
