@@ -8,6 +8,9 @@ import re
 from conversion.families import published
 from conversion.tensor import Checkpoint, ConversionError
 
+# More layers are an error in a name or in config.json; their tensors are not listed as missing.
+MAX_LAYERS = 1000
+
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
@@ -55,8 +58,14 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         return shapes[name]
 
     def num_layers(side: str) -> int:
-        matches = (re.match(rf"{side}/layers_(\d+)/", name) for name in shapes)
-        return 1 + max((int(match[1]) for match in matches if match), default=-1)
+        matches = (re.match(rf"{side}/layers_(\d{{1,9}})/", name) for name in shapes)
+        number = 1 + max((int(match[1]) for match in matches if match), default=-1)
+        if number > MAX_LAYERS:
+            raise ConversionError(
+                f"{checkpoint.path} has a layer target/{side}/layers_{number - 1}; expected at "
+                f"most {MAX_LAYERS:,} layers."
+            )
+        return number
 
     vocab_size, emb_dim = shape("token_embedder/embedding")
     per_layer = "encoder/layers_0/relpos_bias/rel_embedding" in shapes
@@ -64,7 +73,7 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     num_heads, num_buckets = shape(bias)
     query, mlp = "encoder/layers_0/attention/query/kernel", "encoder/layers_0/mlp"
     _, joined = shape(query)
-    if joined % num_heads:
+    if not num_heads or joined % num_heads:
         raise ConversionError(
             f"{checkpoint.path}: target/{query} has shape {shapes[query]}; expected a multiple of "
             f"{num_heads} columns, the number of heads in target/{bias}, whose shape is "

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from conversion.tensor import IncompleteCheckpoint, Index, Tensor, dtype_from_name
+from conversion.tensor import (
+    IncompleteCheckpoint,
+    Index,
+    Tensor,
+    damaged,
+    dtype_from_name,
+    is_shape,
+)
 from mtf.copies import local_copy
 from mtf.storage import AnyPath
 
@@ -23,15 +30,6 @@ _NDARRAY = 1  # flax.serialization's extension type
 _CHUNKED = "__msgpack_chunked_array__"  # and its key of an array in chunks (over 1 GiB)
 _MAX_DEPTH = 50
 _DTYPES = ("float32", "bfloat16", "V2", "float16")
-# What decoding a damaged file raises.
-_DAMAGES = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    OverflowError,
-    msgpack.UnpackException,
-)
 
 
 def pytorch_name(name: str) -> str:
@@ -56,14 +54,10 @@ def open_flax(path: AnyPath) -> dict[str, Tensor]:
     if not path.is_file():
         raise IncompleteCheckpoint(f"{path.parent} has no file {path.name}.")
     file = local_copy(path)
-    try:
+    with damaged(path, "is truncated or not a msgpack file of Flax"):
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as m:
             tree = _Decoder(m).tree()
         arrays = dict(_leaves(tree))
-    except _DAMAGES as error:
-        raise IncompleteCheckpoint(
-            f"{path} is truncated or not a msgpack file of Flax: {error}."
-        ) from error
     tensors = {}
     for name, array in arrays.items():
         # Flax's Dense has (in, out), PyTorch's Linear (out, in).
@@ -92,8 +86,7 @@ def _checked(
     shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[tuple[int, int], ...]
 ) -> _Array:
     size = sum(stop - start for start, stop in chunks)
-    is_shape = all(isinstance(n, int) and n >= 0 for n in shape)
-    if not is_shape or math.prod(shape) * dtype.itemsize != size:
+    if not is_shape(shape) or math.prod(shape) * dtype.itemsize != size:
         raise ValueError(f"an array of shape {shape} and type {dtype} has {size} bytes")
     return _Array(shape, dtype, chunks)
 
@@ -199,4 +192,4 @@ def _tensor(name: str, array: _Array, file: Path) -> Tensor:
             filled += count
         return flat.reshape(array.shape)[index]
 
-    return Tensor(name, array.shape, array.dtype, read)
+    return Tensor(name, array.shape, array.dtype, read, where=str(file))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from conversion import mapping
-from conversion.architecture import Architecture
+from conversion.architecture import MAX_LAYERS, Architecture
 from conversion.families import MADLAD_IDS, SPECIAL_IDS
 from conversion.flax_msgpack import open_flax, pytorch_name
 from conversion.huggingface import FEED_FORWARD_PROJ, LAYER_NORM_EPSILON, SIZES
@@ -51,6 +51,9 @@ _OPENERS: dict[str, Callable[[AnyPath], dict[str, Tensor]]] = {
 }
 
 _ACTIVATIONS = {name: activations for activations, name in FEED_FORWARD_PROJ.items()}
+# Optional sizes, which are not of a tensor, or of one alone.
+_OTHER_SIZES = ("relative_attention_num_buckets", "relative_attention_max_distance")
+_MAX_SIZE = 2**31 - 1
 # Fixed values of mtf's network; absent or None in config.json means the same.
 _FIXED = {"layer_norm_epsilon": LAYER_NORM_EPSILON, **SPECIAL_IDS}
 
@@ -84,7 +87,7 @@ def open_huggingface(directory: AnyPath) -> Checkpoint:
     described = {
         "mlp_activations": architecture.mlp_activations,
         "dropout_rate": float(config.get("dropout_rate", 0.1)),
-        "relative_attention_max_distance": int(config.get("relative_attention_max_distance", 128)),
+        "relative_attention_max_distance": config.get("relative_attention_max_distance", 128),
     }
     if _has_madlad_ids(config):
         described["special_ids"] = MADLAD_IDS
@@ -102,16 +105,28 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
         )
     if config.get("num_decoder_layers") is None:
         config = {**config, "num_decoder_layers": config.get("num_layers")}
-    missing = [name for name in SIZES if not isinstance(config.get(name), int)]
-    if missing:
-        raise ConversionError(f"{where}: expected a whole number for {', '.join(missing)}.")
+    buckets = config.setdefault("relative_attention_num_buckets", 32)
+    wrong = [name for name in (*SIZES, *_OTHER_SIZES) if not _is_size(config.get(name, 1))]
+    wrong += [name for name in SIZES if config.get(name) is None]
+    if wrong:
+        raise ConversionError(
+            f"{where}: expected a whole number from 1 to {_MAX_SIZE:,} for {', '.join(wrong)}."
+        )
+    depths = [config["num_layers"], config["num_decoder_layers"]]
+    if max(depths) > MAX_LAYERS:
+        raise ConversionError(
+            f"{where}: the stacks have {depths[0]:,} and {depths[1]:,} layers; expected at most "
+            f"{MAX_LAYERS:,}."
+        )
+    if type(config.get("dropout_rate", 0.1)) not in (int, float):
+        raise ConversionError(f"{where}: dropout_rate is {config['dropout_rate']!r}, not a number.")
     for name, value in (_FIXED | dict(MADLAD_IDS) if _has_madlad_ids(config) else _FIXED).items():
         if config.get(name, value) not in (value, None, [value]):
             raise ConversionError(
                 f"{where}: {name} is {config[name]}; only T5's value {value} is supported."
             )
     activation = config.get("feed_forward_proj", "relu" if model_type == "t5" else "gated-gelu")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise ConversionError(
             f"{where}: feed_forward_proj {activation!r} is not supported; expected one of "
             f"{', '.join(_ACTIVATIONS)}."
@@ -120,9 +135,13 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
         **{ours: config[theirs] for theirs, ours in SIZES.items()},
         mlp_activations=_ACTIVATIONS[activation],
         logits_via_embedding=False,
-        relative_attention_num_buckets=int(config.get("relative_attention_num_buckets", 32)),
+        relative_attention_num_buckets=buckets,
         relpos_bias_per_layer=model_type == "umt5",
     )
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= _MAX_SIZE
 
 
 def _has_madlad_ids(config: dict[str, Any]) -> bool:
@@ -220,7 +239,7 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
     def read(index: Index) -> np.ndarray[Any, Any]:
         return tensor.read(index).astype(np.float32) * np.float32(factor)
 
-    return Tensor(tensor.name, tensor.shape, np.dtype(np.float32), read)
+    return Tensor(tensor.name, tensor.shape, np.dtype(np.float32), read, where=tensor.where)
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -173,4 +173,4 @@ def _int32(tensor: Tensor) -> Tensor:
     def read(index: Index) -> np.ndarray[Any, Any]:
         return tensor.read(index).astype(np.int32)
 
-    return Tensor(tensor.name, tensor.shape, np.dtype(np.int32), read)
+    return Tensor(tensor.name, tensor.shape, np.dtype(np.int32), read, where=tensor.where)

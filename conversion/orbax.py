@@ -8,7 +8,13 @@ from typing import Any
 import tensorstore as ts
 
 from conversion.scanned import is_stacked, new_cache
-from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, zarr_tensor
+from conversion.tensor import (
+    Checkpoint,
+    ConversionError,
+    IncompleteCheckpoint,
+    damaged,
+    zarr_tensor,
+)
 from mtf.storage import AnyPath, kvstore
 
 
@@ -21,7 +27,7 @@ def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
     """Opens the checkpoint `path` with arrays in `state`; raises ConversionError if it cannot."""
     if not (state / "_METADATA").is_file():
         raise IncompleteCheckpoint(f"{path} is incomplete: {state.name}/_METADATA is missing.")
-    try:
+    with damaged(state / "_METADATA", "is damaged"):
         metadata = json.loads((state / "_METADATA").read_bytes())
         leaves = [
             [str(key["key"]) for key in leaf["key_metadata"]]
@@ -29,10 +35,6 @@ def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
             if not leaf["value_metadata"].get("skip_deserialize")  # empty dicts, None
         ]
         names = {".".join(keys): "/".join(keys) for keys in leaves}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IncompleteCheckpoint(
-            f"{state / '_METADATA'} is damaged: {type(error).__name__}: {error}."
-        ) from error
     if metadata.get("use_zarr3") or not metadata.get("use_ocdbt", True):
         raise ConversionError(
             f"{path} is stored by Orbax as "
@@ -63,16 +65,12 @@ def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
 
 def _read_descriptions(path: AnyPath, spec: dict[str, Any]) -> dict[str, tuple[bytes, set[str]]]:
     """Returns dotted name → (content of `.zarray`, names of the other keys of the array)."""
-    try:
+    with damaged(path, "cannot be read; files are missing or truncated"):
         database = ts.KvStore.open(spec).result()
         keys = [key.decode() for key in database.list().result()]
         found = [key.removesuffix("/.zarray") for key in keys if key.endswith("/.zarray")]
         reads = {name: database.read(f"{name}/.zarray") for name in found}
         arrays = {name: (read.result().value, set[str]()) for name, read in reads.items()}
-    except ValueError as error:
-        raise IncompleteCheckpoint(
-            f"{path} cannot be read; files are missing or truncated: {error}"
-        ) from error
     for key in keys:
         name, _, file = key.partition("/")
         if name in arrays:

@@ -6,6 +6,7 @@ writes the format itself: the header's length in 8 bytes, the header as JSON, th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -24,12 +25,17 @@ from conversion.tensor import (
     IncompleteCheckpoint,
     Index,
     Tensor,
+    damaged,
     index_bounds,
+    is_shape,
+    read_range,
 )
 from mtf.copies import local_copy
 from mtf.storage import AnyPath, StorePath, read_exactly, write_parts
 
 _METADATA = "__metadata__"
+# How a zip file begins, and pickles of protocols 2 to 5.
+_PICKLES = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _DTYPES = {
     "F32": np.dtype(np.float32),
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -47,22 +53,33 @@ def open_tensors(path: AnyPath) -> dict[str, Tensor]:
         raise IncompleteCheckpoint(f"{path.parent} has no file {path.name}.")
     if isinstance(path, StorePath):
         return _open_in_store(path)
-    try:
+    with _damaged(path):
         with safe_open(path, "np") as file:
             stored = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise _truncated(path, error) from error
-    with path.open("rb") as opened:
-        start = 8 + int.from_bytes(opened.read(8), "little")
-        header = json.loads(opened.read(start - 8))
+        start = 8 + int.from_bytes(read_range(path, 0, 8), "little")
+        header = json.loads(read_range(path, 8, start))
     return {
         name: _tensor(path, name, each, start + header[name]["data_offsets"][0])
         for name, each in stored.items()
     }
 
 
-def _truncated(path: AnyPath, problem: object) -> IncompleteCheckpoint:
-    return IncompleteCheckpoint(f"{path} is truncated or not a safetensors file: {problem}.")
+@contextlib.contextmanager
+def _damaged(path: AnyPath) -> Iterator[None]:
+    """Turns errors of decoding the file into IncompleteCheckpoint, or tells that it is a pickle."""
+    try:
+        with damaged(path, "is truncated or not a safetensors file"):
+            try:
+                yield
+            except SafetensorError as error:
+                raise ValueError(str(error)) from error
+    except IncompleteCheckpoint as error:
+        if read_range(path, 0, 2) in _PICKLES:
+            raise ConversionError(
+                f"{path} is a pickle of PyTorch, not a safetensors file. If it contains the "
+                f"weights, rename it to pytorch_model.bin; no code of it will be run."
+            ) from error
+        raise
 
 
 def _tensor(path: Path, name: str, stored: Any, start: int) -> Tensor:
@@ -73,7 +90,7 @@ def _tensor(path: Path, name: str, stored: Any, start: int) -> Tensor:
         mapped = np.memmap(path, dtype, "r", start, shape or (1,))
         return np.array(mapped[index] if shape else mapped[0])
 
-    return Tensor(name, shape, dtype, read)
+    return Tensor(name, shape, dtype, read, where=str(path))
 
 
 def _dtype(path: AnyPath, name: str, kind: str) -> np.dtype[Any]:
@@ -87,15 +104,15 @@ def _dtype(path: AnyPath, name: str, kind: str) -> np.dtype[Any]:
 def _open_in_store(path: StorePath) -> dict[str, Tensor]:
     size = path.size()
     start = 8 + int.from_bytes(read_exactly(path, 0, min(8, size)), "little")
-    if size < 8 or start > size:
-        raise _truncated(path, f"it has {size} bytes")
-    try:
+    with _damaged(path):
+        if size < 8 or start > size:
+            raise ValueError(f"it has {size} bytes")
         header = json.loads(read_exactly(path, 8, start))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != _METADATA]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _truncated(path, error) from error
-    if start + max(ends, default=0) != size:
-        raise _truncated(path, f"it has {size} of {start + max(ends, default=0)} bytes")
+        header.pop(_METADATA, None)
+        places = {name: _place(name, entry) for name, entry in header.items()}
+        expected = start + max((end for _, end in places.values()), default=0)
+        if expected != size:
+            raise ValueError(f"it has {size} of {expected} bytes")
 
     @functools.cache
     def copy() -> dict[str, Tensor]:
@@ -112,18 +129,27 @@ def _open_in_store(path: StorePath) -> dict[str, Tensor]:
             rows = (end - begin, *shape[1:]) if shape else ()
             return np.frombuffer(content, dtype).reshape(rows)
 
-        return Tensor(name, shape, dtype, read)
+        return Tensor(name, shape, dtype, read, where=str(path))
 
     return {
         name: opened(
             name,
             tuple(entry["shape"]),
             _dtype(path, name, entry["dtype"]),
-            start + entry["data_offsets"][0],
+            start + places[name][0],
         )
         for name, entry in header.items()
-        if name != _METADATA
     }
+
+
+def _place(name: str, entry: dict[str, Any]) -> tuple[int, int]:
+    """Returns the first byte of a tensor after the header, and the byte after its last."""
+    begin, end = entry["data_offsets"]
+    shape, dtype = entry["shape"], _DTYPES.get(entry["dtype"])
+    is_place = is_shape([begin, end]) and is_shape(shape)
+    if not is_place or (dtype and math.prod(shape) * dtype.itemsize != end - begin):
+        raise ValueError(f"{name} of shape {shape} has bytes {begin} to {end}")
+    return begin, end
 
 
 def write_sharded(

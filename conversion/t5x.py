@@ -16,6 +16,7 @@ from conversion.tensor import (
     IncompleteCheckpoint,
     Tensor,
     array_tensor,
+    damaged,
     dtype_from_name,
     zarr_tensor,
 )
@@ -30,25 +31,25 @@ _CHUNKED = "__msgpack_chunked_array__"
 def open_zarr(path: AnyPath, step: int | None) -> Checkpoint:
     """Opens a directory that has a file `checkpoint`; raises ConversionError if it cannot."""
     content = (path / "checkpoint").read_bytes()
-    try:
+    file = path / "checkpoint"
+    with damaged(file, f"is truncated or damaged ({len(content)} bytes)"):
         tree = msgpack.unpackb(content, ext_hook=_unpack_extension, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise IncompleteCheckpoint(
-            f"{path / 'checkpoint'} is truncated or damaged ({len(content)} bytes): {error}"
-        ) from error
-    if not isinstance(tree, dict) or "target" not in (tree.get("optimizer") or {}):
-        raise ConversionError(
-            f"{path / 'checkpoint'} is not a T5X checkpoint: it has no optimizer/target."
-        )
+    optimizer = tree.get("optimizer") if isinstance(tree, dict) else None
+    if not isinstance(optimizer, dict) or not isinstance(optimizer.get("target"), dict):
+        raise ConversionError(f"{file} is not a T5X checkpoint: it has no optimizer/target.")
     tree.update(tree.pop("optimizer"))
     tree.pop("version", None)
-    leaves = dict(_leaves(tree))
-    folders = {name: _directory(name, leaf) for name, leaf in leaves.items() if _is_zarr(leaf)}
+    with damaged(file):
+        leaves = dict(_leaves(tree))
+        folders = {name: _directory(name, leaf) for name, leaf in leaves.items() if _is_zarr(leaf)}
     stored = _Arrays(path, set(folders.values()))
-    tensors = {
-        name: _zarr(stored, name, leaf, folders[name]) if name in folders else _array(name, leaf)
-        for name, leaf in leaves.items()
-    }
+    tensors = {}
+    for name, leaf in leaves.items():
+        with damaged(file, f"is damaged: {name}"):
+            in_folder = name in folders
+            tensors[name] = (
+                _zarr(stored, name, leaf, folders[name]) if in_folder else _array(name, leaf, file)
+            )
     return Checkpoint(path, "t5x-zarr", step, tensors)
 
 
@@ -65,9 +66,11 @@ def _is_zarr(leaf: Any) -> bool:
     return isinstance(leaf, Mapping) and isinstance(leaf.get("driver"), str) and "kvstore" in leaf
 
 
-def _array(name: str, leaf: Any) -> Tensor:
-    is_chunked = isinstance(leaf, Mapping)
-    return array_tensor(name, _join_chunks(leaf) if is_chunked else np.asarray(leaf))
+def _array(name: str, leaf: Any, file: AnyPath) -> Tensor:
+    array = _join_chunks(leaf) if isinstance(leaf, Mapping) else np.asarray(leaf)
+    if array.dtype.kind not in "biufV":
+        raise ValueError(f"it has type {array.dtype}")
+    return array_tensor(name, array, str(file))
 
 
 def _directory(name: str, leaf: Mapping[Any, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -11,13 +12,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import ml_dtypes
+import msgpack
 import numpy as np
 import tensorstore as ts
 
-from mtf.storage import AnyPath
+from mtf.storage import AnyPath, StorePath, read_exactly
 
 # Large tensors are read in blocks of rows of this size.
 BYTES_AT_ONCE = 16 * 2**20
+# An array has fewer chunks; a damaged description may have so many that they cannot be listed.
+_MAX_CHUNKS = 10**6
 # Types of the parameters that are written.
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -31,8 +35,39 @@ class ConversionError(ValueError):
     """Raised if a checkpoint cannot be used; the message says what is wrong, and where."""
 
 
+# What third-party code raises for damaged files.
+DAMAGES = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    RuntimeError,  # also NotImplementedError and RecursionError
+    msgpack.UnpackException,
+)
+
+
 class IncompleteCheckpoint(ConversionError):
     """Raised if a checkpoint was not completely written, or files are missing."""
+
+
+def reason(error: Exception) -> str:
+    """Returns the first line of an error, with its class if the text alone says little."""
+    text = str(error).partition("\n")[0].strip()
+    is_clear = isinstance(error, (ValueError, OSError)) and " " in text
+    return text if is_clear else f"{type(error).__name__} {text}".strip()
+
+
+@contextlib.contextmanager
+def damaged(where: object, what: str = "is truncated or damaged") -> Iterator[None]:
+    """Turns errors of decoding a file into IncompleteCheckpoint."""
+    try:
+        yield
+    except ConversionError:
+        raise
+    except DAMAGES as error:
+        raise IncompleteCheckpoint(f"{where} {what}: {reason(error)}.") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +79,7 @@ class Tensor:
       shape: shape of the whole array.
       dtype: type of the stored array.
       chunks: shape of the chunks that are read as a whole; None if any part can be read alone.
+      where: file or directory of the array, for messages.
     """
 
     name: str
@@ -51,6 +87,7 @@ class Tensor:
     dtype: np.dtype[Any]
     _reader: Callable[[Index], np.ndarray[Any, Any]] = dataclasses.field(repr=False, compare=False)
     chunks: tuple[int, ...] | None = None
+    where: str = dataclasses.field(default="the checkpoint", compare=False)
 
     def read(self, index: Index = ...) -> np.ndarray[Any, Any]:
         """Reads the array, or a part by a tuple of slices; raises ConversionError if it cannot."""
@@ -58,9 +95,9 @@ class Tensor:
             return self._reader(index)
         except ConversionError:  # A view has named the tensor already.
             raise
-        except (ValueError, OSError, KeyError) as error:
+        except DAMAGES as error:
             raise ConversionError(
-                f"The tensor {self.name} of the checkpoint cannot be read: {error}"
+                f"The tensor {self.name} of {self.where} cannot be read: {reason(error)}"
             ) from error
 
     def view(self, name: str, *, transposed: bool) -> Tensor:
@@ -74,7 +111,7 @@ class Tensor:
 
         order = slice(None, None, -1 if transposed else 1)
         chunks = None if self.chunks is None else self.chunks[order]
-        return Tensor(name, self.shape[order], self.dtype, read, chunks)
+        return Tensor(name, self.shape[order], self.dtype, read, chunks, self.where)
 
     def cast(self, dtype: np.dtype[Any]) -> Tensor:
         """Returns the same tensor as another type, rounded to the nearest value."""
@@ -97,8 +134,8 @@ class Tensor:
             bad = sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts)
             if bad:
                 raise ConversionError(
-                    f"The tensor {self.name} of the checkpoint contains NaN or infinity ({bad:,} "
-                    f"of {array.size:,} values). Choose another checkpoint, or allow these values "
+                    f"The tensor {self.name} of {self.where} contains NaN or infinity ({bad:,} of "
+                    f"{array.size:,} values). Choose another checkpoint, or allow these values "
                     "(--allow-non-finite)."
                 )
             return array
@@ -160,15 +197,36 @@ def check_dtype(name: str) -> np.dtype[Any]:
     raise ConversionError(message)
 
 
+def read_range(path: AnyPath, start: int, stop: int) -> bytes:
+    """Returns the bytes of a file from `start` up to `stop`, or up to its end."""
+    if isinstance(path, StorePath):
+        return bytes(read_exactly(path, start, min(stop, path.size())))
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(stop - start)
+
+
 def dtype_from_name(name: str) -> np.dtype[Any]:
     """Returns the numpy dtype of a type's name in zarr or numpy, including bfloat16."""
     # Older versions of Flax wrote bfloat16 as "V2", numpy's name for two untyped bytes.
     return np.dtype(ml_dtypes.bfloat16) if name in ("bfloat16", "V2") else np.dtype(name)
 
 
-def array_tensor(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+def array_tensor(name: str, array: np.ndarray[Any, Any], where: str = "the checkpoint") -> Tensor:
     """Returns a tensor that is in memory."""
-    return Tensor(name, array.shape, array.dtype, lambda index: np.array(array[index]))
+    shape, dtype = array.shape, array.dtype
+    return Tensor(name, shape, dtype, lambda index: np.array(array[index]), where=where)
+
+
+def is_shape(sizes: Any) -> bool:
+    """Returns whether a value of a file is the shape of an array."""
+    return isinstance(sizes, (list, tuple)) and all(type(n) is int and n >= 0 for n in sizes)
+
+
+def _shape(sizes: Any) -> tuple[int, ...]:
+    if not is_shape(sizes):
+        raise ValueError(f"{sizes!r} is no shape")
+    return tuple(sizes)
 
 
 def zarr_tensor(
@@ -192,23 +250,23 @@ def zarr_tensor(
       all_chunks_stored: whether chunks of zeros are stored, too; else missing chunks are allowed.
       cache: keeps decoded chunks between reads; None: each read decodes them.
     """
-    try:
+    with damaged(f"{where}: the .zarray of {name}", "is damaged"):
         described = json.loads(metadata)
-        shape, chunks = tuple(described["shape"]), tuple(described["chunks"])
+        shape, chunks = (_shape(described[key]) for key in ("shape", "chunks"))
         dtype = dtype_from_name(described["dtype"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise IncompleteCheckpoint(
-            f"{where}: the .zarray of {name} is damaged: {type(error).__name__}: {error}."
-        ) from error
-    separator = described.get("dimension_separator", ".")
-    counts = [range(-(-size // chunk)) for size, chunk in zip(shape, chunks, strict=True)]
-    expected = [separator.join(map(str, key)) or "0" for key in itertools.product(*counts)]
-    missing = [] if files is None else [key for key in expected if key not in files]
-    if all_chunks_stored and missing:
-        raise IncompleteCheckpoint(
-            f"{where} is incomplete: {name} lacks {len(missing)} of its {len(expected)} chunks "
-            f"({', '.join(missing[:3])}{', …' if len(missing) > 3 else ''})."
-        )
+        separator = str(described.get("dimension_separator", "."))
+        counts = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+        if math.prod(counts) > _MAX_CHUNKS:
+            raise ValueError(f"shape {shape} and chunks {chunks} are {math.prod(counts):,} chunks")
+    if all_chunks_stored and files is not None:
+        keys = itertools.product(*map(range, counts))
+        expected = [separator.join(map(str, key)) or "0" for key in keys]
+        missing = [key for key in expected if key not in files]
+        if missing:
+            raise IncompleteCheckpoint(
+                f"{where} is incomplete: {name} lacks {len(missing)} of its {len(expected)} chunks "
+                f"({', '.join(missing[:3])}{', …' if len(missing) > 3 else ''})."
+            )
 
     def read(index: Index) -> np.ndarray[Any, Any]:
         spec = {
@@ -221,4 +279,4 @@ def zarr_tensor(
         opened = ts.open(spec, read=True, open=True, assume_metadata=True, context=cache)
         return np.asarray(opened.result()[index].read().result())
 
-    return Tensor(name, shape, dtype, read, chunks)
+    return Tensor(name, shape, dtype, read, chunks, where)

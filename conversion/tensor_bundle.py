@@ -16,7 +16,6 @@ from typing import Any
 import google_crc32c
 import ml_dtypes
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from conversion.protobuf import message_class
 from conversion.tensor import (
@@ -24,10 +23,12 @@ from conversion.tensor import (
     IncompleteCheckpoint,
     Index,
     Tensor,
+    damaged,
     index_bounds,
+    read_range,
     row_blocks,
 )
-from mtf.storage import AnyPath, StorePath, read_exactly
+from mtf.storage import AnyPath, StorePath
 
 _FOOTER = 48
 _MAGIC = 0xDB4775248B80FB57
@@ -77,13 +78,12 @@ def open_bundle(prefix: AnyPath) -> dict[str, Tensor]:
     index = prefix.with_name(f"{prefix.name}.index")
     if not index.is_file():
         raise IncompleteCheckpoint(f"{prefix.parent} has no file {index.name}.")
-    try:
+    with damaged(index):
         items = dict(_table(index.read_bytes()))
+        if b"" not in items:
+            raise _Damaged("its header is missing")
         header = _Header.FromString(items.pop(b""))
         entries = {name.decode(): _Entry.FromString(value) for name, value in items.items()}
-    except (_Damaged, DecodeError, UnicodeDecodeError, KeyError) as error:
-        reason = "its header is missing" if isinstance(error, KeyError) else error
-        raise IncompleteCheckpoint(f"{index} is truncated or damaged: {reason}.") from error
     if header.endianness:
         raise ConversionError(f"{index}: the arrays are big-endian; expected little-endian ones.")
 
@@ -196,7 +196,7 @@ def _tensor(
             f"{path} is truncated: {name} ends at byte {entry.offset + size:,} of {available:,}."
         )
     array = _Array(name, path, entry.offset, shape, dtype, entry.crc32c)
-    return Tensor(name, shape, dtype, array.read)
+    return Tensor(name, shape, dtype, array.read, where=str(path))
 
 
 @dataclasses.dataclass
@@ -238,7 +238,7 @@ class _Array:
         rows = (last - first, *self.shape[1:]) if row else (0,)
         for block in row_blocks(rows, self.dtype.itemsize):
             start, stop = (self.start + (first + n) * row for n in (block.start, block.stop))
-            part = _read(self.path, start, stop)
+            part = read_range(self.path, start, stop)
             if len(part) != stop - start:
                 raise IncompleteCheckpoint(f"{self.path} is truncated in {self.name}.")
             yield first + block.start, part
@@ -249,11 +249,3 @@ class _Array:
                 f"{self.path} is damaged: the CRC of {self.name} is wrong. Copy the file again."
             )
         self.checked = True
-
-
-def _read(path: AnyPath, start: int, stop: int) -> bytes:
-    if isinstance(path, StorePath):
-        return bytes(read_exactly(path, start, stop))
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(stop - start)

@@ -247,7 +247,7 @@ def test_nothing_is_left_when_a_chunk_cannot_be_read(
     (source / "target.decoder.layers_1.mlp.wo.kernel" / "1.0").write_bytes(b"damaged")
     out = tmp_path / "out"
     name = "target/decoder/layers_1/mlp/wo/kernel"
-    assert_refused(capsys, out, run(source, out), f"{name} of the checkpoint cannot be read")
+    assert_refused(capsys, out, run(source, out), f"{name} of {source} cannot be read")
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
@@ -259,7 +259,7 @@ def test_values_that_are_not_finite_are_refused_unless_allowed(
     parameters[name][3, 2] = value
     source, out = writers.write_t5x(tmp_path, parameters), tmp_path / "out"
     number = f"(1 of {parameters[name].size:,} values)"
-    problem = f"The tensor target/{name} of the checkpoint contains NaN or infinity {number}"
+    problem = f"The tensor target/{name} of {source} contains NaN or infinity {number}"
     assert_refused(capsys, out, run(source, out), problem, "--allow-non-finite")
     assert run(source, out, "--allow-non-finite") == 0
     written = load_file(out / "model.safetensors")

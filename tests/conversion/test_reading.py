@@ -79,7 +79,7 @@ def test_a_slice_reads_only_its_chunks(tmp_path: Path) -> None:
     second_chunk.write_bytes(b"not gzip")
     rows = PARAMETERS["token_embedder/embedding"][10:20, 3:5]
     np.testing.assert_array_equal(tensor.read((slice(10, 20), slice(3, 5))), rows)
-    with pytest.raises(ConversionError, match="embedding of the checkpoint cannot be read"):
+    with pytest.raises(ConversionError, match=r"embedding of .* cannot be read"):
         tensor.read()
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
-import msgpack
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -195,35 +194,22 @@ def test_incomplete_and_foreign_files_are_refused(tmp_path: Path) -> None:
     assert "has no file config.json" in refused(directory, IncompleteCheckpoint)
 
 
-def flax_tree(directory: Path) -> dict[str, Array]:
-    """The tensors of a directory as transformers 4 has them in Flax."""
-    found = {}
-    for name, array in load_file(directory / "model.safetensors").items():
-        *parents, last = name.split(".")
-        if parents[-1] in ("shared", "relative_attention_bias"):
-            last = "embedding"
-        elif array.ndim == 2:
-            last, array = "kernel", array.T
-        found["/".join([*parents, last])] = np.ascontiguousarray(array)
-    return found
-
-
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_flax_files(chunks: int, tmp_path: Path) -> None:
     _, directory = export(tmp_path)
     expected = {name: x.read() for name, x in open_checkpoint(directory).tensors.items()}
-    leaves: dict[str, Any] = {k: writers.flax_extension(x) for k, x in flax_tree(directory).items()}
+    leaves: dict[str, Any] = {
+        k: writers.flax_extension(x) for k, x in writers.flax_tree(directory).items()
+    }
     if chunks > 1:  # As flax stores arrays over 1 GiB.
-        array = flax_tree(directory)["shared/embedding"]
+        array = writers.flax_tree(directory)["shared/embedding"]
         parts = np.array_split(array.ravel(), chunks)
         leaves["shared/embedding"] = {
             "__msgpack_chunked_array__": True,
             "shape": {str(i): n for i, n in enumerate(array.shape)},
             "chunks": {str(i): writers.flax_extension(part) for i, part in enumerate(parts)},
         }
-    file = directory / "flax_model.msgpack"
-    file.write_bytes(msgpack.packb(writers.nested(leaves)))
-    (directory / "model.safetensors").unlink()
+    file = writers.write_flax(directory, leaves)
     checkpoint = open_checkpoint(directory)
     assert checkpoint.tensors.keys() == expected.keys()
     for name, array in expected.items():
@@ -245,9 +231,7 @@ def test_pytorch_files(legacy: bool, tmp_path: Path) -> None:
     tensors = {
         name: torch.from_numpy(x) for name, x in load_file(directory / "model.safetensors").items()
     }
-    (directory / "model.safetensors").unlink()
-    file = directory / "pytorch_model.bin"
-    torch.save(tensors, file, _use_new_zipfile_serialization=not legacy)
+    file = writers.write_pytorch(directory, is_zip=not legacy)
     found = open_checkpoint(directory).tensors
     assert found.keys() == expected.keys()
     for name, array in expected.items():

@@ -16,48 +16,11 @@ from mtf import convert
 from tests.conversion import writers
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "t5x"
-HEADS, HEAD_DIM = 3, 8
-
-
-def per_layer_bias(parameters: dict[str, writers.Array]) -> dict[str, writers.Array]:
-    """The parameters with another relative position bias in each layer."""
-    rng = np.random.default_rng(1)
-    biases = {}
-    for side in ("encoder", "decoder"):
-        del parameters[f"{side}/relpos_bias/rel_embedding"]
-        for name in parameters:
-            if name.startswith(f"{side}/layers_") and "/mlp/wo/" in name:
-                layer = name.split("/")[1]
-                bias = rng.standard_normal((HEADS, 32), np.float32)
-                biases[f"{side}/{layer}/relpos_bias/rel_embedding"] = bias
-    return parameters | biases
-
-
-def stacked(parameters: dict[str, writers.Array]) -> dict[str, writers.Array]:
-    """The parameters as T5X's scanned network has them, by FACTS's description."""
-    found: dict[str, list[writers.Array]] = {}
-    for name, array in sorted(parameters.items(), key=lambda item: len(item[0])):
-        side, layer, *rest = name.split("/")
-        if not layer.startswith("layers_"):
-            found[name] = [array]
-            continue
-        if rest[-2] in ("query", "key", "value"):
-            array = array.reshape(array.shape[0], HEADS, HEAD_DIM)
-        elif rest[-2] == "out":
-            array = array.reshape(HEADS, HEAD_DIM, array.shape[1])
-        found.setdefault("/".join([side, side, *rest]), []).append(array)
-    one = {name for name in parameters if "/layers_" not in name}
-    return {
-        name: arrays[0] if name in one else np.stack(arrays, axis=1)
-        for name, arrays in found.items()
-    }
 
 
 def test_every_parameter_and_parts_of_it(tmp_path: Path) -> None:
-    parameters = per_layer_bias(
-        writers.random_parameters(num_encoder_layers=3, num_decoder_layers=2)
-    )
-    checkpoint = open_checkpoint(writers.write_t5x(tmp_path, stacked(parameters)))
+    parameters = writers.random_parameters(num_encoder_layers=3, bias_per_layer=True)
+    checkpoint = open_checkpoint(writers.write_t5x(tmp_path, writers.stacked(parameters)))
     found = checkpoint.parameters()
     assert found.keys() == parameters.keys()
     for name, array in parameters.items():
@@ -74,8 +37,8 @@ def test_every_parameter_and_parts_of_it(tmp_path: Path) -> None:
 
 
 def test_a_chunk_of_all_layers_is_decoded_once(tmp_path: Path) -> None:
-    parameters = per_layer_bias(writers.random_parameters(num_encoder_layers=6))
-    checkpoint = open_checkpoint(writers.write_t5x(tmp_path, stacked(parameters)))
+    parameters = writers.random_parameters(num_encoder_layers=6, bias_per_layer=True)
+    checkpoint = open_checkpoint(writers.write_t5x(tmp_path, writers.stacked(parameters)))
     names = [f"encoder/layers_{layer}/mlp/wo/kernel" for layer in range(6)]
     before = bytes_read()
     for name in names:
@@ -90,8 +53,8 @@ def bytes_read() -> int:
 
 
 def test_the_export_is_that_of_the_unrolled_checkpoint(tmp_path: Path) -> None:
-    parameters = per_layer_bias(writers.random_parameters())
-    for name, arrays in {"unrolled": parameters, "scanned": stacked(parameters)}.items():
+    parameters = writers.random_parameters(bias_per_layer=True)
+    for name, arrays in {"unrolled": parameters, "scanned": writers.stacked(parameters)}.items():
         source = writers.write_t5x(tmp_path / f"{name}_t5x", arrays)
         out = tmp_path / name
         assert convert.main([str(source), str(out), "--to", "hf", "--model-type", "umt5"]) == 0
@@ -162,7 +125,7 @@ def test_slots_are_those_of_the_unrolled_network(
 
 
 def test_other_arrays_are_refused_by_name(tmp_path: Path) -> None:
-    parameters = stacked(per_layer_bias(writers.random_parameters()))
+    parameters = writers.stacked(writers.random_parameters(bias_per_layer=True))
     for number, (name, array, expected) in enumerate(
         [
             ("encoder/encoder/lora/a", np.ones((3, 2)), "no parameter of this name"),

@@ -12,6 +12,7 @@ import ml_dtypes
 import msgpack
 import numpy as np
 import tensorstore as ts
+from safetensors.numpy import load_file
 
 Array = np.ndarray[Any, Any]
 
@@ -93,6 +94,60 @@ def flax_extension(array: Array) -> msgpack.ExtType:
     """An array as flax.serialization packs it."""
     packed = msgpack.packb((list(array.shape), array.dtype.name, array.tobytes()))
     return msgpack.ExtType(1, packed)
+
+
+def stacked(parameters: dict[str, Array], head_dim: int = 8) -> dict[str, Array]:
+    """The parameters as T5X's scanned network has them, by FACTS's description."""
+    found: dict[str, list[Array]] = {}
+    for name, array in sorted(parameters.items(), key=lambda item: len(item[0])):
+        side, layer, *rest = name.split("/")
+        if not layer.startswith("layers_"):
+            found[name] = [array]
+            continue
+        if rest[-2] in ("query", "key", "value"):
+            array = array.reshape(array.shape[0], -1, head_dim)
+        elif rest[-2] == "out":
+            array = array.reshape(-1, head_dim, array.shape[1])
+        found.setdefault("/".join([side, side, *rest]), []).append(array)
+    one = {name for name in parameters if "/layers_" not in name}
+    return {
+        name: arrays[0] if name in one else np.stack(arrays, axis=1)
+        for name, arrays in found.items()
+    }
+
+
+def flax_tree(directory: Path) -> dict[str, Array]:
+    """The tensors of a directory with `model.safetensors` under Flax's names."""
+    found = {}
+    for name, array in load_file(directory / "model.safetensors").items():
+        *parents, last = name.split(".")
+        if "embed" in name or name == "shared.weight" or parents[-1] == "relative_attention_bias":
+            last = "embedding"
+        elif array.ndim == 2:
+            last, array = "kernel", array.T
+        found["/".join([*parents, last])] = np.ascontiguousarray(array)
+    return found
+
+
+def write_flax(directory: Path, leaves: dict[str, Any] | None = None) -> Path:
+    """Writes `flax_model.msgpack` instead of `model.safetensors`; returns the file."""
+    file = directory / "flax_model.msgpack"
+    leaves = leaves or {name: flax_extension(x) for name, x in flax_tree(directory).items()}
+    file.write_bytes(msgpack.packb(nested(leaves)))
+    (directory / "model.safetensors").unlink()
+    return file
+
+
+def write_pytorch(directory: Path, *, is_zip: bool = True) -> Path:
+    """Writes `pytorch_model.bin` instead of `model.safetensors`; returns the file."""
+    import torch
+
+    tensors = load_file(directory / "model.safetensors")
+    file = directory / "pytorch_model.bin"
+    content = {name: torch.from_numpy(array) for name, array in tensors.items()}
+    torch.save(content, file, _use_new_zipfile_serialization=is_zip)
+    (directory / "model.safetensors").unlink()
+    return file
 
 
 def write_t5x(
