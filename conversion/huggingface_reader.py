@@ -110,7 +110,7 @@ def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
     wrong += [name for name in SIZES if config.get(name) is None]
     if wrong:
         raise ConversionError(
-            f"{where}: expected a whole number from 1 to {_MAX_SIZE:,} for {', '.join(wrong)}."
+            f"{where}: expected a whole number for {', '.join(wrong)}, from 1 to {_MAX_SIZE:,}."
         )
     depths = [config["num_layers"], config["num_decoder_layers"]]
     if max(depths) > MAX_LAYERS:

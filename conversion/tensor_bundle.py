@@ -16,6 +16,7 @@ from typing import Any
 import google_crc32c
 import ml_dtypes
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from conversion.protobuf import message_class
 from conversion.tensor import (
@@ -82,8 +83,11 @@ def open_bundle(prefix: AnyPath) -> dict[str, Tensor]:
         items = dict(_table(index.read_bytes()))
         if b"" not in items:
             raise _Damaged("its header is missing")
-        header = _Header.FromString(items.pop(b""))
-        entries = {name.decode(): _Entry.FromString(value) for name, value in items.items()}
+        try:
+            header = _Header.FromString(items.pop(b""))
+            entries = {name.decode(): _Entry.FromString(value) for name, value in items.items()}
+        except DecodeError as error:
+            raise _Damaged(str(error)) from error
     if header.endianness:
         raise ConversionError(f"{index}: the arrays are big-endian; expected little-endian ones.")
 
