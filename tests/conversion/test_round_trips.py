@@ -15,7 +15,6 @@ from conversion import open_checkpoint
 from mtf import convert
 from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
-from tests.conversion.test_scanned import per_layer_bias, stacked
 from tests.golden import recorded
 
 GOLDEN = SHARED / "golden" / "t5x"
@@ -70,7 +69,7 @@ def t5x(folder: Path, parameters: Arrays) -> Path:
 
 
 def scanned(folder: Path, parameters: Arrays) -> Path:
-    return t5x(folder, stacked(parameters))
+    return t5x(folder, writers.stacked(parameters))
 
 
 def written(to: str) -> Callable[[Path, Arrays], Path]:
@@ -96,13 +95,12 @@ SOURCES = {
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("source", SOURCES)
 def test_parameters_survive_every_target(source: str, dtype: str, tmp_path: Path) -> None:
-    parameters = writers.random_parameters(num_encoder_layers=1)
-    if source == "scanned":
-        parameters = per_layer_bias(parameters)
+    is_scanned = source == "scanned"
+    parameters = writers.random_parameters(num_encoder_layers=1, bias_per_layer=is_scanned)
     parameters = {name: array.astype(DTYPES[dtype]) for name, array in parameters.items()}
     path = SOURCES[source](tmp_path / "source", parameters)
     assert_holds(path, parameters)
-    targets = [to for to in TARGETS if not (source == "scanned" and to == "hf_flax")]
+    targets = [to for to in TARGETS if not (is_scanned and to == "hf_flax")]
     for to in targets:
         there = run(path, tmp_path / to, to, dtype)
         assert_holds(there, parameters)
@@ -208,7 +206,7 @@ def test_recorded_checkpoints(name: str, tmp_path: Path) -> None:
 
 
 def test_umt5_is_refused_in_flax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = t5x(tmp_path, per_layer_bias(writers.random_parameters()))
+    source = t5x(tmp_path, writers.random_parameters(bias_per_layer=True))
     assert convert.main([str(source), str(tmp_path / "out"), "--to", "hf_flax"]) == 2
     assert "umT5, which transformers does not have in Flax" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
