@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from conversion import blocks, flax_writer
+from conversion import blocks, flax_writer, huggingface, open_checkpoint
 from mtf import convert
 from tests.conversion import writers
 
@@ -89,3 +89,48 @@ def test_options_of_pytorch_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert convert.main(arguments) == 2
     assert "--max-shard-size: not for --to hf_flax" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def _flax_class(name: str) -> Any:
+    """The class of transformers 4, which runs with PYTHONPATH=DIR after pip install --target DIR
+    --no-deps transformers==4.49.0 tokenizers==0.21.4 huggingface_hub==0.36.0."""
+    transformers = pytest.importorskip("transformers")
+    if int(transformers.__version__.split(".")[0]) > 4:
+        pytest.skip("transformers 5 has no Flax classes")
+    return getattr(transformers, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "gated", "tied"), [("T5", False, True), ("T5", True, False), ("MT5", True, False)]
+)
+def test_transformers_4_computes_the_same_logits(
+    name: str, gated: bool, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jax.numpy as jnp
+
+    from mtf import verify
+
+    clip = jnp.clip  # Its arguments had other names when transformers 4.49 appeared.
+    monkeypatch.setattr(jnp, "clip", lambda x, a_max: clip(x, max=a_max))
+    model_class = _flax_class(f"Flax{name}ForConditionalGeneration")
+    parameters = writers.random_parameters(num_encoder_layers=3, gated=gated, tied=tied)
+    source, out = writers.write_t5x(tmp_path, parameters), tmp_path / "out"
+    arguments = [str(source), str(out), "--to", "hf_flax", "--model-type", name.lower()]
+    assert convert.main(arguments) == 0
+    model = model_class.from_pretrained(out)
+    export = huggingface.Export(open_checkpoint(source))
+    config, params = verify.load_network(export)
+    rng = np.random.default_rng(0)
+    encoder, decoder = rng.integers(3, 384, (3, 17)), rng.integers(3, 384, (3, 9))
+    theirs = model(
+        input_ids=encoder, attention_mask=np.ones_like(encoder), decoder_input_ids=decoder
+    ).logits
+    ours = verify._our_logits(config, params, encoder, decoder)
+    assert np.abs(ours).max() > 0.1
+    np.testing.assert_allclose(theirs, ours, atol=2e-5)
+    # And what it writes is read.
+    model.save_pretrained(tmp_path / "saved")
+    saved, expected = (open_checkpoint(x).parameters() for x in (tmp_path / "saved", out))
+    assert saved.keys() == expected.keys()
+    for key, tensor in saved.items():
+        np.testing.assert_array_equal(tensor.read(), expected[key].read(), err_msg=key)
