@@ -40,7 +40,7 @@ examples:
 OUT_DIR is created only once the export is complete and, if --verify is given, verified. In a store,
 the file that marks it as complete is written last; formats of T5X and mtf, and hf with --verify,
 are first written to this machine. Exit status: 0 done, 1 --verify found different logits or tokens,
-2 the checkpoint cannot be converted.
+or the disk is full, 2 the checkpoint cannot be converted.
 """
 
 _FORMATS = {

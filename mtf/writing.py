@@ -8,6 +8,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mtf import signals
-from mtf.errors import UserError
+from mtf.errors import RunError, UserError
 from mtf.storage import AnyPath, StorePath, unfinished
 from mtf.storage_errors import StorageError, failure_kind, is_about, reason
 
@@ -64,7 +65,9 @@ def new_directory(directory: AnyPath) -> Iterator[Path]:
     """Yields a temporary directory, which becomes `directory` when the block succeeds.
 
     For an address, the files are uploaded when the block succeeds; see `storage.unfinished`. If the
-    block fails or a signal ends the process, the temporary directory is removed.
+    block fails or a signal ends the process, the temporary directory is removed; after `kill -9`,
+    the next call for the same `directory` removes it. Raises a RunError if the disk is full or
+    cannot be written to.
     """
     if isinstance(directory, StorePath):
         with tempfile.TemporaryDirectory(prefix="mtf-") as name, signals.removed_on_stop(name):
@@ -73,12 +76,51 @@ def new_directory(directory: AnyPath) -> Iterator[Path]:
             with unfinished(directory):
                 upload(folder, directory)
         return
-    with replacing(directory) as temporary, signals.removed_on_stop(temporary):
+    _remove_leftovers(directory)
+    with (
+        contextlib.ExitStack() as held,
+        replacing(directory) as temporary,
+        signals.removed_on_stop(temporary),
+    ):
         try:
             temporary.mkdir(parents=True)
         except OSError as error:
             raise UserError(f"{directory} cannot be created: {error.strerror or error}") from error
-        yield temporary
+        with contextlib.suppress(OSError):  # The file system has no locks.
+            held.enter_context(_locked_folder(temporary))
+        try:
+            yield temporary
+        except Exception as error:
+            reason = None if isinstance(error, UserError) else write_failure(error, temporary)
+            if reason is None:
+                raise
+            raise RunError(
+                f"{directory} could not be written: {reason}{free_space(temporary)}. Nothing was "
+                "left there. Make room, or choose another directory, and run the command again."
+            ) from error
+
+
+@contextlib.contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Locks a folder; raises OSError if another process has locked it, or there are no locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Removes the temporary directories for `directory` of processes that were killed.
+
+    On a file system without locks, they stay.
+    """
+    own = re.compile(rf"\.{re.escape(directory.name)}\.\d+-[0-9a-f]{{8}}\.tmp")
+    for folder in directory.parent.glob(TEMPORARY):
+        if own.fullmatch(folder.name):
+            with contextlib.suppress(OSError), _locked_folder(folder):
+                shutil.rmtree(folder)
 
 
 def upload(folder: Path, directory: StorePath) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import re
 import tracemalloc
 from pathlib import Path
@@ -213,3 +216,47 @@ def test_memory_is_that_of_a_tensor(to: str, tmp_path: Path) -> None:
     tracemalloc.stop()
     assert largest_read <= 64 * 2**20  # a chunk
     assert peak < total * 2 / 3
+
+
+def leftover(out: Path, digits: str) -> Path:
+    """A temporary directory of a conversion to `out` that was killed."""
+    folder = out.with_name(f".{out.name}.12-{digits}.tmp")
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"half")
+    return folder
+
+
+def test_what_a_killed_conversion_left_is_removed(tmp_path: Path) -> None:
+    source = writers.write_t5x(tmp_path, writers.random_parameters())
+    out = tmp_path / "out"
+    killed, running = leftover(out, "0a1b2c3d"), leftover(out, "11111111")
+    other = leftover(tmp_path / "another", "0a1b2c3d")
+    descriptor = os.open(running, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        assert run(source, out, "t5x") == 0
+    finally:
+        os.close(descriptor)
+    assert not killed.exists()
+    assert running.exists() and other.exists()
+
+
+@pytest.mark.parametrize("to", [*FORMATS, "hf", "hf_flax"])
+def test_full_disk(
+    to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = writers.write_t5x(tmp_path, writers.random_parameters())
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fails(*_: object) -> None:
+        raise full
+
+    for place in ("conversion.safetensors_file", "conversion.flax_writer"):
+        monkeypatch.setattr(f"{place}.write_parts", fails)
+    for name in ("write_bytes", "write_text"):
+        monkeypatch.setattr(Path, name, fails)
+    assert run(source, tmp_path / "out", to) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: {tmp_path / 'out'} could not be written: No space left")
+    assert message.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import small, stores
-from tests.stress import disk_full, random_stops, store_kills
+from tests.stress import convert_kills, disk_full, random_stops, store_kills
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +26,18 @@ def test_random_stops_of_two_processes(tmp_path: Path) -> None:
 def test_disk_full(tmp_path: Path) -> None:
     try:
         disk_full.run_moments(tmp_path, 3)
+    except disk_full.CannotMountError as error:
+        pytest.skip(f"a tmpfs cannot be mounted: {error}")
+
+
+def test_kills_of_conversions(tmp_path: Path) -> None:
+    lines = list(convert_kills.kill_conversions(tmp_path, 2, random.Random(1)))
+    assert len(lines) == 2 * len(convert_kills.FORMATS)
+
+
+def test_conversions_to_full_disks(tmp_path: Path) -> None:
+    try:
+        assert len(list(convert_kills.fill_disks(tmp_path, 2))) == len(convert_kills.FORMATS)
     except disk_full.CannotMountError as error:
         pytest.skip(f"a tmpfs cannot be mounted: {error}")
 
