@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from mtf.storage import AnyPath, StorePath, read_exactly
 
 # Large tensors are read in blocks of rows of this size.
 BYTES_AT_ONCE = 16 * 2**20
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 # An array has fewer chunks; a damaged description may have so many that they cannot be listed.
 _MAX_CHUNKS = 10**6
 # Types of the parameters that are written.
@@ -43,6 +45,7 @@ DAMAGES = (
     AttributeError,
     ArithmeticError,
     OSError,
+    MemoryError,
     RuntimeError,  # also NotImplementedError and RecursionError
     msgpack.UnpackException,
 )
@@ -256,6 +259,8 @@ def zarr_tensor(
         dtype = dtype_from_name(described["dtype"])
         separator = str(described.get("dimension_separator", "."))
         counts = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+        if any(chunk > max(1, size) for size, chunk in zip(shape, chunks, strict=True)):
+            raise ValueError(f"its chunks {chunks} are larger than its shape {shape}")
         if math.prod(counts) > _MAX_CHUNKS:
             raise ValueError(f"shape {shape} and chunks {chunks} are {math.prod(counts):,} chunks")
     if all_chunks_stored and files is not None:
@@ -269,6 +274,10 @@ def zarr_tensor(
             )
 
     def read(index: Index) -> np.ndarray[Any, Any]:
+        wanted = [stop - start for start, stop in index_bounds(index, shape)]
+        num_bytes = dtype.itemsize * max(math.prod(wanted), math.prod(chunks))
+        if num_bytes > _MEMORY:  # TensorStore would end the process.
+            raise MemoryError(f"shape {shape}, chunks {chunks}: {num_bytes:,} bytes")
         spec = {
             "driver": "zarr",
             "kvstore": kvstore,
