@@ -62,7 +62,7 @@ def row_major(tensors: Sequence[Tensor], dtype: np.dtype[Any]) -> Iterator[memor
     return in_order(
         (_num_bytes(tensor, rows, dtype), functools.partial(read, tensor, rows))
         for tensor in tensors
-        for rows in _row_blocks(tensor)
+        for rows in row_blocks(tensor)
     )
 
 
@@ -72,7 +72,7 @@ def _num_bytes(tensor: Tensor, rows: slice, dtype: np.dtype[Any]) -> int:
     return math.prod(tensor.shape[1:]) * (rows.stop - rows.start) * itemsize
 
 
-def _row_blocks(tensor: Tensor) -> Iterator[slice]:
+def row_blocks(tensor: Tensor) -> Iterator[slice]:
     """Returns slices of rows, whose bounds are those of stored chunks if possible."""
     num_rows = (tensor.shape or (1,))[0]
     row_bytes = max(1, math.prod(tensor.shape[1:]) * tensor.dtype.itemsize)

@@ -229,9 +229,10 @@ def _tensors(
     )
     if scaled and not tied:  # T5X scales logits only if the projection is tied.
         sources[LOGITS] = _scaled(sources[LOGITS], architecture.emb_dim**-0.5)
+    names = {f"target/{entry.t5x}": entry for entry in entries}
     return {
-        f"target/{entry.t5x}": sources[entry.hf].view(entry.t5x, transposed=entry.transposed)
-        for entry in entries
+        name: sources[entry.hf].view(name, transposed=entry.transposed)
+        for name, entry in names.items()
     }
 
 

@@ -152,4 +152,5 @@ def _layer(name: str, stacked: Tensor, axes: str, layer: int) -> Tensor:
         ]
         return joined[tuple(map(slice, starts, ends))]
 
-    return Tensor(name, shape, stacked.dtype, read, where=stacked.where)
+    stored = f"{stacked.stored or stacked.name}[:, {layer}]"
+    return Tensor(name, shape, stacked.dtype, read, where=stacked.where, stored=stored)

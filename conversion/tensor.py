@@ -83,6 +83,7 @@ class Tensor:
       dtype: type of the stored array.
       chunks: shape of the chunks that are read as a whole; None if any part can be read alone.
       where: file or directory of the array, for messages.
+      stored: name in the file, if it is another one.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Tensor:
     _reader: Callable[[Index], np.ndarray[Any, Any]] = dataclasses.field(repr=False, compare=False)
     chunks: tuple[int, ...] | None = None
     where: str = dataclasses.field(default="the checkpoint", compare=False)
+    stored: str | None = dataclasses.field(default=None, compare=False)
 
     def read(self, index: Index = ...) -> np.ndarray[Any, Any]:
         """Reads the array, or a part by a tuple of slices; raises ConversionError if it cannot."""
@@ -114,7 +116,8 @@ class Tensor:
 
         order = slice(None, None, -1 if transposed else 1)
         chunks = None if self.chunks is None else self.chunks[order]
-        return Tensor(name, self.shape[order], self.dtype, read, chunks, self.where)
+        stored = self.stored or self.name
+        return Tensor(name, self.shape[order], self.dtype, read, chunks, self.where, stored)
 
     def cast(self, dtype: np.dtype[Any]) -> Tensor:
         """Returns the same tensor as another type, rounded to the nearest value."""

@@ -30,17 +30,23 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
+_USAGE = """
+  %(prog)s CHECKPOINT OUT_DIR --to FORMAT [OPTIONS]
+  %(prog)s --inspect CHECKPOINT [--step N]
+  %(prog)s --compare A B [--step N]"""
 _EPILOG = """\
 examples:
   python -m mtf.convert runs/quickstart-20260101-120000 exported --to hf --verify
   python -m mtf.convert t5_1_1_small/checkpoint_1000000 exported --to hf \\
       --vocabulary sentencepiece.model
   python -m mtf.convert runs/quickstart-20260101-120000 for_t5x --to t5x
+  python -m mtf.convert --inspect t5_1_1_small/checkpoint_1000000
+  python -m mtf.convert --compare t5_1_1_small/checkpoint_1000000 exported
 
 OUT_DIR is created only once the export is complete and, if --verify is given, verified. In a store,
 the file that marks it as complete is written last; formats of T5X and mtf, and hf with --verify,
 are first written to this machine. Exit status: 0 done, 1 --verify found different logits or tokens,
-or the disk is full, 2 the checkpoint cannot be converted.
+--compare found different tensors, or the disk is full, 2 the checkpoint cannot be converted.
 """
 
 _FORMATS = {
@@ -63,20 +69,34 @@ class _VerificationFailed(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    _check_arguments(parser, arguments)
     logging.basicConfig(format="%(message)s")
+    if arguments.inspect or arguments.compare:
+        from mtf import inspection
+
+        show = inspection.inspect if arguments.inspect else inspection.compare_checkpoints
+        return exit_status(lambda: show(arguments), only_shows=True)
     return exit_status(lambda: _export(arguments), only_shows=False)
 
 
 def _parser() -> argparse.ArgumentParser:
     description = "Convert a checkpoint of mtf or T5X (zarr+msgpack or Orbax) to another format."
     parser = new_parser("convert", description, _EPILOG)
+    parser.usage = _USAGE
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help="run directory, or checkpoint_STEP")
     out_dir = "new or empty directory; formats of T5X and mtf create checkpoint_STEP in it, or "
-    add("out_dir", metavar="OUT_DIR", help=f"{out_dir}OUT_DIR itself if that is its name")
+    add(
+        "out_dir", metavar="OUT_DIR", nargs="?", help=f"{out_dir}OUT_DIR itself if that is its name"
+    )
     formats = "; ".join(f"{name}: {content}" for name, content in _FORMATS.items())
-    add("--to", required=True, choices=list(_FORMATS), help=f"output format; {formats}")
+    inspect = "list the tensors of CHECKPOINT: shapes, types, statistics, and names in the file, "
+    add("--inspect", action="store_true", help=f"{inspect}in T5X and in Hugging Face")
+    compare = "compare two checkpoints of any formats, CHECKPOINT and the one in place of OUT_DIR; "
+    add("--compare", action="store_true", help=f"{compare}exit status 1 if tensors differ")
+    add("--to", choices=list(_FORMATS), help=f"output format; {formats}")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
     add("--verify", action="store_true", help="compare float32 logits in JAX and PyTorch")
     vocabulary = (
@@ -100,6 +120,31 @@ def _parser() -> argparse.ArgumentParser:
     non_finite = "convert parameters that contain NaN or infinity, which are refused by default"
     add("--allow-non-finite", action="store_true", help=non_finite)
     return parser
+
+
+def _check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Ends the program if options do not belong together."""
+    if not (arguments.inspect or arguments.compare):
+        missing = [name for name in ("out_dir", "to") if getattr(arguments, name) is None]
+        if missing:
+            shown = ", ".join({"out_dir": "OUT_DIR", "to": "--to"}[name] for name in missing)
+            parser.error(f"the following arguments are required: {shown}")
+        return
+    mode = "--inspect" if arguments.inspect else "--compare"
+    allowed = {"checkpoint", "step", "inspect", "compare", "out_dir"}
+    given = sorted(
+        f"--{name.replace('_', '-')}"
+        for name, value in vars(arguments).items()
+        if name not in allowed and value != parser.get_default(name)
+    )
+    if arguments.inspect and arguments.compare:
+        parser.error("--inspect and --compare: choose one")
+    if given:
+        parser.error(f"{', '.join(given)}: not for {mode}")
+    if arguments.inspect and arguments.out_dir is not None:
+        parser.error(f"--inspect takes one checkpoint; {arguments.out_dir} is a second one")
+    if arguments.compare and arguments.out_dir is None:
+        parser.error("--compare takes two checkpoints")
 
 
 @conversion_as_user_errors()

@@ -72,8 +72,8 @@ def with_a_cut_msgpack(folder: Path) -> tuple[Path, list[object]]:
 def with_another_shape_in_the_array(folder: Path) -> tuple[Path, list[object]]:
     source = t5x(folder)
     file = source / DOTTED / ".zarray"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"shape": [48, 31]}))
-    return source, [source, KERNEL, "(48, 31)", "(48, 32) in the file 'checkpoint'"]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"shape": [47, 32]}))
+    return source, [source, KERNEL, "(47, 32)", "(48, 32) in the file 'checkpoint'"]
 
 
 def with_another_shape(folder: Path) -> tuple[Path, list[object]]:
