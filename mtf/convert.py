@@ -99,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--to", choices=list(_FORMATS), help=f"output format; {formats}")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
     add("--verify", action="store_true", help="compare float32 logits in JAX and PyTorch")
+    by_layer = "--verify with the parameters of one layer in memory at a time (default for models "
+    add("--verify-by-layer", action="store_true", help=f"{by_layer}larger than memory)")
     vocabulary = (
         "SentencePiece model, byt5 (bytes), or none (no tokenizer); default: the vocabulary of the "
         "run or Hugging Face directory, otherwise none; --model-type byt5 implies byt5"
@@ -149,6 +151,7 @@ def _check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namesp
 
 @conversion_as_user_errors()
 def _export(arguments: argparse.Namespace) -> int:
+    arguments.verify |= arguments.verify_by_layer
     if arguments.to in _HUGGING_FACE:
         return _export_huggingface(arguments)
     return _export_state(arguments)
@@ -237,7 +240,7 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
             with new_directory(out_dir) as directory:
                 huggingface.write_export(export, directory)
                 if arguments.verify:
-                    _verify(export, directory)
+                    _verify(export, directory, by_layer=arguments.verify_by_layer)
     except _VerificationFailed:
         return 1
     files = file_sizes(out_dir)
@@ -253,11 +256,14 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(export: Export, directory: Path) -> None:
+def _verify(export: Export, directory: Path, *, by_layer: bool) -> None:
     """Prints a comparison; raises _VerificationFailed, after which the directory is removed."""
     from mtf import verify
 
-    passed, report = verify.compare(export, directory)
+    reason = "as requested" if by_layer else verify.why_by_layer(export)
+    if reason:
+        print(f"Verifying layer by layer: {reason}", flush=True)
+    passed, report = verify.compare(export, directory, by_layer=reason is not None)
     print(report)
     if not passed:
         raise _VerificationFailed

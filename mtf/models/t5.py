@@ -456,16 +456,26 @@ def encode(
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     segments = (tokens > 0).astype(jnp.int32) if segment_ids is None else segment_ids
-    mask = segment_mask(segments, segments)
     stack = params["encoder"]
-    bias = _bias_of_layers(config, stack, tokens.shape[1], bidirectional=True)
+    x = drop(embed(config, params, tokens), 1)
+    x = encoder_layers(config, stack, x, segments, drop)
+    return drop(layer_norm(x, stack["encoder_norm"]), 2, shared_axis=None)
+
+
+def encoder_layers(
+    config: T5Config, stack: Params, x: jax.Array, segments: jax.Array, drop: Dropout
+) -> jax.Array:
+    """Runs the layers that `stack` has on (b, length, emb), without the last norm.
+
+    `segments` (b, length) are the segments of the tokens, 0 for padding.
+    """
+    mask = segment_mask(segments, segments)
+    bias = _bias_of_layers(config, stack, x.shape[1], bidirectional=True)
 
     def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
         return encoder_layer(config, p, x, mask, bias(p), drop.at(0).at(i))
 
-    x = drop(embed(config, params, tokens), 1)
-    x = _run_layers(config, stack, layer, x)
-    return drop(layer_norm(x, stack["encoder_norm"]), 2, shared_axis=None)
+    return _run_layers(config, stack, layer, x)
 
 
 def decode(
@@ -486,13 +496,31 @@ def decode(
     attend, by default `segment_ids`; the answer choices of an example share an encoder segment.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
-    positions = jnp.arange(input_tokens.shape[1])
-    causal = positions[:, None] >= positions[None, :]
-    mask = segment_mask(segment_ids, segment_ids) & causal
     cross_segments = segment_ids if cross_segment_ids is None else cross_segment_ids
     cross_mask = segment_mask(cross_segments, encoder_segments)
     stack = params["decoder"]
-    bias_of = _bias_of_layers(config, stack, input_tokens.shape[1], bidirectional=False)
+    x = drop(embed(config, params, input_tokens), 1)
+    x = decoder_layers(config, stack, x, segment_ids, encoded, cross_mask, drop)
+    return drop(layer_norm(x, stack["decoder_norm"]), 2)
+
+
+def decoder_layers(
+    config: T5Config,
+    stack: Params,
+    x: jax.Array,
+    segment_ids: jax.Array,
+    encoded: jax.Array,
+    cross_mask: jax.Array,
+    drop: Dropout,
+) -> jax.Array:
+    """Runs the layers that `stack` has on (b, q, emb), without the last norm.
+
+    Shapes: `segment_ids` (b, q), `encoded` (b, k, emb), `cross_mask` (b, 1, q, k).
+    """
+    positions = jnp.arange(x.shape[1])
+    causal = positions[:, None] >= positions[None, :]
+    mask = segment_mask(segment_ids, segment_ids) & causal
+    bias_of = _bias_of_layers(config, stack, x.shape[1], bidirectional=False)
 
     def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
         layer_drop, bias = drop.at(0).at(i), bias_of(p)
@@ -507,9 +535,7 @@ def decode(
 
         return decoder_layer(config, p, x, self_attention, cross_attention, layer_drop)[0]
 
-    x = drop(embed(config, params, input_tokens), 1)
-    x = _run_layers(config, stack, layer, x)
-    return drop(layer_norm(x, stack["decoder_norm"]), 2)
+    return _run_layers(config, stack, layer, x)
 
 
 def output_kernel(config: T5Config, params: Params) -> jax.Array:

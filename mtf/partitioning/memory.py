@@ -44,6 +44,21 @@ def device_bytes(devices: Sequence[Any]) -> int | None:
     return min(found) // len(devices)
 
 
+def available_bytes() -> int | None:
+    """Returns the memory of this machine that programs can still allocate; None: unknown."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(1024 * int(next(x for x in lines if x.startswith("MemAvailable")).split()[1]))
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # "max": no limit
+        folder = Path("/sys/fs/cgroup")
+        limit, used = (int((folder / f"memory.{x}").read_text()) for x in ("max", "current"))
+        stat = (folder / "memory.stat").read_text().splitlines()
+        freed = next(int(x.split()[1]) for x in stat if x.startswith("inactive_file "))
+        found.append(limit - used + freed)
+    return min(found, default=None)
+
+
 def check(mesh: Mesh, needed: Mapping[str, int]) -> None:
     """Refuses, with UserError, what exceeds the memory of a device; `needed` is use → bytes."""
     available, total = device_bytes(mesh.local_devices), sum(needed.values())

@@ -17,7 +17,7 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed (extra: torch)"
 )
 
-from conversion import Architecture, huggingface, infer_architecture, open_checkpoint  # noqa: E402
+from conversion import Architecture, huggingface, open_checkpoint  # noqa: E402
 from conversion.sentencepiece_model import read_sentencepiece  # noqa: E402
 from conversion.tokenizer import (  # noqa: E402
     Tokenizer,
@@ -91,16 +91,21 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert logits_delta(printed) <= 1e-4
     assert (" MT5ForConditionalGeneration" in printed) == name.startswith("mt5")
     assert (" UMT5ForConditionalGeneration" in printed) == name.startswith("umt5")
+    dtype = "bfloat16" if "bfloat16" in options else "float32"
+    export = huggingface.Export(
+        open_checkpoint(source),
+        dtype=dtype,
+        model_type="mt5" if name.startswith("mt5") else None,
+    )
+    passed, report = verify.compare(export, out, by_layer=True)
+    assert passed, report
+    assert logits_delta(report) == pytest.approx(logits_delta(printed), abs=2e-6)
 
     # The class that the config names, and our model, both from what the user would load.
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).float().eval()
-    checkpoint = open_checkpoint(source)
-    export = huggingface.Export(
-        checkpoint, dtype="bfloat16" if "bfloat16" in options else "float32"
-    )
     config, params = verify.load_network(export)
     rng = np.random.default_rng(5)
-    tokens = rng.integers(2, infer_architecture(checkpoint).vocab_size, (3, 12))
+    tokens = rng.integers(2, config.vocab_size, (3, 12))
     tokens[1, 7:] = 0
     tokens[2, 2:] = 0
     with torch.no_grad():
