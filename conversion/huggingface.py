@@ -13,6 +13,7 @@ from conversion.architecture import Architecture, infer_architecture
 from conversion.families import SPECIAL_IDS, published
 from conversion.flax_writer import write_flax
 from conversion.json_file import write_json
+from conversion.model_card import model_card
 from conversion.safetensors_file import write_sharded
 from conversion.tensor import DTYPES, Checkpoint, ConversionError, check_dtype
 from conversion.tokenizer import Tokenizer, write_tokenizer
@@ -40,10 +41,12 @@ SIZES = {
     "num_heads": "num_heads",
 }
 LAYER_NORM_EPSILON = 1e-6
+CARD = "README.md"
 _MT5_VOCAB_SIZE = 250112
 # The names of files of an export.
 _OWN = re.compile(
     rf"(flax_)?model[-.].*|(\w*config|tokenizer)\.json|spiece\.model|{re.escape(UNFINISHED)}"
+    rf"|{re.escape(CARD)}"
 )
 
 
@@ -66,6 +69,7 @@ class Export:
       max_shard_size: largest number of bytes of tensors in a file; not for "flax".
       weights: format of the weights: "safetensors" (PyTorch), or "flax" for transformers 4.
       allow_non_finite: whether parameters may contain NaN or infinity.
+      is_assumed: whether the settings that tensors do not show are assumed, for the model card.
       architecture: architecture of the checkpoint.
       entries: the names and shapes of all parameters.
     """
@@ -83,6 +87,7 @@ class Export:
     max_shard_size: int = 5 * 10**9
     weights: Literal["safetensors", "flax"] = "safetensors"
     allow_non_finite: bool = False
+    is_assumed: bool = False
     architecture: Architecture = dataclasses.field(init=False)
     entries: list[mapping.Entry] = dataclasses.field(init=False)
 
@@ -173,6 +178,7 @@ def _write_files(export: Export, directory: AnyPath) -> None:
     deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
     generation = {**(export.special_ids or SPECIAL_IDS), **({"use_cache": False} if deeper else {})}
     write_json(directory / "generation_config.json", generation)
+    (directory / CARD).write_text(model_card(export), encoding="utf-8")
     if export.tokenizer is not None:
         write_tokenizer(directory, export.tokenizer, add_eos=export.inputs_add_eos)
     write_json(directory / "config.json", config(export))

@@ -129,6 +129,16 @@ class Tensor:
 
         return dataclasses.replace(self, dtype=dtype, _reader=read)
 
+    def reporting(self, report: Callable[[int], object]) -> Tensor:
+        """Returns the same tensor; each `read` calls `report` with the number of bytes."""
+
+        def read(index: Index) -> np.ndarray[Any, Any]:
+            array = self.read(index)
+            report(array.nbytes)
+            return array
+
+        return dataclasses.replace(self, _reader=read)
+
     def finite(self) -> Tensor:
         """Returns the same tensor; its `read` raises ConversionError for NaN and infinity."""
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtf.command import exit_status, new_parser
+from mtf.convert_all import bytes_bar
 from mtf.errors import UserError, conversion_as_user_errors
-from mtf.storage import StorePath, as_path, file_sizes
+from mtf.storage import AnyPath, StorePath, as_path, file_sizes
 from mtf.writing import new_directory
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         show = inspection.inspect if arguments.inspect else inspection.compare_checkpoints
         return exit_status(lambda: show(arguments), only_shows=True)
-    return exit_status(lambda: _export(arguments), only_shows=False)
+    return exit_status(lambda: _run(arguments), only_shows=False)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -119,6 +120,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--optimizer", choices=["keep", "drop"], help=f"keep or drop {optimizer}")
     shard_size = f"largest size of a file of weights (default: {_MAX_SHARD_SIZE})"
     add("--max-shard-size", metavar="SIZE", help=shard_size)
+    all_of_them = (
+        "convert each checkpoint_STEP of CHECKPOINT to OUT_DIR/checkpoint_STEP; those that "
+    )
+    add("--all", action="store_true", help=f"{all_of_them}are there already are skipped")
+    repo = "upload the export to the Hugging Face hub, or print the command if there is no token"
+    add("--push-to-hub", metavar="USER/NAME", help=repo)
     non_finite = "convert parameters that contain NaN or infinity, which are refused by default"
     add("--allow-non-finite", action="store_true", help=non_finite)
     return parser
@@ -147,6 +154,33 @@ def _check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namesp
         parser.error(f"--inspect takes one checkpoint; {arguments.out_dir} is a second one")
     if arguments.compare and arguments.out_dir is None:
         parser.error("--compare takes two checkpoints")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Converts one checkpoint, or all."""
+    if arguments.push_to_hub is not None:
+        from mtf.hub import check_repo, push
+
+        check_repo(arguments.push_to_hub, as_path(arguments.out_dir))
+        if arguments.to not in _HUGGING_FACE or arguments.all:
+            other = "--all" if arguments.all else f"--to {arguments.to}"
+            raise UserError(f"--push-to-hub: not with {other}, only for one export with --to hf.")
+    if arguments.all and arguments.step is not None:
+        raise UserError("--step: not with --all, which converts the checkpoints of all steps.")
+    if arguments.all:
+        from mtf.convert_all import convert_all
+
+        def convert(checkpoint: AnyPath, out_dir: AnyPath) -> int:
+            one = {"checkpoint": str(checkpoint), "out_dir": str(out_dir)}
+            return _export(argparse.Namespace(**{**vars(arguments), **one}))
+
+        default = "float32" if arguments.to in _HUGGING_FACE else None
+        dtype = arguments.dtype or default
+        return convert_all(arguments.checkpoint, arguments.out_dir, dtype, convert)
+    status = _export(arguments)
+    if arguments.push_to_hub is not None and not status:
+        push(as_path(arguments.out_dir), arguments.push_to_hub)
+    return status
 
 
 @conversion_as_user_errors()
@@ -187,7 +221,8 @@ def _export_state(arguments: argparse.Namespace) -> int:
     with new_directory(out_dir) as directory:
         folder = directory if named else directory / name
         folder.mkdir(exist_ok=True)
-        write_state(export, folder)
+        with bytes_bar(export, name):
+            write_state(export, folder)
     files = file_sizes(out_dir)
     parameters = [x for name, x in export.tensors.items() if name.startswith("target/")]
     print(
@@ -233,12 +268,17 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
     export = _plan(arguments)
     if isinstance(out_dir, StorePath):
         signals.hint("run the same command again, which replaces the files in OUT_DIR")
+
+    def write(directory: AnyPath) -> None:
+        with bytes_bar(export.checkpoint, export.checkpoint.path.name, "target/"):
+            huggingface.write_export(export, directory)
+
     try:
         if isinstance(out_dir, StorePath) and not arguments.verify:
-            huggingface.write_export(export, out_dir)
+            write(out_dir)
         else:  # transformers reads local directories only.
             with new_directory(out_dir) as directory:
-                huggingface.write_export(export, directory)
+                write(directory)
                 if arguments.verify:
                     _verify(export, directory, by_layer=arguments.verify_by_layer)
     except _VerificationFailed:
@@ -298,6 +338,7 @@ def _plan(arguments: argparse.Namespace) -> Export:
         weights="flax" if arguments.to == "hf_flax" else "safetensors",
         inputs_add_eos=add_eos,
         allow_non_finite=arguments.allow_non_finite,
+        is_assumed=run is None and not is_huggingface,
         **described,
     )
     _print_source(checkpoint)
