@@ -225,7 +225,8 @@ def test_exports_have_the_bytes_of_local_ones(scheme: str, tmp_path: Path) -> No
     names = sorted(file.name for file in (tmp_path / "hf").iterdir())
     assert [file.name for file in target.iterdir()] == names
     for name in names:
-        assert (target / name).read_bytes() == (tmp_path / "hf" / name).read_bytes(), name
+        content = (target / name).read_bytes().replace(str(source).encode(), str(path).encode())
+        assert content == (tmp_path / "hf" / name).read_bytes(), name
     assert convert.main([str(source), str(target), "--to", "hf"]) == 2  # It is not empty.
     again = conversion.open_checkpoint(str(target))
     assert again.layout == "huggingface" and len(again.parameters()) == len(PARAMETERS)
