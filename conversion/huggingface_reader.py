@@ -10,8 +10,9 @@ false, as in the published umT5.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,25 @@ def is_huggingface(directory: AnyPath) -> bool:
         return any((directory / name).is_file() for name in names)
     patterns = ("*.safetensors", "pytorch_model*.bin*", *_OTHERS)
     return any(any(directory.glob(pattern)) for pattern in patterns)
+
+
+def needed_files(names: Collection[str]) -> list[str]:
+    """Returns which files of a Hugging Face directory are read, of all its files.
+
+    Raises ConversionError if there are no weights in a known format.
+    """
+    small = ("config.json", "generation_config.json", *TOKENIZER_FILES)
+    for file in _OPENERS:
+        stem, _, suffix = file.rpartition(".")
+        index = f"{file}.index.json"
+        shards = [name for name in names if fnmatch.fnmatchcase(name, f"{stem}-*.{suffix}")]
+        weights = [index, *shards] if index in names else [file]
+        if weights[0] in names:
+            return [name for name in (*small, *weights) if name in names]
+    expected = ", ".join(_OPENERS)
+    raise ConversionError(
+        f"it has no weights; expected one of {expected}, but it has {', '.join(sorted(names)[:8])}"
+    )
 
 
 def known_files(directory: StorePath) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import threading
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def _load(file: Path, path: AnyPath) -> dict[str, Any]:
         ) from error
     is_zip = zipfile.is_zipfile(file)
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of unusual pickles, which are read or refused
+            found = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         found = re.search(r"Unsupported.*?(?=\. |$)|GLOBAL \S+", str(error), re.MULTILINE)
         raise ConversionError(

@@ -83,11 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description = "Convert a checkpoint of mtf or T5X (zarr+msgpack or Orbax) to another format."
+    description = "Convert a checkpoint of any format to another one."
     parser = new_parser("convert", description, _EPILOG)
     parser.usage = _USAGE
     add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT", help="run directory, or checkpoint_STEP")
+    others = "checkpoint of Mesh TensorFlow, Hugging Face directory, or OWNER/NAME on its hub"
+    add("checkpoint", metavar="CHECKPOINT", help=f"run directory, checkpoint_STEP, {others}")
     out_dir = "new or empty directory; formats of T5X and mtf create checkpoint_STEP in it, or "
     add(
         "out_dir", metavar="OUT_DIR", nargs="?", help=f"{out_dir}OUT_DIR itself if that is its name"
@@ -193,8 +194,9 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _export_state(arguments: argparse.Namespace) -> int:
     """Writes a format that holds a training state."""
-    from conversion import huggingface, open_checkpoint
+    from conversion import huggingface
     from conversion.training_state import StateExport, write_state
+    from mtf.inference.opening import open_source
 
     given = [name for name in _HF_ONLY if getattr(arguments, name)]
     if given:
@@ -203,7 +205,7 @@ def _export_state(arguments: argparse.Namespace) -> int:
     out_dir = as_path(arguments.out_dir)
     huggingface.check_output(out_dir)
     export = StateExport(
-        open_checkpoint(arguments.checkpoint, arguments.step),
+        open_source(arguments.checkpoint, arguments.step),
         arguments.to,
         dtype=arguments.dtype,
         optimizer=arguments.optimizer,
@@ -311,13 +313,18 @@ def _verify(export: Export, directory: Path, *, by_layer: bool) -> None:
 
 def _plan(arguments: argparse.Namespace) -> Export:
     """Returns the export; prints what is read, and the settings that are assumed."""
-    from conversion import infer_architecture, open_checkpoint
+    from conversion import infer_architecture
     from conversion.families import describe
     from conversion.huggingface import Export
     from conversion.tokenizer import tokenizer_adds_eos
-    from mtf.inference.opening import assumed, huggingface_vocabulary, read_run_config
+    from mtf.inference.opening import (
+        assumed,
+        huggingface_vocabulary,
+        open_source,
+        read_run_config,
+    )
 
-    checkpoint = open_checkpoint(arguments.checkpoint, arguments.step)
+    checkpoint = open_source(arguments.checkpoint, arguments.step)
     is_huggingface = checkpoint.layout == "huggingface"
     run = read_run_config(checkpoint, arguments.config)
     vocab_size = infer_architecture(checkpoint).vocab_size

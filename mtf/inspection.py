@@ -6,7 +6,7 @@ import argparse
 import math
 import shutil
 
-from conversion import Checkpoint, ConversionError, infer_architecture, open_checkpoint
+from conversion import Checkpoint, ConversionError, infer_architecture
 from conversion.families import describe
 from conversion.inspection import (
     Compared,
@@ -16,6 +16,7 @@ from conversion.inspection import (
     statistics,
 )
 from mtf.errors import conversion_as_user_errors
+from mtf.inference.opening import open_source
 
 _COLUMNS = "{:<18} {:<8} {:>10} {:>10} {:>10} {:>10} {:>7}"
 
@@ -23,7 +24,7 @@ _COLUMNS = "{:<18} {:<8} {:>10} {:>10} {:>10} {:>10} {:>7}"
 @conversion_as_user_errors()
 def inspect(arguments: argparse.Namespace) -> None:
     """Prints the tensors of a checkpoint with statistics and names."""
-    checkpoint = open_checkpoint(arguments.checkpoint, arguments.step)
+    checkpoint = open_source(arguments.checkpoint, arguments.step)
     print(_title(checkpoint))
     print(_network(checkpoint))
     print()
@@ -55,8 +56,8 @@ def inspect(arguments: argparse.Namespace) -> None:
 @conversion_as_user_errors()
 def compare_checkpoints(arguments: argparse.Namespace) -> int:
     """Prints the tensors that differ between two checkpoints; returns 1 if there are any."""
-    first = open_checkpoint(arguments.checkpoint, arguments.step)
-    second = open_checkpoint(arguments.out_dir, arguments.step)
+    first = open_source(arguments.checkpoint, arguments.step)
+    second = open_source(arguments.out_dir, arguments.step)
     print(f"A: {_title(first)}")
     print(f"B: {_title(second)}")
     if has_state(first) != has_state(second):

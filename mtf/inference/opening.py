@@ -9,6 +9,7 @@ from typing import Any
 
 import conversion
 from conversion import mapping
+from conversion.huggingface_reader import needed_files
 from conversion.mesh_tensorflow import find_prefix
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tokenizer import (
@@ -21,6 +22,7 @@ from mtf.data.settings import DataConfig, TaskMixtureConfig, TextConfig
 from mtf.downloads import downloaded
 from mtf.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.models.settings import ModelConfig, T5Config
+from mtf.sources.hub import download_model, model_name
 from mtf.storage import AnyPath, StorePath, as_path
 from mtf.text.vocabularies import (
     RELEASED_MODELS,
@@ -90,7 +92,7 @@ def open_model(
 
     `default_vocabulary` is used for a checkpoint without a run and without a vocabulary.
     """
-    checkpoint = conversion.open_checkpoint(_existing(path), step)
+    checkpoint = conversion.open_checkpoint(_existing(local_source(path)), step)
     architecture = conversion.infer_architecture(checkpoint)
     mapping.check_parameters(checkpoint, mapping.entries(architecture))
     run = read_run_config(checkpoint, config)
@@ -134,6 +136,22 @@ def network_config(architecture: conversion.Architecture, **settings: Any) -> T5
     """Returns the network of an architecture; `settings` are other fields of `T5Config`."""
     settings.pop("special_ids", None)  # The network masks padding 0; the vocabulary has EOS.
     return T5Config(**{**dataclasses.asdict(architecture), **settings})
+
+
+def local_source(path: str | AnyPath) -> str | AnyPath:
+    """Returns a path as it is, or the copy of a model of the hub (`google/flan-t5-small`).
+
+    A name without `hf://` is that of a model unless there is a directory of its owner's name here.
+    Raises UserError if the hub cannot provide the model.
+    """
+    if isinstance(path, str) and model_name(path) is not None:
+        return download_model(path, needed_files)
+    return path
+
+
+def open_source(source: str, step: int | None = None) -> conversion.Checkpoint:
+    """Opens a checkpoint of any format, or a model of the hub; see `local_source`."""
+    return conversion.open_checkpoint(local_source(source), step)
 
 
 def _existing(path: str | AnyPath) -> AnyPath:

@@ -8,7 +8,7 @@ import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +19,7 @@ _TIMEOUT_SECONDS = 10
 # Variables that set the hub's libraries to offline mode, and the values that they accept for "yes".
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 _YES = ("1", "ON", "YES", "TRUE")
+_MODEL = re.compile(r"(hf://)?([\w.-]+)/([\w.-]+?)(?:@([^/@]+))?")
 _ADDRESS = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+?))?/?")
 
 
@@ -83,6 +84,61 @@ def no_hub_hint() -> str:
     )
 
 
+def model_name(source: str) -> tuple[str, str | None] | None:
+    """Returns the repository and revision that `source` names, or None if it is a path.
+
+    It names a model of the hub if it is `hf://OWNER/NAME[@REVISION]`, or OWNER/NAME[@REVISION] and
+    there is no directory OWNER here.
+    """
+    match = _MODEL.fullmatch(source)
+    if match is None or (not match[1] and (match[2].startswith(".") or Path(match[2]).exists())):
+        return None
+    return f"{match[2]}/{match[3]}", match[4]
+
+
+def download_model(source: str, choose: Callable[[list[str]], list[str]]) -> Path:
+    """Downloads files of a model to the hub's local cache, if they are not there already.
+
+    Args:
+      source: see `model_name`.
+      choose: returns the names of the files to download, given the names of all files.
+
+    Returns:
+      The local copy of the repository.
+
+    Raises:
+      UserError: the hub cannot provide the files, or the package huggingface_hub is missing.
+    """
+    found = model_name(source)
+    assert found is not None
+    repository, revision = found
+    is_path = not source.startswith("hf://")
+    missing = f"There is no {source} here; downloading it from the Hugging Face hub"
+    purpose = missing if is_path else f"downloading {source}"
+    hub = import_extra("huggingface_hub", purpose, "torch")
+    try:
+        if not is_available():
+            # The directory of the files that were downloaded earlier.
+            file = hub.hf_hub_download(
+                repository, "config.json", revision=revision, local_files_only=True
+            )
+            return Path(file).parent
+        names = choose(hub.HfApi().list_repo_files(repository, revision=revision))
+        folder = hub.snapshot_download(repository, revision=revision, allow_patterns=names)
+        return Path(folder)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{f'There is no {source} here. ' if is_path else ''}The Hugging Face hub cannot "
+            f"provide the model {repository}{f' of revision {revision}' if revision else ''} "
+            f"({_first_line(error)}).{no_hub_hint()}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def download_folders(address: str, folders: Iterable[str], setting: str) -> Path:
     """Downloads folders of a dataset's repository to the hub's local cache.
 
@@ -118,10 +174,9 @@ def download_folders(address: str, folders: Iterable[str], setting: str) -> Path
             allow_patterns=[f"{prefix}{name}/*" for name in folders],
         )
     except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{setting} {address}: the Hugging Face hub cannot provide it "
-            f"({type(error).__name__}: {reason}).{no_hub_hint()}"
+            f"({_first_line(error)}).{no_hub_hint()}"
         ) from error
     found = Path(root) / (folder or "")
     if not found.is_dir():

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on the loopback, which serves folders as dataset repositories."""
+"""A Hugging Face hub on the loopback, which serves folders as repositories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Server:
 
 @contextlib.contextmanager
 def serve(repositories: Mapping[str, Path]) -> Iterator[Server]:
-    """Serves the hub's interface for datasets, each a folder under the name of its repository.
+    """Serves the hub's interface for datasets and models: folders by names of repositories.
 
     `OWNER/NAME@refs/convert/parquet` names the folder of this branch. Clients may ask for the
     commit of a branch, the lists of files and folders, and the files with byte ranges
@@ -59,7 +59,9 @@ def serve(repositories: Mapping[str, Path]) -> Iterator[Server]:
 
         def _answer(self, body: bool, form: Mapping[str, list[str]] | None = None) -> None:
             path, _, query = self.path.partition("?")
-            match = re.fullmatch(r"(/api)?/datasets/([^/]+/[^/]+)((?:/[^/]+)*)/?", path)
+            match = re.fullmatch(
+                r"(/api(?=/)|)(?:/datasets|/models|)/([^/]+/[^/]+)((?:/[^/]+)*)/?", path
+            )
             if match is None or match[2] not in repositories:
                 return self._refuse("RepoNotFound")
             action, revision, *rest = map(urllib.parse.unquote, [*match[3].split("/")[1:], "", ""])
