@@ -68,8 +68,8 @@ def _load(file: Path, path: AnyPath) -> dict[str, Any]:
         raise ConversionError(
             f"Reading {path} needs PyTorch: pip install 'mtf-jax[torch]'."
         ) from error
-    is_zip = zipfile.is_zipfile(file)
     try:
+        is_zip = zipfile.is_zipfile(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of unusual pickles, which are read or refused
             found = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
