@@ -41,11 +41,11 @@ tags:
 - {export.model_type}
 ---
 
-# {checkpoint.path.name}
+# {checkpoint.source.rpartition("/")[2]}
 
 These weights were converted by `python -m mtf.convert`.
 
-* Source: `{checkpoint.path}` ({_LAYOUTS[checkpoint.layout]}{step})
+* Source: `{checkpoint.source}` ({_LAYOUTS[checkpoint.layout]}{step})
 * Class: `{name}` of {library}
 * Parameters: {parameters:,}, {export.dtype}
 * Network: {describe(export.architecture)}

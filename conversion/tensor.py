@@ -171,6 +171,7 @@ class Checkpoint:
       described: mlp_activations, dropout_rate and relative_attention_max_distance of a Hugging Face
         checkpoint, which tensors do not show, and special_ids if they are not T5's; else empty.
       is_scanned: whether the arrays are those of T5X's scanned network.
+      source: where the user has it from: the name of a model of the hub, else the path.
     """
 
     path: AnyPath
@@ -179,6 +180,10 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     described: dict[str, Any] = dataclasses.field(default_factory=dict)
     is_scanned: bool = False
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        self.source = self.source or str(self.path)
 
     def parameters(self) -> dict[str, Tensor]:
         """Returns the model's parameters by their names without "target/"."""

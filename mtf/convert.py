@@ -243,7 +243,7 @@ def _export_state(arguments: argparse.Namespace) -> int:
 
 def _print_source(checkpoint: Checkpoint) -> None:
     step = "" if checkpoint.step is None else f", step {checkpoint.step}"
-    print(f"Reading {checkpoint.path} ({checkpoint.layout}{step})")
+    print(f"Reading {checkpoint.source} ({checkpoint.layout}{step})")
 
 
 def _export_huggingface(arguments: argparse.Namespace) -> int:

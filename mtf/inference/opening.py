@@ -151,7 +151,9 @@ def local_source(path: str | AnyPath) -> str | AnyPath:
 
 def open_source(source: str, step: int | None = None) -> conversion.Checkpoint:
     """Opens a checkpoint of any format, or a model of the hub; see `local_source`."""
-    return conversion.open_checkpoint(local_source(source), step)
+    checkpoint = conversion.open_checkpoint(local_source(source), step)
+    is_hub = model_name(source) is not None
+    return dataclasses.replace(checkpoint, source=source) if is_hub else checkpoint
 
 
 def _existing(path: str | AnyPath) -> AnyPath:

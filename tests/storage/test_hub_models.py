@@ -49,8 +49,12 @@ def hub(
 def test_it_is_converted(name: str, hub: hub_server.Server, model: Path, tmp_path: Path) -> None:
     for source, out in ((name, "a"), (str(model), "b")):
         assert convert.main([source, str(tmp_path / out), "--to", "hf"]) == 0
-    files = sorted(file.name for file in (tmp_path / "b").iterdir())
-    assert sorted(file.name for file in (tmp_path / "a").iterdir()) == files
+    card = (tmp_path / "a" / "README.md").read_text()
+    assert f"* Source: `{name}` (Hugging Face)" in card
+    assert f"# {name.rpartition('/')[2]}\n" in card
+    files = {file.name for file in (tmp_path / "b").iterdir()}
+    assert {file.name for file in (tmp_path / "a").iterdir()} == files
+    files.remove("README.md")
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
     weights = {file.name for file in model.glob("model*")}
