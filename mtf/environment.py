@@ -26,17 +26,22 @@ _PACKAGES = (
 )
 
 
-def write_environment(run_dir: str | AnyPath, devices: Sequence[str]) -> None:
-    """Writes environment.json; the working directory is that of the first start, if it exists."""
+def package_versions() -> dict[str, str]:
+    """Returns the versions of the packages that matter to a run and are installed."""
     versions: dict[str, str] = {}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
+    return versions
+
+
+def write_environment(run_dir: str | AnyPath, devices: Sequence[str]) -> None:
+    """Writes environment.json; the working directory is that of the first start, if it exists."""
     environment = {
         "working_directory": working_directory(run_dir) or os.getcwd(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": versions,
+        "packages": package_versions(),
         "git": _git_state(),
         "devices": list(devices),
     }

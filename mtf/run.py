@@ -15,15 +15,19 @@ import functools
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtf.cluster.places import Place, find_place
 from mtf.command import exit_status, new_parser
-from mtf.errors import UserError
+from mtf.errors import RunError, UserError
 
 if TYPE_CHECKING:
     import fiddle as fdl
+
+    from mtf.cluster.meeting import Meeting
 
 _SEVERAL = {"nargs": "+", "action": "extend"}
 _EPILOG = """\
@@ -76,6 +80,12 @@ def _parser() -> argparse.ArgumentParser:
     resume("--from", dest="from_dir", metavar="RUN_DIR", help="resume the run in this directory")
     differs = "allow this field to differ from the config of the run directory"
     resume("--allow", action="append", default=[], metavar="PATH", help=differs)
+    several = parser.add_argument_group(
+        "several processes (found by themselves under mtf.launch, SLURM, Open MPI and on TPU pods)"
+    ).add_argument
+    several("--coordinator-address", metavar="HOST:PORT", help="where process 0 listens")
+    several("--process-count", type=int, metavar="N", help="number of processes of this run")
+    several("--process-index", type=int, metavar="I", help="number of this process, from 0")
     parser.set_defaults(overrides=[])
     return parser
 
@@ -220,7 +230,9 @@ def _show_t5x(config: fdl.Config, name: str, kind: str) -> None:
 def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: str) -> None:
     from mtf import config as config_lib
 
-    if _has_run_dir(config) and config.model_dir is None and not options.dry_run:
+    place = None if options.dry_run else _find_place(options)
+    is_new = _has_run_dir(config) and config.model_dir is None and not options.dry_run
+    if is_new and place is None:
         config.model_dir = config_lib.new_run_dir(name)
     job = config_lib.build(config)
     for method in ("run", "describe"):
@@ -230,26 +242,89 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
                 f"has no {method}(). A recipe returns the config of a job, such as mtf.jobs.Train."
             )
     run_dir = config.model_dir if _has_run_dir(config) else None
-    to_run, engine = config, options.engine
+    given, to_run, engine = config, config, options.engine
     if run_dir is not None and config_lib.check_resume(config, run_dir, options.allow, engine):
         config, to_run = config_lib.locate(config, run_dir)
         job = config_lib.build(to_run)
     if options.dry_run:
-        from mtf.jobs.description import Description
+        return _describe(job, to_run, engine)
 
-        description = job.describe()
-        if engine == "t5x":
-            description = _with_t5x(description, to_run)
-        print(description)
-        if isinstance(description, Description):
-            description.check()
-        return
-    start = job.run if engine == "mtf" else _prepared_for_t5x(job, to_run)
-    if start is not None and run_dir is None:
+    def start() -> None:
+        run = job.run if engine == "mtf" else _prepared_for_t5x(job, to_run)
+        if run is not None and run_dir is None:
+            run()
+        elif run is not None:
+            with config_lib.stored(job, config, command, f"The config of {name}."):
+                run()
+
+    if place is None:
+        return start()
+    meeting = _meet(place, given, config_lib.new_run_dir(name) if is_new else None)
+    if is_new:
+        run_dir = config.model_dir = meeting.shared["model_dir"]
+        job = config_lib.build(config)
+    _run_together(meeting, start)
+
+
+def _describe(job: Any, config: fdl.Config, engine: str) -> None:
+    """Prints the description of a job, and raises UserError if the job cannot run."""
+    from mtf.jobs.description import Description
+
+    description = job.describe()
+    if engine == "t5x":
+        description = _with_t5x(description, config)
+    print(description)
+    if isinstance(description, Description):
+        description.check()
+
+
+def _find_place(options: argparse.Namespace) -> Place | None:
+    given = options.coordinator_address, options.process_count, options.process_index
+    return find_place(os.environ, *given)
+
+
+def _meet(place: Place, config: fdl.Config, new_run_dir: str | None) -> Meeting:
+    """Meets the other processes, which must have the same config and packages; starts JAX."""
+    from mtf import config as config_lib
+    from mtf.cluster.meeting import Meeting
+    from mtf.environment import package_versions
+
+    facts = {
+        "the config": config_lib.as_flat_text(config).splitlines(),
+        "the packages": [f"{name} {version}" for name, version in package_versions().items()],
+    }
+    meeting = Meeting(place, facts, {"model_dir": new_run_dir})
+    import jax
+
+    jax.distributed.initialize(place.jax_address, place.count, place.index)
+    return meeting
+
+
+def _run_together(meeting: Meeting, start: Callable[[], None]) -> None:
+    """Runs the job of this process; if it fails, the other processes end, too."""
+    try:
         start()
-    elif start is not None:
-        with config_lib.stored(job, config, command, f"The config of {name}."):
-            start()
+    except BaseException as error:
+        is_news = isinstance(error, UserError | RunError)
+        problem = str(error) if is_news else f"{type(error).__name__}: {error}"
+        meeting.leave(problem, is_news=is_news)
+        status = _status_of(error)
+        sys.stdout.flush()
+        os._exit(status)  # At an exit, JAX would wait for the other processes.
+    meeting.leave()
+
+
+def _status_of(error: BaseException) -> int:
+    """Prints an error and returns the exit status."""
+
+    def fail() -> None:
+        raise error
+
+    try:
+        return exit_status(fail, only_shows=False)
+    except BaseException:
+        traceback.print_exc()
+        return 1
 
 
 def _with_t5x(description: Any, config: fdl.Config) -> Any:

@@ -1,0 +1,1 @@
+"""Several processes that run one job: where they are (`places`), and how they meet (`meeting`)."""

@@ -1,0 +1,147 @@
+"""`mtf.launch local` runs a recipe in several processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mtf.launch.__main__ import main
+from tests import small
+
+
+def start(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
+    """Starts `python -m mtf.launch …` in a session of its own, with its output in a pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "mtf.launch", *arguments],
+        cwd=cwd,
+        env={**small.environment_variables(), "XLA_FLAGS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def launch(processes: int, devices: int, cwd: Path, **settings: object) -> str:
+    """Runs a tiny recipe to its end; returns what was printed."""
+    text = small.write_text(cwd)
+    options = ["local", "--processes", str(processes), "--devices-per-process", str(devices)]
+    process = start([*options, "--", *small.arguments(text, **settings)], cwd)
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    return output
+
+
+def losses(run_dir: Path) -> list[float]:
+    lines = (run_dir / "train" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def test_dry_run_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--", "recipes.quickstart", "--set", "data.files=two words.txt"]
+    options = ["--processes", "2", "--devices-per-process", "4", "--dry-run"]
+    assert main(["local", *options, *command]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    for index, line in enumerate(lines):
+        assert f"MTF_PROCESS_COUNT=2 MTF_PROCESS_INDEX={index}" in line
+        assert "JAX_NUM_CPU_DEVICES=4" in line
+        assert "-m mtf.run recipes.quickstart --set 'data.files=two words.txt'" in line
+    assert len({line.split()[0] for line in lines}) == 1, "both have the same address"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["local", "--processes", "2"], "The recipe is missing. Write it after --"),
+        (["local", "--processes", "0", "--", "recipes.quickstart"], "--processes is 0; expected"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_losses_are_those_of_one_process_also_after_a_restart(tmp_path: Path) -> None:
+    settings = {"batch_size": 8, "partitioner.fsdp": 2, "checkpoint.save.period": 3}
+    launch(1, 4, tmp_path, model_dir="one", train_steps=9, **settings)
+    assert "4 × cpu" in launch(2, 2, tmp_path, model_dir="several", train_steps=3, **settings)
+    for processes, devices, steps in ((4, 1, 6), (1, 4, 9)):
+        changed = {**settings, "train_steps": steps}
+        output = launch(processes, devices, tmp_path, model_dir="several", **changed)
+        assert f"resuming from step {steps - 3}" in output
+    ours, expected = losses(tmp_path / "several"), losses(tmp_path / "one")
+    assert len(ours) == 9
+    np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_new_run_directory_is_one(tmp_path: Path) -> None:
+    output = launch(2, 1, tmp_path, train_steps=2)
+    run_dirs = list((tmp_path / "runs").iterdir())
+    assert len(run_dirs) == 1
+    assert len(losses(run_dirs[0])) == 2
+    # Only the first process reports.
+    assert len(re.findall(r"^run directory", output, re.MULTILINE)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_one_process_is_killed(tmp_path: Path, killed: int) -> None:
+    text = small.write_text(tmp_path)
+    options = ["local", "--processes", "2", "--devices-per-process", "2", "--"]
+    settings = {"train_steps": 100_000, "model_dir": "run", "checkpoint.save.period": 10}
+    process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    small.read_until(process.stdout, "step 25/")
+    os.kill(_pid_of(process.pid, killed), signal.SIGKILL)
+    started = time.monotonic()
+    output = process.communicate(timeout=120)[0]
+    assert time.monotonic() - started < 60
+    assert process.returncode == 137
+    assert f"mtf.launch: process {killed} of 2 was ended by SIGKILL" in output
+    assert re.search(rf"error: Process {killed} \(host .*, process id \d+\) died\.", output)
+
+    steps = small.steps(tmp_path / "run")[-1] + 5
+    settings |= {"train_steps": steps}
+    process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    assert f"resuming from step {steps - 5}" in output
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_once(tmp_path: Path) -> None:
+    text = small.write_text(tmp_path)
+    settings = {"train_steps": 100_000, "model_dir": "run"}
+    options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
+    process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    small.read_until(process.stdout, "step 3/")
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, output
+    assert re.search(r"saved step \d+", output)
+
+
+def _pid_of(launcher: int, index: int) -> int:
+    """Returns the id of one of a launcher's processes, from Linux's table of processes."""
+    variable = f"MTF_PROCESS_INDEX={index}\0"
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == launcher and variable in (entry / "environ").read_text():
+                return int(entry.name)
+        except OSError:
+            continue
+    raise AssertionError(f"process {index} of {launcher} is not there")
