@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from conversion.architecture import Architecture
 
-# T5's special ids under the names of config.json, and MADLAD-400's.
+# T5's special ids under the names of config.json, MADLAD-400's and Pile-T5's.
 SPECIAL_IDS: Mapping[str, int] = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 MADLAD_IDS: Mapping[str, int] = {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+PILE_IDS: Mapping[str, int] = {**SPECIAL_IDS, "eos_token_id": 2}
 
 _GELU, _SILU, _RELU = ("gelu", "linear"), ("silu", "linear"), ("relu",)
 
@@ -63,6 +64,7 @@ _T5_1_1 = {
     "XL": Size(24, 24, 2048, 5120, 32),
     "XXL": Size(24, 24, 4096, 10240, 64),
 }
+_PILE = {name: size for name, size in _T5_1_1.items() if name != "small"}
 _BYT5 = {
     "small": Size(12, 4, 1472, 3584, 6),
     "base": Size(18, 6, 1536, 3968, 12),
@@ -82,6 +84,7 @@ FAMILIES = (
     Family("UL2 or Flan-UL2", 32128, _SILU, {"20B": Size(32, 32, 4096, 16384, 16, 256)}),
     Family("mT5, mT0 or Aya-101", 250112, _GELU, _T5_1_1),
     Family("umT5", 256384, _GELU, _T5_1_1, relpos_bias_per_layer=True),
+    Family("Pile-T5", 32128, _GELU, _PILE, relpos_bias_per_layer=True, special_ids=PILE_IDS),
     Family("ByT5", 384, _GELU, _BYT5),
     Family("MADLAD-400", 256000, _GELU, _MADLAD, special_ids=MADLAD_IDS),
 )

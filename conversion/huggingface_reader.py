@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from conversion import mapping
-from conversion.architecture import MAX_LAYERS, Architecture
-from conversion.families import MADLAD_IDS, SPECIAL_IDS
+from conversion.architecture import Architecture
 from conversion.flax_msgpack import open_flax, pytorch_name
-from conversion.huggingface import FEED_FORWARD_PROJ, LAYER_NORM_EPSILON, SIZES
+from conversion.huggingface_config import read_config
 from conversion.json_file import read_json
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.pytorch_file import open_pytorch
@@ -50,13 +49,6 @@ _OPENERS: dict[str, Callable[[AnyPath], dict[str, Tensor]]] = {
     "pytorch_model.bin": open_pytorch,
     "flax_model.msgpack": open_flax,
 }
-
-_ACTIVATIONS = {name: activations for activations, name in FEED_FORWARD_PROJ.items()}
-# Optional sizes, which are not of a tensor, or of one alone.
-_OTHER_SIZES = ("relative_attention_num_buckets", "relative_attention_max_distance")
-_MAX_SIZE = 2**31 - 1
-# Fixed values of mtf's network; absent or None in config.json means the same.
-_FIXED = {"layer_norm_epsilon": LAYER_NORM_EPSILON, **SPECIAL_IDS}
 
 
 def is_huggingface(directory: AnyPath) -> bool:
@@ -101,76 +93,9 @@ def open_huggingface(directory: AnyPath) -> Checkpoint:
     Raises ConversionError if the directory has another kind of model or no safetensors, or its
     tensors do not match config.json; IncompleteCheckpoint if a file is missing or truncated.
     """
-    config = read_json(directory / "config.json")
-    architecture = _architecture(config, directory)
-    tensors = _tensors(architecture, _is_scaled(config), _stored(directory), directory)
-    described = {
-        "mlp_activations": architecture.mlp_activations,
-        "dropout_rate": float(config.get("dropout_rate", 0.1)),
-        "relative_attention_max_distance": config.get("relative_attention_max_distance", 128),
-    }
-    if _has_madlad_ids(config):
-        described["special_ids"] = MADLAD_IDS
-    return Checkpoint(directory, "huggingface", None, tensors, described)
-
-
-def _architecture(config: dict[str, Any], directory: AnyPath) -> Architecture:
-    """Returns the sizes in config.json, with an output projection that is not tied."""
-    where = directory / "config.json"
-    model_type = config.get("model_type")
-    if model_type not in ("t5", "mt5", "umt5"):
-        raise ConversionError(
-            f"{where}: model_type is {model_type!r}; expected 't5' (also for ByT5), 'mt5' or "
-            "'umt5'."
-        )
-    if config.get("num_decoder_layers") is None:
-        config = {**config, "num_decoder_layers": config.get("num_layers")}
-    buckets = config.setdefault("relative_attention_num_buckets", 32)
-    wrong = [name for name in (*SIZES, *_OTHER_SIZES) if not _is_size(config.get(name, 1))]
-    wrong += [name for name in SIZES if config.get(name) is None]
-    if wrong:
-        raise ConversionError(
-            f"{where}: expected a whole number for {', '.join(wrong)}, from 1 to {_MAX_SIZE:,}."
-        )
-    depths = [config["num_layers"], config["num_decoder_layers"]]
-    if max(depths) > MAX_LAYERS:
-        raise ConversionError(
-            f"{where}: the stacks have {depths[0]:,} and {depths[1]:,} layers; expected at most "
-            f"{MAX_LAYERS:,}."
-        )
-    if type(config.get("dropout_rate", 0.1)) not in (int, float):
-        raise ConversionError(f"{where}: dropout_rate is {config['dropout_rate']!r}, not a number.")
-    for name, value in (_FIXED | dict(MADLAD_IDS) if _has_madlad_ids(config) else _FIXED).items():
-        if config.get(name, value) not in (value, None, [value]):
-            raise ConversionError(
-                f"{where}: {name} is {config[name]}; only T5's value {value} is supported."
-            )
-    activation = config.get("feed_forward_proj", "relu" if model_type == "t5" else "gated-gelu")
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise ConversionError(
-            f"{where}: feed_forward_proj {activation!r} is not supported; expected one of "
-            f"{', '.join(_ACTIVATIONS)}."
-        )
-    return Architecture(
-        **{ours: config[theirs] for theirs, ours in SIZES.items()},
-        mlp_activations=_ACTIVATIONS[activation],
-        logits_via_embedding=False,
-        relative_attention_num_buckets=buckets,
-        relpos_bias_per_layer=model_type == "umt5",
-    )
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= _MAX_SIZE
-
-
-def _has_madlad_ids(config: dict[str, Any]) -> bool:
-    return all(config.get(name) == value for name, value in MADLAD_IDS.items())
-
-
-def _is_scaled(config: dict[str, Any]) -> bool:
-    default = config.get("tie_word_embeddings") is not False
-    return config["model_type"] != "mt5" and bool(config.get("scale_decoder_outputs", default))
+    config = read_config(directory / "config.json")
+    tensors = _tensors(config.architecture, config.scaled, _stored(directory), directory)
+    return Checkpoint(directory, "huggingface", None, tensors, config.described)
 
 
 def _stored(directory: AnyPath) -> dict[str, Tensor]:

@@ -108,8 +108,9 @@ def _parser() -> argparse.ArgumentParser:
         "run or Hugging Face directory, otherwise none; --model-type byt5 implies byt5"
     )
     add("--vocabulary", metavar="PATH.model|byt5|none", help=vocabulary)
-    config = "run directory or config.json of the run that wrote the checkpoint (default: the run "
-    add("--config", metavar="PATH", help=f"{config}directory of CHECKPOINT)")
+    config = "run directory or config.json of the run that wrote the checkpoint, or config.json of "
+    config += "Hugging Face, in place of inferred settings (default: the run directory of "
+    add("--config", metavar="PATH", help=f"{config}CHECKPOINT)")
     model_type = (
         "model type in Hugging Face's config (default: umt5 if each layer has a relative position "
         "bias, mt5 if the vocabulary has mT5's size, 250112, otherwise t5)"
@@ -322,11 +323,13 @@ def _plan(arguments: argparse.Namespace) -> Export:
         huggingface_vocabulary,
         open_source,
         read_run_config,
+        with_huggingface_config,
     )
 
     checkpoint = open_source(arguments.checkpoint, arguments.step)
     is_huggingface = checkpoint.layout == "huggingface"
-    run = read_run_config(checkpoint, arguments.config)
+    checkpoint, model_type = with_huggingface_config(checkpoint, arguments.config)
+    run = None if model_type else read_run_config(checkpoint, arguments.config)
     vocab_size = infer_architecture(checkpoint).vocab_size
     vocabulary: Vocabulary | None = None
     if run is not None:
@@ -338,7 +341,7 @@ def _plan(arguments: argparse.Namespace) -> Export:
             vocabulary = huggingface_vocabulary(checkpoint.path, vocab_size)
     export = Export(
         checkpoint,
-        model_type=arguments.model_type,
+        model_type=arguments.model_type or model_type,
         tokenizer=_tokenizer(arguments, vocabulary, vocab_size),
         dtype=arguments.dtype or "float32",
         max_shard_size=_parse_size(arguments.max_shard_size or _MAX_SHARD_SIZE),
@@ -350,7 +353,10 @@ def _plan(arguments: argparse.Namespace) -> Export:
     )
     _print_source(checkpoint)
     print(f"The network has {describe(export.architecture)}")
-    if run is None and not is_huggingface:
+    if model_type:
+        eos = "" if is_huggingface else ". Inputs are assumed to end with EOS"
+        print(f"Settings are those of {arguments.config}{eos}")
+    elif run is None and not is_huggingface:
         verified = " --verify makes the same assumptions, so it cannot detect wrong ones."
         wrong = f"If any of these is wrong, pass --config PATH.{verified * arguments.verify}"
         print(f"{assumed(export, add_eos)}. {wrong}")

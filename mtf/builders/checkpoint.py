@@ -21,7 +21,7 @@ RELEASED_STEPS = {
         ("byt5_{}", 1_000_000),
     )
     for size in ("small", "base", "large", "xl", "xxl")
-}
+} | {f"umt5/{size}": 1_000_000 for size in ("small", "base", "xl", "xxl")}
 
 
 def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:

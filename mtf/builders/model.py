@@ -1,7 +1,7 @@
 """The architectures of the T5 family, by size.
 
 Sources: Raffel et al. 2020 (T5 1.0), Shazeer 2020 (the gated activations of T5 1.1), Xue et al.
-2021 (mT5) and 2022 (ByT5).
+2021 (mT5) and 2022 (ByT5), Chung et al. 2023 (umT5).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Model: TypeAlias = fdl.Config[ModelConfig]
 
 T5_VOCAB_SIZE = 32128  # 32,000 pieces + 100 sentinels, padded to a multiple of 128
 MT5_VOCAB_SIZE = 250112
+UMT5_VOCAB_SIZE = 256384
 BYT5_VOCAB_SIZE = 384
 
 
@@ -85,6 +86,22 @@ def mt5(
 ) -> Model:
     """mT5: T5 1.1 with 250,112 embedding rows. Sizes small, base, large, xl, xxl."""
     return _model(T5_1_1_SIZES, size, MT5_VOCAB_SIZE, dropout_rate, dtype, remat_policy)
+
+
+def umt5(
+    size: str,
+    *,
+    dropout_rate: float = 0.1,
+    dtype: Dtype = "bfloat16",
+    remat_policy: RematPolicy = "none",
+) -> Model:
+    """umT5: mT5 with 256,384 embedding rows and a relative position bias in every layer.
+
+    Sizes small, base, large (of which no checkpoint was released), xl, xxl.
+    """
+    model = _model(T5_1_1_SIZES, size, UMT5_VOCAB_SIZE, dropout_rate, dtype, remat_policy)
+    model.network.relpos_bias_per_layer = True
+    return model
 
 
 def byt5(size: str, *, dropout_rate: float = 0.1, dtype: Dtype = "bfloat16") -> Model:

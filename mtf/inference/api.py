@@ -301,8 +301,8 @@ def load(
       vocabulary: "t5", "mt5", "byt5", a SentencePiece model file, or a vocabulary; None: that of
         the run or the Hugging Face directory, or the one that the size of the embedding implies.
       config: a run directory or config.json that describes the network and the data, for a
-        checkpoint outside a run directory; None: for a T5X checkpoint, the values of the
-        published models are assumed, with a warning.
+        checkpoint outside a run directory, or a config.json of Hugging Face; None: for a T5X
+        checkpoint, the values of the published models are assumed, with a warning.
       dtype: dtype of parameters and activations.
       partitioner: how the model is split over devices; None: each device holds the whole model.
       batch_size: number of examples in a batch. Results do not depend on it.

@@ -9,6 +9,8 @@ from typing import Any
 
 import conversion
 from conversion import mapping
+from conversion.huggingface import ModelType
+from conversion.huggingface_config import described_by, is_config
 from conversion.huggingface_reader import needed_files
 from conversion.mesh_tensorflow import find_prefix
 from conversion.sentencepiece_model import read_sentencepiece
@@ -95,7 +97,8 @@ def open_model(
     checkpoint = conversion.open_checkpoint(_existing(local_source(path)), step)
     architecture = conversion.infer_architecture(checkpoint)
     mapping.check_parameters(checkpoint, mapping.entries(architecture))
-    run = read_run_config(checkpoint, config)
+    checkpoint, model_type = with_huggingface_config(checkpoint, config)
+    run = None if model_type else read_run_config(checkpoint, config)
     of_run = None if run is None else run.vocabulary
     num_rows = architecture.vocab_size
     found = checkpoint_vocabulary(checkpoint, vocabulary, of_run, num_rows, default_vocabulary)
@@ -107,10 +110,10 @@ def open_model(
     is_huggingface = checkpoint.layout == "huggingface"
     add_eos = tokenizer_adds_eos(checkpoint.path) if is_huggingface else True
     is_known = is_huggingface and tokenizer_records_eos(checkpoint.path)
-    if not is_huggingface:
+    if not (is_huggingface or model_type):
         message = (
             "%s: %s. If any of these is wrong, pass config=PATH with the config of the run that "
-            "wrote the checkpoint."
+            "wrote the checkpoint, or a config.json of Hugging Face."
         )
         _logger.warning(message, checkpoint.path, assumed(network, add_eos))
     return Opened(checkpoint, ModelConfig(network), None, found, add_eos, is_known)
@@ -166,6 +169,23 @@ def _existing(path: str | AnyPath) -> AnyPath:
             f"{did_you_mean(path.name, names)}"
         )
     return path
+
+
+def with_huggingface_config(
+    checkpoint: conversion.Checkpoint, config: str | AnyPath | None
+) -> tuple[conversion.Checkpoint, ModelType | None]:
+    """Returns the checkpoint with the settings of `config`, and the type of model in it.
+
+    `config` is a config.json of Hugging Face or a directory with one; if it is something else,
+    returns the checkpoint unchanged and None. Raises ConversionError if the tensors are of other
+    sizes.
+    """
+    path = None if config is None else as_path(config)
+    if path is not None and path.is_dir():
+        path /= CONFIG
+    if path is None or not is_config(path):
+        return checkpoint, None
+    return described_by(checkpoint, path)
 
 
 def read_run_config(

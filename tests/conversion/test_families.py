@@ -61,6 +61,19 @@ HUB: dict[str, dict[str, Any]] = {
         "feed_forward_proj": "gated-gelu",
         "model_type": "umt5",
     },
+    "EleutherAI/pile-t5-base": {
+        "d_ff": 2048,
+        "d_kv": 64,
+        "d_model": 768,
+        "num_layers": 12,
+        "num_decoder_layers": 12,
+        "num_heads": 12,
+        "vocab_size": 32128,
+        "feed_forward_proj": "gated-gelu",
+        "model_type": "umt5",
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    },
     "google/madlad400-3b-mt": {
         "d_ff": 8192,
         "d_kv": 128,
@@ -133,6 +146,7 @@ def test_config_as_on_the_hub(name: str) -> None:
         if (family.vocab_size, size.mlp_dim, size.num_heads, size.head_dim, size.emb_dim)
         == tuple(there[key] for key in ("vocab_size", "d_ff", "num_heads", "d_kv", "d_model"))
         and family.mlp_activations != ("relu",)
+        and family.relpos_bias_per_layer == (there.get("model_type") == "umt5")
     )
     written = config(Export(shapes_only(sizes)))
     common = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
@@ -145,6 +159,7 @@ def test_sizes_are_those_of_the_recipes() -> None:
         ("T5 1.0", builders.model.t5_1_0),
         ("T5 1.1", builders.model.t5_1_1),
         ("mT5", builders.model.mt5),
+        ("umT5", builders.model.umt5),
         ("ByT5", builders.model.byt5),
     ):
         (family,) = (family for family in FAMILIES if family.name.startswith(name))
