@@ -18,6 +18,9 @@ from conversion.architecture import infer_architecture
 from conversion.blocks import in_order, row_blocks
 from conversion.tensor import Checkpoint, ConversionError, Tensor
 
+# Values are float64 while they are computed with, which has all values of the other types.
+_VALUES_AT_ONCE = 2**20
+
 
 class Statistics(NamedTuple):
     """Statistics of the finite values of a tensor; NaN if it has none.
@@ -148,19 +151,23 @@ def difference(first: Tensor, second: Tensor) -> Difference:
 
 
 def _parts(*tensors: Tensor) -> Iterator[Any]:
-    """Yields the values of a part of a tensor, or of several tensors of the same shape."""
+    """Yields the values of some rows of a tensor, or a list with those of several, as float64."""
 
-    def read(rows: slice) -> Any:
-        # float64 has all values of the other types.
-        parts = [x.read((rows,) if x.shape else ...).astype(np.float64) for x in tensors]
-        return parts[0] if len(parts) == 1 else parts
+    def read(rows: slice) -> list[Any]:
+        return [np.atleast_1d(x.read((rows,) if x.shape else ...)) for x in tensors]
 
     first = tensors[0]
-    row_bytes = math.prod(first.shape[1:]) * 8 * len(tensors)
-    return in_order(
+    row_size = math.prod(first.shape[1:])
+    row_bytes = row_size * sum(x.dtype.itemsize for x in tensors)
+    jobs = (
         ((rows.stop - rows.start) * row_bytes, functools.partial(read, rows))
         for rows in row_blocks(first)
     )
+    step = max(1, _VALUES_AT_ONCE // max(1, row_size))
+    for arrays in in_order(jobs):
+        for start in range(0, len(arrays[0]), step):
+            parts = [array[start : start + step].astype(np.float64) for array in arrays]
+            yield parts[0] if len(parts) == 1 else parts
 
 
 def _order(name: str) -> list[tuple[int, int, str]]:

@@ -97,7 +97,8 @@ _FSDP = (
 )
 OF_T5X = (
     "T5X is started only from checkpoints of mtf and of T5X's unrolled network, not from Hugging "
-    "Face directories or checkpoints of Mesh TensorFlow or of T5X's scanned network"
+    "Face directories or checkpoints of Mesh TensorFlow or of T5X's scanned network. Convert those "
+    "with `python -m mtf.convert CHECKPOINT OUT_DIR --to t5x`"
 )
 _DECODING = (
     "T5X decodes as many tokens as task_feature_lengths['targets'], with "

@@ -36,6 +36,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int32])
 def test_statistics_are_those_of_numpy(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1000)  # several blocks
+    monkeypatch.setattr(inspection, "_VALUES_AT_ONCE", 50)
     rng = np.random.default_rng(0)
     array = (rng.standard_normal((300, 7)) * 3 + 100).astype(dtype)
     found = inspection.statistics(array_tensor("x", array))
