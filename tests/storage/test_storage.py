@@ -13,7 +13,7 @@ import tensorstore
 
 import conversion
 from mtf import convert, copies, storage
-from mtf.storage import StorePath, as_path
+from mtf.storage import UNFINISHED, StorePath, as_path
 from mtf.storage_errors import StorageError
 from mtf.writing import write_failure
 from tests import small, stores
@@ -241,6 +241,26 @@ def test_an_export_needs_no_space_on_this_machine(
     assert convert.main([str(path), str(target), "--to", "hf"]) == 0
     assert conversion.open_checkpoint(target).layout == "huggingface"
     assert [each.name for each in tmp_path.iterdir() if each.name != "copies"] == ["t5x"]
+
+
+def test_all_checkpoints_of_a_store(
+    scheme: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (3, 7):
+        path = writers.write_t5x(tmp_path, PARAMETERS, step)
+        upload(path, f"{scheme}://bucket/steps/checkpoint_{step}")
+    source, out = f"{scheme}://bucket/steps", f"{scheme}://bucket/all_steps"
+    arguments = [source, out, "--to", "hf", "--all"]
+    assert convert.main(arguments) == 0
+    assert [path.name for path in as_path(out).iterdir()] == ["checkpoint_3", "checkpoint_7"]
+    (as_path(out) / "checkpoint_3" / UNFINISHED).write_text("")
+    capsys.readouterr()
+    assert convert.main(arguments) == 0
+    assert capsys.readouterr().out.count("is complete; skipped") == 1
+    assert not (as_path(out) / "checkpoint_3" / UNFINISHED).is_file()
+    assert (
+        conversion.open_checkpoint(f"{out}/checkpoint_3").parameters().keys() == PARAMETERS.keys()
+    )
 
 
 @pytest.mark.parametrize("cleans_up", [True, False])
