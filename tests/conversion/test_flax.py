@@ -91,9 +91,9 @@ def test_options_of_pytorch_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "out").exists()
 
 
+# To run this with transformers 4: pip install --no-deps --target DIR transformers==4.49.0
+# tokenizers==0.21.4 huggingface_hub==0.36.0; PYTHONPATH=DIR python -m pytest …
 def _flax_class(name: str) -> Any:
-    """The class of transformers 4, which runs with PYTHONPATH=DIR after pip install --target DIR
-    --no-deps transformers==4.49.0 tokenizers==0.21.4 huggingface_hub==0.36.0."""
     transformers = pytest.importorskip("transformers")
     if int(transformers.__version__.split(".")[0]) > 4:
         pytest.skip("transformers 5 has no Flax classes")
@@ -109,6 +109,7 @@ def test_transformers_4_computes_the_same_logits(
     import jax.numpy as jnp
 
     from mtf import verify
+    from mtf.models import t5
 
     clip = jnp.clip  # Its arguments had other names when transformers 4.49 appeared.
     monkeypatch.setattr(jnp, "clip", lambda x, a_max: clip(x, max=a_max))
@@ -125,7 +126,9 @@ def test_transformers_4_computes_the_same_logits(
     theirs = model(
         input_ids=encoder, attention_mask=np.ones_like(encoder), decoder_input_ids=decoder
     ).logits
-    ours = verify._our_logits(config, params, encoder, decoder)
+    batch = {"encoder_input_tokens": encoder, "decoder_input_tokens": decoder}
+    batch["decoder_target_tokens"] = np.ones_like(decoder)
+    ours = np.asarray(t5.apply(config, params, batch))
     assert np.abs(ours).max() > 0.1
     np.testing.assert_allclose(theirs, ours, atol=2e-5)
     # And what it writes is read.
