@@ -12,6 +12,7 @@ import numpy as np
 
 from conversion.tensor import Checkpoint, ConversionError, Index, Tensor, array_tensor
 from conversion.tensor_bundle import open_bundle
+from mtf.copies import nearest_copy
 from mtf.storage import AnyPath, StorePath
 
 _NAME = re.compile(r"model\.ckpt-(\d+)")
@@ -79,7 +80,8 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
     """Returns the path of a checkpoint's files without their endings; None if there is none.
 
     Args:
-      path: a directory, one of the files, or the path without its ending.
+      path: a directory, one of the files, or the path without its ending. Of an address, the copy
+        that `mtf.fetch` has made is returned, if there is one.
       step: step of the checkpoint in a directory of several; by default the one that the file
         `checkpoint` names, else the latest.
 
@@ -88,7 +90,8 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
     """
     single = _NAME.match(path.name)
     if single:
-        if not path.with_name(f"{single[0]}.index").is_file():
+        path = nearest_copy(path.with_name(f"{single[0]}.index"))
+        if not path.is_file():
             return None
         if step not in (None, int(single[1])):
             raise ConversionError(
@@ -105,12 +108,13 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
         if step not in steps:
             shown = ", ".join(map(str, sorted(sorted(steps, key=lambda s: abs(s - step))[:5])))
             raise ConversionError(f"{path} has no checkpoint of step {step}; it has {shown}.")
-        return path / steps[step]
+        return find_prefix(path / steps[step])
     note = path / "checkpoint"
     latest = (
         _LATEST.search(note.read_bytes().decode("utf-8", "replace")) if note.is_file() else None
     )
-    return path / (latest[1] if latest and latest[1] in steps.values() else steps[max(steps)])
+    is_noted = latest is not None and latest[1] in steps.values()
+    return find_prefix(path / (latest[1] if latest and is_noted else steps[max(steps)]))
 
 
 def open_mesh_tensorflow(prefix: AnyPath) -> Checkpoint:

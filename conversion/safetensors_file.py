@@ -74,7 +74,8 @@ def _damaged(path: AnyPath) -> Iterator[None]:
             except SafetensorError as error:
                 raise ValueError(str(error)) from error
     except IncompleteCheckpoint as error:
-        if read_range(path, 0, 2) in _PICKLES:
+        size = path.size() if isinstance(path, StorePath) else path.stat().st_size
+        if read_range(path, 0, min(2, size)) in _PICKLES:
             raise ConversionError(
                 f"{path} is a pickle of PyTorch, not a safetensors file. If it contains the "
                 f"weights, rename it to pytorch_model.bin; no code of it will be run."

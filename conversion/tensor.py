@@ -219,9 +219,9 @@ def check_dtype(name: str) -> np.dtype[Any]:
 
 
 def read_range(path: AnyPath, start: int, stop: int) -> bytes:
-    """Returns the bytes of a file from `start` up to `stop`, or up to its end."""
+    """Returns the bytes of a file from `start` up to `stop`, or up to its end if it is local."""
     if isinstance(path, StorePath):
-        return bytes(read_exactly(path, start, min(stop, path.size())))
+        return bytes(read_exactly(path, start, stop))
     with path.open("rb") as file:
         file.seek(start)
         return file.read(stop - start)

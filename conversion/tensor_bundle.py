@@ -76,9 +76,39 @@ def open_bundle(prefix: AnyPath) -> dict[str, Tensor]:
       IncompleteCheckpoint: if a file is missing, truncated or damaged.
       ConversionError: if the checkpoint has something that no T5 has.
     """
-    index = prefix.with_name(f"{prefix.name}.index")
+    index = _index(prefix)
+    shards, entries = _decoded(index)
+
+    @functools.cache
+    def file(shard: int) -> tuple[AnyPath, int]:
+        if not 0 <= shard < shards:
+            raise IncompleteCheckpoint(f"{index} names file {shard} of {shards}.")
+        path = _data(prefix, shard, shards)
+        if not path.is_file():
+            raise IncompleteCheckpoint(f"{path.parent} has no file {path.name}.")
+        return path, path.size() if isinstance(path, StorePath) else path.stat().st_size
+
+    return {name: _tensor(index, name, entry, file) for name, entry in entries.items()}
+
+
+def bundle_files(prefix: AnyPath) -> list[AnyPath]:
+    """Returns the files of a checkpoint, the index last; raises like `open_bundle`."""
+    shards, _ = _decoded(_index(prefix))
+    return [*(_data(prefix, shard, shards) for shard in range(shards)), _index(prefix)]
+
+
+def _index(prefix: AnyPath) -> AnyPath:
+    return prefix.with_name(f"{prefix.name}.index")
+
+
+def _data(prefix: AnyPath, shard: int, shards: int) -> AnyPath:
+    return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{shards:05d}")
+
+
+def _decoded(index: AnyPath) -> tuple[int, dict[str, Any]]:
+    """Returns the number of files with arrays, and tensor name → entry of the index."""
     if not index.is_file():
-        raise IncompleteCheckpoint(f"{prefix.parent} has no file {index.name}.")
+        raise IncompleteCheckpoint(f"{index.parent} has no file {index.name}.")
     with damaged(index):
         items = dict(_table(index.read_bytes()))
         if b"" not in items:
@@ -90,17 +120,7 @@ def open_bundle(prefix: AnyPath) -> dict[str, Tensor]:
             raise _Damaged(str(error)) from error
     if header.endianness:
         raise ConversionError(f"{index}: the arrays are big-endian; expected little-endian ones.")
-
-    @functools.cache
-    def file(shard: int) -> tuple[AnyPath, int]:
-        if not 0 <= shard < header.shards:
-            raise IncompleteCheckpoint(f"{index} names file {shard} of {header.shards}.")
-        path = prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{header.shards:05d}")
-        if not path.is_file():
-            raise IncompleteCheckpoint(f"{path.parent} has no file {path.name}.")
-        return path, path.size() if isinstance(path, StorePath) else path.stat().st_size
-
-    return {name: _tensor(index, name, entry, file) for name, entry in entries.items()}
+    return header.shards, entries
 
 
 class _Damaged(ValueError):

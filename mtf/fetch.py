@@ -25,6 +25,7 @@ _EPILOG = """\
 examples:
   python -m mtf.fetch t5_1_1_lm100k_small
   python -m mtf.fetch gs://my-bucket/runs/t0 --step 1112200
+  python -m mtf.fetch gs://t5-data/pretrained_models/mt5/small/model.ckpt-1000000
   python -m mtf.fetch https://huggingface.co/google-t5/t5-small/resolve/main
 
 The copy is below MTF_CACHE (default: ~/.cache/mtf). A run, mtf.load and mtf.convert read it instead
@@ -54,10 +55,11 @@ def _fetch(options: argparse.Namespace) -> None:
 
     path = _chosen(_address(options.checkpoint), options.step)
     print(f"Copying {path} to {cache_directory()}", flush=True)
-    folder = _copy(path)
-    layout = open_checkpoint(folder).layout
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    print(f"{folder}: {layout} checkpoint, {size:,} bytes. {path} is now read from there.")
+    copy = _copy(path)
+    layout = open_checkpoint(copy).layout
+    files = copy.rglob("*") if copy.is_dir() else copy.parent.glob(f"{copy.name}.*")
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    print(f"{copy}: {layout} checkpoint, {size:,} bytes. {path} is now read from there.")
 
 
 def _address(name: str) -> StorePath:
@@ -76,7 +78,11 @@ def _address(name: str) -> StorePath:
 def _chosen(path: StorePath, step: int | None) -> StorePath:
     """Returns the checkpoint itself, of a directory with several checkpoints."""
     from conversion import list_checkpoints
+    from conversion.mesh_tensorflow import find_prefix, is_prefix
 
+    prefix = find_prefix(path, step)
+    if prefix is not None:
+        return path.parent / prefix.name if is_prefix(str(path)) else path / prefix.name
     if not path.is_listable:
         return path
     if not path.is_dir():
@@ -97,6 +103,11 @@ def _chosen(path: StorePath, step: int | None) -> StorePath:
 
 def _copy(path: StorePath) -> Path:
     """Copies a checkpoint, and the config of its run, which names the vocabulary."""
+    from conversion.mesh_tensorflow import is_prefix
+    from conversion.tensor_bundle import bundle_files
+
+    if is_prefix(str(path)):
+        return [copied(file, "fetch") for file in bundle_files(path)][-1].with_suffix("")
     if not path.is_listable:
         from conversion.huggingface_reader import known_files
 

@@ -65,6 +65,23 @@ def test_the_latest_or_the_chosen_checkpoint_of_a_directory_is_copied(
     assert_holds(f"{store}/run/checkpoints/checkpoint_9")
 
 
+def test_a_checkpoint_of_mesh_tensorflow(
+    store: storage.StorePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {writers.mesh_name(name): array for name, array in PARAMETERS.items()}
+    for step in (7, 8, 9):
+        put(writers.write_bundle(tmp_path / "local", arrays, step, num_files=2).parent, store)
+    assert fetch.main([f"{store}/model.ckpt-7"]) == 0
+    assert fetch.main([str(store), "--step", "8"]) == 0
+    copied = {path.name for path in (tmp_path / "copies" / store.scheme / store.key).glob("m*")}
+    ends = ("index", "data-00000-of-00002", "data-00001-of-00002")
+    assert copied == {f"model.ckpt-{step}.{end}" for step in (7, 8) for end in ends}
+    assert_holds(f"{store}/model.ckpt-9")  # in place
+    unreachable(monkeypatch)
+    for step in (7, 8):
+        assert_holds(f"{store}/model.ckpt-{step}")
+
+
 def test_a_cache_that_cannot_be_written_is_one_message(
     store: storage.StorePath,
     tmp_path: Path,
