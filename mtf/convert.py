@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from conversion.tokenizer import Tokenizer
     from mtf.text.vocabularies import Vocabulary
 
+# Whether --to hf verifies what fits in memory without --verify; tests of other things do not.
+VERIFY_BY_DEFAULT = True
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 _USAGE = """
@@ -44,7 +47,7 @@ examples:
   python -m mtf.convert --inspect t5_1_1_small/checkpoint_1000000
   python -m mtf.convert --compare t5_1_1_small/checkpoint_1000000 exported
 
-OUT_DIR is created only once the export is complete and, if --verify is given, verified. In a store,
+OUT_DIR is created only once the export is complete and, unless --no-verify, verified. In a store,
 the file that marks it as complete is written last; formats of T5X and mtf, and hf with --verify,
 are first written to this machine. Exit status: 0 done, 1 --verify found different logits or tokens,
 --compare found different tensors, or the disk is full, 2 the checkpoint cannot be converted.
@@ -71,7 +74,8 @@ class _VerificationFailed(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    # Unlike parse_args, it accepts options between CHECKPOINT and OUT_DIR, which may be left out.
+    arguments = parser.parse_intermixed_args(argv)
     _check_arguments(parser, arguments)
     logging.basicConfig(format="%(message)s")
     if arguments.inspect or arguments.compare:
@@ -100,7 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--compare", action="store_true", help=f"{compare}exit status 1 if tensors differ")
     add("--to", choices=list(_FORMATS), help=f"output format; {formats}")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
-    add("--verify", action="store_true", help="compare float32 logits in JAX and PyTorch")
+    verify = (
+        "compare float32 logits in JAX and PyTorch (default for hf if the model fits in memory)"
+    )
+    add("--verify", action=argparse.BooleanOptionalAction, help=verify)
     by_layer = "--verify with the parameters of one layer in memory at a time (default for models "
     add("--verify-by-layer", action="store_true", help=f"{by_layer}larger than memory)")
     vocabulary = (
@@ -187,7 +194,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @conversion_as_user_errors()
 def _export(arguments: argparse.Namespace) -> int:
-    arguments.verify |= arguments.verify_by_layer
+    if arguments.verify_by_layer and arguments.verify is False:
+        raise UserError("--verify-by-layer and --no-verify contradict each other; choose one.")
+    if arguments.verify_by_layer or not VERIFY_BY_DEFAULT:
+        arguments.verify = arguments.verify_by_layer or bool(arguments.verify)
     if arguments.to in _HUGGING_FACE:
         return _export_huggingface(arguments)
     return _export_state(arguments)
@@ -256,21 +266,21 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
             "--optimizer keep: Hugging Face's format has no optimizer state. Use another format "
             f"({others}), or --optimizer drop."
         )
-    torch_only = ["--verify"] * arguments.verify
+    torch_only = ["--verify"] * (arguments.verify is True)
     torch_only += ["--max-shard-size"] * (arguments.max_shard_size is not None)
     if torch_only and arguments.to == "hf_flax":
         raise UserError(f"{', '.join(torch_only)}: not for --to hf_flax, only for --to hf.")
-    needed = ("torch", "transformers") if arguments.verify else ()
-    if missing := [name for name in needed if not importlib.util.find_spec(name)]:
+    if arguments.verify and (missing := _not_installed()):
         raise UserError(
-            f"--verify needs {' and '.join(missing)}; run: pip install 'mtf-jax[torch]' "
-            "(or leave out --verify)."
+            f"--verify needs {missing}; run: pip install 'mtf-jax[torch]' (or leave out --verify)."
         )
     out_dir = as_path(arguments.out_dir)
     huggingface.check_output(out_dir)
     export = _plan(arguments)
     if isinstance(out_dir, StorePath):
         signals.hint("run the same command again, which replaces the files in OUT_DIR")
+        if arguments.verify is None and arguments.to == "hf":
+            print("Not verified: OUT_DIR is in a store. --verify writes to this machine first")
 
     def write(directory: AnyPath) -> None:
         with bytes_bar(export.checkpoint, export.checkpoint.path.name, "target/"):
@@ -282,8 +292,7 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
         else:  # transformers reads local directories only.
             with new_directory(out_dir) as directory:
                 write(directory)
-                if arguments.verify:
-                    _verify(export, directory, by_layer=arguments.verify_by_layer)
+                _verify(arguments, export, directory)
     except _VerificationFailed:
         return 1
     files = file_sizes(out_dir)
@@ -299,11 +308,32 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(export: Export, directory: Path, *, by_layer: bool) -> None:
-    """Prints a comparison; raises _VerificationFailed, after which the directory is removed."""
+def _not_installed() -> str:
+    """Returns the packages that --verify lacks."""
+    needed = ("torch", "transformers")
+    return " and ".join(name for name in needed if not importlib.util.find_spec(name))
+
+
+def _verify(arguments: argparse.Namespace, export: Export, directory: Path) -> None:
+    """Prints a comparison, unless it is turned off, or by default impossible or large.
+
+    Raises _VerificationFailed, after which the directory is removed.
+    """
+    if arguments.verify is False or arguments.to != "hf":
+        return
+    by_default = arguments.verify is None
+    if by_default and (missing := _not_installed()):
+        print(f"Not verified: {missing} not installed (pip install 'mtf-jax[torch]')")
+        return
+    if by_default and export.allow_non_finite:
+        print("Not verified: NaN and infinity are allowed")
+        return
     from mtf import verify
 
-    reason = "as requested" if by_layer else verify.why_by_layer(export)
+    reason = "as requested" if arguments.verify_by_layer else verify.why_by_layer(export)
+    if by_default and reason:
+        print(f"Not verified: {reason}. --verify compares layer by layer")
+        return
     if reason:
         print(f"Verifying layer by layer: {reason}", flush=True)
     passed, report = verify.compare(export, directory, by_layer=reason is not None)
@@ -358,7 +388,8 @@ def _plan(arguments: argparse.Namespace) -> Export:
         print(f"Settings are those of {arguments.config}{eos}")
     elif run is None and not is_huggingface:
         verified = " --verify makes the same assumptions, so it cannot detect wrong ones."
-        wrong = f"If any of these is wrong, pass --config PATH.{verified * arguments.verify}"
+        verified *= bool(arguments.verify)
+        wrong = f"If any of these is wrong, pass --config PATH.{verified}"
         print(f"{assumed(export, add_eos)}. {wrong}")
     return export
 

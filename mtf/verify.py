@@ -29,7 +29,9 @@ from mtf.models.settings import T5Config
 from mtf.partitioning.memory import available_bytes, gib
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 
-TOLERANCE = 1e-4
+# Rounding errors of float32 grow with the logits: differences of the published depths are 2e-6 of
+# the largest logit.
+_TOLERANCE, _RELATIVE_TOLERANCE = 1e-4, 2e-5
 # Measured: 12.4, of which transformers, mtf and JAX have 4 each.
 _BYTES_PER_PARAMETER = 13
 
@@ -63,7 +65,7 @@ def compare(
 
     With `by_layer`, the parameters of one layer are in memory at a time, or part of the vocabulary.
 
-    Returns whether all logits agree within TOLERANCE and the tokenizers give the same ids; and a
+    Returns whether all logits agree within `tolerance` and the tokenizers give the same ids; and a
     report. Raises a UserError if `transformers` does not find exactly the tensors that it expects.
     """
     with _quiet():
@@ -76,12 +78,13 @@ def compare(
             difference = largest_difference(part.ours, part.theirs)
             deltas[part.batch] = np.maximum(deltas[part.batch], difference)
             largest = max(largest, float(np.max(np.abs(part.ours))))
-    passed = problem is None and all(delta <= TOLERANCE for delta in deltas)
+    allowed = tolerance(largest)
+    passed = problem is None and all(delta <= allowed for delta in deltas)
     real = "" if text_ids is None else f", {deltas[-1]:.2e} on real text"
     lines = [
         f"{'Verified' if passed else 'Compared'}: float32 logits, JAX against PyTorch: max |Δ| = "
         f"{np.max(deltas[: len(_RANDOM_SHAPES)]):.2e} on random tokens{real} "
-        f"(largest |logit| {largest:.3g}, tolerance {TOLERANCE:.0e})"
+        f"(largest |logit| {largest:.3g}, tolerance {allowed:.1e})"
     ]
     if problem is not None:
         lines.append(f"The tokenizers differ: {problem}")
@@ -140,8 +143,13 @@ def load_network(export: huggingface.Export) -> tuple[T5Config, t5.Params]:
 
 
 def largest_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Returns max |Δ|, which must be at most TOLERANCE; NaN if there is any NaN."""
+    """Returns max |Δ|; NaN if there is any NaN."""
     return float(np.max(np.abs(ours - theirs)))
+
+
+def tolerance(largest: float) -> float:
+    """Returns the largest difference of right logits, of which `largest` is the largest."""
+    return max(_TOLERANCE, _RELATIVE_TOLERANCE * largest)
 
 
 _apply = jax.jit(t5.apply, static_argnums=0)

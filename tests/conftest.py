@@ -37,6 +37,14 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _verify_only_if_asked() -> None:
+    """Tests that export for another purpose do not compare the logits."""
+    from mtf import convert
+
+    convert.VERIFY_BY_DEFAULT = False
+
+
 def with_devices(number: int) -> str:
     """XLA_FLAGS of a process that sees so many CPU devices, otherwise those of this one."""
     return f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={number}".strip()

@@ -122,6 +122,38 @@ def test_chosen_if_the_model_does_not_fit(
     assert "Verified: float32 logits" in printed
 
 
+def test_the_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert, "VERIFY_BY_DEFAULT", True)
+    source = writers.write_t5x(tmp_path, writers.random_parameters())
+
+    def printed(out: str, *options: str) -> str:
+        arguments = [str(source), str(tmp_path / out), "--to", "hf", *options]
+        assert convert.main(arguments) == 0
+        assert (tmp_path / out / "config.json").is_file()
+        return capsys.readouterr().out
+
+    assert "Verified: float32 logits" in printed("fits")
+    assert "erified" not in printed("off", "--no-verify")
+    assert "Not verified: NaN and infinity" in printed("non_finite", "--allow-non-finite")
+    monkeypatch.setattr(verify, "available_bytes", lambda: 1000)
+    large = printed("large")
+    assert "Not verified: comparing the whole model needs" in large
+    assert "--verify compares layer by layer" in large
+    monkeypatch.setattr(convert.importlib.util, "find_spec", lambda name: name != "torch" or None)
+    assert "Not verified: torch not installed" in printed("absent")
+    contradiction = ["--verify-by-layer", "--no-verify", "--to", "hf"]
+    assert convert.main([str(source), str(tmp_path / "x"), *contradiction]) == 2
+    assert "contradict each other" in capsys.readouterr().err
+
+
+def test_the_tolerance_grows_with_the_logits() -> None:
+    assert verify.tolerance(0.5) == verify.tolerance(5.0) == 1e-4
+    assert verify.tolerance(50.0) == pytest.approx(1e-3)
+    assert verify.tolerance(float("nan")) == 1e-4
+
+
 _MEASURE = """
 import resource, sys
 from pathlib import Path

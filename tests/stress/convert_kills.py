@@ -43,7 +43,16 @@ def write_source(folder: Path) -> Path:
 def start(source: Path, out: Path, to: str) -> subprocess.Popen[str]:
     """Starts a conversion in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "mtf.convert", str(source), str(out), "--to", to],
+        [
+            sys.executable,
+            "-m",
+            "mtf.convert",
+            str(source),
+            str(out),
+            "--to",
+            to,
+            *["--no-verify"] * (to == "hf"),
+        ],
         cwd=ROOT,
         env={**environment_variables(), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
