@@ -36,16 +36,15 @@ from conversion.tensor import (
 from conversion.tokenizer import TOKENIZER_FILES
 from mtf.storage import AnyPath, StorePath
 
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "flax_model.msgpack.index.json")
+_SMALL_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 _EMBEDDINGS = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 # The first T5 checkpoints have this bias, which no version of the network uses.
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 # Files with weights, from the preferred to the last one; `.index.json` is of several files.
 _OPENERS: dict[str, Callable[[AnyPath], dict[str, Tensor]]] = {
-    _WEIGHTS: open_tensors,
+    "model.safetensors": open_tensors,
     "pytorch_model.bin": open_pytorch,
     "flax_model.msgpack": open_flax,
 }
@@ -54,8 +53,8 @@ _OPENERS: dict[str, Callable[[AnyPath], dict[str, Tensor]]] = {
 def is_huggingface(directory: AnyPath) -> bool:
     """Returns whether a directory has weights in any of Hugging Face's formats."""
     if isinstance(directory, StorePath) and not directory.is_listable:
-        names = (_WEIGHTS, _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json", *_OTHERS)
-        return any((directory / name).is_file() for name in names)
+        names = [name for file in _OPENERS for name in (file, f"{file}.index.json")]
+        return any((directory / name).is_file() for name in (*names, *_OTHERS))
     patterns = ("*.safetensors", "pytorch_model*.bin*", *_OTHERS)
     return any(any(directory.glob(pattern)) for pattern in patterns)
 
@@ -65,14 +64,13 @@ def needed_files(names: Collection[str]) -> list[str]:
 
     Raises ConversionError if there are no weights in a known format.
     """
-    small = ("config.json", "generation_config.json", *TOKENIZER_FILES)
     for file in _OPENERS:
         stem, _, suffix = file.rpartition(".")
         index = f"{file}.index.json"
         shards = [name for name in names if fnmatch.fnmatchcase(name, f"{stem}-*.{suffix}")]
         weights = [index, *shards] if index in names else [file]
         if weights[0] in names:
-            return [name for name in (*small, *weights) if name in names]
+            return [name for name in (*_SMALL_FILES, *weights) if name in names]
     expected = ", ".join(_OPENERS)
     raise ConversionError(
         f"it has no weights; expected one of {expected}, but it has {', '.join(sorted(names)[:8])}"
@@ -81,10 +79,14 @@ def needed_files(names: Collection[str]) -> list[str]:
 
 def known_files(directory: StorePath) -> list[str]:
     """Returns the files of a Hugging Face directory that mtf reads, where they cannot be listed."""
-    names = ("config.json", "generation_config.json", *TOKENIZER_FILES, _INDEX, _WEIGHTS)
-    found = [name for name in names if (directory / name).is_file()]
-    weights = _places(directory).values() if _INDEX in found else ()
-    return list(dict.fromkeys((*found, *weights)))
+    names = [name for name in _SMALL_FILES if (directory / name).is_file()]
+    for file in _OPENERS:
+        index = f"{file}.index.json"
+        if (directory / index).is_file():
+            return [*names, index, *dict.fromkeys(_places(directory, index).values())]
+        if (directory / file).is_file():
+            return [*names, file]
+    return names
 
 
 def open_huggingface(directory: AnyPath) -> Checkpoint:
@@ -130,7 +132,7 @@ def _sharded(
     return dict(itertools.chain.from_iterable(tensors.items() for tensors in files.values()))
 
 
-def _places(directory: AnyPath, index: str = _INDEX) -> dict[str, str]:
+def _places(directory: AnyPath, index: str) -> dict[str, str]:
     """Returns tensor name → file of a model in several files."""
     places = read_json(directory / index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,27 @@ def test_it_is_fetched(
     expected = mtf.load(local).score("inputs", "targets")
     assert fetch.main([address]) == 0
     assert f"{address} is now read from there" in capsys.readouterr().out
+    unreachable(monkeypatch)
+    assert mtf.load(address).score("inputs", "targets") == expected
+
+
+@pytest.mark.parametrize("write", [writers.write_pytorch, writers.write_flax])
+def test_other_weights_are_fetched(
+    write: Callable[[Path], Path],
+    servers: Servers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if write is writers.write_pytorch:
+        pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
+    source = writers.write_t5x(tmp_path / "t5x", PARAMETERS)
+    model = servers.http_directory / tmp_path.name
+    options = ["--to", "hf", "--vocabulary", "byt5"]
+    assert convert.main([str(source), str(model), *options]) == 0
+    expected = mtf.load(model).score("inputs", "targets")
+    write(model)
+    address = f"{servers.http}/{tmp_path.name}"
+    assert fetch.main([address]) == 0
     unreachable(monkeypatch)
     assert mtf.load(address).score("inputs", "targets") == expected
 
