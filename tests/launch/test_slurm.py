@@ -1,0 +1,191 @@
+"""`mtf.launch slurm` submits a readable script; runs find each other under SLURM and Open MPI."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mtf.launch.__main__ import main
+from tests import small
+from tests.launch.test_local import losses
+
+COMMAND = ["--", "recipes.quickstart", "--set", "train_steps=3"]
+
+
+def lines_of(options: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["slurm", "--dry-run", *options]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--nodes", "2", "--gpus-per-node", "8", "--time", "1-00:00:00", "--account", "lab"]
+    lines = lines_of([*options, "--sbatch", "constraint=h100", *COMMAND, "model_dir=a b"], capsys)
+    directives = {line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")}
+    assert directives == {
+        *("nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "time=1-00:00:00", "account=lab"),
+        *("job-name=quickstart", "output=slurm/quickstart-%j.log", "signal=TERM@300"),
+        *("constraint=h100", "requeue", "open-mode=append"),
+    }
+    assert f"cd {shlex.quote(os.getcwd())}" in lines
+    words = shlex.split(lines[-1])
+    assert words[:2] == ["exec", "srun"]
+    expected = ["recipes.quickstart", "--set", "train_steps=3", "model_dir=a b"]
+    assert words[3:] == [sys.executable, "-m", "mtf.run", *expected]
+
+
+def test_a_run_without_a_directory_is_not_started_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = lines_of(["--job-name", "mine", *COMMAND], capsys)
+    assert not [line for line in lines if "requeue" in line]
+    assert "#SBATCH --output=slurm/mine-%j.log" in lines
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nodes", "0"], "--nodes is 0; expected at least 1"),
+        (["--account", "a\n#SBATCH --uid=0"], "expected NAME or NAME=VALUE of an option of sbatch"),
+        (["--sbatch", "a b=1"], "--sbatch a b=1: expected NAME or NAME=VALUE"),
+    ],
+)
+def test_mistakes(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slurm", "--dry-run", *options, *COMMAND]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_sbatch_is_missing_or_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert main(["slurm", *COMMAND]) == 2
+    assert "sbatch was not found" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+    program = tmp_path / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'sbatch: error: invalid account' >&2\nexit 1\n")
+    program.chmod(0o755)
+    assert main(["slurm", *COMMAND]) == 1
+    assert "sbatch refused slurm/quickstart.sh: sbatch: error: invalid" in capsys.readouterr().err
+
+
+CONFIG = """\
+ClusterName=one
+SlurmctldHost={host}
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+MpiDefault=none
+ReturnToService=2
+NodeName={host} CPUs=2 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A SLURM of one node, this machine, with two CPUs (Debian's slurm-wlm)."""
+    if not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch"))) or os.getuid() != 0:
+        pytest.skip("needs SLURM (slurm-wlm), started by root")
+    folder = tmp_path / "slurm-files"
+    for name in ("state", "spool"):
+        (folder / name).mkdir(parents=True)
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("", 0))
+        second.bind(("", 0))
+        ports = [first.getsockname()[1], second.getsockname()[1]]
+    config = folder / "slurm.conf"
+    host = socket.gethostname().partition(".")[0]
+    config.write_text(CONFIG.format(host=host, user="root", folder=folder, ports=ports))
+    monkeypatch.setenv("SLURM_CONF", str(config))
+    daemons = [
+        subprocess.Popen([name, "-D"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for name in ("slurmctld", "slurmd")
+    ]
+    try:
+        wait_for("idle", ["sinfo", "--noheader", "--format=%t"])
+        yield
+    finally:
+        for daemon in daemons:
+            daemon.terminate()
+            daemon.wait(30)
+
+
+def wait_for(expected: str, command: list[str]) -> None:
+    """Waits until a command prints a text."""
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.stdout.strip() == expected:
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"{command} prints {done.stdout}{done.stderr}, not {expected}")
+
+
+@pytest.mark.slow
+def test_slurm_runs_a_job_of_two_tasks(
+    slurm: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(small.ROOT))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    command = small.arguments(small.write_text(tmp_path), train_steps=3, model_dir="run")
+    assert main(["slurm", "--tasks-per-node", "2", "--", *command]) == 0
+    said = capsys.readouterr().out
+    job = said.split()[2].rstrip(":")
+    log = tmp_path / "slurm" / f"quickstart-{job}.log"
+    assert f"log     slurm/quickstart-{job}.log" in said
+    wait_for("", ["squeue", "--noheader"])
+    assert "4 × cpu" in log.read_text(), log.read_text()
+    assert len(losses(tmp_path / "run")) == 3
+
+
+@pytest.mark.slow
+def test_open_mpi_runs_two_processes(tmp_path: Path) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs Open MPI (openmpi-bin)")
+    command = small.arguments(small.write_text(tmp_path), train_steps=3, model_dir="run")
+    done = subprocess.run(
+        [
+            *("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"),
+            *(sys.executable, "-m", "mtf.run", *command),
+        ],
+        cwd=tmp_path,
+        env={
+            **small.environment_variables(),
+            **{"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "XLA_FLAGS": ""},
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 × cpu" in done.stdout
+    assert len(losses(tmp_path / "run")) == 3
