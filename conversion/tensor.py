@@ -149,10 +149,11 @@ class Tensor:
             parts = (flat[i : i + _PART] for i in range(0, flat.size, _PART))
             bad = sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts)
             if bad:
+                there = f" ({self.stored})" if self.stored not in (None, self.name) else ""
                 raise ConversionError(
-                    f"The tensor {self.name} of {self.where} contains NaN or infinity ({bad:,} of "
-                    f"{array.size:,} values). Choose another checkpoint, or allow these values "
-                    "(--allow-non-finite)."
+                    f"The tensor {self.name}{there} of {self.where} contains NaN or infinity "
+                    f"({bad:,} of {array.size:,} values). Choose another checkpoint, or allow "
+                    "these values (--allow-non-finite)."
                 )
             return array
 

@@ -112,7 +112,8 @@ def with_nan_in_safetensors(folder: Path) -> tuple[Path, list[object]]:
     tensors[TORCH_KERNEL][3, 4] = np.nan
     save_file(tensors, source / "model.safetensors")
     file = source / "model.safetensors"
-    return source, [f"{KERNEL} of {file} contains NaN or infinity (1 of 1,536 values)"]
+    tensor = f"The tensor target/{KERNEL} ({TORCH_KERNEL})"
+    return source, [f"{tensor} of {file} contains NaN or infinity (1 of 1,536 values)"]
 
 
 def with_a_pickle_as_safetensors(folder: Path) -> tuple[Path, list[object]]:
