@@ -8,7 +8,6 @@ if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
 import argparse
-import importlib.util
 import logging
 import math
 import re
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mtf import verification
 from mtf.command import exit_status, new_parser
 from mtf.convert_all import bytes_bar
 from mtf.errors import UserError, conversion_as_user_errors
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from conversion.huggingface import Export
     from conversion.tokenizer import Tokenizer
     from mtf.text.vocabularies import Vocabulary
-
-# Whether --to hf verifies what fits in memory without --verify; tests of other things do not.
-VERIFY_BY_DEFAULT = True
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
@@ -62,13 +59,9 @@ _FORMATS = {
 }
 _HUGGING_FACE = ("hf", "hf_flax")
 # Options of Hugging Face's formats, by their names in the parsed arguments.
-_HF_ONLY = ("verify", "vocabulary", "config", "model_type", "max_shard_size")
+_HF_ONLY = ("vocabulary", "config", "model_type", "max_shard_size")
 _MAX_SHARD_SIZE = "5GB"
 _STEP_NAME = re.compile(r"checkpoint_(\d+)")
-
-
-class _VerificationFailed(Exception):
-    """The export differs from the checkpoint."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,9 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--compare", action="store_true", help=f"{compare}exit status 1 if tensors differ")
     add("--to", choices=list(_FORMATS), help=f"output format; {formats}")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
-    verify = (
-        "compare float32 logits in JAX and PyTorch (default for hf if the model fits in memory)"
-    )
+    verify = "compare float32 logits in JAX and PyTorch (default for Hugging Face models that fit)"
     add("--verify", action=argparse.BooleanOptionalAction, help=verify)
     by_layer = "--verify with the parameters of one layer in memory at a time (default for models "
     add("--verify-by-layer", action="store_true", help=f"{by_layer}larger than memory)")
@@ -194,13 +185,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @conversion_as_user_errors()
 def _export(arguments: argparse.Namespace) -> int:
-    if arguments.verify_by_layer and arguments.verify is False:
-        raise UserError("--verify-by-layer and --no-verify contradict each other; choose one.")
-    if arguments.verify_by_layer or not VERIFY_BY_DEFAULT:
-        arguments.verify = arguments.verify_by_layer or bool(arguments.verify)
-    if arguments.to in _HUGGING_FACE:
-        return _export_huggingface(arguments)
-    return _export_state(arguments)
+    verification.check_options(arguments)
+    try:
+        if arguments.to in _HUGGING_FACE:
+            return _export_huggingface(arguments)
+        return _export_state(arguments)
+    except verification.VerificationFailed:
+        return 1
 
 
 def _export_state(arguments: argparse.Namespace) -> int:
@@ -209,14 +200,16 @@ def _export_state(arguments: argparse.Namespace) -> int:
     from conversion.training_state import StateExport, write_state
     from mtf.inference.opening import open_source
 
-    given = [name for name in _HF_ONLY if getattr(arguments, name)]
+    source = open_source(arguments.checkpoint, arguments.step)
+    hf_only = _HF_ONLY if source.layout == "huggingface" else ("verify", *_HF_ONLY)
+    given = [name for name in hf_only if getattr(arguments, name)]
     if given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(f"{options}: not for --to {arguments.to}, only for --to hf.")
     out_dir = as_path(arguments.out_dir)
     huggingface.check_output(out_dir)
     export = StateExport(
-        open_source(arguments.checkpoint, arguments.step),
+        source,
         arguments.to,
         dtype=arguments.dtype,
         optimizer=arguments.optimizer,
@@ -236,6 +229,7 @@ def _export_state(arguments: argparse.Namespace) -> int:
         folder.mkdir(exist_ok=True)
         with bytes_bar(export, name):
             write_state(export, folder)
+        verification.verify_import(arguments, source, folder)
     files = file_sizes(out_dir)
     parameters = [x for name, x in export.tensors.items() if name.startswith("target/")]
     print(
@@ -270,10 +264,6 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
     torch_only += ["--max-shard-size"] * (arguments.max_shard_size is not None)
     if torch_only and arguments.to == "hf_flax":
         raise UserError(f"{', '.join(torch_only)}: not for --to hf_flax, only for --to hf.")
-    if arguments.verify and (missing := _not_installed()):
-        raise UserError(
-            f"--verify needs {missing}; run: pip install 'mtf-jax[torch]' (or leave out --verify)."
-        )
     out_dir = as_path(arguments.out_dir)
     huggingface.check_output(out_dir)
     export = _plan(arguments)
@@ -286,15 +276,13 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
         with bytes_bar(export.checkpoint, export.checkpoint.path.name, "target/"):
             huggingface.write_export(export, directory)
 
-    try:
-        if isinstance(out_dir, StorePath) and not arguments.verify:
-            write(out_dir)
-        else:  # transformers reads local directories only.
-            with new_directory(out_dir) as directory:
-                write(directory)
-                _verify(arguments, export, directory)
-    except _VerificationFailed:
-        return 1
+    if isinstance(out_dir, StorePath) and not arguments.verify:
+        write(out_dir)
+    else:  # transformers reads local directories only.
+        with new_directory(out_dir) as directory:
+            write(directory)
+            if arguments.to == "hf":
+                verification.verify(arguments, export, directory)
     files = file_sizes(out_dir)
     num_parameters = sum(math.prod(entry.shape) for entry in export.entries)
     print(
@@ -306,40 +294,6 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
         print("Optimizer state: dropped; Hugging Face's format has none")
     _print_usage(export, repr(str(out_dir)))
     return 0
-
-
-def _not_installed() -> str:
-    """Returns the packages that --verify lacks."""
-    needed = ("torch", "transformers")
-    return " and ".join(name for name in needed if not importlib.util.find_spec(name))
-
-
-def _verify(arguments: argparse.Namespace, export: Export, directory: Path) -> None:
-    """Prints a comparison, unless it is turned off, or by default impossible or large.
-
-    Raises _VerificationFailed, after which the directory is removed.
-    """
-    if arguments.verify is False or arguments.to != "hf":
-        return
-    by_default = arguments.verify is None
-    if by_default and (missing := _not_installed()):
-        print(f"Not verified: {missing} not installed (pip install 'mtf-jax[torch]')")
-        return
-    if by_default and export.allow_non_finite:
-        print("Not verified: NaN and infinity are allowed")
-        return
-    from mtf import verify
-
-    reason = "as requested" if arguments.verify_by_layer else verify.why_by_layer(export)
-    if by_default and reason:
-        print(f"Not verified: {reason}. --verify compares layer by layer")
-        return
-    if reason:
-        print(f"Verifying layer by layer: {reason}", flush=True)
-    passed, report = verify.compare(export, directory, by_layer=reason is not None)
-    print(report)
-    if not passed:
-        raise _VerificationFailed
 
 
 def _plan(arguments: argparse.Namespace) -> Export:

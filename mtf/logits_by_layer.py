@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from conversion import huggingface
+from conversion.huggingface_config import read_config
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.tensor import DTYPES
 from mtf.errors import UserError
@@ -221,7 +223,8 @@ class _Theirs(_Side):
         with torch.device("meta"):
             self._model = getattr(transformers, export.class_name)(config).eval()
         self._check_tensors(transformers.__version__)
-        set_scaling(self._model, export)
+        set_scaling(self._model, directory)
+        self._dtype = getattr(torch, export.dtype)
         self._first = {side: getattr(self._model, side).block[0] for side in _SIDES}
         self._norms = {side: getattr(self._model, side).final_layer_norm for side in _SIDES}
         self._masks = [torch.from_numpy((batch.encoder != 0).astype(np.int64)) for batch in batches]
@@ -235,9 +238,11 @@ class _Theirs(_Side):
         for name in self._files:
             with self._opened(name) as file:
                 found[name] = file.get_slice(name).get_shape()
+        ignored = "|".join(self._model._keys_to_ignore_on_load_unexpected or ["(?!)"])
+        unknown = found.keys() - known.keys()
         kinds = {
             "missing tensors": needed - found.keys(),
-            "unexpected": found.keys() - known.keys(),
+            "unexpected": {name for name in unknown if not re.search(ignored, name)},
             "wrong shape": {name for name in found.keys() & known if found[name] != known[name]},
         }
         refuse_tensors(version, kinds)
@@ -253,7 +258,7 @@ class _Theirs(_Side):
 
         with self._opened(name) as file:
             stored = file.get_slice(name)
-            return stored[part or slice(None)].to(torch.float32, copy=True)
+            return stored[part or slice(None)].to(self._dtype).to(torch.float32, copy=True)
 
     def embedding(self, part: slice) -> Array:
         return np.asarray(self._read(EMBEDDING, part).numpy())
@@ -320,16 +325,22 @@ def _files(directory: Path) -> dict[str, Path]:
     from safetensors import safe_open
 
     files: dict[str, Path] = {}
+    if not any(directory.glob("*.safetensors")):
+        raise UserError(
+            f"{directory} has no safetensors, which verification layer by layer reads. Leave out "
+            "--verify."
+        )
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             files |= dict.fromkeys(file.keys(), path)
     return files
 
 
-def set_scaling(model: Any, export: huggingface.Export) -> None:
+def set_scaling(model: Any, directory: Path) -> None:
     """Corrects umT5's `tie_word_embeddings`: transformers 5 always sets it, which scales logits."""
-    if export.model_type == "umt5":
-        model.config.tie_word_embeddings = export.architecture.logits_via_embedding
+    config = read_config(directory / "config.json")
+    if config.model_type == "umt5":
+        model.config.tie_word_embeddings = config.scaled
 
 
 def refuse_tensors(version: str, kinds: Mapping[str, Collection[str]]) -> None:

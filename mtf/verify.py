@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from conversion import huggingface
+from conversion import Checkpoint, huggingface, open_checkpoint
+from conversion.huggingface_config import read_config
 from conversion.tensor import DTYPES
 from mtf.logits_by_layer import (
     Part,
@@ -56,6 +58,16 @@ def why_by_layer(export: huggingface.Export) -> str | None:
     if available is None or needed < available:
         return None
     return f"comparing the whole model needs {gib(needed)}, and {gib(available)} are available"
+
+
+def of_import(source: Checkpoint, written: Path, dtype: str | None) -> huggingface.Export:
+    """Returns what `compare` takes to compare a written checkpoint with its Hugging Face source."""
+    return huggingface.Export(
+        dataclasses.replace(open_checkpoint(written), described=source.described),
+        model_type=read_config(source.path / "config.json").model_type,
+        dtype=dtype or "float32",
+        **source.described,
+    )
 
 
 def compare(
@@ -169,6 +181,7 @@ def our_logits(
 
 
 def _load_torch(export: huggingface.Export, directory: Path) -> Any:
+    import torch
     import transformers
 
     model_class = getattr(transformers, export.class_name)
@@ -176,8 +189,9 @@ def _load_torch(export: huggingface.Export, directory: Path) -> Any:
     names = {"missing tensors": "missing", "unexpected": "unexpected", "wrong shape": "mismatched"}
     kinds = {problem: info[f"{kind}_keys"] for problem, kind in names.items()}
     refuse_tensors(transformers.__version__, kinds)
-    set_scaling(model, export)
-    return model.float().eval()
+    set_scaling(model, directory)
+    # A source of a conversion may have more digits than what was written.
+    return model.to(getattr(torch, export.dtype)).float().eval()
 
 
 def torch_logits(model: Any, encoder_tokens: np.ndarray, decoder_tokens: np.ndarray) -> np.ndarray:

@@ -40,9 +40,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 @pytest.fixture(scope="session", autouse=True)
 def _verify_only_if_asked() -> None:
     """Tests that export for another purpose do not compare the logits."""
-    from mtf import convert
+    from mtf import verification
 
-    convert.VERIFY_BY_DEFAULT = False
+    verification.VERIFY_BY_DEFAULT = False
 
 
 def with_devices(number: int) -> str:

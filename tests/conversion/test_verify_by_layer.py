@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="transformers is not installed (extra
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
 from conversion import huggingface, open_checkpoint  # noqa: E402
-from mtf import convert, verify  # noqa: E402
+from mtf import convert, verification, verify  # noqa: E402
 from mtf.errors import UserError  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 
@@ -125,7 +125,7 @@ def test_chosen_if_the_model_does_not_fit(
 def test_the_default(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(convert, "VERIFY_BY_DEFAULT", True)
+    monkeypatch.setattr(verification, "VERIFY_BY_DEFAULT", True)
     source = writers.write_t5x(tmp_path, writers.random_parameters())
 
     def printed(out: str, *options: str) -> str:
@@ -141,7 +141,7 @@ def test_the_default(
     large = printed("large")
     assert "Not verified: comparing the whole model needs" in large
     assert "--verify compares layer by layer" in large
-    monkeypatch.setattr(convert.importlib.util, "find_spec", lambda name: name != "torch" or None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "torch" or None)
     assert "Not verified: torch not installed" in printed("absent")
     contradiction = ["--verify-by-layer", "--no-verify", "--to", "hf"]
     assert convert.main([str(source), str(tmp_path / "x"), *contradiction]) == 2
