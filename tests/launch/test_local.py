@@ -96,6 +96,24 @@ def test_the_new_run_directory_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_inference_gives_the_predictions_of_one_process(tmp_path: Path) -> None:
+    text = small.write_text(tmp_path)
+    small.run(small.arguments(text, train_steps=2, model_dir=tmp_path / "run"), tmp_path)
+    (tmp_path / "in.txt").write_text("".join(text.read_text().splitlines(keepends=True)[:5]))
+    found = []
+    for name, options in (("one", ["1"]), ("two", ["2", "--devices-per-process", "2"])):
+        recipe = "recipes.infer(checkpoint='run', files='in.txt', batch_size=4)"
+        output = ["--set", f"output_dir={name}"]
+        process = start(["local", "--processes", *options, "--", recipe, *output], tmp_path)
+        shown = process.communicate(timeout=240)[0]
+        assert process.returncode == 0, shown
+        files = list((tmp_path / name).rglob("*.jsonl*"))
+        found.append([line for file in files for line in file.read_text().splitlines()])
+    assert len(found[0]) == 5
+    assert found[1] == found[0]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_process_is_killed(tmp_path: Path, killed: int) -> None:
     text = small.write_text(tmp_path)
