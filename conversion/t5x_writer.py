@@ -30,7 +30,7 @@ _GZIP = {"id": "gzip", "level": 1}
 # Those of Orbax.
 _ZSTD = {"id": "zstd", "level": 1}
 _OCDBT = {"max_decoded_node_bytes": 100_000_000, "max_inline_value_bytes": 1024}
-_BYTES_OF_COMMIT = 128 * 2**20
+_BYTES_OF_COMMIT = 64 * 2**20
 _COMMITTED = "Checkpoint commit was successful\n"
 _STATE_HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 

@@ -301,7 +301,7 @@ def _plan(arguments: argparse.Namespace) -> Export:
     from conversion import infer_architecture
     from conversion.families import describe
     from conversion.huggingface import Export
-    from conversion.tokenizer import tokenizer_adds_eos
+    from conversion.tokenizer import TOKENIZER_FILES, tokenizer_adds_eos
     from mtf.inference.opening import (
         assumed,
         huggingface_vocabulary,
@@ -315,13 +315,14 @@ def _plan(arguments: argparse.Namespace) -> Export:
     checkpoint, model_type = with_huggingface_config(checkpoint, arguments.config)
     run = None if model_type else read_run_config(checkpoint, arguments.config)
     vocab_size = infer_architecture(checkpoint).vocab_size
+    has_tokenizer = any((checkpoint.path / name).is_file() for name in TOKENIZER_FILES)
     vocabulary: Vocabulary | None = None
     if run is not None:
         described, vocabulary, add_eos = run.described, run.vocabulary, run.inputs_add_eos
     else:
         described = checkpoint.described
         add_eos = tokenizer_adds_eos(checkpoint.path) if is_huggingface else True
-        if is_huggingface and arguments.vocabulary is None:
+        if is_huggingface and arguments.vocabulary is None and has_tokenizer:
             vocabulary = huggingface_vocabulary(checkpoint.path, vocab_size)
     export = Export(
         checkpoint,
@@ -332,7 +333,7 @@ def _plan(arguments: argparse.Namespace) -> Export:
         weights="flax" if arguments.to == "hf_flax" else "safetensors",
         inputs_add_eos=add_eos,
         allow_non_finite=arguments.allow_non_finite,
-        is_assumed=run is None and not is_huggingface,
+        is_assumed=run is None and not (is_huggingface and has_tokenizer),
         **described,
     )
     _print_source(checkpoint)

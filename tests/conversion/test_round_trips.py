@@ -27,7 +27,6 @@ Arrays = dict[str, writers.Array]
 def run(source: Path, out: Path, to: str, dtype: str | None = None) -> Path:
     arguments = [str(source), str(out), "--to", to]
     arguments += ["--dtype", dtype] if dtype else []
-    arguments += ["--vocabulary", "none"] if to.startswith("hf") else []
     assert convert.main(arguments) == 0
     return out
 
