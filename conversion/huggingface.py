@@ -180,7 +180,9 @@ def _write_files(export: Export, directory: AnyPath) -> None:
     write_json(directory / "generation_config.json", generation)
     (directory / CARD).write_text(model_card(export), encoding="utf-8")
     if export.tokenizer is not None:
-        write_tokenizer(directory, export.tokenizer, add_eos=export.inputs_add_eos)
+        is_umt5 = export.model_type == "umt5"
+        add_eos = export.inputs_add_eos
+        write_tokenizer(directory, export.tokenizer, add_eos=add_eos, is_umt5=is_umt5)
     write_json(directory / "config.json", config(export))
 
 

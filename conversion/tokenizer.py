@@ -51,14 +51,16 @@ def default_extra_ids(model: SentencePieceModel, vocab_size: int) -> int:
     return 0 if sentinel_is_piece or len(model.pieces) + 100 > vocab_size else 100
 
 
-def write_tokenizer(directory: AnyPath, tokenizer: Tokenizer, *, add_eos: bool = True) -> str:
+def write_tokenizer(
+    directory: AnyPath, tokenizer: Tokenizer, *, add_eos: bool = True, is_umt5: bool = False
+) -> str:
     """Writes the tokenizer's files; returns the name of the class that reads them.
 
     Without `add_eos`, the class is PreTrainedTokenizerFast, which follows tokenizer.json, because
-    T5Tokenizer and ByT5Tokenizer always append EOS.
+    T5Tokenizer and ByT5Tokenizer always append EOS. AutoTokenizer uses only that class for umT5.
     """
     if tokenizer.model is None:
-        name = "ByT5Tokenizer" if add_eos else _GENERIC
+        name = "ByT5Tokenizer" if add_eos and not is_umt5 else _GENERIC
     else:
         # T5Tokenizer ignores the byte fallback of tokenizer.json.
         name = "T5Tokenizer" if add_eos and not tokenizer.model.byte_fallback else _GENERIC

@@ -43,7 +43,7 @@ MODELS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "mt5": ({"vocab_size": 600}, ["--model-type", "mt5"]),
     "mt5_by_its_vocabulary_size": ({"vocab_size": 250112, "emb_dim": 8}, []),
     "byt5": ({"num_encoder_layers": 6}, ["--model-type", "byt5"]),
-    "umt5": ({"bias_per_layer": True, "num_encoder_layers": 3}, []),
+    "umt5": ({"bias_per_layer": True, "num_encoder_layers": 3}, ["--vocabulary", "byt5"]),
     "umt5_tied_ungated": (
         {"bias_per_layer": True, "gated": False, "tied": True, "num_decoder_layers": 3},
         ["--dtype", "bfloat16"],
@@ -91,6 +91,7 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert logits_delta(printed) <= 1e-4
     assert (" MT5ForConditionalGeneration" in printed) == name.startswith("mt5")
     assert (" UMT5ForConditionalGeneration" in printed) == name.startswith("umt5")
+    assert ("both tokenizers return the same ids" in printed) == ("byt5" in options)
     dtype = "bfloat16" if "bfloat16" in options else "float32"
     export = huggingface.Export(
         open_checkpoint(source),
@@ -232,6 +233,18 @@ def test_bytes(extra_ids: int, tmp_path: Path) -> None:
     if extra_ids:
         assert tokenizer("a<extra_id_0>").input_ids == [ord("a") + 3, 3 + 256 + 125 - 1, 1]
         assert tokenizer.convert_tokens_to_ids("<extra_id_124>") == 259
+
+
+def test_bytes_of_umt5(tmp_path: Path) -> None:
+    """AutoTokenizer of transformers 5 ignores ByT5Tokenizer for the model type umt5."""
+    write_tokenizer(tmp_path, Tokenizer(extra_ids=125), is_umt5=True)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "umt5"}))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in lines_of_text():
+        if text:
+            assert tokenizer(text).input_ids == [*(byte + 3 for byte in text.encode()), 1]
+    assert tokenizer("a<extra_id_0>").input_ids == [ord("a") + 3, 3 + 256 + 125 - 1, 1]
+    assert tokenizer_adds_eos(tmp_path) and bytes_of(tmp_path) == Tokenizer(extra_ids=125)
 
 
 def assert_no_end_of_sequence(directory: Path, reference: Callable[[str], list[int]]) -> None:
