@@ -158,6 +158,8 @@ def serving(status: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Hub]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     api = huggingface_hub.HfApi(f"http://127.0.0.1:{server.server_port}", token="secret")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    # Other tests in this process may have set the offline mode.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
     for name in ("create_repo", "upload_folder"):
         monkeypatch.setattr(f"huggingface_hub.{name}", getattr(api, name))
