@@ -9,6 +9,7 @@ from typing import Any
 
 import conversion
 from conversion import mapping
+from conversion.families import SPECIAL_IDS, published
 from conversion.huggingface import ModelType
 from conversion.huggingface_config import described_by, is_config
 from conversion.huggingface_reader import needed_files
@@ -336,7 +337,7 @@ def checkpoint_vocabulary(
             found = default
     else:
         fits = default is not None and 0 <= num_rows - default.vocab_size <= _MAX_SPARE_ROWS
-        found = default if default is not None and fits else _by_size(checkpoint.path, num_rows)
+        found = default if default is not None and fits else _by_size(checkpoint, num_rows)
     num_ids = found.vocab_size
     if num_ids > num_rows or (asked is not None and num_rows - num_ids > _MAX_SPARE_ROWS):
         raise UserError(
@@ -376,12 +377,16 @@ def huggingface_vocabulary(directory: AnyPath, num_rows: int) -> Vocabulary:
     )
 
 
-def _by_size(path: AnyPath, num_rows: int) -> Vocabulary:
-    name = _RELEASED_SIZES.get(num_rows)
-    if name is None:
+def _by_size(checkpoint: conversion.Checkpoint, num_rows: int) -> Vocabulary:
+    path, name = checkpoint.path, _RELEASED_SIZES.get(num_rows)
+    known = published(conversion.infer_architecture(checkpoint))
+    if name is None or (known and known[0].special_ids != SPECIAL_IDS):
+        reason = f"no released model has an embedding of {num_rows} rows"
+        if known:
+            reason = f"the vocabulary of {known[0].name}, whose sizes it has, is not known"
         raise UserError(
             f"The vocabulary of {path} is unknown: the checkpoint is not in a run directory, and "
-            f"no released model has an embedding of {num_rows} rows. Pass {_VOCABULARIES}."
+            f"{reason}. Pass {_VOCABULARIES}."
         )
     message = (
         "%s has an embedding of %d rows, so the vocabulary of %s is assumed. If this is wrong, "

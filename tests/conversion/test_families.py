@@ -16,6 +16,8 @@ from conversion.families import FAMILIES, MADLAD_IDS, Family, Size, describe, pu
 from conversion.huggingface import Export, config, write_export
 from conversion.tensor import Checkpoint, Tensor
 from mtf import builders
+from mtf.errors import UserError
+from mtf.inference.opening import checkpoint_vocabulary
 from tests.conversion import writers
 
 # config.json of the models on the hub, without what all T5 models share.
@@ -219,3 +221,13 @@ def test_there_and_back_with_the_ids_of_madlad(per_layer: bool, tmp_path: Path) 
     assert back.parameters().keys() == parameters.keys()
     for name, tensor in back.parameters().items():
         np.testing.assert_array_equal(tensor.read(), parameters[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("Pile-T5", "base"), ("umT5", "small"), ("MADLAD-400", "3B")]
+)
+def test_another_vocabulary_is_not_assumed(name: str, size: str) -> None:
+    (family,) = (family for family in FAMILIES if family.name == name)
+    checkpoint = shapes_only(architecture(family, family.sizes[size]))
+    with pytest.raises(UserError, match=f"the vocabulary of {name}, whose sizes it has, is not"):
+        checkpoint_vocabulary(checkpoint, None, None, family.vocab_size)
