@@ -25,6 +25,9 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # How long `_leave` waits for the main thread to flush stdout and stop.
 _SECONDS_TO_REST = 0.3
+# How often a folder is removed, because other threads create it again, and how long to wait for it.
+_MAX_REMOVALS = 40
+_SECONDS_PER_REMOVAL = 0.03
 
 
 class Stopped(BaseException):
@@ -192,14 +195,23 @@ def _leave(number: int) -> NoReturn:
         try:
             os.unlink(path)
         except OSError:
-            import shutil
-
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_folder(path)
     if os.isatty(2):
         _say("\x1b[?25h")  # A progress bar hides the cursor.
     if _decided is None:
         _say(f"{farewell(number)}\n")
     os._exit(128 + number if _decided is None else _decided)
+
+
+def _remove_folder(path: str) -> None:
+    """Removes a folder in which other threads may still write files."""
+    import shutil
+
+    for _ in range(_MAX_REMOVALS):
+        shutil.rmtree(path, ignore_errors=True)
+        time.sleep(_SECONDS_PER_REMOVAL)
+        if not os.path.lexists(path):
+            return
 
 
 def farewell(number: int) -> str:

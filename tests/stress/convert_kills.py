@@ -1,10 +1,11 @@
-"""Kills conversions at random moments (`kill -9`), and fills the disk that they write to.
+"""Stops conversions at random moments, and fills the disk that they write to.
 
     python -m tests.stress.convert_kills --kills 30 --seed 0
 
 What must hold for each target format:
 
-* after a kill, OUT_DIR does not exist, or has all tensors and files;
+* after `kill -9`, SIGTERM or Ctrl-C, OUT_DIR does not exist, or has all tensors and files;
+* after SIGTERM and Ctrl-C, nothing is left beside it;
 * the same command then finishes, and what the killed process left beside OUT_DIR is gone;
 * on a full disk there is one message and nothing that is half-written.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from conversion import open_checkpoint
 from tests.conversion import writers
-from tests.small import ROOT, environment_variables
+from tests.small import ROOT, environment_variables, hearing_ctrl_c
 from tests.stress import disk_full
 
 FORMATS = ("t5x", "t5x_orbax", "mtf", "hf", "hf_flax")
@@ -42,23 +44,17 @@ def write_source(folder: Path) -> Path:
 
 def start(source: Path, out: Path, to: str) -> subprocess.Popen[str]:
     """Starts a conversion in a process of its own."""
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "mtf.convert",
-            str(source),
-            str(out),
-            "--to",
-            to,
-            *["--no-verify"] * (to == "hf"),
-        ],
-        cwd=ROOT,
-        env={**environment_variables(), "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "mtf.convert", str(source), str(out), "--to", to]
+    command += ["--no-verify"] * (to == "hf")
+    with hearing_ctrl_c():
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**environment_variables(), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
 
 def convert(source: Path, out: Path, to: str) -> float:
@@ -90,16 +86,18 @@ def kill_conversions(folder: Path, num_kills: int, rng: random.Random) -> Iterat
     for to in FORMATS:
         whole = folder / f"{to}_whole"
         seconds, expected = convert(source, whole, to), contents(whole)
-        for number in range(num_kills):
-            out = folder / f"{to}_{number}"
+        for i in range(num_kills):
+            out = folder / f"{to}_{i}"
             with start(source, out, to) as process:
                 assert process.stdout is not None
                 process.stdout.readline()
                 moment = rng.uniform(0, 1.2 * seconds)
                 time.sleep(moment)
-                process.kill()
+                number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+                process.send_signal(number)
                 process.communicate()
             was_complete, num_left = out.exists(), len(left(out))
+            assert number == signal.SIGKILL or not num_left, left(out)
             if was_complete:
                 assert contents(out) == expected
             else:
@@ -107,7 +105,7 @@ def kill_conversions(folder: Path, num_kills: int, rng: random.Random) -> Iterat
                 assert contents(out) == expected
                 assert left(out) == [], left(out)
             after = "was complete" if was_complete else f"left {num_left}, was done again"
-            yield f"{to}: killed after {moment:.2f} of {seconds:.2f} s, {after}"
+            yield f"{to}: {number.name} after {moment:.2f} of {seconds:.2f} s, {after}"
 
 
 def fill_disks(folder: Path, moments: int) -> Iterator[str]:
