@@ -206,6 +206,7 @@ def _export_state(arguments: argparse.Namespace) -> int:
     if given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(f"{options}: not for --to {arguments.to}, only for --to hf.")
+    verification.check_packages(arguments)
     out_dir = as_path(arguments.out_dir)
     huggingface.check_output(out_dir)
     export = StateExport(
@@ -264,6 +265,7 @@ def _export_huggingface(arguments: argparse.Namespace) -> int:
     torch_only += ["--max-shard-size"] * (arguments.max_shard_size is not None)
     if torch_only and arguments.to == "hf_flax":
         raise UserError(f"{', '.join(torch_only)}: not for --to hf_flax, only for --to hf.")
+    verification.check_packages(arguments)
     out_dir = as_path(arguments.out_dir)
     huggingface.check_output(out_dir)
     export = _plan(arguments)

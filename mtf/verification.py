@@ -22,11 +22,15 @@ class VerificationFailed(Exception):
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Raises UserError if --verify is impossible; sets `arguments.verify`, None for the default."""
+    """Raises UserError if options contradict each other; sets `arguments.verify`, None: default."""
     if arguments.verify_by_layer and arguments.verify is False:
         raise UserError("--verify-by-layer and --no-verify contradict each other; choose one.")
     if arguments.verify_by_layer or not VERIFY_BY_DEFAULT:
         arguments.verify = arguments.verify_by_layer or bool(arguments.verify)
+
+
+def check_packages(arguments: argparse.Namespace) -> None:
+    """Raises UserError if --verify is given without the packages that it needs."""
     if arguments.verify and (missing := _not_installed()):
         raise UserError(
             f"--verify needs {missing}; run: pip install 'mtf-jax[torch]' (or leave out --verify)."
