@@ -66,8 +66,11 @@ def _parser() -> argparse.ArgumentParser:
             **number,
         )
     show = parser.add_argument_group("show instead of run").add_argument
-    kinds = ("flat", "history", "python", "json")
-    show("--print", choices=kinds, help="values, where each was set, Python code, or JSON")
+    kinds = ("flat", "history", "python", "json", "sharding")
+    printed = "values, where each was set, Python code, JSON, or how parameters are split"
+    show("--print", choices=kinds, help=printed)
+    devices = "number of devices for --print sharding; they need not be here"
+    show("--devices", type=int, metavar="N", help=devices)
     show("--diff", metavar="OTHER", help="compare with a recipe, run directory or config.json")
     show("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
     built = "show sizes and devices, and check checkpoint, data and vocabulary; write nothing"
@@ -188,7 +191,11 @@ def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
     if options.engine == "t5x" and (options.diff or options.graph):
         flag = "--diff" if options.diff else "--graph"
         raise UserError(f"{flag} shows mtf's config of a recipe; leave out --engine t5x.")
-    if options.print and options.engine == "t5x":
+    if options.devices is not None and options.print != "sharding":
+        raise UserError("--devices is for --print sharding only.")
+    if options.print == "sharding":
+        print(_sharding(config, name, options.devices), end="")
+    elif options.print and options.engine == "t5x":
         _show_t5x(config, name, options.print)
     elif options.print:
         texts = {
@@ -210,6 +217,18 @@ def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
     if options.graph:
         config_lib.write_graph(config, Path(options.graph))
         print(f"Wrote {options.graph}.")
+
+
+def _sharding(config: fdl.Config, name: str, num_devices: int | None) -> str:
+    from mtf import config as config_lib
+
+    if num_devices is not None and num_devices < 1:
+        raise UserError(f"--devices is {num_devices}; expected at least 1.")
+    job = config_lib.build(config)
+    if not hasattr(job, "describe_sharding"):
+        kind = type(job).__name__
+        raise UserError(f"--print sharding shows training runs; {name} configures {kind} instead.")
+    return str(job.describe_sharding(num_devices))
 
 
 def _show_t5x(config: fdl.Config, name: str, kind: str) -> None:

@@ -427,6 +427,18 @@ class Train:
 
         return train_checks.describe(job)
 
+    def describe_sharding(self, num_devices: int | None = None) -> str:
+        """Returns a table of how the parameters are split over devices, which need not be here.
+
+        `num_devices` None: the devices here if the run can use them, otherwise the smallest number.
+        """
+        from mtf.config import as_checked
+
+        job = as_checked(self)  # Before JAX is imported.
+        from mtf.jobs import train_checks
+
+        return train_checks.describe_sharding(job, num_devices)
+
     def check_vocabulary(self) -> str:
         """Returns the size of the vocabulary; raises UserError if the embedding is too small."""
         rows, ids = self.model.network.vocab_size, self.data.vocabulary.vocab_size

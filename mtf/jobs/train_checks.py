@@ -11,11 +11,12 @@ from mtf import loaders
 from mtf.data.settings import TaskMixtureConfig, TextFilesConfig
 from mtf.errors import UserError
 from mtf.jobs.description import Checks, Description
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.planning import plan_devices
 from mtf.sources.text_files import find_files
 from mtf.storage import AnyPath, as_path
 from mtf.tasks.mixtures import list_mixtures
-from mtf.training import plan
+from mtf.training import plan, sharding_table
 from mtf.training.trainer import Trainer, check_start
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ def describe(job: Train) -> Description:
     work = plan.work(trainer, lengths, batch_size)
     steps = {"train steps": f"{job.train_steps:,} (including those of the initial checkpoint)"}
     return Description({**above, **work, **steps, **checks.rows}, tuple(checks.problems))
+
+
+def describe_sharding(job: Train, num_devices: int | None) -> str:
+    """Returns how the parameters are split over devices, by default those of `describe`."""
+    if num_devices is None:
+        partitioner = plan_devices(
+            job.partitioner, job.batch_size, job.trainer.num_microbatches
+        ).partitioner
+    else:
+        partitioner = PjitPartitioner.create_abstract(job.partitioner, num_devices)
+    trainer = Trainer(job.model, job.optimizer, partitioner, job.trainer, job.random_seed)
+    return sharding_table.text(trainer)
 
 
 def _check_start(job: Train, trainer: Trainer, run_dir: AnyPath | None) -> str:

@@ -101,7 +101,8 @@ class Trainer:
         return init_rng, trainer_rng
 
     @functools.cached_property
-    def _axes(self) -> Tree:
+    def axes(self) -> Tree:
+        """The logical axes of the parameters."""
         return t5.param_axes(self.model.network, stacked=self.model.network.scan_layers)
 
     @functools.cached_property
@@ -109,7 +110,7 @@ class Trainer:
         """The shapes and dtypes of the state in memory. Allocates nothing."""
         network = self.model.network
         params = t5.param_shapes(network, stacked=network.scan_layers)
-        states = jax.eval_shape(lambda p: optimizers.init(self.optimizer, p, self._axes), params)
+        states = jax.eval_shape(lambda p: optimizers.init(self.optimizer, p, self.axes), params)
         return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, states)
 
     @functools.cached_property
@@ -121,14 +122,14 @@ class Trainer:
                 name: axes if slot.shape == param.shape else (None,) * len(slot.shape)
                 for name, slot in slots.items()
             },
-            self._axes,
+            self.axes,
             shapes.params,
             shapes.param_states,
             is_leaf=optimizers.is_axes,
         )
         return TrainState(
             self.partitioner.replicated,
-            self.partitioner.shardings(shapes.params, self._axes),
+            self.partitioner.shardings(shapes.params, self.axes),
             self.partitioner.shardings(shapes.param_states, slot_axes),
         )
 
@@ -137,7 +138,7 @@ class Trainer:
         def init(rng: jax.Array) -> TrainState:
             params = t5.init_params(self.model.network, rng)
             params = stack_layers(params) if self.model.network.scan_layers else params
-            states = optimizers.init(self.optimizer, params, self._axes)
+            states = optimizers.init(self.optimizer, params, self.axes)
             return TrainState(jnp.zeros((), jnp.int32), params, states)
 
         return jax.jit(init, out_shardings=self.state_shardings)
@@ -216,7 +217,7 @@ class Trainer:
             scale = jnp.minimum(1.0, threshold / norm)
             grads = jax.tree.map(lambda g: g * scale, grads)
         params, param_states = optimizers.update(
-            self.optimizer, state.step, rate, grads, state.params, state.param_states, self._axes
+            self.optimizer, state.step, rate, grads, state.params, state.param_states, self.axes
         )
         metrics = {**batch_metrics(batch, weights), **sums._asdict(), "learning_rate": rate}
         metrics["weight_gradient_norm"] = norm

@@ -1,0 +1,108 @@
+"""Shows how a run's parameters are split over its mesh (`--print sharding`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+
+from mtf.partitioning import memory
+from mtf.training.trainer import Trainer
+
+# A whole parameter on every device is worth a remark from this share of all parameters on.
+_LARGE = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A parameter.
+
+    Attributes:
+      name: T5X's name; `layers` stands for all layers of a stack, which are one array.
+      shape: its sizes.
+      axes: logical axes of its dimensions.
+      spec: mesh axes over which each dimension is split; "-": none.
+      whole: bytes of the parameter.
+      part: bytes of one device's part.
+      slots: bytes of one device's part of the optimizer state.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    spec: tuple[str, ...]
+    whole: int
+    part: int
+    slots: int
+
+
+def rows(trainer: Trainer) -> list[Row]:
+    """Returns a row for each array of parameters in memory; allocates nothing."""
+    shapes, shardings = trainer.state_shapes, trainer.state_shardings
+    found = []
+    for path, shape in jax.tree_util.tree_leaves_with_path(shapes.params):
+        keys = [entry.key for entry in path]
+        axes, sharding = trainer.axes, shardings.params
+        slots, slot_shardings = shapes.param_states, shardings.param_states
+        for key in keys:
+            axes, sharding = axes[key], sharding[key]
+            slots, slot_shardings = slots[key], slot_shardings[key]
+        spec = [*sharding.spec, *(None,) * (len(shape.shape) - len(sharding.spec))]
+        found.append(
+            Row(
+                "/".join(keys),
+                shape.shape,
+                tuple(str(axis) for axis in axes),
+                tuple("+".join(x) if isinstance(x, tuple) else x or "-" for x in spec),
+                memory.num_bytes(shape),
+                memory.num_bytes(shape, sharding),
+                memory.num_bytes(slots, slot_shardings),
+            )
+        )
+    return found
+
+
+def text(trainer: Trainer) -> str:
+    """Returns the table, with totals, and a remark on large parameters that are not split."""
+    mesh = trainer.partitioner.mesh
+    table = rows(trainer)
+    columns = [("parameter", "shape", "logical axes", "split over", "per device", "optimizer")]
+    columns += [
+        (
+            row.name,
+            " × ".join(map(str, row.shape)),
+            ", ".join(row.axes),
+            ", ".join(row.spec) if any(name != "-" for name in row.spec) else "not split",
+            _mib(row.part),
+            _mib(row.slots),
+        )
+        for row in table
+    ]
+    widths = [max(map(len, column)) for column in zip(*columns, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if place > 3 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in columns
+    ]
+    axes = " × ".join(f"{name} {size}" for name, size in mesh.shape.items())
+    whole, part = sum(row.whole for row in table), sum(row.part for row in table)
+    slots = sum(row.slots for row in table)
+    lines.append(
+        f"\n{mesh.size} devices ({axes}): parameters {memory.gib(whole)}, {memory.gib(part)} per "
+        f"device; optimizer state {memory.gib(slots)} per device"
+    )
+    for row in table if mesh.size > mesh.shape["data"] else ():
+        if row.part == row.whole > _LARGE * whole:
+            lines.append(
+                f"large, but not split: {row.name} ({row.whole / whole:.0%} of the parameters). No "
+                f"rule of partitioner.logical_axis_rules splits {' or '.join(row.axes)} over the "
+                f"mesh, or the sizes {', '.join(map(str, row.shape))} are not divisible"
+            )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _mib(count: int) -> str:
+    return f"{math.ceil(count / 2**20 * 100) / 100:,.2f} MiB"
