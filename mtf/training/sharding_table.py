@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 
@@ -43,7 +44,8 @@ def rows(trainer: Trainer) -> list[Row]:
     found = []
     for path, shape in jax.tree_util.tree_leaves_with_path(shapes.params):
         keys = [entry.key for entry in path]
-        axes, sharding = trainer.axes, shardings.params
+        axes: Any = trainer.axes
+        sharding: Any = shardings.params
         slots, slot_shardings = shapes.param_states, shardings.param_states
         for key in keys:
             axes, sharding = axes[key], sharding[key]
