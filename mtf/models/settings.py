@@ -41,8 +41,9 @@ class T5Config:
         T5X's `scalable_t5`; otherwise, the layers of a stack share one.
       scan_layers: whether to stack layers and run them with `lax.scan` (compiles faster; needed for
         XXL) instead of one after another (runs faster on CPU). Checkpoints are the same.
-      remat_policy: what the backward pass recomputes: "none", "minimal" (all but the results of
-        matrix products) or "full" (each layer as a whole).
+      remat_policy: what the backward pass recomputes besides the weights of attention, which it
+        always recomputes: "none", "minimal" (all but attention and the products with parameters)
+        or "full" (each layer as a whole).
     """
 
     vocab_size: int

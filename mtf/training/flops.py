@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from mtf.models.settings import T5Config
-
-# Pattern of jax's device_kind → dense bfloat16 peak of one device in FLOP/s (vendors' figures).
-_PEAK_FLOPS = {
-    "TPU v2": 22.5e12,
-    "TPU v3": 61.5e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite|TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite|TPU v6e": 918e12,
-    "TPU7x": 1153e12,
-    "H200|H100": 989e12,
-    "A100": 312e12,
-    "V100": 125e12,
-}
+from mtf.partitioning.chips import chip_of
 
 
 def peak_flops(device_kind: str) -> float | None:
     """Returns the peak FLOP/s of one device; None if it is not known."""
-    for pattern, flops in _PEAK_FLOPS.items():
-        if re.search(pattern, device_kind, re.IGNORECASE):
-            return flops
-    return None
+    chip = chip_of(device_kind)
+    return None if chip is None else chip.peak_flops / chip.devices
 
 
 def train_step_flops(
