@@ -19,6 +19,7 @@ from mtf.errors import UserError, did_you_mean
 COMMANDS = {
     "run": ("mtf.run", "run a recipe, or show, check and compare its config"),
     "launch": ("mtf.launch.__main__", "start the processes of a run here, or a job of SLURM"),
+    "plan": ("mtf.plan.__main__", "compile a recipe for a machine, and show whether it fits"),
     "status": ("mtf.status", "show how far runs are, and whether they are running"),
     "prompts": ("mtf.prompts", "download and show promptsource's templates"),
     "fetch": ("mtf.fetch", "copy a checkpoint in a store to this machine"),

@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mtf import signals
 from mtf.errors import RunError, UserError
@@ -73,6 +73,27 @@ def _is_of_output(error: OSError) -> bool:
     """Returns whether the error is about stdout: a closed pipe or terminal, or a full disk."""
     is_full_or_closed = error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None
     return isinstance(error, BrokenPipeError) or is_full_or_closed
+
+
+def add_change_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --set, --unset and --apply, whose (kind, text) are in `overrides` in the order given."""
+    applied = "change the config (options are applied in the order given)"
+    change: Any = parser.add_argument_group(applied)
+    several = {"nargs": "+", "action": "extend"}
+    for kind, number, metavar, text in (
+        ("set", several, "PATH=VALUE", "set a field; +PATH=VALUE adds a key to a dict"),
+        ("unset", several, "PATH", "restore a field's default, or remove a key of a dict"),
+        ("apply", {"action": "append"}, "FIDDLER[(kw=…)]", "apply a function to the config"),
+    ):
+        change.add_argument(
+            f"--{kind}",
+            dest="overrides",
+            type=lambda text, kind=kind: (kind, text),
+            metavar=metavar,
+            help=text,
+            **number,
+        )
+    parser.set_defaults(overrides=[])
 
 
 def add_source_options(group: argparse._ActionsContainer) -> None:

@@ -18,6 +18,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from mtf.checkpoints.steps import (
     owed_evaluations,
     saved_steps,
 )
+from mtf.cluster.process_files import read_states
 from mtf.command import exit_status, new_parser
 from mtf.errors import UserError
 from mtf.progress import count, duration
@@ -52,6 +54,8 @@ _TRAIN, *_EVALUATIONS = METRIC_KINDS
 _SEQIO = "-metrics.jsonl"
 # The last line of metrics.jsonl is shorter.
 _TAIL_BYTES = 1 << 16
+# How many processes a run's text lists.
+_MAX_PROCESSES = 8
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
@@ -79,6 +83,8 @@ class Status:
       checkpoint_step: its step.
       checkpoint_age_seconds: time since it was complete.
       evaluations: "training_eval/NAME" or "inference_eval/NAME" → the last results, with "step".
+      processes: the fields of `ProcessState` for each process that the run has recorded, with its
+        "condition": "running"; "silent": it has not written for long; "dead"; "ended" in order.
       engine: "mtf", or "t5x" for a run that was started with `--engine t5x`.
     """
 
@@ -99,6 +105,7 @@ class Status:
     checkpoint_step: int | None
     checkpoint_age_seconds: float | None
     evaluations: Mapping[str, Mapping[str, float | None]]
+    processes: Sequence[Mapping[str, Any]]
     engine: str
 
     @property
@@ -121,7 +128,8 @@ def read_status(run_dir: str | AnyPath) -> Status:
     train_steps = settings.get("train_steps")
     first_step = settings.get("checkpoint.restore.step") or 0
     step = max(statistics.get("step", 0), *saved[-1:], first_step)
-    state, reason = _state(directory, saved, train_steps)
+    processes = _processes(directory, now)
+    state, reason = _state(directory, saved, train_steps, processes)
     written = _modified(directory / _TRAIN / "metrics.jsonl")
     speed = statistics.get("timing/steps_per_second")
     eta = None
@@ -151,6 +159,7 @@ def read_status(run_dir: str | AnyPath) -> Status:
         checkpoint_step=saved[-1] if saved else None,
         checkpoint_age_seconds=None if checkpoint is None else now - _completed(checkpoint),
         evaluations=_evaluations(directory),
+        processes=processes,
         engine="t5x" if (directory / T5X_CONFIG_FILE).is_file() else "mtf",
     )
 
@@ -181,19 +190,30 @@ def _settings(directory: AnyPath) -> dict[str, Any]:
     return {name: ast.literal_eval(value) for name, value in pairs}
 
 
+def _processes(directory: AnyPath, now: float) -> list[dict[str, Any]]:
+    return [
+        {**dataclasses.asdict(process), "doing": process.doing, "condition": process.condition(now)}
+        for process in read_states(directory)
+    ]
+
+
 def _state(
-    directory: AnyPath, saved: Sequence[int], train_steps: int | None
+    directory: AnyPath,
+    saved: Sequence[int],
+    train_steps: int | None,
+    processes: Sequence[Mapping[str, Any]],
 ) -> tuple[str, str | None]:
     """Returns the state of a run, and why it ended."""
     holder = lock_holder(directory)
     exists = process_exists(holder) if holder else False
-    if exists is None:
-        return "on another host", None
     if exists and not _is_reused(holder):
         return "running", None
-    end = read_end(directory)
+    end = read_end(directory)  # A run deletes it when it starts.
     if end is not None:
         return end.how, end.reason
+    if exists is None:
+        writes = any(process["condition"] == "running" for process in processes)
+        return "running" if writes else "on another host", None
     if saved and saved[-1] == train_steps and not owed_evaluations(directory, saved[-1]):
         return "finished", None
     return "not running", None
@@ -275,6 +295,8 @@ def as_text(status: Status) -> str:
         lines.append(f"  {name:<11} {text}")
 
     add("state", _state_text(status))
+    for name, text in _process_lines(status):
+        add(name, text)
     add("step", _step_text(status))
     if status.steps_per_second:
         tokens = status.tokens_per_second
@@ -311,6 +333,34 @@ def _state_text(status: Status) -> str:
     return f"{text}; last file written {_ago(status.seconds_since_write)}"
 
 
+def _process_lines(status: Status) -> list[tuple[str, str]]:
+    """Returns lines about the processes: of all if they are few, otherwise those not running."""
+    processes = [each for each in status.processes if each["condition"] != "ended"]
+    if not processes or not (status.may_be_running or status.state in ("failed", "not running")):
+        return []
+    counts = Counter(each["condition"] for each in processes)
+    lines = [("processes", ", ".join(f"{number} {name}" for name, number in counts.items()))]
+    if len(processes) > _MAX_PROCESSES:
+        processes = [each for each in processes if each["condition"] != "running"]
+    now = time.time()
+    for each in processes[:_MAX_PROCESSES]:
+        who = f"{each['host']}, process id {each['pid']}"
+        text = f"{each['doing']}, {_ago(now - each['progress'])} ({who})"
+        if each["condition"] != "running":
+            text = f"{each['condition']}, last sign {_ago(now - each['time'])}; before: {text}"
+        lines.append((f"  {each['index']}", text))
+    return lines
+
+
+def _missing(status: Status) -> str:
+    """Returns how many processes of a run do not answer, for a table; "" if all do."""
+    names = [each["condition"] for each in status.processes]
+    number = names.count("silent") + names.count("dead")
+    if not number or not status.may_be_running:
+        return ""
+    return f", {number} of {len(names)} processes silent or dead"
+
+
 def _step_text(status: Status) -> str:
     if status.train_steps is None:
         return f"{status.step:,}"
@@ -345,6 +395,7 @@ def as_table(statuses: Sequence[Status]) -> str:
     rows = [("run", "state", "step", "loss", "steps/s", "ETA", "checkpoint", "written")]
     for status in statuses:
         state = status.state + (f" by {status.reason}" if status.state == "stopped" else "")
+        state += _missing(status)
         speed, eta = status.steps_per_second, status.eta_seconds
         saved = status.checkpoint_step
         rows.append(

@@ -112,6 +112,67 @@ def test_on_another_host(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert lines["checkpoint"] == "none"
 
 
+def _record(
+    run: Path,
+    index: int,
+    count: int = 1,
+    *,
+    host: str = "",
+    pid: int = 0,
+    age: float = 5,
+    **more: Any,
+) -> None:
+    """Writes what a process does, as it was so many seconds ago."""
+    state = {"index": index, "count": count, "host": host or socket.gethostname()}
+    state |= {"pid": pid or os.getpid(), "devices": ["cpu:0"], "phase": "training", "step": 310}
+    state |= {"progress": NOW - age - 7, "time": NOW - age, "period": 10.0, "ended": False, **more}
+    _write(run / "processes" / f"{index}.json", json.dumps(state), age)
+
+
+def test_what_the_processes_do(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _lock(run_dir, os.getpid(), command=_command_of_this_process())
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    _record(run_dir, 0, 4)
+    _record(run_dir, 1, 4, host="elsewhere", pid=70, age=600, phase="reading data")
+    _record(run_dir, 2, 4, pid=done.pid, age=90, phase="saving")
+    _record(run_dir, 3, 4, host="elsewhere", pid=71, age=30)
+    _record(run_dir, 4, 5)  # of an earlier run
+    lines = _lines(capsys, run_dir)
+    here = socket.gethostname()
+    assert lines["processes"] == "2 running, 1 silent, 1 dead"
+    assert lines["0"] == f"training, step 310, 12 s ago ({here}, process id {os.getpid()})"
+    assert lines["1"] == (
+        "silent, last sign 10 min ago; before: reading data, step 310, 10 min ago "
+        "(elsewhere, process id 70)"
+    )
+    assert lines["2"].startswith("dead, last sign 90 s ago; before: saving, step 310, 97 s ago")
+    assert lines["3"].startswith("training, step 310, 37 s ago (elsewhere")
+    assert "4" not in lines
+    # In a table, and of many processes, only those that do not answer are shown.
+    assert status.main([str(run_dir), str(run_dir)]) == 0
+    assert "running, 2 of 4 processes silent or dead" in capsys.readouterr().out
+    for index in (0, *range(3, 20)):
+        _record(run_dir, index, 20)
+    lines = _lines(capsys, run_dir)
+    assert lines["processes"] == "18 running, 1 silent, 1 dead"
+    assert {"1", "2"} <= lines.keys()
+    assert not {"0", "3"} & lines.keys()
+
+
+def test_another_host_writes(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _lock(run_dir, 1, host="elsewhere")
+    _record(run_dir, 0, host="elsewhere", pid=1)
+    assert _lines(capsys, run_dir)["state"].startswith("running: process 1 on elsewhere")
+    _record(run_dir, 0, host="elsewhere", pid=1, age=100)
+    lines = _lines(capsys, run_dir)
+    assert lines["state"].startswith("on another host: process 1 on elsewhere")
+    assert lines["processes"] == "1 silent"
+    end = {"how": "failed", "reason": "Process 1 (host b, process id 7) died.", "time": NOW}
+    _write(run_dir / "end.json", json.dumps(end), age=30)
+    assert _lines(capsys, run_dir)["state"].startswith("failed: Process 1 (host b, process id 7)")
+
+
 @pytest.mark.parametrize("reused", [False, True])
 def test_killed(run_dir: Path, capsys: pytest.CaptureFixture[str], reused: bool) -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import json
 import os
+import queue
 import socket
 import sys
 import threading
@@ -54,6 +55,7 @@ class Meeting:
         self._facts = {"--process-count": str(place.count), **facts}
         self._outcome: dict[str, Any] | None = None
         self._ready, self._all_left = threading.Event(), threading.Event()
+        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._members: dict[int, _Member] = {}
         self._leaving = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -65,6 +67,8 @@ class Meeting:
         if "error" in self._outcome:
             raise UserError(self._outcome["error"])
         self.shared: Facts = self._outcome["shared"]
+        global _current
+        _current = self
 
     def leave(self, problem: str | None = None, *, is_news: bool = True) -> None:
         """Says that this process ends, with a problem if there is one.
@@ -79,6 +83,18 @@ class Meeting:
             self._all_left.wait(PARTING)
         elif self._loop is not None and self._loop.is_running():
             asyncio.run_coroutine_threadsafe(self._leave(problem), self._loop).result(PARTING)
+
+    def announce(self, value: Any) -> None:
+        """Sends a value to the other processes, from process 0."""
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._tell_all({"news": value}), self._loop).result()
+
+    def announced(self, seconds: float) -> Any:
+        """Returns the next value that process 0 announced, or None after so many seconds."""
+        try:
+            return self._news.get(timeout=seconds)
+        except queue.Empty:
+            return None
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def run() -> None:
@@ -201,7 +217,8 @@ class Meeting:
             text = f"Process 0 ({self._place.host}) {outcome['lost']} It waited for the others."
             return self._decide({"error": text})
         self._decide(outcome)
-        end = await _next(reader)
+        while "news" in (end := await _next(reader)):
+            self._news.put(end["news"])
         beats.cancel()
         if "error" not in outcome and not self._leaving:
             _end(end.get("end") or f"Process 0 ({outcome['name']}) {end['lost']}")
@@ -233,8 +250,27 @@ class _Member:
         self.left = False
 
 
+# The meeting of this process, and what is called before it ends because another process did.
+_current: Meeting | None = None
+_before_end: list[Callable[[str], None]] = []
+
+
+def before_end(call: Callable[[str], None]) -> None:
+    """Calls a function with the news if this process ends because another one did."""
+    _before_end.append(call)
+
+
+def leave(problem: str) -> None:
+    """Says that this process ends with a problem; does nothing if it is alone."""
+    if _current is not None:
+        _current.leave(problem)
+
+
 def _end(text: str) -> NoReturn:
     """Ends this process, whose main thread may wait for the process that has ended."""
+    for call in _before_end:
+        with contextlib.suppress(Exception):
+            call(text)
     print(f"error: {text}\nThis process cannot go on without it.", file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(1)

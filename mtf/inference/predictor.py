@@ -210,10 +210,8 @@ class Predictor:
     def _run(self, packed: Packed, rows: Sequence[Sequence[Item]]) -> jax.Array:
         """Returns the log-likelihoods of tokens, (rows, targets_length) float32."""
         batch = _packed_batch(packed, rows)
-        # The largest divisor of the length for which the logits are within the limit.
-        length, rows_a_part = packed.targets_length, packed.batch_rows // self._num_parts
-        limit = max(1, _MAX_LOGITS_BYTES // (rows_a_part * self._network.vocab_size * 4))
-        chunk = next(n for n in range(min(limit, length), 0, -1) if length % n == 0)
+        rows_a_part = packed.batch_rows // self._num_parts
+        chunk = logits_chunk(packed.targets_length, rows_a_part, self._network.vocab_size)
         with self._partitioner.in_force():
             return self._token_log_likelihoods(self.params, self._global(batch), chunk=chunk)
 
@@ -338,6 +336,15 @@ def _packed_batch(packed: Packed, rows: Sequence[Sequence[Item]]) -> dict[str, n
         "decoder_segment_ids": segments,
         "cross_segment_ids": cross_segments,
     }
+
+
+def logits_chunk(length: int, num_rows: int, vocab_size: int) -> int:
+    """Returns the number of target positions whose logits a device holds at a time.
+
+    It is the largest divisor of `length` for which the logits of `num_rows` are within the limit.
+    """
+    limit = max(1, _MAX_LOGITS_BYTES // (num_rows * vocab_size * 4))
+    return next(n for n in range(min(limit, length), 0, -1) if length % n == 0)
 
 
 def token_log_likelihoods(

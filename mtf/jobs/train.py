@@ -30,6 +30,7 @@ from mtf.writing import write_atomically
 
 if TYPE_CHECKING:
     from mtf.checkpoints.manager import CheckpointManager
+    from mtf.cluster.heartbeat import Heartbeat
     from mtf.data.row_streams import BatchIterator, Evaluations
     from mtf.evaluation.infer_eval import InferenceEvaluator
     from mtf.inference.predictor import Predictor
@@ -167,14 +168,23 @@ class Train:
             import jax
 
             from mtf.checkpoints.manager import write_failures_explained
+            from mtf.cluster import preemption
+            from mtf.cluster.heartbeat import Heartbeat
 
-            with signals.Interrupts("saving after this step") as interrupts:
+            devices = [str(device) for device in jax.local_devices()]
+            process = jax.process_index(), jax.process_count(), devices
+            with (
+                signals.Interrupts("saving after this step") as interrupts,
+                Heartbeat(*process, job.trainer.hang_seconds) as heartbeat,
+            ):
                 if jax.process_count() > 1:
                     interrupts.hold()  # All processes stop at the same step.
-                with write_failures_explained(run_dir):
-                    return job._run(run_dir, interrupts)
+                with preemption.as_sigterm(), write_failures_explained(run_dir):
+                    return job._run(run_dir, interrupts, heartbeat)
 
-    def _run(self, run_dir: AnyPath, interrupts: signals.Interrupts) -> TrainResult:
+    def _run(
+        self, run_dir: AnyPath, interrupts: signals.Interrupts, heartbeat: Heartbeat
+    ) -> TrainResult:
         from mtf import loaders
         from mtf.training.loop import TrainLoop
         from mtf.training.trainer import starting_state
@@ -187,6 +197,7 @@ class Train:
             state = starting_state(trainer, run_dir, self.checkpoint.restore, self.train_steps)
             provenance = loaders.provenance(self.data)
             checkpoints = self._open_run_directory(run_dir, batches, provenance)
+        heartbeat.record_in(run_dir)
 
         # Train.
         progress = self._start_progress(run_dir, trainer)
@@ -208,6 +219,7 @@ class Train:
             interrupts,
             evaluations,
             evaluator,
+            heartbeat,
         )
         try:
             state, stopped = loop.run(state, setup_seconds=time.perf_counter() - started)

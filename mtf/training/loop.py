@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
 from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import owed_evaluations, owing
+from mtf.cluster.heartbeat import READING, TRAINING, Heartbeat
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator, Evaluations
 from mtf.progress import Progress, duration
@@ -63,6 +64,7 @@ class TrainLoop:
       batch_size: number of rows in a global batch.
       checkpoints: writes checkpoints; metrics are written to the same run directory.
       evaluations: batches on which to compute the loss, every `eval_period` steps and at the end.
+      heartbeat: records what this process does, and ends it if it hangs.
     """
 
     trainer: Trainer
@@ -74,6 +76,7 @@ class TrainLoop:
     interrupts: Interrupts
     evaluations: Evaluations
     evaluator: Evaluator | None = None
+    heartbeat: Heartbeat = dataclasses.field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
         self._stop_requested = _Agreement(self.interrupts)
@@ -87,6 +90,7 @@ class TrainLoop:
         loss, gradients or state are not finite (`mtf.training.watch`).
         """
         trainer, checkpoints, progress = self.trainer, self.checkpoints, self.progress
+        beat = self.heartbeat.beat
         first_step = step = int(state.step)
         started = period_started = time.perf_counter()
         owed = owed_evaluations(checkpoints.model_dir, first_step)
@@ -116,13 +120,18 @@ class TrainLoop:
             self._open_metrics(files, first_step, owed)
             watch = Watch(trainer, checkpoints, self._writers[TRAIN], progress)
             if owed:
+                beat("evaluating", step)
                 found = self._evaluate(owed, state, step)
                 stopping = found is None
                 if found is not None:
                     checkpoints.add_measured(step, found)
             while step < self.train_steps and not stopping:
                 # Train. Wait for the previous step: the host is at most one step ahead.
-                batch = trainer.partitioner.global_batch(next(self.batches), self.batch_size)
+                is_new = step <= first_step + 1  # Another process may still be compiling.
+                beat("starting" if is_new else READING, step + 1)
+                rows = next(self.batches)
+                beat("compiling" if is_new else TRAINING, step + 1)
+                batch = trainer.partitioner.global_batch(rows, self.batch_size)
                 if step == first_step:
                     progress.note("compiling …")
                     start = time.perf_counter()
@@ -158,6 +167,7 @@ class TrainLoop:
                 # Evaluate.
                 pause = time.perf_counter()
                 if due:
+                    beat("evaluating", step)
                     found = None if stopping else self._evaluate(due, state, step)
                     stopping |= found is None
                     saves |= found is None
@@ -168,6 +178,7 @@ class TrainLoop:
 
                 # Save.
                 if saves:
+                    beat("saving", step)
                     start = time.perf_counter()
                     try:
                         self._save(step, state, measured)
@@ -176,7 +187,9 @@ class TrainLoop:
                     extra["timing/checkpoint_seconds"] = time.perf_counter() - start
                 period_started += time.perf_counter() - pause
 
+            beat("saving", step)
             checkpoints.wait()
+        beat("finishing", step)
         return state, self.interrupts.requested or (
             "another process's signal" if stopping else None
         )
@@ -243,6 +256,7 @@ class TrainLoop:
         return measured
 
     def _raise_if_requested(self) -> None:
+        self.heartbeat.beat("evaluating", self.heartbeat.step)
         if self._stop_requested():
             raise _StopRequested
 

@@ -188,6 +188,9 @@ class TrainerConfig:
       skip_nonfinite_updates: whether a step with a non-finite loss or gradient norm leaves
         parameters and optimizer state unchanged and is counted (`skipped_updates`), instead of
         ending the run. Its batch is used up, and the step still counts for the schedule.
+      hang_seconds: seconds without progress after which the run writes the stacks of all threads
+        and ends with exit status 1, so that a scheduler restarts it. It may compile, evaluate and
+        save four times as long. None: never.
     """
 
     num_microbatches: int = dataclasses.field(default=1, metadata=_MAY_CHANGE)
@@ -196,7 +199,9 @@ class TrainerConfig:
     eval_steps: int | None = dataclasses.field(default=20, metadata=_MAY_CHANGE)
     loss_chunk_elements: int = dataclasses.field(default=2**25, metadata=_MAY_CHANGE)
     skip_nonfinite_updates: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
+    hang_seconds: float | None = dataclasses.field(default=1800.0, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
         check_fields(self, AT_LEAST_ONE, "num_microbatches", "stats_period", "loss_chunk_elements")
         check_fields(self, AT_LEAST_ONE, "eval_period", "eval_steps", optional=True)
+        check_fields(self, POSITIVE, "hang_seconds", optional=True)

@@ -179,9 +179,15 @@ class Trainer:
     def compile(self, state: Any, batch: Any) -> Any:
         """Compiles, for `train_step`, the step for a state and a global batch or their shapes."""
         with self.partitioner.in_force():
-            compiled = self._jit_train_step.lower(state, batch).compile()
+            compiled = self.lower(state, batch).compile()
         self.__dict__["_compiled_train_step"] = compiled
         return compiled
+
+    def lower(self, state: Any, batch: Any) -> Any:
+        """Traces the step for a state and a global batch or their shapes, to compile it."""
+        _ = self._rngs  # On the devices here, also if those of the mesh are not.
+        with self.partitioner.in_force():
+            return self._jit_train_step.lower(state, batch)
 
     @functools.cached_property
     def _compiled_train_step(self) -> Any:
