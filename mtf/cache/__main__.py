@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtf import command
+from mtf import command, together
 from mtf.copies import cache_directory, local_copy
 from mtf.downloads import as_user_errors
 from mtf.errors import RunError, UserError
@@ -28,6 +28,7 @@ from mtf.writing import LOCK_FILE, free_space, locked, write_failure
 
 if TYPE_CHECKING:
     from mtf.cache.build import CacheProgress, Plan
+    from mtf.cluster.places import Place
 
 _EPILOG = """\
 examples:
@@ -60,12 +61,17 @@ def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
     output = Path(options.output) if options.runner else as_path(options.output)
     # Beam may write to a place outside this machine.
     local = options.runner is None
-    cache_dir = output if isinstance(output, Path) else _staging(output)
+    place = together.place_of(options)
+    if place is not None and not local:
+        raise UserError("--runner starts the processes of Beam itself; start the command once.")
+    index = 0 if place is None else place.index
+    cache_dir = output if isinstance(output, Path) else _staging(output, index)
+    is_locked = local and (index == 0 or not isinstance(output, Path))
     try:
-        with locked(cache_dir, "--output", shown=output) if local else contextlib.nullcontext():
+        with locked(cache_dir, "--output", shown=output) if is_locked else contextlib.nullcontext():
             if not isinstance(output, Path):
                 _copy_descriptions(output, cache_dir)
-            return _write(options, runner_options, cache_dir, output)
+            return _write(options, runner_options, cache_dir, output, place)
     except UserError:
         raise  # complete already, though its cause may be a failed write
     except Exception as error:
@@ -78,9 +84,10 @@ def _main(options: argparse.Namespace, runner_options: list[str]) -> int:
         ) from None
 
 
-def _staging(output: StorePath) -> Path:
-    """Returns the directory of the files that are being written to a cache in a store."""
-    return cache_directory() / "writing" / output.scheme / output.key
+def _staging(output: StorePath, index: int) -> Path:
+    """Returns the directory of the files that this process writes to a cache in a store."""
+    folder = cache_directory() / "writing" / output.scheme / output.key
+    return folder.with_name(f"{folder.name}.{index}") if index else folder
 
 
 def _copy_descriptions(output: StorePath, cache_dir: Path) -> None:
@@ -143,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--num-workers", **number, help="number of processes (default: one per core)")
     how.add_argument("--num-shards", **number, help="files per split (default: set by its size)")
     how.add_argument("--runner", metavar="beam:RUNNER", help=runners)
+    together.add_place_options(parser)
     parser.add_argument("--check", action="store_true", help=check)
     return parser
 
@@ -154,9 +162,13 @@ def _positive(text: str) -> int:
 
 
 def _write(
-    options: argparse.Namespace, runner_options: list[str], cache_dir: Path, output: AnyPath
+    options: argparse.Namespace,
+    runner_options: list[str],
+    cache_dir: Path,
+    output: AnyPath,
+    place: Place | None,
 ) -> int:
-    from mtf.cache import build
+    from mtf.cache import build, hosts
     from mtf.cache.format import ArrayRecordFormat
     from mtf.cache.settings import CacheConfig
     from mtf.seqio.cache_format import SeqioFormat
@@ -186,7 +198,9 @@ def _write(
         plan = from_seqio.make_plan(mixture, settings, options.from_seqio)
     else:
         plan = build.make_plan(mixture, settings)
-    _print_left_out(plan)
+    is_first = place is None or place.index == 0
+    if is_first:
+        _print_left_out(plan)
     num_workers = options.num_workers or len(os.sched_getaffinity(0))
     start = time.perf_counter()
     with signals.Interrupts() as interrupts, rate_bar(plan.num_rows, "examples") as show:
@@ -195,9 +209,18 @@ def _write(
         def report(done: CacheProgress) -> None:
             interrupts.raise_if_requested()
             tasks = f"{done.num_tasks}/{len(plan.works)} tasks"
-            show(done.num_rows, done.num_examples, tasks)
+            if is_first:
+                show(done.num_rows, done.num_examples, tasks)
 
-        build.run_plan(plan, num_workers, report)
+        if place is None:
+            build.run_plan(plan, num_workers, report)
+        else:
+            meeting = hosts.meet(place, plan)
+            together.run_together(
+                meeting, lambda: hosts.run_plan(plan, num_workers, report, meeting, place)
+            )
+    if not is_first:
+        return 0
     if not plan.works:
         print(f"{options.output}: all {len(plan.finished)} tasks are already complete")
         return 0

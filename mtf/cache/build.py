@@ -13,6 +13,7 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -45,7 +46,7 @@ from mtf.sources.files import Rows
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.registry import RowTask
 from mtf.tasks.task import Task
-from mtf.writing import LOCK_FILE, upload
+from mtf.writing import LOCK_FILE, upload, write_atomically
 
 NOT_CHOSEN = "not chosen by --only"
 _NUM_REASONS_SHOWN = 10
@@ -112,6 +113,13 @@ def _listed(reasons: Sequence[str]) -> str:
     more = len(reasons) - _NUM_REASONS_SHOWN
     lines = [*reasons[:_NUM_REASONS_SHOWN], *([f"… and {more} more"] if more > 0 else [])]
     return "".join(f"\n  {line}" for line in lines)
+
+
+class Share(NamedTuple):
+    """Shards that this host writes, and shards that other hosts write."""
+
+    own: list[ShardWork]
+    others: list[ShardWork] = []  # noqa: RUF012 (never changed)
 
 
 class CacheProgress(NamedTuple):
@@ -184,11 +192,17 @@ def make_plan(mixture: Mixture, settings: CacheConfig) -> Plan:
     return plan
 
 
-def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], None]) -> None:
+Report = Callable[[CacheProgress], None]
+
+
+def run_plan(
+    plan: Plan, num_workers: int, report: Report, share: Callable[[list[ShardWork]], Share] = Share
+) -> None:
     """Executes a plan with `num_workers` processes; 1 is this process.
 
-    Calls `report` about twice a second. Raises UserError if a task fails on a record, a file cannot
-    be written, or a process is killed.
+    Calls `report` about twice a second. `share` divides the shards that are not complete between
+    this process and other hosts. Raises UserError if a task fails on a record, a file cannot be
+    written, or a process is killed.
     """
     settings = plan.settings
     write_json(settings.cache_dir / "cache.json", cache_info(settings))
@@ -205,8 +219,8 @@ def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], Non
     def tell(num_rows: int, num_examples: int) -> None:
         report(CacheProgress(len(finished), num_rows_before + num_rows, num_examples))
 
-    write = _written_here if num_workers == 1 else _written_in_processes
-    with contextlib.closing(write(todo, num_workers, tell)) as names:
+    divided = share(todo)
+    with contextlib.closing(_written(divided, num_workers, tell)) as names:
         for name in names:
             num_left[name] -= 1
             if not num_left[name]:
@@ -222,6 +236,19 @@ def run_plan(plan: Plan, num_workers: int, report: Callable[[CacheProgress], Non
     info = MixtureInfo(*about, tasks, absent, all_rates)
     write_json(mixture_path(cache_dir, mixture.name), info)
     settings.publish(mixture_path(cache_dir, mixture.name))
+
+
+def write_share(works: Sequence[ShardWork], num_workers: int, report: Report) -> None:
+    """Writes shards of a plan that another host executes, which has created the folders."""
+    for work in works:  # Of a cache in a store, each host has its own folders.
+        work.folder.mkdir(parents=True, exist_ok=True)
+
+    def tell(num_rows: int, num_examples: int) -> None:
+        report(CacheProgress(0, num_rows, num_examples))
+
+    with contextlib.closing(_written(Share([*works]), num_workers, tell)) as names:
+        for _ in names:
+            pass
 
 
 def cache_info(settings: CacheConfig) -> CacheInfo:
@@ -385,6 +412,38 @@ def _finish_task(works: Sequence[ShardWork]) -> None:
         (settings.store / folder.name).rmtree()
         shutil.rmtree(settings.cache_dir / info.name, ignore_errors=True)
     os.replace(folder, settings.cache_dir / info.name)
+
+
+def _written(share: Share, num_workers: int, tell: Tell) -> Generator[str, None, None]:
+    """Writes this host's shards, then waits for those of others; after each, yields its task."""
+    num_rows = num_examples = 0
+
+    def tell_own(rows: int, examples: int) -> None:
+        nonlocal num_rows, num_examples
+        num_rows, num_examples = rows, examples
+        tell(rows, examples)
+
+    write = _written_here if num_workers == 1 else _written_in_processes
+    yield from write(share.own, num_workers, tell_own)
+    waited_for = list(share.others)
+    while waited_for:
+        for work in [work for work in waited_for if _has_arrived(work)]:
+            waited_for.remove(work)
+            split = read_json(work.done_path, SplitInfo)
+            num_rows, num_examples = num_rows + split.num_rows, num_examples + split.num_examples
+            yield work.task.name
+        tell(num_rows, num_examples)
+        time.sleep(_POLL_SECONDS)
+
+
+def _has_arrived(work: ShardWork) -> bool:
+    """Returns whether another host has completed a shard; downloads its description."""
+    settings, path = work.settings, work.done_path
+    if settings.store is not None and not path.exists():
+        stored = settings.store / path.relative_to(settings.cache_dir).as_posix()
+        if stored.is_file():
+            write_atomically(path, stored.read_bytes())
+    return path.exists()
 
 
 def _written_here(works: Iterable[ShardWork], _: int, tell: Tell) -> Generator[str, None, None]:
