@@ -36,7 +36,8 @@ def launch(options: argparse.Namespace) -> int:
         number = getattr(options, name)
         if number is not None and number < 1:
             raise UserError(f"--{name.replace('_', '-')} is {number}; expected at least 1.")
-    command = [sys.executable, "-m", "mtf.run", *options.command]
+    is_cache = options.command[0] == "mtf.cache"
+    command = [sys.executable, "-m", *([] if is_cache else ["mtf.run"]), *options.command]
     places = [_variables(i, options) for i in range(options.processes)]
     if options.dry_run:
         for place in places:

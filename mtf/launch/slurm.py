@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from mtf.errors import RunError, UserError
+from mtf.launch.shared import name_of
 from mtf.writing import write_atomically
 
 # Before the time limit, so that the run saves a checkpoint.
@@ -42,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def launch(options: argparse.Namespace) -> int:
     """Writes the script and submits it, or prints it in a dry run."""
-    name = options.job_name or _name_of(options.command[0])
+    name = options.job_name or name_of(options.command[0])
     folder = Path(options.folder)
     text = script(options, name, folder)
     file = folder / f"{name}.sh"
@@ -107,9 +108,3 @@ def script(options: argparse.Namespace, name: str, folder: Path) -> str:
         + "# Each task is a process of the run; they find each other by SLURM's variables.\n"
         + f"exec srun --kill-on-bad-exit=1 {command}\n"
     )
-
-
-def _name_of(recipe: str) -> str:
-    """Returns a name for files from a recipe such as my.py:recipe(size=1)."""
-    short = recipe.partition("(")[0].rpartition(":")[2].rpartition(".")[2]
-    return re.sub(r"[^A-Za-z0-9_-]", "_", short)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mtf import status
 from mtf.launch.__main__ import main
 from tests import small
 
@@ -127,7 +128,13 @@ def test_one_process_is_killed(tmp_path: Path, killed: int) -> None:
     assert time.monotonic() - started < 60
     assert process.returncode == 137
     assert f"mtf.launch: process {killed} of 2 was ended by SIGKILL" in output
-    assert re.search(rf"error: Process {killed} \(host .*, process id \d+\) died\.", output)
+    died = rf"Process {killed} \(host .*, process id \d+\) died\."
+    assert re.search(f"error: {died}", output)
+    found = status.read_status(tmp_path / "run")
+    assert found.state == "failed"
+    assert re.fullmatch(died, str(found.reason))
+    conditions = {each["index"]: each["condition"] for each in found.processes}
+    assert conditions == {killed: "dead", 1 - killed: "ended"}
 
     steps = small.steps(tmp_path / "run")[-1] + 5
     settings |= {"train_steps": steps}
@@ -138,16 +145,20 @@ def test_one_process_is_killed(tmp_path: Path, killed: int) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to_one", [False, True])
+def test_sigterm_saves_once(tmp_path: Path, to_one: bool) -> None:
+    """It goes to the launcher, or to one process as before its host is taken away."""
     text = small.write_text(tmp_path)
     settings = {"train_steps": 100_000, "model_dir": "run"}
     options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
     process = start([*options, *small.arguments(text, **settings)], tmp_path)
     small.read_until(process.stdout, "step 3/")
-    process.send_signal(signal.SIGTERM)
+    os.kill(_pid_of(process.pid, 1) if to_one else process.pid, signal.SIGTERM)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 0, output
-    assert re.search(r"saved step \d+", output)
+    (saved,) = re.findall(r"saved step (\d+)", output)
+    assert small.steps(tmp_path / "run")[-1] == int(saved)
+    assert ("another process's signal: saved step" in output) == to_one
 
 
 def _pid_of(launcher: int, index: int) -> int:
