@@ -15,21 +15,20 @@ import functools
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtf.cluster.places import Place, find_place
-from mtf.command import exit_status, new_parser
-from mtf.errors import RunError, UserError
+from mtf.command import add_change_options, exit_status, new_parser
+from mtf.errors import UserError
+from mtf.together import add_place_options, place_of, run_together
 
 if TYPE_CHECKING:
     import fiddle as fdl
 
     from mtf.cluster.meeting import Meeting
+    from mtf.cluster.places import Place
 
-_SEVERAL = {"nargs": "+", "action": "extend"}
 _EPILOG = """\
 examples:
   python -m mtf.run --list
@@ -50,21 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = new_parser("run", "Run a recipe, or show what it would do.", _EPILOG)
     names = "package.module.recipe, or file.py:recipe"
     parser.add_argument("recipe", nargs="*", metavar="RECIPE[(kw=literal,…)]", help=names)
-    applied = "change the config (options are applied in the order given)"
-    change: Any = parser.add_argument_group(applied)
-    for kind, number, metavar, text in (
-        ("set", _SEVERAL, "PATH=VALUE", "set a field; +PATH=VALUE adds a key to a dict"),
-        ("unset", _SEVERAL, "PATH", "restore a field's default, or remove a key of a dict"),
-        ("apply", {"action": "append"}, "FIDDLER[(kw=…)]", "apply a function to the config"),
-    ):
-        change.add_argument(
-            f"--{kind}",
-            dest="overrides",
-            type=lambda text, kind=kind: (kind, text),
-            metavar=metavar,
-            help=text,
-            **number,
-        )
+    add_change_options(parser)
     show = parser.add_argument_group("show instead of run").add_argument
     kinds = ("flat", "history", "python", "json", "sharding")
     printed = "values, where each was set, Python code, JSON, or how parameters are split"
@@ -83,13 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     resume("--from", dest="from_dir", metavar="RUN_DIR", help="resume the run in this directory")
     differs = "allow this field to differ from the config of the run directory"
     resume("--allow", action="append", default=[], metavar="PATH", help=differs)
-    several = parser.add_argument_group(
-        "several processes (found by themselves under mtf.launch, SLURM, Open MPI and on TPU pods)"
-    ).add_argument
-    several("--coordinator-address", metavar="HOST:PORT", help="where process 0 listens")
-    several("--process-count", type=int, metavar="N", help="number of processes of this run")
-    several("--process-index", type=int, metavar="I", help="number of this process, from 0")
-    parser.set_defaults(overrides=[])
+    add_place_options(parser)
     return parser
 
 
@@ -249,7 +228,7 @@ def _show_t5x(config: fdl.Config, name: str, kind: str) -> None:
 def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: str) -> None:
     from mtf import config as config_lib
 
-    place = None if options.dry_run else _find_place(options)
+    place = None if options.dry_run else place_of(options)
     is_new = _has_run_dir(config) and config.model_dir is None and not options.dry_run
     if is_new and place is None:
         config.model_dir = config_lib.new_run_dir(name)
@@ -282,7 +261,18 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
     if is_new:
         run_dir = config.model_dir = meeting.shared["model_dir"]
         job = config_lib.build(config)
-    _run_together(meeting, start)
+    if run_dir is not None:
+        _record_ends_of_others(run_dir)
+    run_together(meeting, start)
+
+
+def _record_ends_of_others(run_dir: str) -> None:
+    """Records in the run directory if this process ends because another one did."""
+    from mtf.cluster.meeting import before_end
+    from mtf.run_end import RunEnd, write_end
+    from mtf.storage import as_path
+
+    before_end(lambda news: write_end(as_path(run_dir), RunEnd("failed", news)))
 
 
 def _describe(job: Any, config: fdl.Config, engine: str) -> None:
@@ -295,11 +285,6 @@ def _describe(job: Any, config: fdl.Config, engine: str) -> None:
     print(description)
     if isinstance(description, Description):
         description.check()
-
-
-def _find_place(options: argparse.Namespace) -> Place | None:
-    given = options.coordinator_address, options.process_count, options.process_index
-    return find_place(os.environ, *given)
 
 
 def _meet(place: Place, config: fdl.Config, new_run_dir: str | None) -> Meeting:
@@ -317,33 +302,6 @@ def _meet(place: Place, config: fdl.Config, new_run_dir: str | None) -> Meeting:
 
     jax.distributed.initialize(place.jax_address, place.count, place.index)
     return meeting
-
-
-def _run_together(meeting: Meeting, start: Callable[[], None]) -> None:
-    """Runs the job of this process; if it fails, the other processes end, too."""
-    try:
-        start()
-    except BaseException as error:
-        is_news = isinstance(error, UserError | RunError)
-        problem = str(error) if is_news else f"{type(error).__name__}: {error}"
-        meeting.leave(problem, is_news=is_news)
-        status = _status_of(error)
-        sys.stdout.flush()
-        os._exit(status)  # At an exit, JAX would wait for the other processes.
-    meeting.leave()
-
-
-def _status_of(error: BaseException) -> int:
-    """Prints an error and returns the exit status."""
-
-    def fail() -> None:
-        raise error
-
-    try:
-        return exit_status(fail, only_shows=False)
-    except BaseException:
-        traceback.print_exc()
-        return 1
 
 
 def _with_t5x(description: Any, config: fdl.Config) -> Any:
