@@ -164,8 +164,10 @@ def mt0_xxl_xmtf(
         evaluation. The code that read xP3 for mT5 was not published.
       * Learning rate 0.001, Adafactor and dropout 0.1 are those of T5X's finetune.gin; the paper
         and the release name none.
-      * Batches are split into 16 microbatches and the model over 4 partitions, fully sharded, as in
-        the repository of `mt0_xxl`; layers are recomputed in the backward pass.
+      * The model is split over 4 partitions, fully sharded, as in the repository of `mt0_xxl`. Its
+        16 microbatches, which save memory and change no value, are 4 here: each of them gathers
+        the parameters, which takes longer than the products (docs/plan.md).
+      * Attention is recomputed in the backward pass, which saves memory and changes no value.
       * A checkpoint every 1,000 steps, all kept, so that the best can be chosen.
 
     Args:
@@ -175,7 +177,7 @@ def mt0_xxl_xmtf(
       finetuning_steps: number of updates.
     """
     start = builders.checkpoint.start("mt5_xxl", checkpoint)
-    model = builders.model.mt5("xxl", remat_policy="full")
+    model = builders.model.mt5("xxl", remat_policy="minimal")
     model.loss_normalizing_factor = "AVERAGE_PER_SEQUENCE"
     return fdl.Config(
         Train,
@@ -192,7 +194,7 @@ def mt0_xxl_xmtf(
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
         train_steps=start.step + finetuning_steps,
         batch_size=512,
-        trainer=fdl.Config(TrainerConfig, num_microbatches=16),
+        trainer=fdl.Config(TrainerConfig, num_microbatches=4),
         partitioner=_fully_sharded("xxl"),
         checkpoint=builders.checkpoint.every(1000, restore=start),
     )

@@ -62,6 +62,7 @@ def ro_t5_base(
         original drew new seeds and began the stream again at every restart.
       * Every host reads its own part of the stream; in the original, every host read all of it.
       * Inputs have no EOS, as in the original, whose task has no feature for inputs.
+      * Attention is recomputed in the backward pass, which saves memory and changes no value.
       * An example has 114 target tokens; the longer rows hold several packed examples.
       * The periods of checkpoints are those of the gin files. The README advises 100,000 steps
         (`--set checkpoint.save.period=100_000`).
@@ -149,7 +150,9 @@ def _pretrain(
     }
     return fdl.Config(
         Train,
-        model=builders.model.t5_1_1(original.size, vocab_size=vocab_size, dropout_rate=0.0),
+        model=builders.model.t5_1_1(
+            original.size, vocab_size=vocab_size, dropout_rate=0.0, remat_policy="minimal"
+        ),
         data=fdl.Config(HubStreamConfig, dataset="dumitrescustefan/rlm", **text)
         if files is None
         else fdl.Config(TextFilesConfig, files=files, **text),

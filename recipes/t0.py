@@ -12,7 +12,7 @@ from mtf import builders
 from mtf.data import TaskMixtureConfig
 from mtf.evaluation import RankFilesConfig
 from mtf.jobs import Evaluate, Train
-from mtf.partitioning import PartitionerConfig
+from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
 
 _LENGTHS = {"inputs": 1024, "targets": 256}
@@ -51,7 +51,9 @@ def t0pp_xxl(
         save memory: loss and gradients do not depend on them.
       * Packing puts as many examples into a row as fit, more than tensor2tensor's.
       * A checkpoint every 1,000 steps, all kept; the command leaves both to the operative config.
-      * Layers are recomputed in the backward pass, which saves memory and changes no value.
+      * Parameters are split over the replicas, too, and activations over the partitions (T5X's 2-D
+        rules), since parameters and two sets of gradients in 8 parts exceed a core of a v3.
+      * Attention is recomputed in the backward pass, which saves memory and changes no value.
       * Prompts with random choices use a fixed seed, so that a rerun renders the same text.
 
     Args:
@@ -226,7 +228,7 @@ def _train(
     start = builders.checkpoint.start(f"t5_1_1_lm100k_{size}", checkpoint)
     # Mesh TensorFlow divides by the larger of the input length and the target length.
     batch_size = tokens_per_batch // _LENGTHS["inputs"]
-    model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="full")
+    model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="minimal")
     model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
     return fdl.Config(
         Train,
@@ -238,7 +240,11 @@ def _train(
         trainer=fdl.Config(
             TrainerConfig, num_microbatches=_num_microbatches(batch_size), eval_period=None
         ),
-        partitioner=fdl.Config(PartitionerConfig, num_partitions=_MODEL_PARALLELISM),
+        partitioner=fdl.Config(
+            PartitionerConfig,
+            num_partitions=_MODEL_PARALLELISM,
+            logical_axis_rules=FULLY_SHARDED_AXIS_RULES,
+        ),
         checkpoint=builders.checkpoint.every(1000, restore=start),
     )
 

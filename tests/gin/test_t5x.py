@@ -164,7 +164,8 @@ def test_romanian_files_are_the_recipe(gin: Gin, t5x: Path, tmp_path: Path) -> N
     write(tmp_path / "ro", "ro_pretrain.gin", *ROMANIAN_RUN)
     status, out, _ = gin("ro_base.gin", f"--gin_search_paths={tmp_path / 'ro'},{t5x}")
     assert status == 0
-    assert differences(config_of(out), recipes.ro_mt5_base()) == set()
+    # The deviation that the recipe documents.
+    assert differences(config_of(out), recipes.ro_mt5_base()) == {"model.network.remat_policy"}
 
 
 def test_mt0_page(gin: Gin, t5x: Path) -> None:

@@ -21,8 +21,8 @@ def row(lines: list[str], name: str) -> list[str]:
     return found[0]
 
 
-def test_t0_on_the_devices_of_one_model(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(capsys, "recipes.t0pp_xxl")
+def test_the_largest_model_on_the_devices_of_one_model(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, "recipes.t5_1_1_xxl_c4")
     # 11B parameters: 24 layers of 4096 × 10240 float32 in 8 parts have 480 MiB.
     kernel = row(lines, "encoder/layers/mlp/wi_0/kernel")
     assert kernel[1:5] == ["24 × 4096 × 10240", "layers, embed, mlp", "-, -, model", "480.00 MiB"]

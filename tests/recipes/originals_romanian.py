@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.recipes.rows import (
     MT5_VOCABULARY,
+    REMAT,
     Row,
     adafactor,
     lengths,
@@ -102,6 +103,7 @@ ROWS = [
     Row(_RO, "eval_steps", 20, "trainer.eval_steps"),
     Row(_RO, "LOSS_NORMALIZING_FACTOR", None, "model.loss_normalizing_factor"),
     Row(_RO, "SaveCheckpointConfig.dtype", "float32", "checkpoint.save.dtype"),
+    Row(_RO, "recomputation", None, "model.network.remat_policy", "minimal", deviation=REMAT),
     *adafactor(_RO),
     *vocabulary(RO_T5, "gs://myv4-bucket/sentencepiece/ro.model", 0),
     *vocabulary(RO_MT5, MT5_VOCABULARY, 0),

@@ -60,12 +60,12 @@ _NO_EVALUATION = """
     train_script.train.inference_evaluator_cls = None
     train_script.train.eval_period = 0
 """
-# Of the gin files for XL and XXL in mT0's repository.
-_FULLY_SHARDED = """
-    partitioning.PjitPartitioner.num_partitions = 4
+_TWO_DIMENSIONAL_RULES = """
     partitioning.standard_logical_axis_rules.activation_partitioning_dims = 2
     partitioning.standard_logical_axis_rules.parameter_partitioning_dims = 2
 """
+# Of the gin files for XL and XXL in mT0's repository.
+_FULLY_SHARDED = "partitioning.PjitPartitioner.num_partitions = 4\n" + _TWO_DIMENSIONAL_RULES
 
 
 def _c4() -> list[Original]:
@@ -164,7 +164,7 @@ def _t0() -> list[Original]:
             trainer.Trainer.num_microbatches = 8
             utils.SaveCheckpointConfig.period = 1000
         """
-        text += _NO_EVALUATION + _EIGHT_PARTITIONS
+        text += _NO_EVALUATION + _EIGHT_PARTITIONS + _TWO_DIMENSIONAL_RULES
         files = (f"{T5}/t5_1_1/{size}.gin", FINETUNE)
         found.append(Original(name, getattr(recipes, name), files, text, {}))
     return found
@@ -195,7 +195,7 @@ def _mt0() -> list[Original]:
         train_eval/utils.DatasetConfig.pack = False
         train_script.train.infer_eval_dataset_cfg = None
         train_script.train.inference_evaluator_cls = None
-        trainer.Trainer.num_microbatches = 16
+        trainer.Trainer.num_microbatches = 4
         utils.SaveCheckpointConfig.period = 1000
     """
     adapted = f"""

@@ -129,7 +129,7 @@ def test_a_factor_of_the_tokens_is_that_of_the_whole_batch(factor: str) -> None:
     config.model.loss_normalizing_factor = factor
     lowered = mtf.t5x.lower(config)
     assert lowered.model.loss_normalizing_factor == factor
-    assert lowered.trainer_cls.num_microbatches == 16
+    assert lowered.trainer_cls.num_microbatches == 4
     assert fdl.get_callable(lowered.trainer_cls).__module__ == "mtf.t5x.microbatches"
     config.trainer.num_microbatches = 1
     assert fdl.get_callable(mtf.t5x.lower(config).trainer_cls).__module__ == "t5x.trainer"
