@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import google_crc32c
 import ml_dtypes
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -186,12 +185,21 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
 
 def _check_block(content: bytes, start: int, end: int) -> None:
     stored = int.from_bytes(content[end + 1 : end + _TRAILER], "little")
-    if _masked(google_crc32c.value(content[start : end + 1])) != stored:
+    if _masked_crc(_checksum(content[start : end + 1])) != stored:
         raise _Damaged(f"the CRC of the block at byte {start} is wrong")
 
 
-def _masked(crc: int) -> int:
+def _checksum(content: bytes = b"") -> Any:
+    """Returns a CRC-32C to which content can be added."""
+    # Not at module level, because training, too, imports this module.
+    import google_crc32c
+
+    return google_crc32c.Checksum(content)
+
+
+def _masked_crc(checksum: Any) -> int:
     """Returns the CRC as LevelDB stores it."""
+    crc = int.from_bytes(checksum.digest(), "big")
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -242,12 +250,12 @@ class _Array:
         (first, last), others = bounds[0], tuple(slice(*bound) for bound in bounds[1:])
         is_whole = (first, last) == (0, shape[0])
         if not (is_whole or self.checked):
-            checksum = google_crc32c.Checksum()
+            checksum = _checksum()
             for _, part in self._parts(0, shape[0]):
                 checksum.update(part)
             self._check(checksum)
         result = np.empty([max(0, stop - start) for start, stop in bounds], self.dtype)
-        checksum = google_crc32c.Checksum()
+        checksum = _checksum()
         for begin, part in self._parts(first, last):
             checksum.update(part)
             rows = np.frombuffer(part, self.dtype).reshape(-1, *shape[1:])
@@ -267,8 +275,8 @@ class _Array:
                 raise IncompleteCheckpoint(f"{self.path} is truncated in {self.name}.")
             yield first + block.start, part
 
-    def _check(self, checksum: google_crc32c.Checksum) -> None:
-        if _masked(int.from_bytes(checksum.digest(), "big")) != self.crc:
+    def _check(self, checksum: Any) -> None:
+        if _masked_crc(checksum) != self.crc:
             raise IncompleteCheckpoint(
                 f"{self.path} is damaged: the CRC of {self.name} is wrong. Copy the file again."
             )
