@@ -12,6 +12,7 @@ import numpy as np
 from gpu_workers import Side, serve
 
 from mtf.models import t5
+from mtf.models.attention import dot_product_attention
 
 Arrays = tuple[jax.Array, ...]
 
@@ -85,9 +86,7 @@ class Attention(Side):
     def _mtf(self, mask: jax.Array, *operands: jax.Array) -> jax.Array:
         query, key, value, *bias = operands
         no_dropout = t5.Dropout(0.0, None)
-        return t5.dot_product_attention(
-            query, key, value, mask, bias[0] if bias else None, no_dropout
-        )
+        return dot_product_attention(query, key, value, mask, bias[0] if bias else None, no_dropout)
 
     def _xla(self, mask: jax.Array, *operands: jax.Array) -> jax.Array:
         return _jax_attention(*operands, implementation="xla", mask=mask)

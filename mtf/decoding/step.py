@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from mtf.models import t5
+from mtf.models.attention import MASKED
 from mtf.models.settings import T5Config
 from mtf.models.stacking import layers_of
 from mtf.partitioning.mesh import constrain
@@ -183,7 +184,7 @@ def _attention(
     logits = jnp.einsum(product, query, cache.key, preferred_element_type=jnp.float32)
     if bias is not None:
         logits = logits + bias
-    weights = jax.nn.softmax(jnp.where(mask, logits, t5.MASKED), axis=-1).astype(x.dtype)
+    weights = jax.nn.softmax(jnp.where(mask, logits, MASKED), axis=-1).astype(x.dtype)
     # Not an einsum, which would swap the operands: a product that is slow on CPUs.
     y = jnp.matmul(weights, cache.value).transpose(0, 2, 1, 3)
     return t5.dense(y.reshape(*y.shape[:2], -1), params["out"]["kernel"])

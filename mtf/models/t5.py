@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
+from mtf.models.attention import SAVED, dot_product_attention
 from mtf.models.settings import T5Config
 from mtf.models.stacking import layers_of, stack_layers
 from mtf.partitioning.mesh import constrain
@@ -28,8 +28,6 @@ Batch = Mapping[str, jax.Array]
 LayerState = TypeVar("LayerState")
 
 LAYER_NORM_EPSILON = 1e-6
-MASKED = -1e10  # logit of a masked key
-_SAVED = "attention"  # name of what `remat_policy="minimal"` saves of attention
 
 
 class Parameter(NamedTuple):
@@ -319,96 +317,6 @@ def attention(
     return dense(y.reshape(*y.shape[:2], -1), params["out"]["kernel"])
 
 
-def dot_product_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array,
-    bias: jax.Array | None,
-    dropout: Dropout,
-) -> jax.Array:
-    """Returns the sums of values that the queries attend to, (b, q, h, d).
-
-    Shapes: `query` (b, q, h, d); `key` and `value` (b, k, h, d); `mask` (b or 1, 1, q or 1, k)
-    bool, True if a query attends to a key; `bias` (1, h, q, k) float32. `dropout` of the attention
-    weights makes one decision for all queries.
-    """
-    query, key = (x.transpose(0, 2, 1, 3) for x in (query, key))
-    # Dropout of weights, as one decision for all queries is dropout of keys' values.
-    value = dropout(value.transpose(0, 2, 3, 1), 0).swapaxes(2, 3)
-    return _attend(query, key, value, mask, bias).transpose(0, 2, 1, 3)
-
-
-@jax.custom_vjp
-def _attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, bias: jax.Array | None
-) -> jax.Array:
-    """Returns the values weighted by the softmax of the logits, (b, h, q, d).
-
-    Heads precede positions, because CPUs multiply matrices of this layout faster. The gradient
-    computes the logits again, because they take far more memory than all else (FlashAttention,
-    arxiv.org/abs/2205.14135, section 3.1).
-    """
-    return _attend_forward(query, key, value, mask, bias)[0]
-
-
-def _exponentials(
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array,
-    bias: jax.Array | None,
-    top: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns exp(logits - top), (b, h, q, k) float32, and the largest logit of each query."""
-    logits = jnp.matmul(query, key.swapaxes(2, 3), preferred_element_type=jnp.float32)
-    logits = jnp.where(mask, logits if bias is None else logits + bias, MASKED)
-    top = jnp.max(logits, axis=-1, keepdims=True) if top is None else top
-    return jnp.exp(logits - top), top
-
-
-def _attend_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, bias: jax.Array | None
-) -> tuple[jax.Array, tuple[Any, ...]]:
-    _, top = _exponentials(query, key, mask, bias)
-    # On TPUs, a second product takes less time than to write the logits to memory and read them:
-    # its exponentials are rounded and summed before they are written. Elsewhere, XLA merges both.
-    again = jax.lax.platform_dependent(
-        query, tpu=jax.lax.optimization_barrier, default=lambda query: query
-    )
-    weights, _ = _exponentials(again, key, mask, bias, top)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    # Divides after the product with the values, which has fewer elements.
-    y = jnp.matmul(weights.astype(value.dtype), value, preferred_element_type=jnp.float32) / total
-    y, top, total = (checkpoint_name(x, _SAVED) for x in (y.astype(value.dtype), top, total))
-    return y, (query, key, value, mask, bias, y, top, total)
-
-
-def _attend_backward(saved: tuple[Any, ...], d_y: jax.Array) -> tuple[jax.Array | None, ...]:
-    query, key, value, mask, bias, y, top, total = saved
-    dtype = value.dtype
-    weights = _exponentials(query, key, mask, bias, top)[0]
-    weights = (weights / total).astype(dtype)
-    d_value = jnp.matmul(weights.swapaxes(2, 3), d_y)
-    d_weights = jnp.matmul(d_y, value.swapaxes(2, 3), preferred_element_type=jnp.float32)
-    mean = jnp.sum(d_y.astype(jnp.float32) * y.astype(jnp.float32), axis=-1, keepdims=True)
-    d_logits = jnp.where(mask, weights.astype(jnp.float32) * (d_weights - mean), 0.0)
-    d_bias = None
-    if bias is not None:
-        d_bias = jax.lax.platform_dependent(
-            d_logits,
-            # XLA's fastest sum of rows on CPUs is a product.
-            cpu=lambda d: jnp.tensordot(jnp.ones(d.shape[0], d.dtype), d, 1)[None],
-            default=lambda d: jnp.sum(d, axis=0, keepdims=True),
-        )
-    d_logits = d_logits.astype(dtype)
-    d_query = jnp.matmul(d_logits, key)
-    d_key = jnp.matmul(d_logits.swapaxes(2, 3), query)
-    return d_query, d_key, d_value, None, d_bias
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
-
-
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
     """Returns the mask (b, 1, q, k) of keys in the query's segment; segment 0 is padding."""
     same = query_segments[:, None, :, None] == key_segments[:, None, None, :]
@@ -483,7 +391,7 @@ def _run_layers(
         policies = jax.checkpoint_policies
         minimal = policies.save_from_both_policies(
             policies.checkpoint_dots_with_no_batch_dims,
-            policies.save_only_these_names(_SAVED),
+            policies.save_only_these_names(SAVED),
         )
         policy = minimal if config.remat_policy == "minimal" else None
         layer_fn = jax.checkpoint(layer_fn, policy=policy)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mtf.models import t5
+from mtf.models.attention import dot_product_attention
 from mtf.models.settings import T5Config
 
 ROWS, QUERIES, KEYS, HEADS, SIZE = 3, 6, 5, 2, 4
@@ -57,7 +58,7 @@ def test_attention_and_its_gradient_are_those_of_the_formula(has_bias: bool, rat
     def ours(arguments: dict[str, jax.Array]) -> jax.Array:
         bias = arguments.get("bias")
         names = ("query", "key", "value")
-        y = t5.dot_product_attention(
+        y = dot_product_attention(
             *(arguments[name] for name in names), mask, bias, t5.Dropout(rate, rng)
         )
         return jnp.sum(y * direction)
