@@ -40,8 +40,9 @@ examples:
   python -m mtf.run my.py:recipe --set batch_size=64 --dry-run
   python -m mtf.run --from runs/quickstart-20250101-120000 --set train_steps=2000
 
-A value is a Python literal, a bare word if the field accepts a string, or @package.builder(kw=…).
-+PATH=VALUE adds a key to a dict. Exit status: 0 done, 1 failed, 2 refused (nothing written).
+A value is a Python literal, arithmetic such as 2**20, a bare word if the field accepts a string, or
+@package.builder(kw=…). +PATH=VALUE adds a key to a dict.
+Exit status: 0 done, 1 failed, 2 refused (nothing written).
 """
 
 

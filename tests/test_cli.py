@@ -171,6 +171,12 @@ def test_all_kinds_of_mistakes_are_reported_at_once(run: Run) -> None:
     assert "model.network: emb_dim 64 is not a multiple of num_heads 5." in err
 
 
+def test_arithmetic_in_the_arguments_of_a_recipe(run: Run) -> None:
+    out = run(f"{SMALL}(emb_dim=2**6*2, dropout_rate=1/4)", "--print", "flat")[1]
+    assert "emb_dim = 128\n" in out
+    assert "dropout_rate = 0.25\n" in out
+
+
 def test_job_without_a_run_directory(run: Run, tmp_path: Path) -> None:
     assert run("tests.config.example.plain(size=3)")[1] == "plain 3\n"
     assert list(tmp_path.iterdir()) == []

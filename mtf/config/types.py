@@ -13,6 +13,7 @@ from typing import Any, Literal, Union
 
 import fiddle as fdl
 
+from mtf.config import arithmetic
 from mtf.errors import UserError, did_you_mean
 
 _EXPECTED_BUILDER = (
@@ -267,12 +268,46 @@ def _may_be(config: Any, declared: Any) -> bool:
 
 
 def parse(text: str, declared: Any) -> Any:
-    """Parses a Python literal, or a bare word for a string; raises Mismatch on a wrong type."""
+    """Parses a literal, arithmetic or a bare word; raises Mismatch on a wrong type."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return _parse_word(text, declared)
+        return _parse_arithmetic(text, declared)
     return convert(value, declared)
+
+
+def _parse_arithmetic(text: str, declared: Any) -> Any:
+    """Parses arithmetic, also inside a literal, or a bare word.
+
+    `2024-12-01` is a word if the type has strings but no numbers.
+    """
+    allows_float = any(member in (float, Any) for member in members(declared))
+    allows_int = int in members(declared)
+    try:
+        parsed = ast.parse(text, mode="eval").body
+        is_number = arithmetic.is_arithmetic(parsed)
+        if is_number and not (allows_float or allows_int) and _allows_word(declared):
+            return convert(text, declared)
+        value = arithmetic.literal(parsed)
+    except arithmetic.ArithmeticRefused as refused:
+        raise Mismatch(f"expected {describe(declared)}; {refused}.") from None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return _parse_word(text, declared)
+    if type(value) is float and allows_int and not allows_float:
+        hint = _floor_hint(parsed, value) or _hint(value, declared)
+        raise Mismatch(f"expected {describe(declared)}, got {_show(value)}.{hint}")
+    return convert(value, declared)
+
+
+def _floor_hint(expression: ast.expr, value: float) -> str:
+    """Suggests `8//4` instead of `8/4`."""
+    try:
+        written, floored = arithmetic.with_floor_division(expression)
+    except arithmetic.ArithmeticRefused:
+        return ""
+    if type(floored) is not int:
+        return ""
+    return f" Write {written}" + ("." if floored == value else f", which is {floored}.")
 
 
 def _parse_word(text: str, declared: Any) -> Any:
@@ -285,12 +320,15 @@ def _parse_word(text: str, declared: Any) -> Any:
     if "," in text and _allows_sequence(declared):
         hint = _word_hint(text, declared)
         raise Mismatch(f"{expected}; {text} is neither a list nor a single word.{hint}")
-    allows_word = any(member in (str, Any) for member in members(declared)) or any(
-        isinstance(value, str) for value in _literals(declared)
-    )
-    if not allows_word:
+    if not _allows_word(declared):
         raise Mismatch(f"{expected}, got the word {text}.{_word_hint(text, declared)}")
     return convert(text, declared)
+
+
+def _allows_word(declared: Any) -> bool:
+    return any(member in (str, Any) for member in members(declared)) or any(
+        isinstance(value, str) for value in _literals(declared)
+    )
 
 
 def _allows_sequence(declared: Any) -> bool:

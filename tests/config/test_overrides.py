@@ -21,6 +21,10 @@ def refusal(*overrides: str | Override) -> str:
     return str(caught.value)
 
 
+def learning_rate(config: Any) -> Any:
+    return config.optimizer.learning_rate
+
+
 @pytest.mark.parametrize(
     ("text", "read", "expected"),
     [
@@ -53,6 +57,24 @@ def refusal(*overrides: str | Override) -> str:
         ),
         ("logging.period=3", lambda c: c.logging.period, 3),
         ("evaluation=None", lambda c: c.evaluation, None),
+        ("train_steps=2**20", lambda c: c.train_steps, 1048576),
+        ("train_steps=10_000//3", lambda c: c.train_steps, 3333),
+        ("train_steps=-(3+4)%10", lambda c: c.train_steps, 3),
+        ("batch_size=4*8", lambda c: c.batch_size, 32),
+        ("model.z_loss=1/3", lambda c: c.model.z_loss, 0.3333333333333333),
+        ("model.z_loss=2**-1", lambda c: c.model.z_loss, 0.5),
+        ("model.z_loss=4-1", lambda c: c.model.z_loss, 3.0),
+        ("model.label_smoothing=1e-2*5", lambda c: c.model.label_smoothing, 0.05),
+        ("data.submesh=[2*2, 4]", lambda c: c.data.submesh, (4, 4)),
+        ("data.lengths={'x': 2**9}", lambda c: c.data.lengths, {"x": 512}),
+        ("data.lengths.inputs=2*512", lambda c: c.data.lengths["inputs"], 1024),
+        ("optimizer=@tests.config.example.Sgd(learning_rate=1/4)", learning_rate, 0.25),
+        ("optimizer=@tests.config.example.sgd(learning_rate=(1+1)/4)", learning_rate, 0.5),
+        # A text in a field of texts is not computed.
+        ("model_dir=2024-11-12", lambda c: c.model_dir, "2024-11-12"),
+        ("model_dir=2024-01-01", lambda c: c.model_dir, "2024-01-01"),
+        ("model_dir=gs://a/b", lambda c: c.model_dir, "gs://a/b"),
+        ("data.files=1*2", lambda c: c.data.files, "1*2"),
     ],
 )
 def test_set(text: str, read: Callable[[Any], Any], expected: Any) -> None:
@@ -164,6 +186,22 @@ def test_unset_of_a_required_field_is_missing() -> None:
         ),
         ("train_steps=1e6", ["expected int", "Write 1000000."]),
         ("train_steps=1.5", ["expected int", "1.5"]),
+        ("train_steps=8/4", ["expected int, got float 2.0. Write 8//4."]),
+        ("train_steps=10/4", ["expected int, got float 2.5. Write 10//4, which is 2."]),
+        ("train_steps=1e6/2", ["expected int, got float 500000.0. Write 500000."]),
+        ("train_steps=1/(1/2)", ["expected int, got float 2.0. Write 2."]),
+        ("train_steps=9**9**9", ["expected int; 9**9**9 is too large."]),
+        ("train_steps=2**900*2**900", ["2**900*2**900 is too large."]),
+        ("model.z_loss=10.0**999", ["10.0**999 is too large."]),
+        ("model.z_loss=1/0", ["expected float; 1/0 divides by zero."]),
+        ("model.z_loss=(-2)**0.5", ["-2**0.5 is not a real number."]),
+        ("train_steps=1<<20", ["expected int; expected one of the operators + - * / // % **."]),
+        ("train_steps=2**n", ["expected int, got the word 2**n"]),
+        ("train_steps=True+1", ["expected int, got the word True+1"]),
+        ("train_steps='a'*999999999", ["expected int"]),
+        ("train_steps=__import__('os').getpid()", ["expected int, got the word __import__"]),
+        ("model.network.scan_layers=1+1", ["expected bool, got int 2."]),
+        ("data.submesh=[8/4, 2]", ["[0]", "expected int, got float 2.0"]),
         ("train_steps=True", ["expected int", "bool True"]),
         ("train_steps=None", ["expected int", "None"]),
         ("train_steps=many", ["expected int", "many"]),
