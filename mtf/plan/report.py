@@ -20,7 +20,7 @@ _KINDS = {
 def text(name: str, plan: Plan) -> str:
     """Returns the answer to a plan of a recipe, an aligned table."""
     target, found = plan.target, plan.found
-    devices = f"{target.num_devices:,} devices with {_gib(target.memory)} each"
+    devices = f"{target.num_devices:,} devices with {gib(target.memory)} each"
     if not plan.compiles:
         return f"{name} on {target}: {devices}\n{_misfit(plan)}"
     mesh = " × ".join(f"{axis} {size}" for axis, size in found["mesh"].items())
@@ -28,7 +28,7 @@ def text(name: str, plan: Plan) -> str:
         ("program", _KINDS[found["kind"]]),
         ("mesh", mesh),
         ("fits", f"{'yes' if plan.fits else 'NO'}: {_share(plan)}"),
-        *((f"  {part}", _gib(size)) for part, size in plan.memory_by_part.items()),
+        *((f"  {part}", gib(size)) for part, size in plan.memory_by_part.items()),
         *_work(plan),
         *_bound(plan),
         ("compiled in", _compiled(found)),
@@ -54,12 +54,12 @@ def _misfit(plan: Plan) -> str:
     needed, available = plan.needed_bytes, plan.available_bytes
     if needed is None:
         return f"fits         NO: {plan.found['message']}"
-    return f"fits         NO: the compiler needs {_gib(needed)} of {_gib(available)} on each device"
+    return f"fits         NO: the compiler needs {gib(needed)} of {gib(available)} on each device"
 
 
 def _share(plan: Plan) -> str:
     needed = plan.needed_bytes or 0
-    share = f"{_gib(needed)} of {_gib(plan.available_bytes)} on each device at the peak"
+    share = f"{gib(needed)} of {gib(plan.available_bytes)} on each device at the peak"
     if plan.target.platform == "cuda" and plan.fits and needed > 0.75 * plan.available_bytes:
         share += "; JAX takes 75% by default, so set XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"
     return share
@@ -94,13 +94,13 @@ def _bound(plan: Plan) -> list[tuple[str, str]]:
     bound = plan.roofline
     if bound is None:
         return [("at least", "not known: no figures of this machine are published")]
-    times = ", ".join(f"{name} {_seconds(value)}" for name, value in bound.seconds.items())
+    times = ", ".join(f"{name} {duration_text(value)}" for name, value in bound.seconds.items())
     what = "step" if plan.found["kind"] == "train" else "batch"
     best = f"MFU {bound.mfu:.1%}, {count(bound.tokens_per_second)} tokens/s"
     if bound.days is not None:
         best += f", {bound.days:,.2f} days for {plan.found['steps']:,} steps"
     return [
-        ("at least", f"{_seconds(bound.bound)} a {what}; {bound.binding} binds ({times})"),
+        ("at least", f"{duration_text(bound.bound)} a {what}; {bound.binding} binds ({times})"),
         ("at best", best),
     ]
 
@@ -109,15 +109,17 @@ def _compiled(found: Mapping[str, Any]) -> str:
     seconds = found["seconds"]
     return (
         f"{seconds['compile']:.0f} s, after {seconds['trace']:.0f} s of tracing; "
-        f"{found['cpu_seconds']:.0f} s of CPU and {_gib(found['host_bytes'])} of this machine's "
+        f"{found['cpu_seconds']:.0f} s of CPU and {gib(found['host_bytes'])} of this machine's "
         "memory"
     )
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """Returns bytes as text in GiB, small ones with more digits."""
     digits = 1 if size >= 2**30 else 3
     return f"{size / 2**30:,.{digits}f} GiB"
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.3g} ms"
+def duration_text(value: float) -> str:
+    """Returns seconds as text, those of less than a second in ms."""
+    return f"{value:.2f} s" if value >= 0.9995 else f"{value * 1000:.3g} ms"

@@ -9,6 +9,7 @@ from typing import Any
 from mtf.errors import RunError, UserError, did_you_mean
 from mtf.plan.changes import Change, changed
 from mtf.plan.compiling import Plan, Request, compile_plan
+from mtf.plan.report import duration_text, gib
 from mtf.progress import count
 
 # Name in --search → setting.
@@ -115,13 +116,13 @@ def _rows(values: Mapping[str, Sequence[Any]], num_devices: int) -> Iterator[dic
 
 
 def _result(plan: Plan) -> tuple[str, ...]:
-    needed = f"{(plan.needed_bytes or 0) / 2**30:,.1f} GiB"
+    needed = gib(plan.needed_bytes or 0)
     if not plan.fits:
         return (f"{needed}: too large",)
     if plan.roofline is None:
         return (needed, "", "", f"{count(plan.found['flops'])}FLOP")
     bound = plan.roofline
-    return (needed, f"{bound.bound:.3f} s", f"{bound.mfu:.1%}", bound.binding)
+    return (needed, duration_text(bound.bound), f"{bound.mfu:.1%}", bound.binding)
 
 
 def _line(cells: Sequence[Any]) -> str:

@@ -109,6 +109,8 @@ def test_a_search_shows_each_row_and_then_the_best_first() -> None:
     assert len(shown) == 1 + 2 * 5
     assert sum("not possible (batch)" in line for line in shown) == 5
     assert any("44.0 GiB: too large" in line for line in shown)
+    # 1e12 FLOPs on 4 devices at 275e12/s.
+    assert any("14.0 GiB    0.909 ms   80.0%" in line for line in shown)
     assert "the best: --set partitioner.num_partitions=1 partitioner.fsdp=4" in search.table(found)
 
 
@@ -116,6 +118,13 @@ def test_unknown_choices_of_a_search_are_refused() -> None:
     request = request_for("v4:2x2x1")
     with pytest.raises(UserError, match=r"--search fdsp=1: expected NAME=.* Did you mean fsdp"):
         search.search(request, ["fdsp=1"], print)
+
+
+def test_small_numbers_keep_their_digits() -> None:
+    assert report.gib(3 * 2**20) == "0.003 GiB"
+    assert [report.duration_text(x) for x in (1.5, 0.9999, 0.25, 0.00042)] == [
+        *("1.50 s", "1.00 s", "250 ms", "0.42 ms")
+    ]
 
 
 def test_the_answer_as_text_and_as_a_figure(tmp_path: Path) -> None:
