@@ -1,0 +1,68 @@
+"""`dir(mtf)` shows what users may use, and all of it works after `import mtf`."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import mtf
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+SHOWN = {name for name in dir(mtf) if not name.startswith("_")}
+
+
+def printed(code: str) -> list[str]:
+    """Words that a fresh process prints."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def exports(package: Path) -> bool:
+    """Whether the `__init__.py` of a package has an `__all__`."""
+    return any(
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for node in ast.parse((package / "__init__.py").read_text()).body
+    )
+
+
+def test_it_shows_the_packages_that_export_something_and_no_imports() -> None:
+    packages = {init.parent for init in (ROOT / "mtf").glob("*/__init__.py")}
+    assert {package.name for package in packages if exports(package)} <= SHOWN
+    assert {"load", "builders", "jobs", "t5x"} <= SHOWN
+    assert {"load", "errors"} | {package.name for package in packages} >= SHOWN
+
+
+def test_it_shows_what_the_pages_use() -> None:
+    python = [
+        block
+        for page in PAGES
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    ]
+    used = {
+        match[1] or match[2] or match[3]
+        for block in python
+        for match in re.finditer(
+            r"^from mtf import (\w+)|^from mtf\.(\w+)|\bmtf\.(\w+)", block, re.M
+        )
+    }
+    assert {"load", "builders", "tasks"} <= used
+    assert used <= SHOWN
+
+
+def test_each_name_is_there_after_import_mtf() -> None:
+    code = "import mtf\nfor name in mtf.__all__: print(getattr(mtf, name).__name__)"
+    assert set(printed(code)) == {f"mtf.{name}" for name in SHOWN - {"load"}} | {"load"}
+    size = "import mtf\nprint(mtf.builders.model.t5_1_1('small').network.emb_dim)"
+    assert printed(size) == ["512"]
+
+
+def test_showing_the_names_imports_none_of_them() -> None:
+    code = "import mtf, sys\ndir(mtf)\nprint(*sys.modules)"
+    loaded = set(printed(code))
+    assert "mtf" in loaded
+    assert not loaded & ({"jax", "numpy", "fiddle"} | {f"mtf.{name}" for name in SHOWN})
