@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtf import flags
 from mtf.command import add_change_options, exit_status, new_parser
 from mtf.errors import UserError
 from mtf.together import add_place_options, place_of, run_together
@@ -73,37 +74,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _is_recipe(kind: str, text: str) -> bool:
-    """Returns whether an argument of --set is the recipe, as in `--set a=1 RECIPE`."""
-    name = text.partition("(")[0]
-    dotted = "." in name and all(part.isidentifier() for part in name.split("."))
-    return kind == "set" and "=" not in name and (":" in name or dotted)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_intermixed_args(arguments)
-    if not options.recipe:
-        options.recipe = [text for kind, text in options.overrides if _is_recipe(kind, text)]
-        options.overrides = [change for change in options.overrides if not _is_recipe(*change)]
+    parser = _parser()
+    options = flags.parse(parser, arguments)
     command = f"python -m mtf.run {shlex.join(arguments)}"
     only_shows = _only_shows(options) or options.dry_run or options.list
-    return exit_status(lambda: _main(options, command), only_shows=only_shows)
+    return exit_status(lambda: _main(parser, options, command), only_shows=only_shows)
 
 
 def _only_shows(options: argparse.Namespace) -> bool:
     return bool(options.print or options.diff or options.graph)
 
 
-def _main(options: argparse.Namespace, command: str) -> None:
+def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command: str) -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
 
     # Imported here because --help does not need Fiddle.
     from mtf import config as config_lib
 
-    if options.list:
+    if options.list and not options.unknown:
         listings = config_lib.list_recipes()
         for listing in listings:
             arguments = f"({listing.arguments})" if listing.arguments else ""
@@ -111,9 +103,14 @@ def _main(options: argparse.Namespace, command: str) -> None:
         if not listings:
             print("There is no package `recipes` on Python's path.")
         return
-    config, name = _start(options)
+    try:
+        config, name = _start(options)
+    except UserError as error:
+        refused = flags.refusals(options.unknown, parser)
+        raise UserError(config_lib.summarize([*refused, str(error)])) from None
     overrides = [config_lib.Override(kind, text) for kind, text in options.overrides]
     config, problems = config_lib.try_overrides(config, overrides)
+    problems = flags.refusals(options.unknown, parser, config) + problems
     problems += config_lib.find_problems(config)
     runs = options.dry_run or not _only_shows(options)
     if problems and runs:
