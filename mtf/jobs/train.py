@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mtf.jobs.description import Description
     from mtf.models.t5 import Params
     from mtf.partitioning.mesh import PjitPartitioner
+    from mtf.training.early_stopping import EarlyStopping
     from mtf.training.trainer import Trainer
 
 _MAY_CHANGE = {"on_resume": "may change"}
@@ -112,6 +113,11 @@ class Train:
         """Refuses to save at steps at which the monitored metric is not measured."""
         save = self.checkpoint.save
         if save.metric_name_to_monitor is None:
+            if self.trainer.early_stopping_patience is not None:
+                raise UserError(
+                    "trainer.early_stopping_patience needs a metric. Set "
+                    "checkpoint.save.metric_name_to_monitor and checkpoint.save.metric_mode."
+                )
             return
         kind = save.metric_name_to_monitor.partition("/")[0]
         inference_period = None if self.evaluator is None else self.evaluator.period
@@ -158,10 +164,13 @@ class Train:
             run_dir = as_path(job.model_dir or "")
             if job.is_finished():
                 step = saved_steps(run_dir)[-1]
+                early, change = "", f"train_steps={step + 1000}"
+                if step < job.train_steps:
+                    early = f", where it ended early: {job._early_stopping(step)}"
+                    change = "trainer.early_stopping_patience=None"
                 print(
-                    f"{run_dir} is at step {step} of {job.train_steps}: nothing to train. To train "
-                    f"for more steps: python -m mtf.run --from {run_dir} "
-                    f"--set train_steps={step + 1000}",
+                    f"{run_dir} is at step {step} of {job.train_steps}{early}: nothing to train. "
+                    f"To train for more steps: python -m mtf.run --from {run_dir} --set {change}",
                     flush=True,
                 )
                 return train_result(run_dir, step)
@@ -244,7 +253,8 @@ class Train:
             progress.note(message)
         else:
             samples = self._samples(trainer.partitioner, state.params) if self.num_samples else ""
-            self._print_end(run_dir, list(evaluations), samples, best)
+            early = str(self._early_stopping(step)) if step < self.train_steps else ""
+            self._print_end(run_dir, list(evaluations), samples, best, early)
         return train_result(run_dir, step, stopped)
 
     def _make_trainer(self) -> Trainer:
@@ -406,6 +416,7 @@ class Train:
         evaluations: list[str],
         samples: str,
         best: tuple[AnyPath, float] | None,
+        early: str,
     ) -> None:
         import jax
 
@@ -415,16 +426,28 @@ class Train:
             return
         plot = plot_loss(run_dir, evaluations)
         print(f"{samples}run directory  {run_dir}\nloss curve     {plot}")
+        if early:
+            print(f"ended early    {early}")
+        exported: AnyPath = run_dir
         if best is not None:
-            metric = self.checkpoint.save.metric_name_to_monitor
+            metric, exported = self.checkpoint.save.metric_name_to_monitor, best[0]
             print(f"best           {best[0]} ({metric} {best[1]:.4g})")
-        print(f"export         python -m mtf.convert {run_dir} {run_dir}/hf --to hf", flush=True)
+        print(f"export         python -m mtf.convert {exported} {run_dir}/hf --to hf", flush=True)
 
     def is_finished(self) -> bool:
-        """Returns whether the last step is saved, and no evaluation of it is due."""
+        """Returns whether the run ended at its last step or early, and no evaluation is due."""
         steps = saved_steps(self.model_dir) if self.model_dir is not None else []
-        at_end = bool(steps) and steps[-1] >= self.train_steps
-        return at_end and not owed_evaluations(self.model_dir or "", steps[-1])
+        if not steps or owed_evaluations(self.model_dir or "", steps[-1]):
+            return False
+        return steps[-1] >= self.train_steps or self._early_stopping(steps[-1]).is_over
+
+    def _early_stopping(self, step: int) -> EarlyStopping:
+        """Returns the evaluations without improvement up to a step."""
+        from mtf.training.early_stopping import EarlyStopping
+
+        patience = self.trainer.early_stopping_patience
+        run_dir = as_path(self.model_dir or "")
+        return EarlyStopping.resumed(run_dir, self.checkpoint.save, patience, step)
 
     def describe(self) -> Description:
         """Returns the run's sizes and devices, and checks of its checkpoint, data and vocabulary.

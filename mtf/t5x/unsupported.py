@@ -20,6 +20,7 @@ _UNUSED_IN_TRAINING: Mapping[str, str] = {
     "memory than a recipe that recomputes them.",
     "trainer.loss_chunk_elements": "T5X computes the loss of all positions at once.",
     "trainer.hang_seconds": "T5X's loop is not watched.",
+    "trainer.early_stopping_patience": "Used only with checkpoint.save.metric_name_to_monitor.",
     "checkpoint.save.keep_best": "Used only with checkpoint.save.metric_name_to_monitor.",
     "checkpoint.save.metric_mode": "Used only with checkpoint.save.metric_name_to_monitor.",
     "checkpoint.save.keep_checkpoints_without_metrics": "Used only with "

@@ -1,6 +1,7 @@
 """The training loop. Each step does, in this order:
 
-    train → check for signals → check that all values are finite → statistics → evaluate → save
+    train → check for signals → check that all values are finite → statistics → evaluate →
+    stop early → save
 
 Evaluation comes before saving, so that the checkpoint of step N has all metrics of step N. A signal
 skips or ends the evaluation, so that the state is saved at once. The checkpoint then lists the
@@ -28,6 +29,7 @@ from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator, Evaluations
 from mtf.progress import Progress, duration
 from mtf.signals import Interrupts
+from mtf.training.early_stopping import EarlyStopping
 from mtf.training.metrics import MetricsWriter, summarize, timing
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
@@ -119,13 +121,15 @@ class TrainLoop:
         with contextlib.ExitStack() as files:
             self._open_metrics(files, first_step, owed)
             watch = Watch(trainer, checkpoints, self._writers[TRAIN], progress)
+            early = self._resume_early_stopping(first_step, owed)
             if owed:
                 beat("evaluating", step)
                 found = self._evaluate(owed, state, step)
                 stopping = found is None
                 if found is not None:
                     checkpoints.add_measured(step, found)
-            while step < self.train_steps and not stopping:
+                    early.measured(step, found)
+            while step < self.train_steps and not stopping and not early.is_over:
                 # Train. Wait for the previous step: the host is at most one step ahead.
                 is_new = step <= first_step + 1  # Another process may still be compiling.
                 beat("starting" if is_new else READING, step + 1)
@@ -173,8 +177,14 @@ class TrainLoop:
                     saves |= found is None
                     measured |= owing(due) if found is None else found
                     extra["timing/evaluate_seconds"] = time.perf_counter() - pause
-                    if stopping and period:
-                        measured |= write_statistics()
+
+                # Stop early.
+                early.measured(step, measured)
+                if early.is_over:
+                    saves = True
+                    progress.note(f"step {step}: training ends early: {early}")
+                if (stopping or early.is_over) and period:
+                    measured |= write_statistics()
 
                 # Save.
                 if saves:
@@ -193,6 +203,13 @@ class TrainLoop:
         return state, self.interrupts.requested or (
             "another process's signal" if stopping else None
         )
+
+    def _resume_early_stopping(self, first_step: int, owed: Iterable[str]) -> EarlyStopping:
+        """Returns the counts of the evaluations up to `first_step`, without those of `owed`."""
+        save, patience = self.checkpoints.config, self.trainer.config.early_stopping_patience
+        kind = (save.metric_name_to_monitor or "").partition("/")[0]
+        last_step = first_step - (kind in owed)
+        return EarlyStopping.resumed(self.checkpoints.model_dir, save, patience, last_step)
 
     def _open_metrics(
         self, files: contextlib.ExitStack, first_step: int, owed: Iterable[str]

@@ -191,6 +191,8 @@ class TrainerConfig:
       hang_seconds: seconds without progress after which the run writes the stacks of all threads
         and ends with exit status 1, so that a scheduler restarts it. It may compile, evaluate and
         save four times as long. None: never.
+      early_stopping_patience: number of evaluations without improvement of
+        `checkpoint.save.metric_name_to_monitor` after which training ends; None: never.
     """
 
     num_microbatches: int = dataclasses.field(default=1, metadata=_MAY_CHANGE)
@@ -200,8 +202,10 @@ class TrainerConfig:
     loss_chunk_elements: int = dataclasses.field(default=2**25, metadata=_MAY_CHANGE)
     skip_nonfinite_updates: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
     hang_seconds: float | None = dataclasses.field(default=1800.0, metadata=_MAY_CHANGE)
+    early_stopping_patience: int | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
         check_fields(self, AT_LEAST_ONE, "num_microbatches", "stats_period", "loss_chunk_elements")
-        check_fields(self, AT_LEAST_ONE, "eval_period", "eval_steps", optional=True)
+        optional = ("eval_period", "eval_steps", "early_stopping_patience")
+        check_fields(self, AT_LEAST_ONE, *optional, optional=True)
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
