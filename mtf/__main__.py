@@ -27,6 +27,10 @@ COMMANDS = {
     "cache": ("mtf.cache.__main__", "render and tokenize a mixture before training"),
     "gin": ("mtf.gin.__main__", "translate gin files of T5X or Mesh TensorFlow's T5 to a recipe"),
     "data": ("mtf.data.__main__", "show a mixture: tasks, rates, tokens, examples"),
+    "doctor": (
+        "mtf.doctor.__main__",
+        "describe the installation and this machine, and try to train",
+    ),
 }
 
 

@@ -42,7 +42,7 @@ def write_environment(run_dir: str | AnyPath, devices: Sequence[str]) -> None:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": package_versions(),
-        "git": _git_state(),
+        "git": git_state(os.getcwd()),
         "devices": list(devices),
     }
     write_atomically(as_path(run_dir) / ENVIRONMENT_FILE, json.dumps(environment, indent=1) + "\n")
@@ -58,11 +58,12 @@ def working_directory(run_dir: str | AnyPath) -> str | None:
     return folder if isinstance(folder, str) and os.path.isdir(folder) else None
 
 
-def _git_state() -> dict[str, Any] | None:
-    """Returns the git revision of the working directory, and whether there are changes."""
+def git_state(folder: str) -> dict[str, Any] | None:
+    """Returns the git revision of a folder, and whether there are changes; None without git."""
 
     def git(*arguments: str) -> str | None:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        command = ["git", "-C", folder, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None
 
     if shutil.which("git") is None or (revision := git("rev-parse", "HEAD")) is None:

@@ -17,6 +17,7 @@ from flax.traverse_util import unflatten_dict
 from conversion import Checkpoint, huggingface, open_checkpoint
 from conversion.huggingface_config import read_config
 from conversion.tensor import DTYPES
+from mtf.host_memory import available_bytes, gib
 from mtf.logits_by_layer import (
     Part,
     Tokens,
@@ -28,7 +29,6 @@ from mtf.logits_by_layer import (
 )
 from mtf.models import t5
 from mtf.models.settings import T5Config
-from mtf.partitioning.memory import available_bytes, gib
 from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 
 # Rounding errors of float32 grow with the logits: differences of the published depths are 2e-6 of

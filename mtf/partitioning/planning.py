@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from mtf.errors import UserError
+from mtf.host_memory import gib
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
@@ -54,11 +55,9 @@ class PlannedDevices:
         if self.refused is not None:
             fits = f"does not run: {self.refused}"
         elif needed is not None and available is not None and needed > available:
-            fits = (
-                f"does not fit: at least {memory.gib(needed)} of {memory.gib(available)} per device"
-            )
+            fits = f"does not fit: at least {gib(needed)} of {gib(available)} per device"
         else:
-            fits = "runs" if available is None else f"runs, with {memory.gib(available)} per device"
+            fits = "runs" if available is None else f"runs, with {gib(available)} per device"
         return {
             "devices": self._devices(),
             "mesh": " × ".join(f"{name} {n}" for name, n in mesh.shape.items()),

@@ -38,16 +38,17 @@ def import_datasets(purpose: str) -> ModuleType:
     return datasets
 
 
-def _endpoint() -> str:
+def endpoint() -> str:
+    """Returns the address of the hub."""
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
 def is_available() -> bool:
     """Returns whether the hub answers; does not contact it in offline mode."""
-    return _offline_variable() is None and why_unreachable() is None
+    return offline_variable() is None and why_unreachable() is None
 
 
-def _offline_variable() -> str | None:
+def offline_variable() -> str | None:
     """Returns the environment variable that forbids contacting the hub, if one is set."""
     return next((name for name in _OFFLINE if os.environ.get(name, "").upper() in _YES), None)
 
@@ -57,7 +58,7 @@ def why_unreachable() -> str | None:
     """Returns why the hub cannot be reached, or None if it answers."""
     if "all" in urllib.request.getproxies():  # `datasets` may support it; `urllib` does not.
         return None
-    request = urllib.request.Request(_endpoint(), method="HEAD")
+    request = urllib.request.Request(endpoint(), method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):
             return None
@@ -70,7 +71,7 @@ def why_unreachable() -> str | None:
 
 def no_hub_hint() -> str:
     """Returns a sentence that says why the hub is missing and what to set, or "" if it answers."""
-    name = _offline_variable()
+    name = offline_variable()
     if name is not None:
         return (
             f" {name} is set, so only data downloaded earlier is available; unset it to download."
@@ -79,7 +80,7 @@ def no_hub_hint() -> str:
     if reason is None:
         return ""
     return (
-        f" {_endpoint()} cannot be reached ({reason}), so only data downloaded earlier is "
+        f" {endpoint()} cannot be reached ({reason}), so only data downloaded earlier is "
         "available. Set HF_ENDPOINT to use another hub address, or HTTPS_PROXY to use a proxy."
     )
 

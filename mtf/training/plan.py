@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
+from mtf.host_memory import gib
 from mtf.models.t5 import num_parameters
 from mtf.partitioning import memory
 from mtf.progress import count
@@ -24,14 +25,14 @@ def sizes(trainer: Trainer, lengths: Mapping[str, int], batch_size: int) -> dict
         whole = getattr(trainer.state_shapes, part)
         per_device = memory.num_bytes(whole, getattr(trainer.state_shardings, part))
         total = memory.num_bytes(whole)
-        return f"{total:,} bytes ({memory.gib(total)}; {memory.gib(per_device)} per device)"
+        return f"{total:,} bytes ({gib(total)}; {gib(per_device)} per device)"
 
     needed = sum(least_bytes(trainer, lengths, batch_size).values())
     return {
         "parameters": f"{num_parameters(trainer.model.network):,}",
         "parameter bytes": size("params"),
         "optimizer state": size("param_states"),
-        "memory": f"at least {needed:,} bytes ({memory.gib(needed)}) per device",
+        "memory": f"at least {needed:,} bytes ({gib(needed)}) per device",
     }
 
 

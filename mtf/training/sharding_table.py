@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from mtf.host_memory import gib
 from mtf.partitioning import memory
 from mtf.training.trainer import Trainer
 
@@ -93,8 +94,8 @@ def text(trainer: Trainer) -> str:
     whole, part = sum(row.whole for row in table), sum(row.part for row in table)
     slots = sum(row.slots for row in table)
     lines.append(
-        f"\n{mesh.size} devices ({axes}): parameters {memory.gib(whole)}, {memory.gib(part)} per "
-        f"device; optimizer state {memory.gib(slots)} per device"
+        f"\n{mesh.size} devices ({axes}): parameters {gib(whole)}, {gib(part)} per "
+        f"device; optimizer state {gib(slots)} per device"
     )
     for row in table if mesh.size > mesh.shape["data"] else ():
         if row.part == row.whole > _LARGE * whole:

@@ -1,0 +1,1 @@
+"""`python -m mtf.doctor`: describes the installation and the machine, and tries to train."""
