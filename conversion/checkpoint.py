@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 
-from conversion import huggingface_reader, mesh_tensorflow, orbax, scanned, t5x
+from conversion import adapters, huggingface_reader, mesh_tensorflow, orbax, scanned, t5x
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 from mtf.copies import nearest_copy
 from mtf.storage import AnyPath, StorePath, as_path, files_below
@@ -53,7 +53,9 @@ def is_committed(checkpoint: AnyPath) -> bool:
     return isinstance(metadata, dict) and metadata.get("commit_timestamp_nsecs") is not None
 
 
-def open_checkpoint(path: str | AnyPath, step: int | None = None) -> Checkpoint:
+def open_checkpoint(
+    path: str | AnyPath, step: int | None = None, *, merge_adapters: bool = True
+) -> Checkpoint:
     """Opens a checkpoint, without reading tensors; raises ConversionError if it cannot.
 
     Args:
@@ -62,7 +64,14 @@ def open_checkpoint(path: str | AnyPath, step: int | None = None) -> Checkpoint:
         Mesh TensorFlow, or one of its checkpoints (`DIR/model.ckpt-{step}`). Of an address, the
         copy that `mtf.fetch` has made is opened, if there is one.
       step: step of the checkpoint in a directory of several; by default the latest complete one.
+      merge_adapters: whether kernels are read with their LoRA adapters, which then are no tensors
+        of their own.
     """
+    checkpoint = _open_any(path, step)
+    return adapters.merged(checkpoint) if merge_adapters else checkpoint
+
+
+def _open_any(path: str | AnyPath, step: int | None) -> Checkpoint:
     path = nearest_copy(as_path(path))
     mesh_prefix = mesh_tensorflow.find_prefix(path, step)
     if mesh_prefix is not None:

@@ -173,6 +173,7 @@ class Checkpoint:
         checkpoint, which tensors do not show, and special_ids if they are not T5's; else empty.
       is_scanned: whether the arrays are those of T5X's scanned network.
       source: where the user has it from: the name of a model of the hub, else the path.
+      num_merged: number of kernels that are read with their LoRA adapters.
     """
 
     path: AnyPath
@@ -182,6 +183,7 @@ class Checkpoint:
     described: dict[str, Any] = dataclasses.field(default_factory=dict)
     is_scanned: bool = False
     source: str = ""
+    num_merged: int = 0
 
     def __post_init__(self) -> None:
         self.source = self.source or str(self.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -30,3 +31,15 @@ def check_fields(
         value = getattr(settings, field)
         if not (optional and value is None) and not holds(value):
             raise UserError(f"{field} must be {expected}{' or None' * optional}, not {value!r}.")
+
+
+def check_patterns(settings: object, *fields: str) -> None:
+    """Raises a UserError if one of a field's strings is not a regular expression."""
+    for field in fields:
+        for pattern in getattr(settings, field):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(
+                    f"{field}: {pattern!r} is not a valid regular expression: {error}."
+                ) from error

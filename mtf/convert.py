@@ -56,6 +56,7 @@ _FORMATS = {
     "t5x": "T5X's zarr and msgpack",
     "t5x_orbax": "T5X's Orbax layout",
     "mtf": "mtf's own",
+    "peft": "the LoRA adapters only, for PEFT",
 }
 _HUGGING_FACE = ("hf", "hf_flax")
 # Options of Hugging Face's formats, by their names in the parsed arguments.
@@ -189,6 +190,8 @@ def _export(arguments: argparse.Namespace) -> int:
     try:
         if arguments.to in _HUGGING_FACE:
             return _export_huggingface(arguments)
+        if arguments.to == "peft":
+            return _export_adapters(arguments)
         return _export_state(arguments)
     except verification.VerificationFailed:
         return 1
@@ -247,9 +250,45 @@ def _export_state(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _export_adapters(arguments: argparse.Namespace) -> int:
+    """Writes the adapters alone; all other formats get them merged into the kernels."""
+    from conversion import huggingface, open_checkpoint
+    from conversion.peft_writer import write_adapters
+    from mtf.inference.opening import is_for_transformers, local_source, read_run_config
+
+    others = ("verify", "dtype", "optimizer", *_HF_ONLY)
+    if given := [name for name in others if getattr(arguments, name)]:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"{options}: not for --to peft, which writes float32 adapters.")
+    out_dir = as_path(arguments.out_dir)
+    huggingface.check_output(out_dir)
+    source = local_source(arguments.checkpoint)
+    checkpoint = open_checkpoint(source, arguments.step, merge_adapters=False)
+    run = read_run_config(open_checkpoint(source, arguments.step))
+    lora = None if run is None else run.model.network.lora
+    start = None if run is None else run.start
+    _print_source(checkpoint)
+    with new_directory(out_dir) as directory:
+        number = write_adapters(
+            checkpoint,
+            directory,
+            base=start if start is not None and is_for_transformers(start) else None,
+            dropout_rate=0.0 if lora is None else lora.dropout_rate,
+        )
+    print(f"Wrote {out_dir} (LoRA adapters for PEFT): {number:,} parameters, float32")
+    print("Load it with:")
+    print(
+        "  from peft import PeftModel; model = PeftModel.from_pretrained(base, "
+        f"{str(out_dir)!r})  # base: {start or 'the fine-tuned model'}, in transformers"
+    )
+    return 0
+
+
 def _print_source(checkpoint: Checkpoint) -> None:
     step = "" if checkpoint.step is None else f", step {checkpoint.step}"
     print(f"Reading {checkpoint.source} ({checkpoint.layout}{step})")
+    if checkpoint.num_merged:
+        print(f"LoRA adapters: merged into {checkpoint.num_merged} kernels")
 
 
 def _export_huggingface(arguments: argparse.Namespace) -> int:

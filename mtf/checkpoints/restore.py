@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 import conversion
+from conversion.adapters import has_adapters
 from conversion.mesh_tensorflow import find_prefix
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
@@ -71,7 +72,8 @@ def restore_tree(
     """Reads a tree from a checkpoint onto the devices. Each process reads only its own slices.
 
     Args:
-      path: a checkpoint of any layout that `conversion` opens, or an opened one.
+      path: a checkpoint of any layout that `conversion` opens, or an opened one. LoRA adapters
+        that it lacks are initialized; those that the model lacks are merged into the kernels.
       shapes: nested dicts with T5X's names (`TrainState.state_dict`), or a part of them; layers
         may be stacked.
       shardings: a tree of the same structure.
@@ -162,13 +164,16 @@ def _open(
     fallback_to_scratch: bool,
 ) -> tuple[conversion.Checkpoint, dict[str, list[Any]]]:
     """Opens a checkpoint, and returns the tensors to read each leaf from (see `_plan`)."""
+    leaf_shapes = flat_names(shapes)
+    adapts = any(name.endswith("/lora_a") for name in leaf_shapes)
     checkpoint = path
     if not isinstance(checkpoint, conversion.Checkpoint):
-        checkpoint = conversion.open_checkpoint(checkpoint)
+        checkpoint = conversion.open_checkpoint(checkpoint, merge_adapters=not adapts)
     patterns = assignment_map
     if checkpoint.layout == "huggingface":
         assignment_map = (*assignment_map, ("state/.*", None))  # It has no optimizer state.
-    leaf_shapes = flat_names(shapes)
+    if adapts and not has_adapters(checkpoint):
+        assignment_map = (*assignment_map, (r".*/lora_(a|b|scale)(/.*)?", None))
     _check_patterns(
         patterns, [n for name, x in leaf_shapes.items() for n in unstacked_names(name, x.shape)]
     )

@@ -22,7 +22,7 @@ from mtf.evaluation import metrics
 from mtf.evaluation.settings import InferEvalConfig
 from mtf.inference.predictor import OnProgress, Predictor
 from mtf.loaders import open_mixture
-from mtf.models import t5
+from mtf.models import lora, t5
 from mtf.seqio import own
 from mtf.tasks.task import Task
 from mtf.text.vocabularies import Vocabulary
@@ -85,6 +85,7 @@ class InferenceEvaluator:
         self, params: t5.Params, on_progress: OnProgress = None
     ) -> dict[str, dict[str, float]]:
         """Returns task → score → value; calls `on_progress` with the size of each batch."""
+        params = lora.merged(params)
         if self._predictor is None:
             self._predictor = self.make_predictor(params)
         self._predictor.params = params

@@ -12,7 +12,7 @@ from conversion import mapping
 from conversion.families import SPECIAL_IDS, published
 from conversion.huggingface import ModelType
 from conversion.huggingface_config import described_by, is_config
-from conversion.huggingface_reader import needed_files
+from conversion.huggingface_reader import is_huggingface, needed_files
 from conversion.mesh_tensorflow import find_prefix
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tokenizer import (
@@ -69,11 +69,19 @@ class Opened:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The parts of a training run's config that inference and export need."""
+    """The parts of a training run's config that inference and export need.
+
+    Attributes:
+      model: the network and its loss.
+      vocabulary: the vocabulary of its data.
+      inputs_add_eos: whether inputs ended with EOS.
+      start: the checkpoint from which the run started, if any.
+    """
 
     model: ModelConfig
     vocabulary: Vocabulary
     inputs_add_eos: bool
+    start: str | None = None
 
     @property
     def described(self) -> dict[str, Any]:
@@ -108,10 +116,10 @@ def open_model(
         model = dataclasses.replace(run.model, network=network)
         return Opened(checkpoint, model, run, found, run.inputs_add_eos, True)
     network = network_config(architecture, **checkpoint.described)
-    is_huggingface = checkpoint.layout == "huggingface"
-    add_eos = tokenizer_adds_eos(checkpoint.path) if is_huggingface else True
-    is_known = is_huggingface and tokenizer_records_eos(checkpoint.path)
-    if not (is_huggingface or model_type):
+    from_transformers = checkpoint.layout == "huggingface"
+    add_eos = tokenizer_adds_eos(checkpoint.path) if from_transformers else True
+    is_known = from_transformers and tokenizer_records_eos(checkpoint.path)
+    if not (from_transformers or model_type):
         message = (
             "%s: %s. If any of these is wrong, pass config=PATH with the config of the run that "
             "wrote the checkpoint, or a config.json of Hugging Face."
@@ -151,6 +159,11 @@ def local_source(path: str | AnyPath) -> str | AnyPath:
     if isinstance(path, str) and model_name(path) is not None:
         return download_model(path, needed_files)
     return path
+
+
+def is_for_transformers(path: str) -> bool:
+    """Returns whether transformers can load a path: a model of the hub, or a local copy of one."""
+    return model_name(path) is not None or is_huggingface(as_path(path))
 
 
 def open_source(source: str, step: int | None = None) -> conversion.Checkpoint:
@@ -225,7 +238,9 @@ def read_run_config(
     add_eos = _recorded_eos(source if source.is_dir() else source.parent)
     if add_eos is None:
         add_eos = inputs_add_eos(data)
-    run = RunConfig(fdl.build(job.model), data.vocabulary, add_eos)
+    restore = job.checkpoint.restore
+    start = None if restore is None else str(restore.path)
+    run = RunConfig(fdl.build(job.model), data.vocabulary, add_eos, start)
     _check_sizes(run.model.network, checkpoint, source)
     return run
 

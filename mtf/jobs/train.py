@@ -299,10 +299,12 @@ class Train:
 
     def _make_predictor(self, partitioner: PjitPartitioner, params: Params) -> Predictor:
         from mtf.inference.predictor import Predictor
+        from mtf.models import lora
 
+        network = dataclasses.replace(self.model.network, lora=None)
         return Predictor(
-            self.model,
-            params,
+            dataclasses.replace(self.model, network=network),
+            lora.merged(params),
             self.data.vocabulary,
             partitioner,
             batch_size=self.batch_size // self.trainer.num_microbatches,

@@ -1,5 +1,5 @@
 """The T5 network."""
 
-from mtf.models.settings import ModelConfig, T5Config
+from mtf.models.settings import LoraConfig, ModelConfig, T5Config
 
-__all__ = ["ModelConfig", "T5Config"]
+__all__ = ["LoraConfig", "ModelConfig", "T5Config"]

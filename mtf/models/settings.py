@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
 
-from mtf.checks import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, RATE, check_fields, one_of
+from mtf.checks import (
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RATE,
+    check_fields,
+    check_patterns,
+    one_of,
+)
 from mtf.errors import UserError
 
 ACTIVATIONS = ("relu", "gelu", "silu", "linear")
@@ -14,6 +23,40 @@ FP16_REFUSED = (
     "float16 is not supported: T5's activations overflow its range (at most 65,504) and training "
     "produces NaN. Use 'bfloat16', which has float32's range, or 'float32'."
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (LoRA, Hu et al. 2021): a kernel W becomes W + alpha / rank · A B.
+
+    Only A and B are trained. A is initialized as in PEFT, uniformly in ±1/√(number of rows of W),
+    and B with zeros.
+
+    Attributes:
+      rank: number of columns of A and of rows of B.
+      alpha: divided by `rank`, the factor of A B.
+      dropout_rate: dropout of what is multiplied by A.
+      targets: regular expressions that match whole names of kernels, the same in each layer:
+        "encoder/attention/query", "decoder/self_attention/value",
+        "decoder/encoder_decoder_attention/out", "encoder/mlp/wi_0", "decoder/mlp/wo" and the like.
+    """
+
+    rank: int = 8
+    alpha: float = 8.0
+    dropout_rate: float = 0.0
+    targets: tuple[str, ...] = (".*/query", ".*/value")
+
+    def __post_init__(self) -> None:
+        check_fields(self, AT_LEAST_ONE, "rank")
+        check_fields(self, POSITIVE, "alpha")
+        check_fields(self, RATE, "dropout_rate")
+        check_patterns(self, "targets")
+        if not self.targets:
+            raise UserError("targets is empty; expected patterns such as '.*/query'.")
+
+    def adapts(self, kernel: str) -> bool:
+        """Returns whether a kernel has an adapter, by its name without a layer."""
+        return any(re.fullmatch(pattern, kernel) for pattern in self.targets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +87,7 @@ class T5Config:
       remat_policy: what the backward pass recomputes besides the weights of attention, which it
         always recomputes: "none", "minimal" (all but attention and the products with parameters)
         or "full" (each layer as a whole).
+      lora: adapters, which alone are trained; None: no adapters.
     """
 
     vocab_size: int
@@ -67,6 +111,7 @@ class T5Config:
     remat_policy: Literal["none", "minimal", "full"] = dataclasses.field(
         default="none", metadata={"on_resume": "may change"}
     )
+    lora: LoraConfig | None = None
 
     def __post_init__(self) -> None:
         layers = ("num_encoder_layers", "num_decoder_layers")

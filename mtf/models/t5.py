@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from mtf.models import lora
 from mtf.models.attention import SAVED, dot_product_attention
 from mtf.models.settings import T5Config
 from mtf.models.stacking import layers_of, stack_layers
@@ -108,7 +109,7 @@ def parameters(config: T5Config) -> Params:
     }
     if not config.logits_via_embedding:
         tree["decoder"]["logits_dense"] = parameter("kernel", _fan_in_truncated, "embed", "vocab")
-    return tree
+    return tree if config.lora is None else lora.with_adapters(tree, config.lora)
 
 
 def _mlp_projections(config: T5Config) -> list[str]:
@@ -155,6 +156,26 @@ def init_params(config: T5Config, rng: jax.Array) -> Params:
 def num_parameters(config: T5Config) -> int:
     """Returns the number of parameters."""
     return sum(math.prod(shape.shape) for shape in jax.tree.leaves(param_shapes(config)))
+
+
+def project(
+    config: T5Config,
+    params: Params,
+    x: jax.Array,
+    drop: Dropout | None = None,
+    place: int = 0,
+) -> jax.Array:
+    """Returns `x @ kernel` of a layer's kernel with its adapter, if any (`mtf.models.lora`).
+
+    The dropout of the adapter's input derives its key from that of `drop` at `place`.
+    """
+    y = dense(x, params["kernel"])
+    if config.lora is None or "lora_a" not in params:
+        return y
+    if drop is not None:
+        x = Dropout(config.lora.dropout_rate, drop.rng)(x, place, shared_axis=None)
+    low = dense(dense(x, params["lora_a"]), params["lora_b"])
+    return y + params["lora_scale"].astype(y.dtype) * low
 
 
 def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
@@ -291,10 +312,14 @@ def split_heads(config: T5Config, x: jax.Array) -> jax.Array:
     return x.reshape(*x.shape[:-1], config.num_heads, config.head_dim)
 
 
-def keys_and_values(config: T5Config, params: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns keys and values, each (b, k, h, d), of `x` (b, k, emb)."""
-    kernels = (params[name]["kernel"] for name in ("key", "value"))
-    key, value = (split_heads(config, dense(x, kernel)) for kernel in kernels)
+def keys_and_values(
+    config: T5Config, params: Params, x: jax.Array, drop: Dropout | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values, each (b, k, h, d), of `x` (b, k, emb); `drop` as in `project`."""
+    key, value = (
+        split_heads(config, project(config, params[name], x, drop, place))
+        for place, name in ((1, "key"), (2, "value"))
+    )
     return key, value
 
 
@@ -312,9 +337,9 @@ def attention(
 
     `x` is (b, q, emb); the other arguments are those of `dot_product_attention`.
     """
-    query = split_heads(config, dense(x, params["query"]["kernel"]))
+    query = split_heads(config, project(config, params["query"], x, dropout, 3))
     y = dot_product_attention(query, key, value, mask, bias, dropout)
-    return dense(y.reshape(*y.shape[:2], -1), params["out"]["kernel"])
+    return project(config, params["out"], y.reshape(*y.shape[:2], -1), dropout, 4)
 
 
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
@@ -334,12 +359,14 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax.Array:
     """Returns the feed-forward block: the projected product of the activated projections."""
     parts = [
-        _ACTIVATIONS[activation](dense(x, params[name]["kernel"]))
-        for activation, name in zip(config.mlp_activations, _mlp_projections(config), strict=True)
+        _ACTIVATIONS[activation](project(config, params[name], x, dropout, place))
+        for place, (activation, name) in enumerate(
+            zip(config.mlp_activations, _mlp_projections(config), strict=True), start=1
+        )
     ]
     hidden = functools.reduce(operator.mul, parts)
     hidden = constrain(dropout(hidden, 0), "batch", "length", "mlp")
-    return dense(hidden, params["wo"]["kernel"])
+    return project(config, params["wo"], hidden, dropout, 4)
 
 
 def encoder_layer(
@@ -347,7 +374,7 @@ def encoder_layer(
 ) -> jax.Array:
     """Runs an encoder layer on (b, length, emb)."""
     y = layer_norm(x, params["pre_attention_layer_norm"])
-    key, value = keys_and_values(config, params["attention"], y)
+    key, value = keys_and_values(config, params["attention"], y, drop.at(0))
     y = attention(config, params["attention"], y, key, value, mask, bias, drop.at(0))
     x = x + drop(y, 1)
 
@@ -498,11 +525,11 @@ def decoder_layers(
         layer_drop, bias = drop.at(0).at(i), bias_of(p)
 
         def self_attention(p: Params, y: jax.Array) -> tuple[jax.Array, None]:
-            key, value = keys_and_values(config, p, y)
+            key, value = keys_and_values(config, p, y, layer_drop.at(0))
             return attention(config, p, y, key, value, mask, bias, layer_drop.at(0)), None
 
         def cross_attention(p: Params, y: jax.Array) -> jax.Array:
-            key, value = keys_and_values(config, p, encoded)
+            key, value = keys_and_values(config, p, encoded, layer_drop.at(2))
             return attention(config, p, y, key, value, cross_mask, None, layer_drop.at(2))
 
         return decoder_layer(config, p, x, self_attention, cross_attention, layer_drop)[0]

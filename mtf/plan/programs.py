@@ -113,6 +113,7 @@ def _train(job: Train, devices: Sequence[Any]) -> Program:
     )
     shapes, shardings = trainer.state_shapes, trainer.state_shardings
     params = memory.num_bytes(shapes.params, shardings.params)
+    gradients = memory.num_bytes(trainer.trained(shapes.params), trainer.trained(shardings.params))
     inputs, targets = lengths["inputs"], lengths["targets"]
     start = job.checkpoint.restore.step if job.checkpoint.restore is not None else 0
     return Program(
@@ -123,7 +124,7 @@ def _train(job: Train, devices: Sequence[Any]) -> Program:
             "parameters": params,
             "optimizer state": memory.num_bytes(shapes.param_states, shardings.param_states),
             # The sum over the microbatches, and one of them.
-            "gradients": params * (1 if microbatches == 1 else 2),
+            "gradients": gradients * (1 if microbatches == 1 else 2),
         },
         train_step_flops(job.model.network, job.batch_size, inputs, targets),
         job.batch_size * (inputs + targets),

@@ -126,6 +126,16 @@ TRAIN = (
         "T5X's network always has a maximum distance of 128.",
     ),
     Refusal(
+        "model.network.lora",
+        lambda lora, _: lora is None,
+        "T5X's network has no adapters.",
+    ),
+    Refusal(
+        "trainer.frozen",
+        lambda patterns, _: not patterns,
+        "T5X's Adafactor trains all parameters.",
+    ),
+    Refusal(
         "trainer.skip_nonfinite_updates",
         lambda skips, _: not skips,
         "T5X's Adafactor can skip NaN in single parameters, but not whole updates.",

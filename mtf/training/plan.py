@@ -66,7 +66,9 @@ def least_bytes(trainer: Trainer, lengths: Mapping[str, int], batch_size: int) -
     tokens = lengths["inputs"] + 2 * lengths["targets"]
     return {
         "parameters": params,
-        "gradients": params,
+        "gradients": memory.num_bytes(
+            trainer.trained(shapes.params), trainer.trained(shardings.params)
+        ),
         "optimizer state": memory.num_bytes(shapes.param_states, shardings.param_states),
         "batch": batch_size // partitioner.num_data_shards * tokens * 4,
         "activations": activations(lengths["inputs"], network.num_encoder_layers)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from mtf.checks import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, RATE, Condition, check_fields
+from mtf.checks import (
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RATE,
+    Condition,
+    check_fields,
+    check_patterns,
+)
 from mtf.errors import UserError, did_you_mean
 
 SCHEDULE_FACTORS = (
@@ -188,6 +196,8 @@ class TrainerConfig:
       skip_nonfinite_updates: whether a step with a non-finite loss or gradient norm leaves
         parameters and optimizer state unchanged and is counted (`skipped_updates`), instead of
         ending the run. Its batch is used up, and the step still counts for the schedule.
+      frozen: regular expressions that match whole names of parameters, such as "encoder/.*". These
+        are not trained, and have no gradients and no optimizer state.
       hang_seconds: seconds without progress after which the run writes the stacks of all threads
         and ends with exit status 1, so that a scheduler restarts it. It may compile, evaluate and
         save four times as long. None: never.
@@ -201,6 +211,7 @@ class TrainerConfig:
     eval_steps: int | None = dataclasses.field(default=20, metadata=_MAY_CHANGE)
     loss_chunk_elements: int = dataclasses.field(default=2**25, metadata=_MAY_CHANGE)
     skip_nonfinite_updates: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
+    frozen: tuple[str, ...] = ()
     hang_seconds: float | None = dataclasses.field(default=1800.0, metadata=_MAY_CHANGE)
     early_stopping_patience: int | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
 
@@ -209,3 +220,4 @@ class TrainerConfig:
         optional = ("eval_period", "eval_steps", "early_stopping_patience")
         check_fields(self, AT_LEAST_ONE, *optional, optional=True)
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
+        check_patterns(self, "frozen")

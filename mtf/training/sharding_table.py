@@ -50,7 +50,8 @@ def rows(trainer: Trainer) -> list[Row]:
         slots, slot_shardings = shapes.param_states, shardings.param_states
         for key in keys:
             axes, sharding = axes[key], sharding[key]
-            slots, slot_shardings = slots[key], slot_shardings[key]
+            # Parameters that are not trained have no slots.
+            slots, slot_shardings = slots.get(key, {}), slot_shardings.get(key, {})
         spec = [*sharding.spec, *(None,) * (len(shape.shape) - len(sharding.spec))]
         found.append(
             Row(

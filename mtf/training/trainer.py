@@ -34,6 +34,7 @@ from mtf.training import optimizers, settings
 from mtf.training.losses import LossSums, normalizing_factor_and_weights, weighted_cross_entropy
 from mtf.training.schedules import learning_rate
 from mtf.training.train_state import TrainState
+from mtf.training.trained import frozen_names, merge, split
 
 Metrics = dict[str, jax.Array]
 
@@ -45,12 +46,16 @@ def loss_fn(
     weights: jax.Array,
     dropout_rng: jax.Array | None = None,
     chunk: int | None = None,
+    frozen: t5.Params | None = None,
 ) -> tuple[jax.Array, LossSums]:
     """Returns the loss summed over the tokens of a batch (see `t5.apply`), and all sums.
+
+    `params` are all parameters, or those that are not in `frozen`.
 
     `weights`, (batch, length) float32, are already divided by the normalizing factor. `chunk` is
     the number of target positions whose logits exist at a time.
     """
+    params = merge(params, frozen or {})
     sums = weighted_cross_entropy(
         t5.decoder_output(model.network, params, batch, dropout_rng),
         t5.output_kernel(model.network, params),
@@ -106,11 +111,30 @@ class Trainer:
         return t5.param_axes(self.model.network, stacked=self.model.network.scan_layers)
 
     @functools.cached_property
+    def frozen(self) -> frozenset[str]:
+        """The names of the parameters that are not trained; see `frozen_names` for errors."""
+        network = self.model.network
+        shapes = t5.param_shapes(network, stacked=network.scan_layers)
+        return frozen_names(shapes, self.config.frozen, only_adapters=network.lora is not None)
+
+    def trained(self, tree: Tree) -> Tree:
+        """Returns the part of a tree of parameters, or of their axes, that is trained."""
+        return split(tree, self.frozen)[0]
+
+    @functools.cached_property
+    def trained_axes(self) -> Tree:
+        """The logical axes of the parameters that are trained."""
+        return self.trained(self.axes)
+
+    def _init_states(self, params: t5.Params) -> Tree:
+        return optimizers.init(self.optimizer, self.trained(params), self.trained_axes)
+
+    @functools.cached_property
     def state_shapes(self) -> TrainState:
         """The shapes and dtypes of the state in memory. Allocates nothing."""
         network = self.model.network
         params = t5.param_shapes(network, stacked=network.scan_layers)
-        states = jax.eval_shape(lambda p: optimizers.init(self.optimizer, p, self.axes), params)
+        states = jax.eval_shape(self._init_states, params)
         return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, states)
 
     @functools.cached_property
@@ -122,8 +146,8 @@ class Trainer:
                 name: axes if slot.shape == param.shape else (None,) * len(slot.shape)
                 for name, slot in slots.items()
             },
-            self.axes,
-            shapes.params,
+            self.trained_axes,
+            self.trained(shapes.params),
             shapes.param_states,
             is_leaf=optimizers.is_axes,
         )
@@ -138,8 +162,7 @@ class Trainer:
         def init(rng: jax.Array) -> TrainState:
             params = t5.init_params(self.model.network, rng)
             params = stack_layers(params) if self.model.network.scan_layers else params
-            states = optimizers.init(self.optimizer, params, self.axes)
-            return TrainState(jnp.zeros((), jnp.int32), params, states)
+            return TrainState(jnp.zeros((), jnp.int32), params, self._init_states(params))
 
         return jax.jit(init, out_shardings=self.state_shardings)
 
@@ -213,21 +236,23 @@ class Trainer:
     def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rate = learning_rate(self.optimizer.learning_rate, state.step)
         dropout_rng = None
-        if self.model.network.dropout_rate > 0:
+        network = self.model.network
+        if network.dropout_rate > 0 or (network.lora and network.lora.dropout_rate > 0):
             dropout_rng = jax.random.fold_in(self._rngs[1], state.step)
         weights = self._weights(batch)
-        grads, sums = self._gradients(state.params, batch, weights, dropout_rng)
+        trained, frozen = split(state.params, self.frozen)
+        grads, sums = self._gradients(trained, frozen, batch, weights, dropout_rng)
         norm = optax.tree.norm(grads)
         threshold = self.optimizer.global_norm_clip_threshold
         if threshold is not None:
             scale = jnp.minimum(1.0, threshold / norm)
             grads = jax.tree.map(lambda g: g * scale, grads)
         params, param_states = optimizers.update(
-            self.optimizer, state.step, rate, grads, state.params, state.param_states, self.axes
+            self.optimizer, state.step, rate, grads, trained, state.param_states, self.trained_axes
         )
         metrics = {**batch_metrics(batch, weights), **sums._asdict(), "learning_rate": rate}
         metrics["weight_gradient_norm"] = norm
-        new = TrainState(state.step + 1, params, param_states)
+        new = TrainState(state.step + 1, merge(params, frozen), param_states)
         if self.config.skip_nonfinite_updates:
             good = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
             old = dataclasses.replace(state, step=new.step)
@@ -254,13 +279,20 @@ class Trainer:
         return None if num_positions >= length else max(1, num_positions)
 
     def _gradients(
-        self, params: t5.Params, batch: Batch, weights: jax.Array, dropout_rng: jax.Array | None
+        self,
+        params: t5.Params,
+        frozen: t5.Params,
+        batch: Batch,
+        weights: jax.Array,
+        dropout_rng: jax.Array | None,
     ) -> tuple[t5.Params, LossSums]:
-        """Returns the gradients and sums of a batch, added up over its microbatches."""
+        """Returns the gradients of `params` and the sums of a batch, over all its microbatches."""
         grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
         num_microbatches = self.config.num_microbatches
         if num_microbatches == 1:
-            return grad_fn(self.model, params, batch, weights, dropout_rng, self._chunk(batch))
+            return grad_fn(
+                self.model, params, batch, weights, dropout_rng, self._chunk(batch), frozen
+            )
 
         def split(x: jax.Array) -> jax.Array:
             """(batch, …) → (microbatches, rows, …); each row stays on its device."""
@@ -274,7 +306,7 @@ class Trainer:
             part, i = dict(xs[0]), xs[1]
             part_weights = part.pop("_weights")
             rng = None if dropout_rng is None else jax.random.fold_in(dropout_rng, i)
-            new = grad_fn(self.model, params, part, part_weights, rng, chunk)
+            new = grad_fn(self.model, params, part, part_weights, rng, chunk, frozen)
             return jax.tree.map(jnp.add, carry, new), None
 
         zero = jax.tree.map(jnp.zeros_like, params), LossSums.zero()

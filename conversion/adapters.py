@@ -1,0 +1,72 @@
+"""Checkpoints with LoRA adapters, as mtf writes them: merged into their kernels.
+
+A kernel (in, out) with `lora_a` (in, rank), `lora_b` (rank, out) and `lora_scale` () beside it
+stands for kernel + lora_scale · lora_a @ lora_b (Hu et al. 2021).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from conversion.tensor import Checkpoint, ConversionError, Index, Tensor
+
+NAMES = ("lora_a", "lora_b", "lora_scale")
+
+
+def has_adapters(checkpoint: Checkpoint) -> bool:
+    """Returns whether a checkpoint has adapters that are not merged."""
+    return any(name.endswith("/lora_a") for name in checkpoint.tensors)
+
+
+def merged(checkpoint: Checkpoint) -> Checkpoint:
+    """Returns the checkpoint with its adapters merged into its kernels, as they are read.
+
+    The adapters' optimizer state is left out. Raises ConversionError if a part is missing.
+    """
+    if not has_adapters(checkpoint):
+        return checkpoint
+    parts = {name: tensor for name, tensor in checkpoint.tensors.items() if not _is_part(name)}
+    adapted = [
+        root
+        for root, _, last in (name.rpartition("/") for name in checkpoint.tensors)
+        if last == "lora_a"
+    ]
+    parts |= {f"{root}/kernel": _merged_kernel(checkpoint, root) for root in adapted}
+    return dataclasses.replace(checkpoint, tensors=parts, num_merged=len(adapted))
+
+
+def _is_part(name: str) -> bool:
+    return any(part in NAMES for part in name.split("/"))
+
+
+def _merged_kernel(checkpoint: Checkpoint, root: str) -> Tensor:
+    names = ("kernel", *NAMES)
+    found = [checkpoint.tensors.get(f"{root}/{name}") for name in names]
+    missing = [name for name, tensor in zip(names, found, strict=True) if tensor is None]
+    if missing:
+        raise ConversionError(
+            f"{checkpoint.path}: the adapter {root} lacks {', '.join(missing)}. The checkpoint is "
+            "incomplete."
+        )
+    kernel, a, b, scale = (tensor for tensor in found if tensor is not None)
+    rank = a.shape[-1]
+    expected = {"lora_a": (kernel.shape[0], rank), "lora_b": (rank, kernel.shape[-1])}
+    for name, tensor in (("lora_a", a), ("lora_b", b)):
+        if tensor.shape != expected[name]:
+            raise ConversionError(
+                f"{checkpoint.path}: {root}/{name} has shape {tensor.shape}; the kernel "
+                f"{kernel.shape} needs {expected[name]}."
+            )
+
+    def read(index: Index) -> np.ndarray[Any, Any]:
+        rows, columns = (*(() if index is ... else index), slice(None), slice(None))[:2]
+        low, high = (
+            x.astype(np.float32) for x in (a.read((rows,)), b.read((slice(None), columns)))
+        )
+        delta = np.float32(scale.read()) * (low @ high)
+        return np.asarray(kernel.read(index).astype(np.float32) + delta, kernel.dtype)
+
+    return dataclasses.replace(kernel, _reader=read)

@@ -1,0 +1,78 @@
+"""Writes the LoRA adapters of a checkpoint as PEFT loads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from conversion import adapters, mapping
+from conversion.architecture import infer_architecture
+from conversion.tensor import Checkpoint, ConversionError
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+
+
+def write_adapters(
+    checkpoint: Checkpoint, directory: Path, *, base: str | None, dropout_rate: float
+) -> int:
+    """Writes `adapter_config.json` and `adapter_model.safetensors`; returns the parameters' number.
+
+    Args:
+      checkpoint: opened with `merge_adapters=False`.
+      directory: an existing directory.
+      base: address of the model that the adapters belong to, in Hugging Face's format, if known.
+      dropout_rate: dropout of the adapters' inputs in training.
+
+    Raises:
+      ConversionError: the checkpoint has no adapters, or they differ in rank or scale.
+    """
+    if not adapters.has_adapters(checkpoint):
+        raise ConversionError(
+            f"{checkpoint.path} has no LoRA adapters. Write the whole model with --to hf."
+        )
+    kernels = {
+        entry.t5x.removesuffix("/kernel"): entry.hf.removesuffix(".weight")
+        for entry in mapping.entries(infer_architecture(adapters.merged(checkpoint)))
+        if entry.t5x.endswith("/kernel")
+    }
+    weights, settings = {}, set()
+    for name, module in kernels.items():
+        parts = [checkpoint.tensors.get(f"target/{name}/{part}") for part in adapters.NAMES]
+        a, b, scale = parts
+        if a is None or b is None or scale is None:
+            continue
+        rank = a.shape[1]
+        settings.add((rank, float(scale.read()) * rank))
+        # Linear layers of PyTorch are (out, in).
+        for part, tensor in (("lora_A", a), ("lora_B", b)):
+            array = np.ascontiguousarray(tensor.read().astype(np.float32).T)
+            weights[f"base_model.model.{module}.{part}.weight"] = array
+    if len(settings) > 1:
+        raise ConversionError(f"{checkpoint.path}: the adapters differ in rank or scale.")
+    ((rank, alpha),) = settings
+    adapted = {key.removeprefix("base_model.model.").rsplit(".", 2)[0] for key in weights}
+    described = {
+        "peft_type": "LORA",
+        "task_type": "SEQ_2_SEQ_LM",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
+        "lora_dropout": dropout_rate,
+        "target_modules": _shortest(adapted, set(kernels.values())),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    (directory / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
+    save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    return sum(array.size for array in weights.values())
+
+
+def _shortest(adapted: set[str], modules: set[str]) -> list[str]:
+    """Returns last names ("q") if these select just the adapted modules, else their whole names."""
+    last = {module.rpartition(".")[2] for module in adapted}
+    selected = {module for module in modules if module.rpartition(".")[2] in last}
+    return sorted(last if selected == adapted else adapted)

@@ -1,0 +1,87 @@
+"""Low-rank adapters of kernels (LoRA, Hu et al. 2021), as parameters beside the kernel.
+
+`lora_a` (in, rank), `lora_b` (rank, out) and the scalar `lora_scale` belong to the kernel (in, out)
+beside them, which stands for kernel + lora_scale * lora_a @ lora_b. `lora_scale`, which is never
+trained, is alpha / rank, so that a checkpoint alone says what its adapters mean.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from mtf.errors import UserError, did_you_mean
+from mtf.models.settings import LoraConfig
+
+if TYPE_CHECKING:
+    from mtf.models.t5 import Params
+
+NAMES = ("lora_a", "lora_b", "lora_scale")
+_LAYER = re.compile(r"/layers(_\d+)?/")
+
+
+def with_adapters(tree: Params, config: LoraConfig) -> Params:
+    """Returns the tree of a network's `Parameter`s with those of its adapters.
+
+    Raises UserError if a pattern of `config.targets` matches no kernel of a layer.
+    """
+    seen: dict[str, bool] = {}
+
+    def extended(node: Params, path: str) -> Params:
+        found = {
+            name: extended(value, f"{path}/{name}") if isinstance(value, dict) else value
+            for name, value in node.items()
+        }
+        if "kernel" in node and _LAYER.search(path):
+            name = _LAYER.sub("/", path)[1:]
+            seen[name] = config.adapts(name)
+            if seen[name]:
+                found |= _adapter(node["kernel"], config)
+        return found
+
+    whole = extended(tree, "")
+    for pattern in config.targets:
+        if not any(re.fullmatch(pattern, name) for name in seen):
+            raise UserError(
+                f"lora.targets: no kernel of a layer matches {pattern!r}; expected patterns that "
+                f"match whole names among {', '.join(seen)}."
+                + did_you_mean(pattern, [*seen, *{f".*/{name.split('/')[-1]}" for name in seen}])
+            )
+    return whole
+
+
+def _adapter(kernel: Any, config: LoraConfig) -> Params:
+    (rows, columns), (row_axis, column_axis) = kernel.shape, kernel.axes
+
+    def uniform(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        return jax.random.uniform(rng, shape, dtype, -(rows**-0.5), rows**-0.5)
+
+    def scale(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        return jnp.full(shape, config.alpha / config.rank, dtype)
+
+    make = type(kernel)
+    return {
+        "lora_a": make((rows, config.rank), (row_axis, "lora_rank"), uniform),
+        "lora_b": make(
+            (config.rank, columns), ("lora_rank", column_axis), jax.nn.initializers.zeros
+        ),
+        "lora_scale": make((), (), scale),
+    }
+
+
+def merged(params: Params) -> Params:
+    """Returns parameters, stacked or not, in which kernels have absorbed their adapters."""
+    if "lora_a" not in params:
+        return {
+            name: merged(value) if isinstance(value, dict) else value
+            for name, value in params.items()
+        }
+    scale = params["lora_scale"][..., None, None]
+    kernel = params["kernel"] + scale * jnp.matmul(
+        params["lora_a"], params["lora_b"], precision="highest"
+    )
+    rest = {name: value for name, value in params.items() if name not in NAMES}
+    return {**rest, "kernel": kernel}

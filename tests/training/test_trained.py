@@ -1,0 +1,146 @@
+"""Parameters that are not trained: frozen by patterns, or because the network has adapters."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import mtf
+from mtf import convert
+from mtf.checkpoints.finite import flat_names
+from mtf.errors import UserError
+from mtf.models import LoraConfig
+from mtf.models.settings import ModelConfig
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
+from mtf.training import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerConfig
+from mtf.training.plan import least_bytes
+from mtf.training.trainer import Trainer
+from tests import small
+from tests.training.test_not_finite import NETWORK, make_batch
+
+ADAMW = AdamWConfig(ScheduleConfig("constant", 0.1), weight_decay_rate=0.1)
+ADAFACTOR = AdafactorConfig(ScheduleConfig("constant", 0.1))
+
+
+def make_trainer(
+    *frozen: str, optimizer: Any = ADAMW, lora: LoraConfig | None = None, **network: Any
+) -> Trainer:
+    model = ModelConfig(dataclasses.replace(NETWORK, lora=lora, **network))
+    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
+    return Trainer(model, optimizer, partitioner, TrainerConfig(frozen=frozen, num_microbatches=2))
+
+
+def steps(trainer: Trainer, number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Returns the parameters before and after steps, by name."""
+    state = trainer.init_state()
+    before = jax.device_get(flat_names(state.params))
+    for _ in range(number):
+        state, _ = trainer.train_step(state, make_batch())
+    return before, jax.device_get(flat_names(state.params))
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("optimizer", [ADAMW, ADAFACTOR], ids=["adamw", "adafactor"])
+def test_frozen_parameters_keep_their_bits(optimizer: Any, scan_layers: bool) -> None:
+    trainer = make_trainer(
+        "encoder/.*", "token_embedder/.*", optimizer=optimizer, scan_layers=scan_layers
+    )
+    before, after = steps(trainer, 3)
+    for name in before:
+        is_frozen = name.startswith(("encoder/", "token_embedder/"))
+        assert np.array_equal(before[name], after[name]) == is_frozen, name
+    slots = flat_names(trainer.state_shapes.param_states)
+    assert slots and all(name.startswith("decoder/") for name in slots)
+
+
+def test_others_are_trained_as_if_nothing_was_frozen() -> None:
+    # The first step of AdamW does not depend on other parameters' updates.
+    _, free = steps(make_trainer(), 1)
+    _, frozen = steps(make_trainer(".*/mlp/.*"), 1)
+    for name in free:
+        if "/mlp/" not in name:
+            np.testing.assert_allclose(frozen[name], free[name], rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_with_adapters_only_these_are_trained(scan_layers: bool) -> None:
+    trainer = make_trainer(lora=LoraConfig(rank=2), scan_layers=scan_layers)
+    before, after = steps(trainer, 3)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {name for name in before if name.endswith(("/lora_a", "/lora_b"))}
+    slots = flat_names(trainer.state_shapes.param_states)
+    assert {name.rpartition("/")[0] for name in slots} == changed
+    # Two slots of AdamW per parameter; (8 + 8) · 2 parameters for each of six kernels.
+    needed = least_bytes(trainer, {"inputs": 4, "targets": 4}, 2)
+    assert needed["optimizer state"] == 2 * 4 * 6 * 2 * (8 + 8)
+    assert needed["gradients"] == 4 * 6 * 2 * (8 + 8)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "settings", "said"),
+    [
+        (("encoder",), {}, "no parameter matches 'encoder'.* Did you mean 'encoder/.\\*'"),
+        ((".*",), {}, "freezes all parameters"),
+        (
+            (".*/layers_0/.*",),
+            {"scan_layers": True, "num_encoder_layers": 2},
+            "matches encoder/layers_0/.*, but not encoder/layers_1/.*scan_layers=False",
+        ),
+    ],
+)
+def test_bad_patterns(patterns: tuple[str, ...], settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make_trainer(*patterns, **settings).state_shapes  # noqa: B018
+
+
+def test_a_pattern_that_is_no_regular_expression() -> None:
+    with pytest.raises(UserError, match=r"frozen: '\(' is not a valid regular expression"):
+        TrainerConfig(frozen=("(",))
+
+
+def test_a_run_with_adapters_resumes_and_is_exported_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small.write_text(tmp_path)
+    small.run(small.arguments("text.txt", train_steps=4, model_dir="base"), tmp_path)
+    settings = {
+        "model.network.lora": "@mtf.models.LoraConfig(rank=2,dropout_rate=0.2)",
+        "checkpoint.restore": '@mtf.checkpoints.RestoreCheckpointConfig(path="base")',
+        "checkpoint.save.period": 4,
+        "trainer.eval_period": 4,
+    }
+
+    def train(run_dir: str, last: int) -> None:
+        values = {**settings, "train_steps": last, "model_dir": run_dir}
+        small.run(small.arguments("text.txt", **values), tmp_path)
+
+    train("whole", 12)
+    train("parts", 8)
+    small.run(["--from", "parts", "--set", "train_steps=12"], tmp_path)
+    small.assert_same_end(tmp_path / "parts", tmp_path / "whole", 12)
+
+    # What the export holds is the base and the product of the adapters.
+    own = small.read_checkpoint(tmp_path / "whole", 12)
+    base = small.read_checkpoint(tmp_path / "base", 4)
+    assert own.keys() == {name for name in base if name.startswith(("target/", "state/step"))}
+    changed = {name for name, tensor in own.items() if tensor != base.get(name)}
+    assert changed - {"state/step"} == {
+        f"target/{side}/layers_0/{attention}/{name}/kernel"
+        for side, attention in (
+            ("encoder", "attention"),
+            ("decoder", "self_attention"),
+            ("decoder", "encoder_decoder_attention"),
+        )
+        for name in ("query", "value")
+    }
+    whole, exported = tmp_path / "whole", tmp_path / "hf"
+    assert convert.main([str(whole), str(exported), "--to", "hf", "--no-verify"]) == 0
+    assert "LoRA adapters: merged into 6 kernels" in capsys.readouterr().out
+    scores = [mtf.load(path).score("one two", "three") for path in (whole, exported)]
+    np.testing.assert_allclose(*scores, rtol=1e-5)
