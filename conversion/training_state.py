@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -34,7 +34,8 @@ class StateExport:
       to: format to write.
       dtype: type of the written parameters, "float32" or "bfloat16"; None keeps the stored type.
         The type of the optimizer state stays, as in T5X.
-      optimizer: "keep" or "drop" the optimizer state; None keeps it if there is any.
+      optimizer: "keep" or "drop" the optimizer state; None keeps it if there is any. T5X's formats
+        need that of all parameters, which a run with frozen parameters does not have.
       allow_non_finite: whether tensors may contain NaN or infinity.
       architecture: architecture of the checkpoint.
       step: step of the checkpoint; 0 if it has none.
@@ -57,8 +58,14 @@ class StateExport:
         self.architecture = infer_architecture(checkpoint)
         mapping.check_parameters(checkpoint, mapping.entries(self.architecture))
         slots = {name: x for name, x in checkpoint.tensors.items() if name.startswith(_SLOTS)}
+        is_partial = bool(slots) and not _covers(slots, checkpoint.parameters())
+        if is_partial and self.to != "mtf" and self.optimizer == "keep":
+            raise ConversionError(
+                f"{checkpoint.path} has the optimizer state of its trained parameters only; T5X "
+                "needs that of all. Leave out --optimizer keep, or use --to mtf."
+            )
         if self.optimizer is None:
-            self.optimizer = "keep" if slots else "drop"
+            self.optimizer = "keep" if slots and (not is_partial or self.to == "mtf") else "drop"
         elif self.optimizer == "keep" and not slots:
             raise ConversionError(
                 f"{checkpoint.path} has no optimizer state (no tensor under {_SLOTS}). Leave out "
@@ -92,6 +99,12 @@ class StateExport:
         """The types of the written parameters, such as "float32"."""
         params = (x for name, x in self.tensors.items() if name.startswith("target/"))
         return ", ".join(sorted({tensor.dtype.name for tensor in params}))
+
+
+def _covers(slots: Iterable[str], parameters: Iterable[str]) -> bool:
+    """Returns whether each parameter has a slot, whose name contains the parameter's."""
+    text = "/\n".join([*slots, ""])
+    return all(f"/{name}/" in text for name in parameters)
 
 
 def write_state(export: StateExport, directory: Path) -> None:

@@ -238,7 +238,7 @@ def read_run_config(
     add_eos = _recorded_eos(source if source.is_dir() else source.parent)
     if add_eos is None:
         add_eos = inputs_add_eos(data)
-    restore = job.checkpoint.restore
+    restore = getattr(getattr(job, "checkpoint", None), "restore", None)
     start = None if restore is None else str(restore.path)
     run = RunConfig(fdl.build(job.model), data.vocabulary, add_eos, start)
     _check_sizes(run.model.network, checkpoint, source)

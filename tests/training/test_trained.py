@@ -144,3 +144,19 @@ def test_a_run_with_adapters_resumes_and_is_exported_merged(
     assert "LoRA adapters: merged into 6 kernels" in capsys.readouterr().out
     scores = [mtf.load(path).score("one two", "three") for path in (whole, exported)]
     np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+def test_t5x_gets_no_optimizer_state_of_a_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small.write_text(tmp_path)
+    settings = {"trainer.frozen": '("encoder/.*",)', "train_steps": 2, "model_dir": "run"}
+    small.run(small.arguments("text.txt", **settings), tmp_path)
+    source = str(tmp_path / "run")
+    assert convert.main([source, str(tmp_path / "t5x"), "--to", "t5x"]) == 0
+    assert "Optimizer state: dropped" in capsys.readouterr().out
+    assert convert.main([source, str(tmp_path / "mtf"), "--to", "mtf"]) == 0
+    assert "Optimizer state: kept" in capsys.readouterr().out
+    options = ["--to", "t5x", "--optimizer", "keep"]
+    assert convert.main([source, str(tmp_path / "kept"), *options]) == 2
+    assert "of its trained parameters only; T5X needs that of all" in capsys.readouterr().err
