@@ -46,7 +46,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _main(options: argparse.Namespace) -> int:
     addresses = list(map(_address, options.bucket))
-    problems, works = [], True
+    problems: list[str] = []
+    works = True
     for section in _sections(addresses, train=not options.no_train):
         print(section, end="\n\n", flush=True)
         problems += section.problems

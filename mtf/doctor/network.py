@@ -115,7 +115,7 @@ def buckets(addresses: Sequence[StorePath]) -> Section:
         try:
             text = "found" if address.exists() else "nothing is there"
         except StorageError as error:
-            text = error.strerror
+            text = "cannot be read"
             problems.append(str(error))
         rows.append((str(address), text))
     return Section("buckets", rows, problems)
