@@ -1,4 +1,4 @@
-"""`python -m mtf.status RUN_DIR …` shows how far training runs are, and whether they are running.
+"""`python -m mtf.status RUN_DIR …` shows how far runs are, and whether they are running.
 
 It reads only the files that a run writes, and imports neither Fiddle nor JAX.
 """
@@ -30,7 +30,7 @@ from mtf.checkpoints.steps import (
     owed_evaluations,
     saved_steps,
 )
-from mtf.cluster.process_files import read_states
+from mtf.cluster.process_files import FOLDER, read_states
 from mtf.command import exit_status, new_parser
 from mtf.errors import UserError
 from mtf.progress import count, duration
@@ -46,10 +46,12 @@ examples:
 
 Speed, loss and ETA come from the last statistics (trainer.stats_period); they leave out the time of
 evaluations and checkpoints. --watch ends when no run is running.
-Paths that are not run directories are left out, such as the outputs of evaluations.
+Of evaluation and inference jobs (their output_dir), it shows what the processes do.
+Paths that are neither are left out.
 Exit status: 0 shown; 2 a path does not exist, or no path is a run directory.
 """
 _TRAIN, *_EVALUATIONS = METRIC_KINDS
+_CONFIG_FILE = "config.json"
 # How SeqIO, with T5X, names the file of a task's results.
 _SEQIO = "-metrics.jsonl"
 # The last line of metrics.jsonl is shorter.
@@ -86,6 +88,8 @@ class Status:
       processes: the fields of `ProcessState` for each process that the run has recorded, with its
         "condition": "running"; "silent": it has not written for long; "dead"; "ended" in order.
       engine: "mtf", or "t5x" for a run that was started with `--engine t5x`.
+      trains: whether this is the directory of a training run, and not the `output_dir` of an
+        evaluation or inference job, which has only processes and a state.
     """
 
     run_dir: str
@@ -107,6 +111,7 @@ class Status:
     evaluations: Mapping[str, Mapping[str, float | None]]
     processes: Sequence[Mapping[str, Any]]
     engine: str
+    trains: bool
 
     @property
     def may_be_running(self) -> bool:
@@ -161,12 +166,13 @@ def read_status(run_dir: str | AnyPath) -> Status:
         evaluations=_evaluations(directory),
         processes=processes,
         engine="t5x" if (directory / T5X_CONFIG_FILE).is_file() else "mtf",
+        trains=(directory / _CONFIG_FILE).is_file(),
     )
 
 
 def _check(directory: AnyPath) -> None:
     """Raises UserError if there is no run directory."""
-    if (directory / "config.json").is_file():
+    if (directory / _CONFIG_FILE).is_file() or (directory / FOLDER).is_dir():
         return
     if not directory.is_dir():
         kind, what = (
@@ -174,7 +180,7 @@ def _check(directory: AnyPath) -> None:
         )
         raise kind(f"{directory} {what}; expected the directory of a run (its model_dir).")
     found = [directory.parent, *directory.iterdir()]
-    runs = sorted(str(each) for each in found if (each / "config.json").is_file())
+    runs = sorted(str(each) for each in found if (each / _CONFIG_FILE).is_file())
     hint = f" Did you mean {' '.join(runs[:3])}{' …' * (len(runs) > 3)}?" if runs else ""
     raise NotARunError(f"{directory} is not a run directory: it has no config.json.{hint}")
 
@@ -211,9 +217,10 @@ def _state(
     end = read_end(directory)  # A run deletes it when it starts.
     if end is not None:
         return end.how, end.reason
-    if exists is None:
+    if exists is None or not holder:  # Stores have no locks.
         writes = any(process["condition"] == "running" for process in processes)
-        return "running" if writes else "on another host", None
+        if writes or holder:
+            return "running" if writes else "on another host", None
     if saved and saved[-1] == train_steps and not owed_evaluations(directory, saved[-1]):
         return "finished", None
     return "not running", None
@@ -268,6 +275,8 @@ def _files(directory: AnyPath) -> Iterator[AnyPath]:
         yield from checkpoints_dir(directory).glob("checkpoint_*")
     for kind in METRIC_KINDS:
         yield from (directory / kind).rglob("*metrics.jsonl")
+    if not (directory / _CONFIG_FILE).is_file():
+        yield from (directory / FOLDER).glob("*.json")
 
 
 def _modified(path: AnyPath) -> float | None:
@@ -297,6 +306,8 @@ def as_text(status: Status) -> str:
     add("state", _state_text(status))
     for name, text in _process_lines(status):
         add(name, text)
+    if not status.trains:
+        return "\n".join(lines)
     add("step", _step_text(status))
     if status.steps_per_second:
         tokens = status.tokens_per_second
@@ -362,6 +373,8 @@ def _missing(status: Status) -> str:
 
 
 def _step_text(status: Status) -> str:
+    if not status.trains:
+        return ""
     if status.train_steps is None:
         return f"{status.step:,}"
     total = max(status.train_steps - status.first_step, 1)
@@ -418,7 +431,7 @@ def as_table(statuses: Sequence[Status]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description = "Show how far training runs are, and whether they are running."
+    description = "Show how far runs are, and whether they are running."
     parser = new_parser("status", description, _EPILOG)
     add = parser.add_argument
     add("run_dirs", nargs="+", metavar="RUN_DIR", help="run directory; several give a table")
@@ -454,7 +467,7 @@ def _main(options: argparse.Namespace) -> None:
 def _read_all(run_dirs: Sequence[str]) -> tuple[list[Status], list[str]]:
     """Returns the states of all runs, and the paths that were left out because they are no runs.
 
-    A pattern such as `runs/*` also matches the outputs of evaluations. Raises a UserError if a path
+    A pattern such as `runs/*` also matches other directories. Raises a UserError if a path
     does not exist, or if no path is a run directory.
     """
     statuses, left_out, problems = [], [], []

@@ -13,12 +13,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
 
 from mtf.cluster import meeting
-from mtf.cluster.process_files import ProcessState, read_states, stacks_file, write_state
+from mtf.cluster.process_files import (
+    ProcessState,
+    read_states,
+    remove_state,
+    stacks_file,
+    write_state,
+)
+from mtf.errors import UserError
 from mtf.run_end import RunEnd, write_end
 from mtf.storage import AnyPath, StorePath
 from mtf.writing import write_atomically
@@ -29,10 +36,12 @@ _Result = TypeVar("_Result")
 PERIOD, STORE_PERIOD = 10.0, 60.0
 
 READING, TRAINING = "reading data", "training"
+PREDICTING, WRITING = "predicting", "writing results"
 # Phase → how many times as long as `hang_seconds` it may take. Other phases, such as compiling,
 # evaluating and saving, make no progress for a long time. A process that waits in a step for one
 # that hangs gives it the time to say so.
-_PATIENCE = {READING: 1.0, TRAINING: 1.1}
+_WITH_OTHERS = {TRAINING: 1.1, PREDICTING: 1.1}
+_PATIENCE = {READING: 1.0, WRITING: 1.0, **_WITH_OTHERS}
 _OTHER_PATIENCE = 4.0
 _SECONDS_TO_WRITE = 10.0
 
@@ -46,7 +55,8 @@ class Heartbeat:
       devices: names of this process's devices.
       hang_seconds: seconds without progress after which the stacks of all threads are written to
         RUN_DIR/processes/INDEX.stacks.txt and the process ends with exit status 1; four times as
-        many while it neither trains nor reads data. None: it is not watched.
+        many while it starts, compiles, evaluates or saves. None: it is not watched.
+      setting: the name of the setting of `hang_seconds`.
     """
 
     def __init__(
@@ -55,9 +65,10 @@ class Heartbeat:
         count: int = 1,
         devices: Sequence[str] = (),
         hang_seconds: float | None = None,
+        setting: str = "trainer.hang_seconds",
     ) -> None:
         self._index, self._count, self._devices = index, count, tuple(devices)
-        self._hang_seconds = hang_seconds
+        self._hang_seconds, self._setting = hang_seconds, setting
         self._phase, self._progress = "starting", time.time()
         self.step: int | None = None
         self._num_beats, self._idle = 0, 0.0
@@ -75,6 +86,19 @@ class Heartbeat:
         """Starts to write to the run directory, which must exist."""
         self._run_dir = run_dir
         self._write()
+
+    @contextlib.contextmanager
+    def recorded_in(self, output_dir: AnyPath) -> Iterator[None]:
+        """Writes to the output directory of a job; a UserError leaves nothing there."""
+        self.record_in(output_dir)
+        try:
+            yield
+        except UserError:
+            self._run_dir = None
+            if self._writer is not None:
+                self._writer.join(_SECONDS_TO_WRITE)
+            remove_state(output_dir, self._index)
+            raise
 
     def __enter__(self) -> Heartbeat:
         self._thread.start()
@@ -109,7 +133,7 @@ class Heartbeat:
     def _limit(self, seconds: float) -> float:
         """Returns how long this process may make no progress."""
         run_dir, limit = self._run_dir, seconds * _PATIENCE.get(self._phase, _OTHER_PATIENCE)
-        if run_dir is not None and self._phase == TRAINING and self._idle >= limit:
+        if run_dir is not None and self._phase in _WITH_OTHERS and self._idle >= limit:
             # It may wait for a process that compiles, evaluates or saves.
             states = _result(lambda: read_states(run_dir)) if self._count > 1 else None
             if any(state.phase not in _PATIENCE for state in states or ()):
@@ -143,7 +167,7 @@ class Heartbeat:
         """Writes the stacks, tells the other processes, and ends this one."""
         seconds, after = self._idle, "" if self.step is None else f", step {self.step:,}"
         text = (
-            f"no progress for {seconds:,.0f} s ({self._phase}{after}; trainer.hang_seconds is "
+            f"no progress for {seconds:,.0f} s ({self._phase}{after}; {self._setting} is "
             f"{self._hang_seconds:,g}). Stacks of all threads: {self._write_stacks()}"
         )
         name = f"Process {self._index} (host {socket.gethostname()}, process id {os.getpid()})"

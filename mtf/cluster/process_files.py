@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+from pathlib import Path
 
 from mtf.storage import AnyPath
 from mtf.writing import process_exists, write_atomically
@@ -76,6 +77,15 @@ def read_states(run_dir: AnyPath) -> list[ProcessState]:
     states.sort(key=lambda state: state.index)
     # An earlier run may have had more processes.
     return [state for state in states if state.index < states[0].count]
+
+
+def remove_state(run_dir: AnyPath, index: int) -> None:
+    """Removes the state of a process, and the directory of states if it is empty."""
+    folder = run_dir / FOLDER
+    (folder / f"{index}.json").unlink(missing_ok=True)
+    if isinstance(folder, Path):
+        with contextlib.suppress(OSError):  # Other processes have not removed theirs yet.
+            folder.rmdir()
 
 
 def stacks_file(run_dir: AnyPath, index: int) -> AnyPath:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from mtf.cluster.heartbeat import READING, Heartbeat
+from mtf.cluster.process_files import FOLDER
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.evaluation import report
@@ -52,6 +54,7 @@ class Evaluator:
       batch_size: see `Predictor`.
       dtype: dtype of parameters and activations.
       partitioner: the mesh and its rules.
+      heartbeat: records what this process does, and ends it if it hangs.
     """
 
     tasks: Sequence[EvaluationTask]
@@ -61,6 +64,7 @@ class Evaluator:
     batch_size: int
     dtype: Literal["float32", "bfloat16"]
     partitioner: PjitPartitioner
+    heartbeat: Heartbeat
     _predictor: Predictor | None = None
     _network: T5Config | None = None
 
@@ -94,6 +98,7 @@ class Evaluator:
         checkpoint has another network than the first one.
         """
         started, decides = time.perf_counter(), self._decides(opened)
+        self.heartbeat.beat("loading the checkpoint", opened.checkpoint.step)
         predictor, loaded = self._load(opened)
         mesh, size = self.partitioner.mesh, num_parameters(opened.model.network)
         if is_first_process():
@@ -102,7 +107,13 @@ class Evaluator:
             (folder / UNFINISHED).mkdir(parents=True, exist_ok=True)
             write_atomically(folder / _MARKER, json.dumps(decides, indent=1) + "\n")
         checkpoint = _Checkpoint(
-            predictor, loaded.vocabulary, self.lengths, self.decoding, folder, decides
+            predictor,
+            loaded.vocabulary,
+            self.lengths,
+            self.decoding,
+            folder,
+            decides,
+            self.heartbeat,
         )
         results: list[TaskResult] = []
         try:
@@ -168,6 +179,7 @@ class Evaluator:
             return TaskResult(task.name, task.dataset, task.prompt, kind=kind, absent=task.absent)
         present = [each for each in self.tasks if each.load is not None]
         place = f"{present.index(task) + 1}/{len(present)}"
+        self.heartbeat.beat(READING)
         data = task.load()
         if isinstance(task, TextTask):
             assert isinstance(data, TextData)
@@ -198,6 +210,7 @@ class _Checkpoint:
       lengths, decoding: see `Evaluator`.
       folder: directory of the predictions.
       decides: the values that determine the results.
+      heartbeat: see `Evaluator`.
     """
 
     predictor: Predictor
@@ -206,11 +219,12 @@ class _Checkpoint:
     decoding: DecodingConfig
     folder: AnyPath
     decides: Mapping[str, Any]
+    heartbeat: Heartbeat
 
     def rank(self, task: RankTask, data: RankData, label: str) -> TaskResult | None:
         """Ranks the choices of a task's examples; `label` is shown with the progress."""
         results = _rank_results(self.folder, task.name, {**self.decides, **_described(data)})
-        return evaluate_rank_task(task, data, self.predictor, results, label)
+        return evaluate_rank_task(task, data, self.predictor, results, label, self.heartbeat)
 
     def generate(self, task: TextTask, data: TextData) -> TaskResult | None:
         """Decodes the inputs of a task's examples and compares the results with the targets."""
@@ -231,6 +245,7 @@ class _Checkpoint:
             part_size=_PART_SIZE,
             shard_id=0,
             num_shards=1,
+            heartbeat=self.heartbeat,
         )
         try:
             batch.write(source, results)
@@ -268,7 +283,8 @@ def _described(data: RankData) -> dict[str, Any]:
 def _remove_if_empty(folder: AnyPath) -> None:
     """Removes the folders of an evaluation that failed before it wrote any prediction."""
     without = {UNFINISHED, _MARKER, report.TEXT_PREDICTIONS, LOCK_FILE}
-    if (files_below(folder) or set()) <= without:
+    files = files_below(folder) or set()
+    if {name for name in files if name.partition("/")[0] != FOLDER} <= without:
         remove_tree(folder / UNFINISHED)
         remove_tree(folder / report.TEXT_PREDICTIONS)
         with contextlib.suppress(OSError):  # It has the lock.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mtf.cluster.heartbeat import PREDICTING, WRITING, Heartbeat
 from mtf.errors import UserError
 from mtf.evaluation.metrics import auc, class_f1
 from mtf.evaluation.rank_data import RankData, RankExample, RankTask
@@ -99,7 +100,12 @@ def _percent_right(examples: Sequence[Ranked], predictions: Sequence[int]) -> fl
 
 
 def evaluate_rank_task(
-    task: RankTask, data: RankData, predictor: Predictor, results: Results, title: str
+    task: RankTask,
+    data: RankData,
+    predictor: Predictor,
+    results: Results,
+    title: str,
+    heartbeat: Heartbeat,
 ) -> TaskResult | None:
     """Scores the choices of a task's examples unless `results` is complete, and writes lines to it.
 
@@ -108,7 +114,13 @@ def evaluate_rank_task(
     """
     if not from_first_process(results.done):
         examples, truncated_before = data.examples, predictor.num_truncated
-        with progress_bar(title, len(examples), shown=is_first_process()) as advance:
+        with progress_bar(title, len(examples), shown=is_first_process()) as show:
+
+            def advance(number: int) -> None:
+                heartbeat.beat(PREDICTING)
+                show(number)
+
+            heartbeat.beat(PREDICTING)
             try:
                 pairs = ((e.inputs, e.choices) for e in examples)
                 scores = list(predictor.log_likelihoods(pairs, on_progress=advance))
@@ -119,6 +131,7 @@ def evaluate_rank_task(
                     f"infinite. {NOT_FINITE}"
                 ) from error
         if is_first_process():
+            heartbeat.beat(WRITING)
             results.start()
             lines = (_line(task, e, s) for e, s in zip(examples, scores, strict=True))
             results.write_part(lines, predictor.num_truncated - truncated_before)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mtf.cluster.heartbeat import PREDICTING, READING, WRITING, Heartbeat
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.inference.api import encode
@@ -112,6 +113,7 @@ class BatchInference:
     Attributes:
       lengths: maximum number of tokens of "inputs" and "targets".
       part_size: number of examples in a part.
+      heartbeat: records what this process does, and ends it if it hangs.
     """
 
     predictor: Predictor
@@ -122,6 +124,7 @@ class BatchInference:
     part_size: int
     shard_id: int
     num_shards: int
+    heartbeat: Heartbeat = dataclasses.field(default_factory=Heartbeat)
 
     def write(self, source: Source, results: Results) -> AnyPath:
         """Writes the missing parts of a source's results, and returns the file (see `merged`).
@@ -137,14 +140,23 @@ class BatchInference:
             if primary:
                 results.start()
             requests = itertools.islice(source.requests(), start, last)
-            with progress_bar(source.name, last - start, shown=primary) as advance:
+            beat = self.heartbeat.beat
+            with progress_bar(source.name, last - start, shown=primary) as show:
+
+                def advance(number: int) -> None:
+                    beat(PREDICTING)
+                    show(number)
+
                 for begin in range(start, last, self.part_size):
+                    beat(READING)
                     part = list(itertools.islice(requests, min(self.part_size, last - begin)))
                     lines, num_truncated = self._lines(source, part, begin, advance)
                     if primary:
+                        beat(WRITING)
                         results.write_part(lines, num_truncated)
         if not primary:
             return results.path
+        self.heartbeat.beat(WRITING)
         results.finish()
         return results.merged()
 
@@ -183,6 +195,7 @@ class BatchInference:
             texts = [request.targets or "" for request in part]
             targets, cut = self._encode(texts, "targets", source.targets_add_eos)
             truncated |= cut
+            self.heartbeat.beat(PREDICTING)
             examples = ((ids, [target]) for ids, target in zip(inputs, targets, strict=True))
             found = self.predictor.log_likelihoods(examples, on_progress=advance)
             try:
@@ -193,6 +206,7 @@ class BatchInference:
                 raise UserError(f"{place}: the score is NaN or infinite. {NOT_FINITE}") from error
             return lines, len(truncated)
         seeds = range(begin, begin + len(part))
+        self.heartbeat.beat(PREDICTING)
         generated = self.predictor.generate(inputs, self.decoding, seeds, on_progress=advance)
         for request, line, generations in zip(part, lines, generated, strict=True):
             scores = [generation.score for generation in generations]

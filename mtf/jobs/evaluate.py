@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from mtf.checkpoints.steps import CHECKPOINTS, StepChoice, check_step_choice, select_steps
-from mtf.checks import AT_LEAST_ONE, check_fields, one_of
+from mtf.checks import AT_LEAST_ONE, POSITIVE, check_fields, one_of
+from mtf.cluster.process_files import FOLDER
 from mtf.data.settings import TaskMixtureConfig
 from mtf.decoding.settings import DecodingConfig, one_beam
 from mtf.errors import UserError
@@ -19,12 +20,14 @@ from mtf.evaluation.settings import UNFINISHED, RankFilesConfig, check_one_predi
 from mtf.jobs.results import EvaluateResult
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.progress import duration
+from mtf.run_end import END_FILE
 from mtf.storage import AnyPath, StorePath, as_path, is_remote
 from mtf.tasks.missing import describe_missing
 from mtf.text.vocabularies import SentencePieceVocabulary
 from mtf.writing import LOCK_FILE, locked, os_errors_refused
 
 if TYPE_CHECKING:
+    from mtf.cluster.heartbeat import Heartbeat
     from mtf.evaluation.evaluator import Evaluator
     from mtf.evaluation.report import TaskResult
     from mtf.evaluation.tasks import EvaluationTask
@@ -63,6 +66,9 @@ class Evaluate:
         best, such as "TASK/rouge1" (see docs/evaluation.md); None: `mean_accuracy` if there are
         ranked tasks, otherwise `mean_score`.
       metric_mode: whether the largest ("max") or the smallest value ("min") is the best.
+      hang_seconds: seconds without progress, such as a batch, after which a process writes the
+        stacks of all threads and the job ends with exit status 1. Starting and loading a checkpoint
+        may take four times as long. None: never.
     """
 
     checkpoint: str | None
@@ -75,11 +81,13 @@ class Evaluate:
     checkpoint_steps: StepChoice | None = None
     metric_name_to_monitor: str | None = None
     metric_mode: Literal["max", "min"] = "max"
+    hang_seconds: float | None = 1800.0
 
     def __post_init__(self) -> None:
         check_fields(self, AT_LEAST_ONE, "batch_size")
         check_fields(self, one_of("float32", "bfloat16"), "dtype")
         check_fields(self, one_of("max", "min"), "metric_mode")
+        check_fields(self, POSITIVE, "hang_seconds", optional=True)
         check_one_prediction(self.decoding)
         if self.checkpoint_steps is not None:
             check_step_choice(self.checkpoint_steps, "checkpoint_steps")
@@ -96,31 +104,40 @@ class Evaluate:
         """
         from mtf.config import as_checked
 
-        job, started = as_checked(self), time.perf_counter()
+        job = as_checked(self)
+        from mtf.jobs.watched import watched
+
+        with watched(job.hang_seconds) as heartbeat:
+            return job._run(heartbeat)
+
+    def _run(self, heartbeat: Heartbeat) -> EvaluateResult:
+        from mtf.jobs.watched import recorded
         from mtf.partitioning.mesh import PjitPartitioner
         from mtf.partitioning.processes import from_first_process, is_first_process
 
         # All errors in the input are found here, before anything is written.
-        chosen = from_first_process(job._steps())
-        output_dir = as_path(from_first_process(str(job._output_dir())))
+        started = time.perf_counter()
+        chosen = from_first_process(self._steps())
+        output_dir = as_path(from_first_process(str(self._output_dir())))
         if is_first_process():
             _check_output(output_dir, several=chosen is not None)
-        opened = job._open(chosen[0] if chosen else None)
-        partitioner = PjitPartitioner.create(job.partitioner)
-        tasks = job._tasks(opened)
-        metric = None if chosen is None else job._metric(tasks)
-        evaluator = job._evaluator(tasks, partitioner)
+        opened = self._open(chosen[0] if chosen else None)
+        partitioner = PjitPartitioner.create(self.partitioner)
+        tasks = self._tasks(opened)
+        metric = None if chosen is None else self._metric(tasks)
+        evaluator = self._evaluator(tasks, partitioner, heartbeat)
         missing = evaluator.missing
         if missing and is_first_process():
-            print(describe_missing(data_name(job.data), len(tasks), missing))
+            print(describe_missing(data_name(self.data), len(tasks), missing))
         with contextlib.ExitStack() as stack:
             stack.enter_context(os_errors_refused(output_dir, "output_dir"))
             if is_first_process():
                 stack.enter_context(locked(output_dir, "output_dir"))
+            stack.enter_context(recorded(heartbeat, output_dir))
             if chosen is None or metric is None:
-                result = job._evaluate_one(evaluator, opened, output_dir)
+                result = self._evaluate_one(evaluator, opened, output_dir)
             else:
-                result = job._evaluate_steps(evaluator, chosen, metric, output_dir)
+                result = self._evaluate_steps(evaluator, chosen, metric, output_dir)
         if is_first_process():
             print(f"time           {duration(time.perf_counter() - started)}", flush=True)
         return result
@@ -225,7 +242,7 @@ class Evaluate:
         return rows
 
     def _evaluator(
-        self, tasks: Sequence[EvaluationTask], partitioner: PjitPartitioner
+        self, tasks: Sequence[EvaluationTask], partitioner: PjitPartitioner, heartbeat: Heartbeat
     ) -> Evaluator:
         from mtf.evaluation.evaluator import Evaluator
 
@@ -238,6 +255,7 @@ class Evaluate:
             self.batch_size,
             self.dtype,
             partitioner,
+            heartbeat,
         )
 
     def _metric(self, tasks: Sequence[EvaluationTask]) -> str:
@@ -324,7 +342,7 @@ def _check_output(output_dir: AnyPath, several: bool) -> None:
         continues = any(name.startswith("checkpoint_") for name in names)
     else:
         continues = UNFINISHED in names
-    if names - {LOCK_FILE} and not continues:
+    if names - {LOCK_FILE, END_FILE, FOLDER} and not continues:
         raise UserError(
             f"output_dir: {output_dir} is not empty, and results are never overwritten. Choose "
             "another directory, or set output_dir=None for the default one."

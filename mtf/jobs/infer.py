@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mtf.checks import AT_LEAST_ONE, check_fields
+from mtf.checks import AT_LEAST_ONE, POSITIVE, check_fields
 from mtf.decoding.settings import DecodingConfig
 from mtf.errors import UserError
 from mtf.jobs.results import InferResult
@@ -17,6 +17,7 @@ from mtf.storage import AnyPath, as_path
 from mtf.writing import LOCK_FILE, locked, os_errors_refused
 
 if TYPE_CHECKING:
+    from mtf.cluster.heartbeat import Heartbeat
     from mtf.inference.batch import BatchInference, Source
     from mtf.inference.files import Results
     from mtf.inference.loading import Loaded
@@ -65,6 +66,9 @@ class Infer:
       templates: promptsource's templates; None: MTF_PROMPTS, else those of `mtf prompts fetch`.
       module: module that registers tasks or mixtures of your own.
       partitioner: how model and batch are split over devices.
+      hang_seconds: seconds without progress, such as a batch, after which a process writes the
+        stacks of all threads and the job ends with exit status 1. Starting and loading the
+        checkpoint may take four times as long. None: never.
     """
 
     checkpoint: str | None = None
@@ -89,6 +93,7 @@ class Infer:
     templates: str | None = None
     module: str | None = None
     partitioner: PartitionerConfig = PartitionerConfig()
+    hang_seconds: float | None = 1800.0
 
     def __post_init__(self) -> None:
         if self.files is not None and self.mixture_or_task_name is not None:
@@ -96,6 +101,7 @@ class Infer:
         if self.mode not in MODES:
             raise UserError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}.")
         check_fields(self, AT_LEAST_ONE, "batch_size", "checkpoint_period", "num_shards")
+        check_fields(self, POSITIVE, "hang_seconds", optional=True)
         if not 0 <= self.shard_id < self.num_shards:
             raise UserError(
                 f"shard_id must be at least 0 and less than num_shards={self.num_shards}, not "
@@ -116,35 +122,45 @@ class Infer:
 
         self._check_input()
         job = as_checked(self)
+        from mtf.jobs.watched import watched
+
+        with watched(job.hang_seconds) as heartbeat:
+            return job._run(heartbeat)
+
+    def _run(self, heartbeat: Heartbeat) -> InferResult:
         from mtf.inference.batch import BatchInference
         from mtf.inference.files import Results
         from mtf.inference.loading import load_model
+        from mtf.jobs.watched import recorded
         from mtf.partitioning.mesh import PjitPartitioner
         from mtf.partitioning.processes import is_first_process
 
         # All errors in the input are found here, before anything is written.
-        partitioner = PjitPartitioner.create(job.partitioner)
-        opened = job._open()
-        sources = job._sources(opened)
-        loaded = load_model(opened, dtype=job.dtype, partitioner=partitioner)
-        output_dir, lengths = job._output_dir(loaded.path), job.task_feature_lengths
-        shard = {"shard_id": job.shard_id, "num_shards": job.num_shards}
+        partitioner = PjitPartitioner.create(self.partitioner)
+        opened = self._open()
+        sources = self._sources(opened)
+        loaded = load_model(opened, dtype=self.dtype, partitioner=partitioner)
+        output_dir, lengths = self._output_dir(loaded.path), self.task_feature_lengths
+        shard = {"shard_id": self.shard_id, "num_shards": self.num_shards}
         batch = BatchInference(
-            loaded.predictor(job.batch_size, lengths["inputs"], lengths["targets"]),
+            loaded.predictor(self.batch_size, lengths["inputs"], lengths["targets"]),
             loaded.vocabulary,
             lengths,
-            job.mode,
-            job.decoding,
-            job.batch_size * job.checkpoint_period,
+            self.mode,
+            self.decoding,
+            self.batch_size * self.checkpoint_period,
             **shard,
+            heartbeat=heartbeat,
         )
         with contextlib.ExitStack() as stack:
             stack.enter_context(os_errors_refused(output_dir, "output_dir"))
             if is_first_process():
-                stack.enter_context(locked(output_dir, "output_dir", name=job._lock_name()))
+                stack.enter_context(locked(output_dir, "output_dir", name=self._lock_name()))
+            if self.num_shards == 1:  # The jobs of several shards share the directory.
+                stack.enter_context(recorded(heartbeat, output_dir))
             results = [
                 Results(
-                    output_dir, f"{source.name}-{job.mode}", job._decides(source, loaded), **shard
+                    output_dir, f"{source.name}-{self.mode}", self._decides(source, loaded), **shard
                 )
                 for source in sources
             ]

@@ -10,6 +10,7 @@ from typing import Any
 import fiddle as fdl
 
 import conversion
+from mtf.cluster.heartbeat import Heartbeat
 from mtf.config import codegen, serialize
 from mtf.config.run_dir import new_run_dir
 from mtf.storage import AnyPath, as_path
@@ -145,7 +146,12 @@ def run(lowered: fdl.Config) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / T5X_CONFIG_FILE, serialize.dump_json(lowered, defaults=False))
     trains = _directory_field(lowered) == "model_dir"
-    with logged(folder, _more_metrics(lowered) if trains else dict):
+    with (
+        _heartbeat() as heartbeat,
+        heartbeat.recorded_in(folder),
+        logged(folder, _more_metrics(lowered) if trains else dict),
+    ):
+        heartbeat.beat("running T5X")
         print(f"{folder}: running T5X; its log is {folder / LOG_FILE}", flush=True)
         function = fdl.build(fdl.cast(fdl.Partial, lowered))
         if trains:
@@ -163,6 +169,14 @@ def run(lowered: fdl.Config) -> None:
             f"{name} {value:.2f}" for name, value in metrics.items() if isinstance(value, float)
         )
         print(f"{file.name.removesuffix('-metrics.jsonl')}  {values}", flush=True)
+
+
+def _heartbeat() -> Heartbeat:
+    """Returns the heartbeat of this process. T5X does not say how far it is: it is not watched."""
+    import jax
+
+    devices = [str(device) for device in jax.local_devices()]
+    return Heartbeat(jax.process_index(), jax.process_count(), devices)
 
 
 def _more_metrics(lowered: fdl.Config) -> More:

@@ -33,9 +33,13 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
     "Evaluate": {
         "metric_mode": "Used only with checkpoint_steps.",
         "metric_name_to_monitor": "Used only with checkpoint_steps.",
+        "hang_seconds": "T5X's evaluation is not watched.",
     },
     # The checkpoint is opened with these; see `mtf.t5x.opening`.
-    "Infer": dict.fromkeys(("step", "vocabulary"), "Read when the checkpoint is opened."),
+    "Infer": {
+        **dict.fromkeys(("step", "vocabulary"), "Read when the checkpoint is opened."),
+        "hang_seconds": "T5X's inference is not watched.",
+    },
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 from mtf.cluster import heartbeat
 from mtf.cluster.heartbeat import READING, TRAINING, Heartbeat
 from mtf.cluster.process_files import read_states
+from mtf.errors import UserError
 from mtf.run_end import read_end
 
 
@@ -65,6 +66,13 @@ def test_a_hang(tmp_path: Path, ended: threading.Event, capfd: pytest.CaptureFix
     end = read_end(tmp_path)
     assert end is not None
     assert (end.how, f"error: {end.reason}\n") == ("failed", said)
+
+
+def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError), Heartbeat() as beats, beats.recorded_in(tmp_path):
+        assert states(tmp_path) == [(0, "starting", False)]
+        raise UserError("the input is wrong")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_hang_before_the_run_directory_exists(

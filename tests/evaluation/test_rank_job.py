@@ -12,7 +12,7 @@ import pytest
 
 import recipes
 from mtf import config as config_lib
-from mtf import convert
+from mtf import convert, status
 from mtf.cache import __main__ as cache
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError
@@ -75,8 +75,11 @@ def test_the_command_line_evaluates_ones_own_file(
 
     assert {path.name for path in out.iterdir()} == {
         *("results.json", "results.md", "predictions.jsonl", "accuracy.png"),
-        *("environment.json", "tensorboard"),
+        *("environment.json", "tensorboard", "end.json", "processes"),
     }
+    assert status.main([str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "state       finished" in shown and "step" not in shown
     lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == [1, 2, 3]
     assert [line["num_tokens"] for line in lines] == [[4, 3], [4, 3, 7], [4]]

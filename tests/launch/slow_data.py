@@ -1,4 +1,4 @@
-"""Recipes whose data comes late or never. Run by test_hangs.py."""
+"""Recipes whose data comes late or never. Run by test_hangs.py and test_evaluation.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import jax
 
 import recipes
 from mtf import loaders
-from mtf.jobs import Train
+from mtf.inference.batch import BatchInference
+from mtf.jobs import Evaluate, Train
 
 _make_train_iterator = loaders.make_train_iterator
 
@@ -52,3 +53,16 @@ def waits_forever(process: int) -> fdl.Config[Train]:
 def waits(seconds: float) -> fdl.Config[Train]:
     """Each batch takes so many seconds."""
     return _with(lambda _: threading.Event().wait(seconds) and None)
+
+
+def evaluation_waits_forever(process: int) -> fdl.Config[Evaluate]:
+    """This process never gets the tokens of the first inputs."""
+    encode = BatchInference._encode
+
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        if jax.process_index() == process:
+            threading.Event().wait()
+        return encode(*args, **kwargs)
+
+    BatchInference._encode = wait  # type: ignore[method-assign]
+    return recipes.evaluate(checkpoint="run")

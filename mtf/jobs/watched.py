@@ -1,0 +1,35 @@
+"""Records what the processes of an evaluation or inference job do. Imports no JAX until it runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from mtf.cluster import meeting
+from mtf.cluster.heartbeat import Heartbeat
+from mtf.run_end import RunEnd, failure_recorded, write_end
+from mtf.storage import AnyPath
+
+
+def watched(hang_seconds: float | None) -> Heartbeat:
+    """Returns the heartbeat of this process in a job with the setting `hang_seconds`."""
+    import jax
+
+    devices = [str(device) for device in jax.local_devices()]
+    place = jax.process_index(), jax.process_count()
+    return Heartbeat(*place, devices, hang_seconds, setting="hang_seconds")
+
+
+@contextlib.contextmanager
+def recorded(heartbeat: Heartbeat, output_dir: AnyPath) -> Iterator[None]:
+    """Records in the output directory what the processes do during the block, and how it ends."""
+    from mtf.partitioning.processes import is_first_process
+
+    meeting.before_end(lambda news: write_end(output_dir, RunEnd("failed", news)))
+    with heartbeat.recorded_in(output_dir):
+        if not is_first_process():
+            yield
+            return
+        with failure_recorded(output_dir):
+            yield
+        write_end(output_dir, RunEnd("finished"))
