@@ -42,15 +42,15 @@ class Roofline:
 def roofline(chip: Chip, num_devices: int, found: Mapping[str, Any]) -> Roofline:
     """Returns the roofline of what `mtf.plan.child` found, for devices of a chip."""
     collectives: Sequence[Mapping[str, Any]] = found["collectives"]
+    sent = sum(each["sent_bytes"] for each in collectives)
+    network = sum(each["network_bytes"] for each in collectives)
     seconds = {
         "FLOPs": found["flops"] * chip.devices / chip.peak_flops,
         "memory": found["moved_bytes"] * chip.devices / chip.memory_bandwidth,
-        "interconnect": sum(each["sent_bytes"] for each in collectives)
-        * chip.devices
-        / chip.interconnect,
+        # What goes to other hosts does not take the links between the GPUs of a host.
+        "interconnect": (sent - network) * chip.devices / chip.interconnect,
     }
     if chip.network is not None:
-        network = sum(each["network_bytes"] for each in collectives)
         seconds["network"] = network * chip.devices / chip.network
     bound = max(*seconds.values(), 1e-12)
     steps = found["steps"]

@@ -105,6 +105,20 @@ def test_the_roofline_names_what_binds() -> None:
     assert bound.days == pytest.approx(1.0)
 
 
+def test_bytes_to_other_hosts_take_the_network_and_not_the_links() -> None:
+    h200 = next(chip for chip in CHIPS if chip.name == "h200")
+    work = {"flops": 0.0, "moved_bytes": 0.0, "formula_flops": 0.0, "tokens": 1, "steps": None}
+    # 50 GB over the network and 450 GB within a host take a second each.
+    sent = [
+        {"sent_bytes": 50e9, "network_bytes": 50e9},  # with one GPU of each host
+        {"sent_bytes": 450e9, "network_bytes": 0.0},
+    ]
+    assert roofline(h200, 64, {**work, "collectives": sent}).seconds == {
+        **{"FLOPs": 0.0, "memory": 0.0},
+        **{"interconnect": pytest.approx(1.0), "network": pytest.approx(1.0)},
+    }
+
+
 def test_a_core_has_half_of_a_chip() -> None:
     v3 = next(chip for chip in CHIPS if chip.name == "v3")
     found = {"flops": 61.5e12, "moved_bytes": 0.0, "collectives": [], "formula_flops": 61.5e12}
