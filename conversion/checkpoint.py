@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 
-from conversion import adapters, huggingface_reader, mesh_tensorflow, orbax, scanned, t5x
+from conversion import adapters, averages, huggingface_reader, mesh_tensorflow, orbax, scanned, t5x
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 from mtf.copies import nearest_copy
 from mtf.storage import AnyPath, StorePath, as_path, files_below
@@ -54,7 +54,11 @@ def is_committed(checkpoint: AnyPath) -> bool:
 
 
 def open_checkpoint(
-    path: str | AnyPath, step: int | None = None, *, merge_adapters: bool = True
+    path: str | AnyPath,
+    step: int | None = None,
+    *,
+    ema: bool = False,
+    merge_adapters: bool = True,
 ) -> Checkpoint:
     """Opens a checkpoint, without reading tensors; raises ConversionError if it cannot.
 
@@ -64,10 +68,12 @@ def open_checkpoint(
         Mesh TensorFlow, or one of its checkpoints (`DIR/model.ckpt-{step}`). Of an address, the
         copy that `mtf.fetch` has made is opened, if there is one.
       step: step of the checkpoint in a directory of several; by default the latest complete one.
+      ema: whether to read the average of the parameters instead of the parameters.
       merge_adapters: whether kernels are read with their LoRA adapters, which then are no tensors
         of their own.
     """
     checkpoint = _open_any(path, step)
+    checkpoint = averages.averaged(checkpoint) if ema else checkpoint
     return adapters.merged(checkpoint) if merge_adapters else checkpoint
 
 

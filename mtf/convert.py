@@ -98,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--compare", action="store_true", help=f"{compare}exit status 1 if tensors differ")
     add("--to", choices=list(_FORMATS), help=f"output format; {formats}")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
+    ema = "convert the average of the parameters that a run with trainer.ema keeps"
+    add("--ema", action="store_true", help=ema)
     verify = "compare float32 logits in JAX and PyTorch (default for Hugging Face models that fit)"
     add("--verify", action=argparse.BooleanOptionalAction, help=verify)
     by_layer = "--verify with the parameters of one layer in memory at a time (default for models "
@@ -203,7 +205,7 @@ def _export_state(arguments: argparse.Namespace) -> int:
     from conversion.training_state import StateExport, write_state
     from mtf.inference.opening import open_source
 
-    source = open_source(arguments.checkpoint, arguments.step)
+    source = open_source(arguments.checkpoint, arguments.step, ema=arguments.ema)
     hf_only = _HF_ONLY if source.layout == "huggingface" else ("verify", *_HF_ONLY)
     given = [name for name in hf_only if getattr(arguments, name)]
     if given:
@@ -263,7 +265,7 @@ def _export_adapters(arguments: argparse.Namespace) -> int:
     out_dir = as_path(arguments.out_dir)
     huggingface.check_output(out_dir)
     source = local_source(arguments.checkpoint)
-    checkpoint = open_checkpoint(source, arguments.step, merge_adapters=False)
+    checkpoint = open_checkpoint(source, arguments.step, ema=arguments.ema, merge_adapters=False)
     run = read_run_config(open_checkpoint(source, arguments.step))
     lora = None if run is None else run.model.network.lora
     start = None if run is None else run.start
@@ -351,7 +353,7 @@ def _plan(arguments: argparse.Namespace) -> Export:
         with_huggingface_config,
     )
 
-    checkpoint = open_source(arguments.checkpoint, arguments.step)
+    checkpoint = open_source(arguments.checkpoint, arguments.step, ema=arguments.ema)
     is_huggingface = checkpoint.layout == "huggingface"
     checkpoint, model_type = with_huggingface_config(checkpoint, arguments.config)
     run = None if model_type else read_run_config(checkpoint, arguments.config)

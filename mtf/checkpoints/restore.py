@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 import conversion
+from conversion import averages
 from conversion.adapters import has_adapters
 from conversion.mesh_tensorflow import find_prefix
 from mtf.checkpoints.finite import flat_names
@@ -57,6 +58,12 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
             "checkpoint.restore.mode=specific."
         )
     return found if config.mode == "all" else found[-1:]
+
+
+@conversion_as_user_errors()
+def has_average(path: str | AnyPath) -> bool:
+    """Returns whether a checkpoint has an average of the parameters (`trainer.ema`)."""
+    return averages.has_average(conversion.open_checkpoint(path))
 
 
 @conversion_as_user_errors()

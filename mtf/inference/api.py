@@ -282,6 +282,7 @@ def load(
     path: str | Path,
     *,
     step: int | None = None,
+    ema: bool = False,
     vocabulary: Vocabulary | str | None = None,
     config: str | Path | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
@@ -298,6 +299,7 @@ def load(
       path: a run directory, a checkpoint of mtf or T5X, or a Hugging Face directory of T5, mT5 or
         ByT5.
       step: step of the checkpoint; None: the latest.
+      ema: whether to load the average of the parameters that a run with `trainer.ema` keeps.
       vocabulary: "t5", "mt5", "byt5", a SentencePiece model file, or a vocabulary; None: that of
         the run or the Hugging Face directory, or the one that the size of the embedding implies.
       config: a run directory or config.json that describes the network and the data, for a
@@ -319,7 +321,13 @@ def load(
     mesh = None if partitioner is None else PjitPartitioner.create(partitioner)
     return LanguageModel(
         load_model(
-            path, step=step, vocabulary=vocabulary, config=config, dtype=dtype, partitioner=mesh
+            path,
+            step=step,
+            ema=ema,
+            vocabulary=vocabulary,
+            config=config,
+            dtype=dtype,
+            partitioner=mesh,
         ),
         batch_size=batch_size,
         max_inputs_length=max_inputs_length,

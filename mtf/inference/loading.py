@@ -59,6 +59,7 @@ def load_model(
     path: str | AnyPath | Opened,
     *,
     step: int | None = None,
+    ema: bool = False,
     vocabulary: Vocabulary | str | None = None,
     config: str | AnyPath | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
@@ -68,7 +69,8 @@ def load_model(
     """Reads a model onto the devices; each process reads only its own slices.
 
     Args:
-      path: a path, or the result of `open_model`, then without `step`, `vocabulary` and `config`.
+      path: a path, or the result of `open_model`, then without `step`, `ema`, `vocabulary`
+        and `config`.
       scan_layers: whether layers are scanned; None: except on CPUs, where unrolled is faster.
       …: see `mtf.load`.
 
@@ -78,7 +80,7 @@ def load_model(
     """
     opened = path
     if not isinstance(opened, Opened):
-        opened = open_model(opened, step=step, vocabulary=vocabulary, config=config)
+        opened = open_model(opened, step=step, ema=ema, vocabulary=vocabulary, config=config)
     checkpoint = opened.checkpoint
     partitioner = partitioner or PjitPartitioner.create(PartitionerConfig())
     if scan_layers is None:

@@ -95,6 +95,7 @@ def open_model(
     path: str | AnyPath,
     *,
     step: int | None = None,
+    ema: bool = False,
     vocabulary: Vocabulary | str | None = None,
     default_vocabulary: Vocabulary | None = None,
     config: str | AnyPath | None = None,
@@ -103,7 +104,7 @@ def open_model(
 
     `default_vocabulary` is used for a checkpoint without a run and without a vocabulary.
     """
-    checkpoint = conversion.open_checkpoint(_existing(local_source(path)), step)
+    checkpoint = conversion.open_checkpoint(_existing(local_source(path)), step, ema=ema)
     architecture = conversion.infer_architecture(checkpoint)
     mapping.check_parameters(checkpoint, mapping.entries(architecture))
     checkpoint, model_type = with_huggingface_config(checkpoint, config)
@@ -166,9 +167,11 @@ def is_for_transformers(path: str) -> bool:
     return model_name(path) is not None or is_huggingface(as_path(path))
 
 
-def open_source(source: str, step: int | None = None) -> conversion.Checkpoint:
+def open_source(
+    source: str, step: int | None = None, *, ema: bool = False
+) -> conversion.Checkpoint:
     """Opens a checkpoint of any format, or a model of the hub; see `local_source`."""
-    checkpoint = conversion.open_checkpoint(local_source(source), step)
+    checkpoint = conversion.open_checkpoint(local_source(source), step, ema=ema)
     is_hub = model_name(source) is not None
     return dataclasses.replace(checkpoint, source=source) if is_hub else checkpoint
 

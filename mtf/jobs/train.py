@@ -252,7 +252,11 @@ class Train:
                 message += f"\nresume with: python -m mtf.run --from {run_dir}"
             progress.note(message)
         else:
-            samples = self._samples(trainer.partitioner, state.params) if self.num_samples else ""
+            samples = (
+                self._samples(trainer.partitioner, trainer.eval_params(state))
+                if self.num_samples
+                else ""
+            )
             early = str(self._early_stopping(step)) if step < self.train_steps else ""
             self._print_end(run_dir, list(evaluations), samples, best, early)
         return train_result(run_dir, step, stopped)

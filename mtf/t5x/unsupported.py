@@ -135,6 +135,11 @@ TRAIN = (
         "T5X's network has no adapters.",
     ),
     Refusal(
+        "trainer.ema",
+        lambda ema, _: ema is None,
+        "T5X keeps no average of the parameters.",
+    ),
+    Refusal(
         "trainer.frozen",
         lambda patterns, _: not patterns,
         "T5X's Adafactor trains all parameters.",

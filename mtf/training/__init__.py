@@ -1,5 +1,11 @@
 """Training: `trainer` compiles the steps, and `loop` runs them."""
 
-from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerConfig
+from mtf.training.settings import (
+    AdafactorConfig,
+    AdamWConfig,
+    EmaConfig,
+    ScheduleConfig,
+    TrainerConfig,
+)
 
-__all__ = ["AdafactorConfig", "AdamWConfig", "ScheduleConfig", "TrainerConfig"]
+__all__ = ["AdafactorConfig", "AdamWConfig", "EmaConfig", "ScheduleConfig", "TrainerConfig"]

@@ -238,7 +238,9 @@ class TrainLoop:
                 measured |= self._evaluate_loss(name, batches(), state, step)
             if INFERENCE_EVAL in kinds and self.evaluator is not None:
                 evaluate, check = self.evaluator.evaluate, lambda _: self._raise_if_requested()
-                for name, scores in evaluate(state.params, on_progress=check).items():
+                for name, scores in evaluate(
+                    self.trainer.eval_params(state), on_progress=check
+                ).items():
                     measured |= self._record(f"{INFERENCE_EVAL}/{name}", step, scores)
                     shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
                     self.progress.note(f"step {step}  {name}, decoded: {shown}")
@@ -252,13 +254,14 @@ class TrainLoop:
         """Returns the metrics of batches, without dropout (T5X: `train_eval`)."""
         trainer = self.trainer
         sums: list[Any] = []
+        params = trainer.eval_params(state)
         for rows in batches:
             if trainer.config.eval_steps is not None and len(sums) == trainer.config.eval_steps:
                 break
             batch = trainer.partitioner.global_batch(rows, self.batch_size)
             if sums:
                 jax.block_until_ready(sums[-1])  # The host is at most one batch ahead.
-            sums.append(trainer.eval_step(state.params, batch))
+            sums.append(trainer.eval_step(params, batch))
             self._raise_if_requested()
         if not sums:
             return {}

@@ -70,6 +70,7 @@ def least_bytes(trainer: Trainer, lengths: Mapping[str, int], batch_size: int) -
             trainer.trained(shapes.params), trainer.trained(shardings.params)
         ),
         "optimizer state": memory.num_bytes(shapes.param_states, shardings.param_states),
+        "average": 0 if shapes.ema is None else memory.num_bytes(shapes.ema, shardings.ema),
         "batch": batch_size // partitioner.num_data_shards * tokens * 4,
         "activations": activations(lengths["inputs"], network.num_encoder_layers)
         + activations(lengths["targets"], network.num_decoder_layers),

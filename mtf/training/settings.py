@@ -183,6 +183,25 @@ class AdamWConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class EmaConfig:
+    """An exponential moving average (EMA) of the trained parameters (Polyak & Juditsky 1992).
+
+    It starts from the initial parameters. After each update, it becomes
+    decay * average + (1 - decay) * parameters.
+
+    Attributes:
+      decay: weight of the average so far, in [0, 1).
+      evaluate: whether evaluations during training use the average instead of the parameters.
+    """
+
+    decay: float = 0.999
+    evaluate: bool = dataclasses.field(default=True, metadata=_MAY_CHANGE)
+
+    def __post_init__(self) -> None:
+        check_fields(self, RATE, "decay")
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainerConfig:
     """Settings of the training step and the loop (T5X: `trainer.Trainer` and `train.train`).
 
@@ -198,6 +217,7 @@ class TrainerConfig:
         ending the run. Its batch is used up, and the step still counts for the schedule.
       frozen: regular expressions that match whole names of parameters, such as "encoder/.*". These
         are not trained, and have no gradients and no optimizer state.
+      ema: averages parameters; None: no average.
       hang_seconds: seconds without progress after which the run writes the stacks of all threads
         and ends with exit status 1, so that a scheduler restarts it. It may compile, evaluate and
         save four times as long. None: never.
@@ -212,6 +232,7 @@ class TrainerConfig:
     loss_chunk_elements: int = dataclasses.field(default=2**25, metadata=_MAY_CHANGE)
     skip_nonfinite_updates: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
     frozen: tuple[str, ...] = ()
+    ema: EmaConfig | None = None
     hang_seconds: float | None = dataclasses.field(default=1800.0, metadata=_MAY_CHANGE)
     early_stopping_patience: int | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
 

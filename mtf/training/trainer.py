@@ -19,6 +19,7 @@ from mtf.checkpoints.restore import (
     AssignmentMap,
     check_tree,
     checkpoint_paths,
+    has_average,
     restore_tree,
 )
 from mtf.checkpoints.settings import RestoreCheckpointConfig
@@ -135,7 +136,8 @@ class Trainer:
         network = self.model.network
         params = t5.param_shapes(network, stacked=network.scan_layers)
         states = jax.eval_shape(self._init_states, params)
-        return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, states)
+        ema = None if self.config.ema is None else self.trained(params)
+        return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, states, ema)
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
@@ -151,10 +153,12 @@ class Trainer:
             shapes.param_states,
             is_leaf=optimizers.is_axes,
         )
+        params = self.partitioner.shardings(shapes.params, self.axes)
         return TrainState(
             self.partitioner.replicated,
-            self.partitioner.shardings(shapes.params, self.axes),
+            params,
             self.partitioner.shardings(shapes.param_states, slot_axes),
+            None if shapes.ema is None else self.trained(params),
         )
 
     @functools.cached_property
@@ -162,7 +166,8 @@ class Trainer:
         def init(rng: jax.Array) -> TrainState:
             params = t5.init_params(self.model.network, rng)
             params = stack_layers(params) if self.model.network.scan_layers else params
-            return TrainState(jnp.zeros((), jnp.int32), params, self._init_states(params))
+            states = self._init_states(params)
+            return TrainState(jnp.zeros((), jnp.int32), params, states, self._first_average(params))
 
         return jax.jit(init, out_shardings=self.state_shardings)
 
@@ -171,6 +176,18 @@ class Trainer:
         with self.partitioner.in_force():
             return self._jit_init(self._rngs[0])
 
+    def _first_average(self, params: t5.Params) -> Tree | None:
+        """Returns the average before the first step, or None if none is kept."""
+        if self.config.ema is None:
+            return None
+        return jax.tree.map(jnp.copy, self.trained(params))
+
+    def eval_params(self, state: TrainState) -> t5.Params:
+        """Returns the parameters to evaluate: with `trainer.ema.evaluate`, their average."""
+        if state.ema is None or self.config.ema is None or not self.config.ema.evaluate:
+            return state.params
+        return merge(state.ema, split(state.params, self.frozen)[1])
+
     def restore_state(
         self,
         path: str | AnyPath,
@@ -178,16 +195,26 @@ class Trainer:
         assignment_map: AssignmentMap = (),
         fallback_to_scratch: bool = False,
     ) -> TrainState:
-        """Reads a state from a checkpoint; arguments and errors are those of `restore_tree`."""
+        """Reads a state from a checkpoint; arguments and errors are those of `restore_tree`.
+
+        If the checkpoint has no average of the parameters, it starts from the restored parameters.
+        """
+        averages = self.config.ema is not None and has_average(path)
+        shapes, shardings = self.state_shapes, self.state_shardings
+        if not averages:
+            shapes, shardings = (dataclasses.replace(x, ema=None) for x in (shapes, shardings))
         tree = restore_tree(
             path,
-            self.state_shapes.state_dict(),
-            self.state_shardings.state_dict(),
+            shapes.state_dict(),
+            shardings.state_dict(),
             initial=lambda: self.init_state().state_dict(),
             assignment_map=assignment_map,
             fallback_to_scratch=fallback_to_scratch,
         )
-        return TrainState.from_state_dict(tree)
+        state = TrainState.from_state_dict(tree)
+        return (
+            state if averages else dataclasses.replace(state, ema=self._first_average(state.params))
+        )
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Makes one update. Reuses the memory of `state`, which is invalid afterwards."""
@@ -252,13 +279,21 @@ class Trainer:
         )
         metrics = {**batch_metrics(batch, weights), **sums._asdict(), "learning_rate": rate}
         metrics["weight_gradient_norm"] = norm
-        new = TrainState(state.step + 1, merge(params, frozen), param_states)
+        new = TrainState(
+            state.step + 1, merge(params, frozen), param_states, self._averaged(state.ema, params)
+        )
         if self.config.skip_nonfinite_updates:
             good = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
             old = dataclasses.replace(state, step=new.step)
             new = jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)
             metrics["skipped_updates"] = 1.0 - good.astype(jnp.float32)
         return new, metrics
+
+    def _averaged(self, ema: Tree | None, params: t5.Params) -> Tree | None:
+        if ema is None or self.config.ema is None:
+            return None
+        decay = self.config.ema.decay
+        return jax.tree.map(lambda mean, new: decay * mean + (1.0 - decay) * new, ema, params)
 
     def _eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
         weights = self._weights(batch)
@@ -356,9 +391,12 @@ def check_start(
         return "from scratch"
     path, restore, advice = start
     with _advising(f"If it is a copy, copy it again. {advice}"):
+        shapes = trainer.state_shapes
+        if not has_average(path):
+            shapes = dataclasses.replace(shapes, ema=None)
         found = check_tree(
             path,
-            trainer.state_shapes.state_dict(),
+            shapes.state_dict(),
             assignment_map=restore.assignment_map,
             fallback_to_scratch=restore.fallback_to_scratch,
         )

@@ -1,0 +1,104 @@
+"""The average of the parameters: its values, and what is evaluated, resumed and exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import conversion
+import mtf
+from mtf import convert
+from mtf.checkpoints.finite import flat_names
+from mtf.errors import UserError
+from mtf.models.settings import ModelConfig
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
+from mtf.training import AdamWConfig, EmaConfig, ScheduleConfig, TrainerConfig
+from mtf.training.trainer import Trainer
+from tests import small
+from tests.training.test_not_finite import NETWORK, make_batch
+
+
+def make_trainer(ema: EmaConfig | None, *frozen: str) -> Trainer:
+    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
+    optimizer = AdamWConfig(ScheduleConfig("constant", 0.1))
+    config = TrainerConfig(ema=ema, frozen=frozen)
+    return Trainer(ModelConfig(NETWORK), optimizer, partitioner, config)
+
+
+def test_the_average_follows_its_definition() -> None:
+    trainer = make_trainer(EmaConfig(decay=0.7), "encoder/.*")
+    state = trainer.init_state()
+    expected = jax.device_get(flat_names(state.params))
+    for _ in range(4):
+        state, _ = trainer.train_step(state, make_batch())
+        for name, value in jax.device_get(flat_names(state.params)).items():
+            expected[name] = 0.7 * expected[name] + 0.3 * value
+    averages = jax.device_get(flat_names(state.ema))
+    assert averages and all(not name.startswith("encoder/") for name in averages)
+    found = jax.device_get(flat_names(trainer.eval_params(state)))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_the_parameters_do_not_depend_on_the_average() -> None:
+    ends = []
+    for ema in (None, EmaConfig(decay=0.5), EmaConfig(decay=0.5, evaluate=False)):
+        trainer = make_trainer(ema)
+        state, _ = trainer.train_step(trainer.init_state(), make_batch())
+        ends.append(jax.device_get(flat_names(state.params)))
+        evaluates = ema is not None and ema.evaluate
+        assert (trainer.eval_params(state) is state.params) == (not evaluates)
+    for name in ends[0]:
+        np.testing.assert_array_equal(ends[1][name], ends[0][name])
+        np.testing.assert_array_equal(ends[2][name], ends[0][name])
+
+
+def test_decay_is_a_rate() -> None:
+    with pytest.raises(UserError, match=r"decay must be in \[0, 1\), not 1"):
+        EmaConfig(decay=1.0)
+
+
+def test_a_run_resumes_its_average_and_exports_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small.write_text(tmp_path)
+    small.run(small.arguments("text.txt", train_steps=4, model_dir="base"), tmp_path)
+    settings = {
+        "trainer.ema": "@mtf.training.EmaConfig(decay=0.75)",
+        "checkpoint.restore": '@mtf.checkpoints.RestoreCheckpointConfig(path="base")',
+        "checkpoint.save.period": 1,
+        "checkpoint.save.keep": None,
+        "trainer.eval_period": 2,
+    }
+
+    def train(run_dir: str, last: int) -> None:
+        values = {**settings, "train_steps": last, "model_dir": run_dir}
+        small.run(small.arguments("text.txt", **values), tmp_path)
+
+    train("whole", 8)
+    train("parts", 6)
+    small.run(["--from", "parts", "--set", "train_steps=8"], tmp_path)
+    small.assert_same_end(tmp_path / "parts", tmp_path / "whole", 8)
+
+    # The average starts from the base's parameters, and exports have it in their place.
+    def read(path: Path) -> np.ndarray:
+        opened = conversion.open_checkpoint(path)
+        return opened.tensors["target/encoder/layers_0/mlp/wo/kernel"].read()
+
+    expected = read(tmp_path / "base")
+    for step in (5, 6, 7, 8):
+        parameters = read(tmp_path / "whole" / "checkpoints" / f"checkpoint_{step}")
+        expected = 0.75 * expected + 0.25 * parameters
+    source, out = str(tmp_path / "whole"), str(tmp_path / "averaged")
+    assert convert.main([source, out, "--to", "mtf", "--ema"]) == 0
+    np.testing.assert_allclose(read(tmp_path / "averaged"), expected, rtol=1e-5, atol=1e-6)
+    assert mtf.load(source, ema=True).score("one two", "three") != pytest.approx(
+        mtf.load(source).score("one two", "three"), rel=1e-6
+    )
+    assert convert.main([str(tmp_path / "base"), out + "2", "--to", "mtf", "--ema"]) == 2
+    assert "has no average of the parameters" in capsys.readouterr().err
