@@ -62,9 +62,12 @@ def hub(
     """Returns a dataset of the Hugging Face hub as data of a run.
 
     Args:
-      dataset, subset: name and configuration of the dataset, on the hub or in the local mirror.
-      inputs, targets: columns, or Jinja templates over columns (`{{question}} {{context}}`).
-      split, eval_split: the dataset's splits to train on and to evaluate; None: no evaluation.
+      dataset: name of the dataset, on the hub or in the local mirror.
+      subset: its configuration, if it has several.
+      inputs: column, or Jinja template over columns (`{{question}} {{context}}`).
+      targets: as `inputs`.
+      split: the dataset's split to train on.
+      eval_split: the split to evaluate; None: no evaluation.
       name: name of the task; None: `DATASET_SUBSET`.
       vocabulary: vocabulary of the model; None: T5's.
       task_feature_lengths: tokens of a row; None: 512 inputs and 128 targets.
@@ -119,7 +122,8 @@ def files(
       files: split → path or pattern (see `mtf.sources.files` for the formats).
       cache_dir: token cache, written by `python -m mtf.cache NAME --files …`; None: the files are
         tokenized into memory when the run starts.
-      inputs, targets, name, vocabulary, task_feature_lengths, metrics, answer_choices: see `hub`.
+
+    The other arguments are those of `hub`.
     """
     config = hub(
         "",

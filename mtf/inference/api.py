@@ -308,8 +308,9 @@ def load(
       dtype: dtype of parameters and activations.
       partitioner: how the model is split over devices; None: each device holds the whole model.
       batch_size: number of examples in a batch. Results do not depend on it.
-      max_inputs_length, max_targets_length: maximum number of tokens of an input, and of a target
-        to be scored. Longer texts are truncated, with a warning.
+      max_inputs_length: maximum number of tokens of an input. Longer texts are truncated, with a
+        warning.
+      max_targets_length: the same for a target to be scored.
       inputs_add_eos: whether EOS is appended to inputs; None: as in the training run or, if none
         is known, True, as T5, mT5 and ByT5 were trained. T0 was trained without it.
       progress: whether to show a progress bar on a terminal and in notebooks.

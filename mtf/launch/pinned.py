@@ -8,7 +8,7 @@ from mtf.errors import UserError, did_you_mean
 from mtf.requirements import PROJECT, canonical_name, installed_version, needs, own_extras
 
 # Extras for other devices, for developers, or in conflict with others.
-_NOT_COPIED = {"beam", "cuda", "dev", "lm-eval", "t5x", "test", "torch", "tpu"}
+_NOT_COPIED = {"beam", "cuda", "dev", "docs", "lm-eval", "t5x", "test", "torch", "tpu"}
 
 
 def pinned_requirements(extras: Collection[str]) -> list[str]:
