@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _NUM_T5_SENTINELS = 100
 
 
-def new_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
+def new_parser(
+    command: str, description: str, epilog: str, *, add_help: bool = True
+) -> argparse.ArgumentParser:
     """Returns a parser for `python -m mtf.COMMAND`."""
     return argparse.ArgumentParser(
         prog=f"python -m mtf.{command}",
@@ -28,6 +30,7 @@ def new_parser(command: str, description: str, epilog: str) -> argparse.Argument
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=add_help,
     )
 
 

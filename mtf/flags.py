@@ -35,6 +35,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         after_set = [text for kind, text in options.overrides if kind == "set"]
         options.recipe = [text for text in after_set if is_recipe_name(text)]
         options.overrides = [each for each in options.overrides if each[1] not in options.recipe]
+    if options.help and not options.recipe and options.from_dir is None:  # `--help RECIPE`
+        options.recipe, options.help = [options.help], ""
     return options
 
 

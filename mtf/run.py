@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   python -m mtf.run --list
+  python -m mtf.run recipes.quickstart --help
+  python -m mtf.run recipes.quickstart --help model.network.dtype
   python -m mtf.run recipes.quickstart
   python -m mtf.run recipes.quickstart --print flat
   python -m mtf.run recipes.quickstart --set train_steps=50 model.network.dropout_rate=0.0
@@ -48,11 +50,14 @@ Exit status: 0 done, 1 failed, 2 refused (nothing written).
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = new_parser("run", "Run a recipe, or show what it would do.", _EPILOG)
+    title = "Run a recipe, or show what it would do."
+    parser = new_parser("run", title, _EPILOG, add_help=False)
     names = "package.module.recipe, or file.py:recipe"
     parser.add_argument("recipe", nargs="*", metavar="RECIPE[(kw=literal,…)]", help=names)
     add_change_options(parser)
     show = parser.add_argument_group("show instead of run").add_argument
+    explained = "explain the command, the recipe, or the field PATH of its config"
+    show("-h", "--help", nargs="?", const="", metavar="PATH", help=explained)
     kinds = ("flat", "history", "python", "json", "sharding")
     printed = "values, where each was set, Python code, JSON, or how parameters are split"
     show("--print", choices=kinds, help=printed)
@@ -79,13 +84,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     options = flags.parse(parser, arguments)
+    if options.help == "" and not options.recipe and options.from_dir is None:
+        parser.print_help()
+        return 0
     command = f"python -m mtf.run {shlex.join(arguments)}"
     only_shows = _only_shows(options) or options.dry_run or options.list
     return exit_status(lambda: _main(parser, options, command), only_shows=only_shows)
 
 
 def _only_shows(options: argparse.Namespace) -> bool:
-    return bool(options.print or options.diff or options.graph)
+    return bool(options.print or options.diff or options.graph or options.help is not None)
 
 
 def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command: str) -> None:
@@ -103,6 +111,10 @@ def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command:
         if not listings:
             print("There is no package `recipes` on Python's path.")
         return
+    if options.help == "" and options.recipe:
+        from mtf import explain
+
+        return print(explain.recipe_help(options.recipe[0]), end="")
     try:
         config, name = _start(options)
     except UserError as error:
@@ -170,6 +182,10 @@ def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
         raise UserError(f"{flag} shows mtf's config of a recipe; leave out --engine t5x.")
     if options.devices is not None and options.print != "sharding":
         raise UserError("--devices is for --print sharding only.")
+    if options.help is not None:
+        from mtf import explain
+
+        print(explain.path_help(config, options.help), end="")
     if options.print == "sharding":
         print(_sharding(config, name, options.devices), end="")
     elif options.print and options.engine == "t5x":

@@ -414,6 +414,8 @@ def test_help_is_quick(command: list[str]) -> None:
 
 COMMANDS = [
     (["--list"], 0),
+    ([SMALL, "--help"], 0),
+    (["recipes.t0pp_xxl", "--help", "trainer"], 0),
     ([SMALL, "--print", "flat"], 0),
     ([SMALL, "--print", "history"], 0),
     ([SMALL, "--print", "python"], 0),

@@ -112,7 +112,9 @@ class RestoreCheckpointConfig:
 class CheckpointConfig:
     """When to save, and the checkpoint from which a new run starts (T5X: `CheckpointConfig`).
 
-    With `restore` None, a new run starts from scratch.
+    Attributes:
+      save: when to save, and which checkpoints to keep.
+      restore: the checkpoint from which a new run starts; None: it starts from scratch.
     """
 
     save: SaveCheckpointConfig = dataclasses.field(

@@ -41,7 +41,7 @@ class _Swap(NamedTuple):
     call: str
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """The end of a path: a field of a component, or an element inside the field's value.
 
     `steps` lead to the element through dicts, lists and tuples; `declared` is its type.
@@ -98,7 +98,7 @@ def _set(config: fdl.Config, text: str) -> list[_Swap]:
     """Applies a `set`; returns the swap if it replaces a component."""
     path_text, value_text = paths.split_assignment(text)
     path = parse_path(path_text.removeprefix("+"))
-    place = _find(config, path, text, add=path_text.startswith("+"))
+    place = find(config, path, text, add=path_text.startswith("+"))
     old = follow(config, path)
     is_swap = value_text.startswith("@")
     shown = f"{format_path(path)}={value_text}"
@@ -118,7 +118,7 @@ def _set(config: fdl.Config, text: str) -> list[_Swap]:
 
 def _unset(config: fdl.Config, text: str) -> None:
     path = parse_path(text)
-    place = _find(config, path, f"--unset {text}", add=False)
+    place = find(config, path, f"--unset {text}")
     if place.steps:
         container = follow(tree.arguments(place.node)[place.field], place.steps[:-1])
         if not isinstance(container, dict):
@@ -131,15 +131,18 @@ def _unset(config: fdl.Config, text: str) -> None:
         delattr(place.node, place.field)
 
 
-def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
-    """Follows a path to the value to set; raises a UserError that suggests similar paths."""
+def find(config: fdl.Config, path: Path, what: str, *, add: bool = False) -> Place:
+    """Follows a path to its value; raises a UserError about `what` that suggests similar paths.
+
+    `what` is PATH=VALUE or an option with its argument. `add` allows a new key at the end.
+    """
     shown = what if what.startswith("--") else f"{format_path(path)}={what.partition('=')[2]}"
 
     def refuse(reason: str) -> UserError:
         near = paths.nearest_paths(format_path(path), tree.known_paths(config))
         return UserError(f"{shown}: {reason}.{suggestion(near)}")
 
-    place = _Place(config, None, (), None)
+    place = Place(config, None, (), None)
     current: Any = config
     for depth, step in enumerate(path):
         last = depth == len(path) - 1
@@ -150,7 +153,7 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
             if not known and not (add and last and current.__signature_info__.has_var_keyword):
                 owner = types.qualified_name(target).rpartition(".")[2]
                 raise refuse(f"{owner} has no field {step}")
-            place = _Place(current, step, (), types.type_hints(target).get(str(step), Any))
+            place = Place(current, step, (), types.type_hints(target).get(str(step), Any))
             current = tree.arguments(current).get(step, fdl.NO_VALUE)
             continue
         container = current
@@ -184,7 +187,7 @@ def _find(config: fdl.Config, path: Path, what: str, *, add: bool) -> _Place:
     return place
 
 
-def _store(config: fdl.Config, place: _Place, value: Any) -> None:
+def _store(config: fdl.Config, place: Place, value: Any) -> None:
     if not place.steps:
         setattr(place.node, place.field, value)
         return

@@ -16,17 +16,17 @@ from mtf.config.paths import format_path
 from mtf.errors import UserError
 
 
-def _shown(leaf: tree.Leaf) -> str:
-    """Returns a leaf's value as `--set` accepts it: a literal, or `@class` for a component."""
-    if leaf.is_component or isinstance(leaf.value, type) or callable(leaf.value):
-        return f"@{types.qualified_name(leaf.value)}"
-    return repr(leaf.value)
+def shown(value: Any) -> str:
+    """Returns a value as `--set` accepts it: a literal, or `@class` for a component."""
+    if isinstance(value, fdl.Buildable):
+        value = fdl.get_callable(value)
+    return f"@{types.qualified_name(value)}" if callable(value) else repr(value)
 
 
 def _lines(config: fdl.Config) -> list[tuple[str, tree.Leaf]]:
     """Returns `path = value` for each leaf; for a component only if its type allows others."""
     return [
-        (f"{format_path(leaf.path)} = {_shown(leaf)}", leaf)
+        (f"{format_path(leaf.path)} = {shown(leaf.value)}", leaf)
         for leaf in tree.leaves(tree.complete(config))
         if not leaf.is_component or (leaf.path and leaf.declared is not leaf.value)
     ]
@@ -70,7 +70,9 @@ def diff(old: fdl.Config, new: fdl.Config) -> list[Change]:
     for path in {**after, **before}:
         a, b = before.get(path), after.get(path)
         if a is None or b is None or _comparable(a) != _comparable(b):
-            changes.append(Change(path, _shown(a) if a else None, _shown(b) if b else None))
+            changes.append(
+                Change(path, shown(a.value) if a else None, shown(b.value) if b else None)
+            )
     return changes
 
 

@@ -52,6 +52,9 @@ class ByteVocabulary(_ExtraIds):
     Without extra ids, sentinels descend from 258 as in ByT5. The first eleven of those ids are the
     bytes 0xFF to 0xF5, which never occur in UTF-8, so `decode` shows them as sentinels. Further
     sentinels share their ids with bytes that occur in multi-byte characters.
+
+    Attributes:
+      extra_ids: number of sentinels after the bytes.
     """
 
     extra_ids: int = 0
@@ -95,10 +98,12 @@ class ByteVocabulary(_ExtraIds):
 class SentencePieceVocabulary(_ExtraIds):
     """A SentencePiece model file, and `extra_ids` sentinels after its pieces.
 
-    `path` is a local file, or an address (`gs://`, `s3://`, `https://`), which is downloaded once.
-
     As in SeqIO, the sentinels are the pieces `<extra_id_N>`, and `<extra_id_0>` has the last id. If
     the model already contains them, none are added.
+
+    Attributes:
+      path: a local file, or an address (`gs://`, `s3://`, `https://`), which is downloaded once.
+      extra_ids: number of sentinels.
     """
 
     path: str = field(metadata={"path": True})

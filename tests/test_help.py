@@ -1,0 +1,203 @@
+"""`RECIPE --help` and `RECIPE --help PATH`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import fiddle as fdl
+import pytest
+
+import recipes
+from mtf import config as config_lib
+from mtf.config import tree
+from mtf.run import main
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = "tests.config.example.small"
+T0 = "recipes.t0pp_xxl"
+
+Help = Callable[..., str]
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Help:
+    """What a command line prints that exits with status 0."""
+    monkeypatch.chdir(ROOT)
+
+    def call(*arguments: str) -> str:
+        assert main(arguments) == 0
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return captured.out
+
+    return call
+
+
+def rows(text: str) -> dict[str, str]:
+    """The table of the help of a field."""
+    names = ("type", "default", "value", "origin", "T5X", "change")
+    lines = (line.partition(" ") for line in text.splitlines())
+    return {name: rest.strip() for name, _, rest in lines if name in names}
+
+
+def test_help_without_a_recipe_is_that_of_the_command(shown: Help) -> None:
+    text = shown("--help")
+    assert text.startswith("usage: python -m mtf.run")
+    assert shown("-h") == text
+
+
+def test_help_of_a_recipe(shown: Help) -> None:
+    text = shown(T0, "--help")
+    assert shown("--help", T0) == text
+    first, _, rest = text.partition("\n\n")
+    name, _, place = first.partition(" ")
+    file, _, line = place.strip("()").partition(":")
+    assert (name, file) == (T0, "recipes/t0.py")
+    assert (ROOT / file).read_text().splitlines()[int(line) - 1] == "def t0pp_xxl("
+    documented = inspect.getdoc(recipes.t0pp_xxl) or ""
+    assert rest.startswith(documented.partition("\n\nArgs:")[0] + "\n\narguments:\n")
+    argument = "  tokens_per_batch: int = 1048576\n      number of input tokens in a batch"
+    assert argument in text
+    assert "  cache_dir: str, tuple[str, ...] or None = None\n      output of `python -m" in text
+    assert "  train_steps: int\n      the last step, absolute" in text
+    assert f"  python -m mtf.run {T0} --dry-run\n" in text
+
+
+def test_arguments_are_explained_by_the_recipe_that_the_docstring_names(shown: Help) -> None:
+    assert "Args:" not in (inspect.getdoc(recipes.t0_3b) or "")
+    assert "    number of input tokens in a batch" in shown("recipes.t0_3b", "--help")
+
+
+def test_help_of_a_recipe_with_a_required_argument(
+    shown: Help, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "needs_steps.py"
+    file.write_text(
+        "import fiddle as fdl\nfrom tests.config.example import Plain\n"
+        "def plain(size: int, name: str = 'a') -> fdl.Config[Plain]:\n"
+        "    return fdl.Config(Plain)\n"
+    )
+    text = shown(f"{file}:plain", "--help")
+    assert "  size: int\n  name: str = 'a'\n" in text
+    assert f'  python -m mtf.run "{file}:plain(size=…)" --print flat\n' in text
+
+
+def test_help_of_a_value_that_the_recipe_sets(shown: Help) -> None:
+    text = shown(T0, "--help", "trainer.num_microbatches")
+    meaning = "number of parts of a batch whose gradients are summed before the update."
+    assert text.startswith(f"trainer.num_microbatches\n\n{meaning}\n\n")
+    found = rows(text)
+    file, _, line = found.pop("origin").partition(" ")[0].partition(":")
+    assert "num_microbatches" in "".join(
+        (ROOT / file).read_text().splitlines()[int(line) - 1 :][:3]
+    )
+    assert found == {
+        "type": "int",
+        "default": "1",
+        "value": "8",
+        "T5X": "trainer.Trainer.num_microbatches",
+        "change": "--set trainer.num_microbatches=…",
+    }
+
+
+def test_help_of_a_value_after_overrides(shown: Help) -> None:
+    found = rows(shown(T0, "--set", "train_steps=2**20", "--help", "train_steps"))
+    assert found["value"] == "1048576"
+    assert found["origin"] == "--set train_steps=2**20 (command line)"
+    assert "default" not in found
+    found = rows(shown(T0, "--apply", "short(steps=7)", "--help", "train_steps"))
+    assert found["value"] == "1100007"
+    assert found["origin"].startswith("recipes/fiddlers.py:")
+
+
+def test_help_of_a_default(shown: Help) -> None:
+    found = rows(shown(T0, "--help", "trainer.stats_period"))
+    assert (found["default"], found["value"], found["origin"]) == ("100", "100", "default")
+    found = rows(shown("tests.config.example.unfinished", "--help", "model.network.emb_dim"))
+    assert found == {
+        "type": "int",
+        "value": "not set",
+        "change": "--set model.network.emb_dim=…",
+    }
+
+
+def test_help_of_a_key_of_a_dict(shown: Help) -> None:
+    text = shown(T0, "--help", "data.task_feature_lengths.inputs")
+    assert "of a row, including EOS." in text
+    assert (rows(text)["type"], rows(text)["value"]) == ("int", "1024")
+
+
+def test_help_of_a_component_lists_its_fields(shown: Help) -> None:
+    text = shown(T0, "--help", "optimizer")
+    assert rows(text)["type"] == "AdafactorConfig or AdamWConfig"
+    assert rows(text)["value"] == "@mtf.training.settings.AdafactorConfig"
+    assert "\n  decay_rate: float = 0.8\n      exponent of the second moment's decay.\n" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert "  logging: Logging = @tests.config.example.Logging\n" in shown(SMALL, "--help")
+
+
+def test_help_of_a_field_of_a_component_that_is_none(shown: Help) -> None:
+    found = rows(shown(T0, "--help", "evaluator.num_examples"))
+    assert found["value"] == "none, because evaluator is None"
+    assert found["default"] == "100"
+    assert found["T5X"] == "seqio.Evaluator.num_examples"
+    *_, first, _ = found["change"].split(" ")
+    overrides = ("--set", first, "evaluator.num_examples=7", "--help", "evaluator.num_examples")
+    assert rows(shown(T0, *overrides))["value"] == "7"
+
+
+def test_gin_names_depend_on_the_component(shown: Help) -> None:
+    path = "optimizer.weight_decay_rate"
+    adamw = "optimizer=@mtf.training.AdamWConfig(learning_rate=@mtf.builders.schedule.constant)"
+    assert rows(shown(T0, "--help", path))["T5X"] == "adafactor.Adafactor.weight_decay_rate"
+    assert rows(shown(T0, "--set", adamw, "--help", path))["T5X"] == "optax.adamw.weight_decay"
+    infer = "recipes.infer"
+    assert rows(shown(infer, "--help", "output_dir"))["T5X"] == "infer_script.infer.output_dir"
+    assert "T5X" not in rows(shown(T0, "--help", "num_samples"))
+
+
+def test_help_of_a_run_directory(shown: Help, tmp_path: Path) -> None:
+    assert main([SMALL, "--set", f"model_dir={tmp_path}", "train_steps=3"]) == 0
+    found = rows(shown("--from", str(tmp_path), "--help", "train_steps"))
+    assert found["value"] == "3"
+    assert found["origin"].endswith("config.json")
+    assert "\n  train_steps: int = 3\n" in shown("--from", str(tmp_path), "--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((SMALL, "--help", "train_step"), "--help train_step: Job has no field train_step."),
+        ((SMALL, "--help", "train_step"), "Did you mean train_steps"),
+        ((SMALL, "--help", "data.lengths.x"), "data.lengths has no key x; keys: inputs, targets"),
+        ((SMALL, "--help", "model..x"), "not a path"),
+        ((f"{SMALL}l", "--help"), f"Did you mean {SMALL}?"),
+        (("--help", "recipes.quickstrt"), "Did you mean recipes.quickstart?"),
+        ((SMALL, "--help", "train_steps", "--set", "modl=3"), "modl=3: Job has no field modl"),
+        ((SMALL, "--help", "train_steps", "--foo"), "There is no option --foo"),
+    ],
+)
+def test_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in captured.err
+
+
+def test_every_field_of_every_recipe_is_explained() -> None:
+    unexplained = set()
+    for listing in config_lib.list_recipes():
+        config = tree.complete(config_lib.resolve(listing.name))
+        for _, node in tree.components(config):
+            target = fdl.get_callable(node)
+            text = "\n".join(base.__doc__ or "" for base in inspect.getmro(target))
+            unexplained |= {
+                f"{target.__name__}.{name}"
+                for name in tree.parameters(node)
+                if f" {name}:" not in text
+            }
+    assert unexplained == set()
