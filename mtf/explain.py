@@ -1,4 +1,4 @@
-"""What `RECIPE --help` and `RECIPE --help PATH` print."""
+"""What `RECIPE --help`, `RECIPE --help PATH` and `--list` print."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ from mtf.config.show import shown
 from mtf.gin.names import binding_of
 
 _WIDTH = 100
+
+
+def listing(width: int | None) -> str:
+    """Returns a line for each recipe and fiddler, cut to `width` columns unless it is None."""
+    recipes, fiddlers = lookup.list_recipes(), lookup.list_fiddlers()
+    longest = max(len(each.name) for each in [*recipes, *fiddlers])
+    lines = [f"{each.name:<{longest}}  {each.summary}" for each in recipes]
+    lines += ["", "Fiddlers, for --apply:"]
+    lines += [f"{each.name:<{longest}}  {each.summary}" for each in fiddlers]
+    return "".join(f"{_cut(line, width)}\n" for line in lines)
 
 
 def recipe_help(name: str) -> str:
@@ -126,9 +136,12 @@ def _fields(node: fdl.Buildable) -> list[str]:
 def _entry(name: str, declared: Any, value: str | None, meaning: str | None) -> str:
     """Returns `name: type = value`, and the meaning below it."""
     line = f"  {name}: {types.describe(declared or Any)}" + (f" = {value}" if value else "")
-    line = line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
     below = textwrap.indent(textwrap.fill(meaning or "", _WIDTH - 6), " " * 6)
-    return f"{line}\n{below}".rstrip()
+    return f"{_cut(line, _WIDTH)}\n{below}".rstrip()
+
+
+def _cut(line: str, width: int | None) -> str:
+    return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _shown(value: Any) -> str | None:

@@ -14,6 +14,7 @@ import argparse
 import functools
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     show("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
     built = "show sizes and devices, and check checkpoint, data and vocabulary; write nothing"
     show("--dry-run", action="store_true", help=built)
-    show("--list", action="store_true", help="list all recipes")
+    show("--list", action="store_true", help="list all recipes and fiddlers")
     engine = parser.add_argument_group("engine").add_argument
     text = "what runs the job: mtf, or T5X with the same values and batches (docs/t5x.md)"
     engine("--engine", choices=("mtf", "t5x"), default="mtf", help=text)
@@ -103,18 +104,10 @@ def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command:
     # Imported here because --help does not need Fiddle.
     from mtf import config as config_lib
 
-    if options.list and not options.unknown:
-        listings = config_lib.list_recipes()
-        for listing in listings:
-            arguments = f"({listing.arguments})" if listing.arguments else ""
-            print(f"{listing.name}{arguments}\n    {listing.summary}")
-        if not listings:
-            print("There is no package `recipes` on Python's path.")
-        return
-    if options.help == "" and options.recipe:
-        from mtf import explain
-
-        return print(explain.recipe_help(options.recipe[0]), end="")
+    if options.list or (options.help == "" and options.recipe):
+        if options.unknown:
+            raise UserError(config_lib.summarize(flags.refusals(options.unknown, parser)))
+        return _explain(options)
     try:
         config, name = _start(options)
     except UserError as error:
@@ -135,6 +128,17 @@ def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command:
     _show(config, name, options)
     if runs:
         _run(config, name, options, command)
+
+
+def _explain(options: argparse.Namespace) -> None:
+    """Prints the recipes, or the help of one."""
+    from mtf import explain
+
+    if options.list:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(explain.listing(width), end="")
+    else:
+        print(explain.recipe_help(options.recipe[0]), end="")
 
 
 def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
@@ -195,7 +199,7 @@ def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
             "flat": config_lib.as_flat_text,
             "history": config_lib.as_history_text,
             "python": lambda config: config_lib.as_python(config, f"The config of {name}."),
-            "json": config_lib.dump_json,
+            "json": config_lib.as_json,
         }
         print(texts[options.print](config), end="")
     if options.diff:

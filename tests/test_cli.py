@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -19,7 +20,8 @@ from mtf import config as config_lib
 from mtf.run import main
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = "tests.config.example.small"
+PACKAGE = "tests.config.example"
+SMALL = f"{PACKAGE}.small"
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -209,6 +211,36 @@ def test_print_python_runs(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "ran.txt").read_text() == "100 8\n"
 
 
+def test_print_json_is_for_reading(run: Run, tmp_path: Path) -> None:
+    text = run(SMALL, "--print", "json", "--set", "data.files=['a', 'b']")[1]
+    printed = json.loads(text)
+    assert [*printed][:4] == ["@", "model", "data", "optimizer"]
+    assert printed["@"] == "tests.config.example.Job"
+    assert printed["optimizer"] == {
+        "@": "tests.config.example.Sgd",
+        "learning_rate": 0.1,
+        "momentum": None,
+    }
+    assert printed["data"]["lengths"] == {"inputs": 512, "targets": 114}
+    assert printed["data"]["files"] == ["a", "b"]
+    assert printed["logging"]["period"] == 100
+    assert '\n    "network": {\n      "@": "tests.config.example.Network",\n' in text
+    # Its values are those of the flat text.
+    flat = run(SMALL, "--print", "flat", "--set", "data.files=['a', 'b']")[1]
+    assert f"model.z_loss = {printed['model']['z_loss']}\n" in flat
+    (tmp_path / "printed.json").write_text(text)
+    status, _, err = run("--from", "printed.json")
+    assert status == 2
+    assert "load the config.json of a run directory" in err
+
+
+def test_print_json_of_values_that_json_lacks(run: Run) -> None:
+    text = run(f"{PACKAGE}.with_function", "--print", "json")[1]
+    assert json.loads(text)["function"] == f"@{PACKAGE}.sgd"
+    text = run(SMALL, "--print", "json", "--set", "model.z_loss=1e999")[1]
+    assert json.loads(text, parse_constant=pytest.fail)["model"]["z_loss"] == "inf"
+
+
 def test_diff_against_a_recipe_and_a_run(run: Run) -> None:
     out = run(f"{SMALL}(dropout_rate=0.5)", "--diff", SMALL)[1]
     assert out.splitlines()[1:] == [
@@ -338,18 +370,31 @@ def in_project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 
 
 def test_list(in_project: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    """The project's recipes stand beside mtf's own."""
-    lines = in_project("--list").stdout.splitlines()
-    assert lines[-4:] == [
-        "recipes.giant(size: int = 3, name: str or None = None)",
-        "    A giant.",
-        "recipes.big.dwarf",
-        "    A dwarf.",
+    """The project's recipes and fiddlers stand beside mtf's own, each in one line."""
+    recipes, _, fiddlers = in_project("--list").stdout.partition("\n\nFiddlers, for --apply:\n")
+    listed = dict(line.split(maxsplit=1) for line in recipes.splitlines())
+    assert list(listed.items())[-2:] == [
+        ("recipes.giant", "A giant"),
+        ("recipes.big.dwarf", "A dwarf"),
     ]
-    names = [line.partition("(")[0] for line in lines if not line.startswith(" ")]
-    assert "recipes.quickstart" in names
-    assert "recipes.t0pp_xxl" in names
-    assert len(names) == len(set(names))
+    lines = [*recipes.splitlines(), *fiddlers.splitlines()]
+    assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in lines}) == 1
+    assert len(listed) == len(recipes.splitlines())
+    trains = "Trains a small T5 1.1 from scratch on English text, in minutes on a laptop"
+    assert listed["recipes.quickstart"] == trains
+    applied = dict(line.split(maxsplit=1) for line in fiddlers.splitlines())
+    assert applied["shorter"] == "A fiddler"
+    assert applied["float32"] == "Computes activations in float32"
+    assert "builders" not in applied
+
+
+def test_list_is_cut_to_the_width_of_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run("--list")[1].splitlines()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    cut = run("--list")[1].splitlines()
+    assert max(map(len, cut)) == 60
+    assert [line if len(line) <= 60 else line[:59] + "…" for line in whole] == cut
 
 
 def test_recipes_of_the_project(

@@ -14,7 +14,7 @@ from mtf.config.run_dir import (
     write_run_dir,
 )
 from mtf.config.serialize import dump_json, load_json
-from mtf.config.show import as_flat_text, as_history_text, diff, write_graph
+from mtf.config.show import as_flat_text, as_history_text, as_json, diff, write_graph
 from mtf.config.start import as_checked, check_types, in_run_directory, stored
 from mtf.config.tree import complete
 
@@ -24,6 +24,7 @@ __all__ = [
     "as_checked",
     "as_flat_text",
     "as_history_text",
+    "as_json",
     "as_python",
     "build",
     "check_resume",

@@ -19,7 +19,7 @@ from typing import Any
 import fiddle as fdl
 
 from mtf import siblings
-from mtf.config import provenance, tree, types
+from mtf.config import docstrings, provenance, tree, types
 from mtf.errors import UserError, did_you_mean, nearest, suggestion
 
 RECIPES = "recipes"
@@ -360,10 +360,9 @@ def _import_file(path: Path) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """A recipe in the output of `--list`; `summary` is the first line of its docstring."""
+    """A recipe or fiddler in the output of `--list`; `summary` is a sentence of its docstring."""
 
     name: str
-    arguments: str
     summary: str
 
 
@@ -436,12 +435,25 @@ def _free_name(module: Any, dotted: str) -> str:
     return f"{RECIPES}.{dotted}"
 
 
+def list_fiddlers() -> list[Listing]:
+    """Returns the fiddlers of mtf's and of the user's `recipes/fiddlers.py`."""
+    name = f"{RECIPES}.fiddlers"
+    own = siblings.own_file(RECIPES, "fiddlers")
+    modules = [_import(name)]
+    if own is not None:
+        modules.append(_import(siblings.own_module_name(RECIPES, "fiddlers")))
+    return [
+        _listing(fiddler, function)
+        for module in modules
+        for fiddler, function in vars(module).items()
+        if not fiddler.startswith("_") and inspect.isfunction(function) and _takes_config(function)
+    ]
+
+
+def _takes_config(function: Any) -> bool:
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    return first is not None and "Config" in str(first.annotation)
+
+
 def _listing(name: str, function: Any) -> Listing:
-    hints = types.type_hints(function)
-    shown: list[str] = []
-    for parameter in inspect.signature(function).parameters.values():
-        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-        declared = types.describe(hints.get(parameter.name, Any))
-        shown.append(f"{parameter.name}: {declared}{default}")
-    summary = (inspect.getdoc(function) or "").partition("\n")[0]
-    return Listing(name, ", ".join(shown), summary)
+    return Listing(name, docstrings.read(function).summary)

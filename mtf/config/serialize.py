@@ -73,5 +73,7 @@ def load_json(text: str, source: str) -> fdl.Config:
     except (KeyError, TypeError, serialization.DeserializationError):
         config = None
     if not isinstance(config, fdl.Config):
-        raise UserError(f"{source} is not a config written by mtf.")
+        printed = isinstance(todays, dict) and "@" in todays
+        hint = " --print json is for reading; load the config.json of a run directory." * printed
+        raise UserError(f"{source} is not a config written by mtf.{hint}")
     return config

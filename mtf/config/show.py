@@ -6,6 +6,8 @@ Fiddle's printing and diffing show neither defaults nor the paths that `--set` a
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,33 @@ def as_history_text(config: fdl.Config) -> str:
     rows = [(line, provenance.of_leaf(leaf)) for line, leaf in _lines(config)]
     width = min(max((len(line) for line, _ in rows), default=0), 60)
     return "".join(f"{line:<{width}}  # {origin}\n" for line, origin in rows)
+
+
+def as_json(config: fdl.Buildable, *, defaults: bool = True) -> str:
+    """Returns the config as nested JSON in the order of the flat text, with or without `defaults`.
+
+    The key "@" has the class or function of a component, "@partial" that of a `fdl.Partial`. Only
+    what `serialize.dump_json` returns can be loaded again.
+    """
+    plain = _plain(tree.complete(config) if defaults else config, defaults)
+    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any, defaults: bool) -> Any:
+    """Returns components as dicts, and values that JSON lacks as texts."""
+    if isinstance(value, fdl.Buildable):
+        key = "@partial" if isinstance(value, fdl.Partial) else "@"
+        arguments = fdl.ordered_arguments(value, include_defaults=defaults)
+        values = {str(name): _plain(each, defaults) for name, each in arguments.items()}
+        return {key: types.qualified_name(fdl.get_callable(value)), **values}
+    if isinstance(value, dict):
+        return {str(key): _plain(each, defaults) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, defaults) for each in value]
+    is_plain = value is None or type(value) in (bool, int, str)
+    if is_plain or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return shown(value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import fiddle as fdl
 
 import conversion
 from mtf.cluster.heartbeat import Heartbeat
-from mtf.config import codegen, serialize
+from mtf.config import codegen, serialize, show
 from mtf.config.run_dir import new_run_dir
 from mtf.storage import AnyPath, as_path
 from mtf.t5x import lowering, unsupported
@@ -45,7 +45,7 @@ def _set_directory(lowered: fdl.Config, default: str) -> str:
 
 def as_json(config: fdl.Config) -> str:
     """Returns T5X's config of a job as JSON; T5X's own defaults are left out."""
-    return serialize.dump_json(lowering.lower(config), defaults=False)
+    return show.as_json(lowering.lower(config), defaults=False)
 
 
 def as_flat_text(config: fdl.Config) -> str:

@@ -159,6 +159,11 @@ def plain(size: int = 1) -> fdl.Config[Plain]:
     return fdl.Config(Plain, size=size)
 
 
+def with_function() -> fdl.Config[Plain]:
+    """A job that has a function among its values."""
+    return fdl.Config(Plain, function=sgd)
+
+
 def no_job() -> fdl.Config[Adam]:
     """The config of something that cannot be run."""
     return fdl.Config(Adam)
