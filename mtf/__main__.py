@@ -26,6 +26,7 @@ COMMANDS = {
     "convert": ("mtf.convert", "convert a checkpoint to Hugging Face's format"),
     "cache": ("mtf.cache.__main__", "render and tokenize a mixture before training"),
     "gin": ("mtf.gin.__main__", "translate gin files of T5X or Mesh TensorFlow's T5 to a recipe"),
+    "completion": ("mtf.completion.__main__", "print the script with which a shell completes mtf"),
     "data": ("mtf.data.__main__", "show a mixture: tasks, rates, tokens, examples"),
     "doctor": (
         "mtf.doctor.__main__",

@@ -50,7 +50,8 @@ Exit status: 0 done, 1 failed, 2 refused (nothing written).
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     title = "Run a recipe, or show what it would do."
     parser = new_parser("run", title, _EPILOG, add_help=False)
     names = "package.module.recipe, or file.py:recipe"
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser()
+    parser = make_parser()
     options = flags.parse(parser, arguments)
     if options.help == "" and not options.recipe and options.from_dir is None:
         parser.print_help()

@@ -323,6 +323,11 @@ def _nearest_by_last(last: str, options: list[str]) -> list[str]:
     return [by_last[name] for name in nearest(last, by_last)]
 
 
+def recipes_in_file(file: str) -> list[str]:
+    """Returns the names of the recipes in a Python file."""
+    return list(_recipes_in(_import_file(Path(file)))) if Path(file).is_file() else []
+
+
 def _find_in_file(name: str) -> Any:
     file, _, function = name.partition(":")
     path = Path(file)

@@ -36,7 +36,8 @@ runs. Exit status: 0 it fits, 1 it does not fit or the compiler failed, 2 refuse
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = new_parser("plan", "Compile a recipe for a machine that need not be here.", _EPILOG)
     names = "package.module.recipe, or file.py:recipe"
     parser.add_argument("recipe", metavar="RECIPE[(kw=literal,…)]", help=names)
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
-    options = _parser().parse_args(argv)
+    options = make_parser().parse_args(argv)
     return exit_status(lambda: _main(options), only_shows=True)
 
 

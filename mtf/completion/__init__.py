@@ -1,0 +1,1 @@
+"""`mtf completion`: completion of commands, recipes, paths and values in bash, zsh and fish."""
