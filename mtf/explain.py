@@ -11,6 +11,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from mtf.completion.values import of_type
 from mtf.config import docstrings, lookup, provenance, tree, types
 from mtf.config.overrides import find
 from mtf.config.paths import NOWHERE, Path, follow, format_path, parse_path
@@ -87,6 +88,7 @@ def _field(config: fdl.Config, path: Path, value: Any, opened: list[str]) -> lis
         "default": None if steps else _shown(defaults.get(field, fdl.NO_VALUE)),
         "value": _shown(value) or "not set",
         "origin": None if _shown(value) is None else provenance.of_leaf(leaf),
+        "choices": _components(declared),
         "T5X": binding_of(name, fdl.get_callable(config).__name__, owner.__name__),
         "change": f"--set {' '.join([*opened, name])}=…",
     }
@@ -96,6 +98,11 @@ def _field(config: fdl.Config, path: Path, value: Any, opened: list[str]) -> lis
     meaning = docstrings.read(owner).items.get(str(field), "")
     table = [f"{row:<8} {each}" for row, each in rows.items() if each]
     return [name, textwrap.fill(meaning, _WIDTH), "\n".join(table)]
+
+
+def _components(declared: Any) -> str | None:
+    """Returns the classes and builders that make a component of a type, or None."""
+    return f"\n{' ' * 9}".join(each for each in of_type(declared) if each.startswith("@")) or None
 
 
 def _component(node: fdl.Buildable) -> list[str]:

@@ -47,6 +47,7 @@ def offered(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         ("mtf plan recipes.quickstart --targ", ["--target "]),
         (f"{SMALL} --print ", ["flat ", "history ", "python ", "json ", "sharding "]),
         (f"{SMALL} --pri", ["--print "]),
+        (f"{SMALL} --print flat", ["flat "]),
         (f"{SMALL} --graph ", []),
         (f"{SMALL} --apply fr", ["from_scratch ", "frequent_checkpoints "]),
         # One level of the tree at a time.

@@ -135,6 +135,8 @@ def test_help_of_a_component_lists_its_fields(shown: Help) -> None:
     text = shown(T0, "--help", "optimizer")
     assert rows(text)["type"] == "AdafactorConfig or AdamWConfig"
     assert rows(text)["value"] == "@mtf.training.settings.AdafactorConfig"
+    classes = ("@mtf.training.AdafactorConfig", "@mtf.training.AdamWConfig")
+    assert f"\nchoices  {classes[0]}\n         {classes[1]}\n" in text
     assert "\n  decay_rate: float = 0.8\n      exponent of the second moment's decay.\n" in text
     assert all(len(line) <= 100 for line in text.splitlines())
     assert "  logging: Logging = @tests.config.example.Logging\n" in shown(SMALL, "--help")

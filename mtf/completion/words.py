@@ -60,7 +60,7 @@ def of_words(words: Sequence[str]) -> list[str]:
         found = _of_recipe(before, word)
     else:
         found = []
-    return [each for each in found if each.startswith(word) and each.rstrip() != word]
+    return [each for each in found if each.startswith(word) and each != word]
 
 
 def _finished(words: Sequence[str]) -> list[str]:
