@@ -29,6 +29,8 @@ BEAT, SILENCE = 5.0, 30.0
 # Seconds for which a process waits for all others to come, and at the end to leave.
 PATIENCE, PARTING = 300.0, 60.0
 _SECONDS_FOR_NEWS = 2.0
+# Seconds after which a process says for which others it waits.
+_QUIET = 5.0
 
 Facts = dict[str, Any]
 _MAX_LINE = 2**26
@@ -127,12 +129,15 @@ class Meeting:
         )
         async with server:
             beats = asyncio.ensure_future(self._beat())
-            deadline = time.monotonic() + self._patience
+            started, told = time.monotonic(), False
             while (missing := set(range(1, self._place.count)) - self._members.keys()) and (
                 self._problem is None
             ):
-                if time.monotonic() > deadline:
+                waited = time.monotonic() - started
+                if waited > self._patience:
                     self._problem = self._absence(missing)
+                elif waited > _QUIET and not told:
+                    told = self._tell_wait(_which(missing))
                 await asyncio.sleep(0.05)
             outcome = {"shared": shared} if self._problem is None else {"error": self._problem}
             await self._tell_all({**outcome, "name": self._name})
@@ -176,13 +181,23 @@ class Meeting:
                 await _send(member.writer, message)
 
     def _absence(self, missing: set[int]) -> str:
-        shown = ", ".join(map(str, sorted(missing)[:10])) + ", …" * (len(missing) > 10)
-        which = f"process {shown}" if len(missing) == 1 else f"processes {shown}"
         return (
-            f"Waited {self._patience:g} s at {self._place.address}, but {which} of "
+            f"Waited {self._patience:g} s at {self._place.address}, but {_which(missing)} of "
             f"{self._place.count} did not come. Start all of them, with the same address, and see "
             "their logs."
         )
+
+    def _tell_wait(self, which: str) -> bool:
+        """Says for which processes this one waits, and what to do; returns True."""
+        place = self._place
+        print(
+            f"Process {place.index} of {place.count} ({place.found_in}) waits for {which} at "
+            f"{place.address}, at most {self._patience:,.0f} s. Start the same command on every "
+            "host, for example with python -m mtf.launch.",
+            file=sys.stderr,
+            flush=True,
+        )
+        return True
 
     def _difference(self, index: int, member: _Member, facts: Facts) -> str | None:
         """Returns how a process differs from process 0, or None."""
@@ -225,15 +240,18 @@ class Meeting:
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connects to process 0, which may start later; raises OSError if it does not come."""
-        deadline = time.monotonic() + self._patience
+        started, told = time.monotonic(), False
         while True:
             try:
                 return await asyncio.open_connection(
                     self._place.host, self._place.port, limit=_MAX_LINE
                 )
             except OSError:
-                if time.monotonic() > deadline:
+                waited = time.monotonic() - started
+                if waited > self._patience:
                     raise
+                if waited > _QUIET and not told:
+                    told = self._tell_wait("process 0")
                 await asyncio.sleep(0.2)
 
     async def _beat(self) -> None:
@@ -295,6 +313,12 @@ async def _next(reader: asyncio.StreamReader) -> dict[str, Any]:
         except (OSError, ValueError):
             return {"lost": "died."}
     return message if isinstance(message, dict) else {"lost": "died."}
+
+
+def _which(processes: set[int]) -> str:
+    """Returns the numbers of processes as text."""
+    shown = ", ".join(map(str, sorted(processes)[:10])) + ", …" * (len(processes) > 10)
+    return f"process {shown}" if len(processes) == 1 else f"processes {shown}"
 
 
 def _changes(wanted: str | Sequence[str], found: str | Sequence[str] | None, index: int) -> str:

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 
+from mtf.cluster import meeting as meeting_lib
 from mtf.cluster.meeting import Meeting
 from mtf.cluster.places import Place
 from mtf.errors import UserError
@@ -18,6 +19,7 @@ from mtf.errors import UserError
 
 def main() -> None:
     """Meets the others."""
+    meeting_lib._QUIET = float(os.environ.get("QUIET", meeting_lib._QUIET))
     process, num_processes, port = (int(text) for text in sys.argv[1:4])
     whats = sys.argv[4:]
     what = whats[min(process, len(whats) - 1)]

@@ -68,6 +68,17 @@ def test_one_never_comes() -> None:
     assert "Waited 3 s for process 0 at 127.0.0.1:" in text
 
 
+def test_waiting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIET", "0.3")
+    status, text = meet(3, "leave", "leave", "absent")[0]
+    assert status == 2
+    assert "Process 0 of 3 (the test) waits for process 2 at 127.0.0.1:" in text
+    assert text.count("Start the same command on every host") == 1
+    status, text = meet(2, "absent", "leave")[1]
+    assert status == 2
+    assert "Process 1 of 2 (the test) waits for process 0 at 127.0.0.1:" in text
+
+
 def test_two_have_the_same_index() -> None:
     results = meet(3, "leave", "leave", "twice")
     assert [status for status, _ in results] == [2, 2, 2]
