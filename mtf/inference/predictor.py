@@ -26,6 +26,7 @@ from mtf.inference.rows import Item, Packed, make_items, pack, power_of_two, rou
 from mtf.models import t5
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.processes import wait_for_others
 from mtf.text.vocabularies import Vocabulary
 
 T = TypeVar("T")
@@ -286,6 +287,7 @@ class Predictor:
         on_cpu = self._partitioner.mesh.devices.flat[0].platform == "cpu"
         pending: deque[tuple[T, Any]] = deque()
         for batch in batches:
+            wait_for_others()
             pending.append((batch, run(batch)))
             if len(pending) == (1 if on_cpu else _NUM_IN_FLIGHT):
                 done, result = pending.popleft()

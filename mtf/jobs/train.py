@@ -348,7 +348,9 @@ class Train:
         import jax
 
         from mtf.checkpoints.manager import CheckpointManager
+        from mtf.partitioning.processes import wait_for_others
 
+        wait_for_others()  # They may have opened their data at other speeds.
         run_dir.mkdir(parents=True, exist_ok=True)
         checkpoints = CheckpointManager(run_dir, self.checkpoint.save)
         latest = checkpoints.latest_step()

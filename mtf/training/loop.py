@@ -27,6 +27,7 @@ from mtf.checkpoints.steps import owed_evaluations, owing
 from mtf.cluster.heartbeat import READING, TRAINING, Heartbeat
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator, Evaluations
+from mtf.partitioning.processes import wait_for_others
 from mtf.progress import Progress, duration
 from mtf.signals import Interrupts
 from mtf.training.early_stopping import EarlyStopping
@@ -142,6 +143,7 @@ class TrainLoop:
                     trainer.compile(state, batch)
                     period_started = time.perf_counter()
                     extra["timing/compilation_seconds"] = period_started - start
+                    wait_for_others()
                     self.interrupts.hold()
                     progress.note(f"compiled in {duration(period_started - start)}")
                 if period:
@@ -261,6 +263,7 @@ class TrainLoop:
             batch = trainer.partitioner.global_batch(rows, self.batch_size)
             if sums:
                 jax.block_until_ready(sums[-1])  # The host is at most one batch ahead.
+            wait_for_others()
             sums.append(trainer.eval_step(params, batch))
             self._raise_if_requested()
         if not sums:

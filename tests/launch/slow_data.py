@@ -50,6 +50,24 @@ def waits_forever(process: int) -> fdl.Config[Train]:
     return _with(wait)
 
 
+def is_late(process: int, seconds: float) -> fdl.Config[Train]:
+    """This process opens its data late, and gets the first batch late."""
+
+    def wait(number: int) -> None:
+        if number == 0 and jax.process_index() == process:
+            threading.Event().wait(seconds)
+
+    config = _with(wait)
+    make = loaders.make_train_iterator
+
+    def make_late(*args: Any, **kwargs: Any) -> Any:
+        wait(0)
+        return make(*args, **kwargs)
+
+    loaders.make_train_iterator = make_late
+    return config
+
+
 def waits(seconds: float) -> fdl.Config[Train]:
     """Each batch takes so many seconds."""
     return _with(lambda _: threading.Event().wait(seconds) and None)

@@ -10,7 +10,7 @@ import pytest
 
 from mtf import status
 from tests import small
-from tests.launch.test_local import start
+from tests.launch.test_local import losses, start
 
 RECIPES = Path(__file__).with_name("slow_data.py")
 
@@ -46,6 +46,18 @@ def test_data_that_never_comes(tmp_path: Path, processes: int, blocked: int) -> 
     doing = [(each["index"], each["doing"], each["condition"]) for each in found.processes]
     assert (blocked, "reading data, step 5", "dead") in doing
     assert len(doing) == processes
+
+
+@pytest.mark.slow
+def test_a_late_process_is_waited_for(tmp_path: Path) -> None:
+    """Gloo alone waits for 30 s."""
+    recipe = "is_late(process=1, seconds=40.0)"
+    command = arguments(recipe, tmp_path, train_steps=2, partitioner__fsdp=2)
+    options = ["local", "--processes", "2", "--devices-per-process", "2"]
+    process = start([*options, "--", *command], tmp_path)
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    assert len(losses(tmp_path / "run")) == 2
 
 
 @pytest.mark.slow
