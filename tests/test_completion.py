@@ -101,19 +101,15 @@ def test_a_shell_is_required(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("line", ["mtf run rec", "mtf run recipes.t0pp_xxl --set model.network."])
-def test_it_is_quick_and_imports_no_framework(line: str) -> None:
+def test_a_tab_imports_no_framework(line: str) -> None:
     program = (
-        "import sys, time\nfrom mtf.__main__ import main\n"
+        "import sys\nfrom mtf.__main__ import main\n"
         f"main(['completion', '--line', {line!r}])\n"
-        "heavy = {'jax', 'tensorflow', 'flax', 'optax', 'numpy', 'torch'} & set(sys.modules)\n"
-        "assert not heavy, heavy\nprint(time.process_time())"
+        "print({'jax', 'tensorflow', 'flax', 'optax', 'numpy', 'torch'} & set(sys.modules))"
     )
-    spent = []
-    for _ in range(3):
-        run = [sys.executable, "-c", program]
-        done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
-        spent.append(float(done.stdout.splitlines()[-1]))
-    assert min(spent) < 0.5
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 START = {
