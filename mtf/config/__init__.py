@@ -15,7 +15,7 @@ from mtf.config.run_dir import (
 )
 from mtf.config.serialize import dump_json, load_json
 from mtf.config.show import as_flat_text, as_history_text, as_json, diff, write_graph
-from mtf.config.start import as_checked, check_types, in_run_directory, stored
+from mtf.config.start import as_checked, check_types, in_run_directory, run, stored
 from mtf.config.tree import complete
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "new_run_dir",
     "recipe_name",
     "resolve",
+    "run",
     "stored",
     "summarize",
     "try_overrides",

@@ -6,6 +6,7 @@ Fiddle's code generation imports modules under aliases, and its code does not ru
 from __future__ import annotations
 
 import enum
+import inspect
 import keyword
 import math
 import re
@@ -24,7 +25,13 @@ _INDENT = "    "
 
 def as_python(config: fdl.Config, title: str) -> str:
     """Returns a module whose function `config()` returns an equal config, and runs the job."""
-    return write_module(tree.complete(config), title, run="fdl.build(config()).run()")
+    config = tree.complete(config)
+    if any(inspect.isroutine(fdl.get_callable(node)) for _, node in tree.components(config)):
+        # The job does not say how the results of calls were made.
+        return write_module(
+            config, title, run="run(config())", imports="from mtf.config import run\n"
+        )
+    return write_module(config, title, run="fdl.build(config()).run()")
 
 
 def write_module(config: fdl.Config, title: str, *, run: str, imports: str = "") -> str:

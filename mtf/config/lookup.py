@@ -39,16 +39,22 @@ def resolve(name: str) -> fdl.Config:
     return config
 
 
-def make_component(text: str, declared: Any = Any) -> fdl.Buildable:
+def make_component(text: str, declared: Any = Any) -> Any:
     """Returns the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` creates.
 
-    Calls only builders whose annotation says that they return a config of the `declared` type;
-    raises UserError or `types.Mismatch` for anything else.
+    Calls only builders whose annotation says that they return a config of the `declared` type. If
+    a function may be the value itself, or may make it when the job is built, it is not called
+    (`types.is_value`, `types.makes_value`). Raises UserError or `types.Mismatch` for anything else.
     """
     name, arguments = split_call(text)
     builder = find(name, "builder")
-    types.check_builder(builder, name, declared)
-    if isinstance(builder, type):
+    if types.is_value(builder, declared):
+        given = _parse_arguments(builder, arguments, name, complete=False)
+        return tree.complete(fdl.Partial(builder, **given)) if given else builder
+    makes_value = types.makes_value(builder, declared)
+    if not makes_value:
+        types.check_builder(builder, name, declared)
+    if isinstance(builder, type) or makes_value:
         # Fields without a default may still be set by a later override.
         given = _parse_arguments(builder, arguments, name, complete=False)
         return tree.complete(fdl.Config(builder, **given))

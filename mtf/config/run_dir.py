@@ -50,7 +50,14 @@ def load_config(path: str | AnyPath) -> fdl.Config:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{file} is not a config written by mtf.") from None
-    config = serialize.load_json(text, str(file))
+    try:
+        config = serialize.load_json(text, str(file))
+    except UserError:
+        folder = working_directory(file.parent)
+        if folder is None or folder in sys.path:
+            raise
+        sys.path.append(folder)  # The user's own functions may be there.
+        config = serialize.load_json(text, str(file))
     for _, node in tree.components(config):
         provenance.record(node, _shown(file))
     return config

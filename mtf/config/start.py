@@ -12,6 +12,7 @@ import fiddle as fdl
 
 from mtf.config import tree
 from mtf.config.checks import build, find_problems, summarize
+from mtf.config.paths import format_path
 from mtf.config.run_dir import check_resume, locate, new_run_dir, undone_on_refusal, write_run_dir
 from mtf.errors import UserError
 from mtf.run_end import failure_recorded
@@ -39,6 +40,20 @@ def as_checked(job: Job) -> Job:
     return build(_config_of(job))
 
 
+def _check_named(config: fdl.Config) -> None:
+    """Refuses a job with an object, such as an optimizer of optax, whose maker is not known."""
+    for leaf in tree.leaves(config):
+        inside = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
+        if any("<" in getattr(value, "__qualname__", "") for value in inside if callable(value)):
+            path = format_path(leaf.path)
+            raise UserError(
+                f"{path}: this object does not say how it was made, so config.json could not "
+                "describe it and the run could not be resumed. Put the call into a config, such "
+                f"as fdl.Config(Train, {path.partition('.')[0]}=fdl.Config(optax.lion, …), …), and "
+                "run the config with mtf.config.run(config)."
+            )
+
+
 def _config_of(job: Any) -> fdl.Config:
     return tree.complete(tree.from_instance(job))
 
@@ -55,8 +70,29 @@ def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
     if model_dir is not None and _entered.get() == _identity(model_dir):
         yield job
         return
-    name = type(job).__name__
-    config = _config_of(job)
+    name, config = type(job).__name__, _config_of(job)
+    _check_named(config)
+    with _prepared(config, name, allow) as job:
+        yield job
+
+
+def run(config: fdl.Config, *, allow: Sequence[str] = ()) -> Any:
+    """Runs the job of a config, and stores the config in the run directory.
+
+    It does what `fdl.build(config).run(allow=…)` does, also if the config has calls whose results
+    do not say how they were made, such as `fdl.Config(optax.lion, learning_rate=1e-4)`. Returns
+    what the job returns, and raises the same errors.
+    """
+    config = tree.complete(config)
+    if "model_dir" not in config.__signature_info__.parameters:
+        return build(config).run()
+    with _prepared(config, fdl.get_callable(config).__name__, allow) as job:
+        return job.run()
+
+
+@contextlib.contextmanager
+def _prepared(config: fdl.Config, name: str, allow: Sequence[str]) -> Iterator[Any]:
+    """Checks a config, stores it in its run directory, and yields the job to run."""
     job = build(config)
     if config.model_dir is None:
         config.model_dir = new_run_dir(name.lower())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -171,11 +172,13 @@ def _complete(config: Any) -> None:
 def _has_instance(value: Any) -> bool:
     if isinstance(value, dict | list | tuple):
         return any(map(_has_instance, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, functools.partial):
+        return True
     return dataclasses.is_dataclass(value) and not isinstance(value, type | fdl.Buildable)
 
 
 def _as_components(value: Any) -> Any:
-    """Converts dataclass instances, at any depth, to configs of their fields.
+    """Converts dataclass instances and partial functions, at any depth, to their configs.
 
     Fiddle's `convert_dataclasses_to_configs` shares an instance that is the default of two fields,
     and copies shared dicts.
@@ -186,6 +189,9 @@ def _as_components(value: Any) -> Any:
         return {key: _as_components(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(_as_components, value))
+    if isinstance(value, functools.partial):
+        given = {name: _as_components(item) for name, item in value.keywords.items()}
+        return fdl.Partial(value.func, *map(_as_components, value.args), **given)
     names = (field.name for field in dataclasses.fields(value) if field.init)
     return fdl.Config(type(value), **{name: _as_components(getattr(value, name)) for name in names})
 

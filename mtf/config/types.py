@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections.abc
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -35,12 +36,30 @@ def type_hints(target: Any) -> dict[str, Any]:
     try:
         return _get_type_hints(target.__init__ if is_plain_class else target)
     except NameError as error:
+        with contextlib.suppress(NameError):
+            return _hints_one_by_one(target.__init__ if is_plain_class else target)
         raise UserError(
             f"Cannot read the annotations of {qualified_name(target)}: {error}. Import their types "
             "outside `if TYPE_CHECKING`."
         ) from None
     except TypeError:  # A builtin or a callable object has no annotations.
         return {}
+
+
+@functools.cache
+def _hints_one_by_one(target: Any) -> dict[str, Any]:
+    """Returns annotations, and Any for those whose aliases cannot be read outside their module.
+
+    optax's alias of a tree of arrays, for example, refers to itself by name.
+    """
+    hints: dict[str, Any] = {}
+    for name, annotation in inspect.get_annotations(target, eval_str=True).items():
+        holder = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= typing.get_type_hints(holder)
+        except NameError:
+            hints[name] = Any
+    return hints
 
 
 def qualified_name(target: Any) -> str:
@@ -84,6 +103,8 @@ def _describe_one(declared: Any) -> str:
     for special, name in names:
         if declared is special:
             return name
+    if _origin(declared) is collections.abc.Callable:
+        return "function"
     if arguments := typing.get_args(declared):
         origin = typing.get_origin(declared)
         inner = (" | ".join(map(_describe_one, members(a))) for a in arguments)
@@ -170,6 +191,8 @@ def _convert_one(value: Any, declared: Any) -> Any:
         fits = callable(value)
     elif isinstance(origin, type) and issubclass(origin, fdl.Buildable):
         raise Mismatch(f"expected {describe(declared)}; write @builder(…) or @package.Class(…).")
+    elif _is_checkable_protocol(origin):
+        fits = isinstance(value, origin) and not isinstance(value, type)
     elif typing.is_typeddict(origin) or getattr(origin, "_is_protocol", False):
         fits = True  # This type cannot be checked.
     else:
@@ -177,6 +200,10 @@ def _convert_one(value: Any, declared: Any) -> Any:
     if not fits:
         raise Mismatch("")
     return value
+
+
+def _is_checkable_protocol(declared: Any) -> bool:
+    return getattr(declared, "_is_protocol", False) and declared._is_runtime_protocol
 
 
 def _convert_items(value: Any, declared: Any) -> Any:
@@ -245,9 +272,39 @@ def check_builder(builder: Any, name: str, declared: Any) -> None:
         says = "no return annotation"
         if returned is not inspect.Parameter.empty:
             says = f"the return annotation {describe(returned)}"
-        raise UserError(f"{name} was not called: it has {says}.{_EXPECTED_BUILDER}")
+        makes = "".join(f" or {describe(m)}" for m in members(declared) if _is_open(m))
+        raise UserError(
+            f"{name} was not called: it has {says}.{_EXPECTED_BUILDER.removesuffix('.')}{makes}."
+        )
     if not any(_may_be(each, member) for each in configs for member in members(declared)):
         raise Mismatch(f"expected {describe(declared)}, but {name} returns {describe(returned)}.")
+
+
+def makes_value(function: Any, declared: Any) -> bool:
+    """Returns whether the annotation of a function promises a declared protocol or callable.
+
+    `optax.lion` thus makes an optimizer, and `optax.cosine_decay_schedule` a schedule.
+    """
+    if not inspect.isroutine(function):
+        return False
+    returned = type_hints(function).get("return", Any)
+    return returned is not Any and any(
+        _is_produced(returned, member) for member in members(declared) if _is_open(member)
+    )
+
+
+def is_value(function: Any, declared: Any) -> bool:
+    """Returns whether a function, without being called, is a value of a declared callable type."""
+    if not inspect.isroutine(function):
+        return False
+    returned = type_hints(function).get("return", Any)
+    makes = makes_value(function, declared) or any(map(_is_config, members(returned)))
+    return not makes and any(_origin(m) is collections.abc.Callable for m in members(declared))
+
+
+def _is_open(declared: Any) -> bool:
+    origin = _origin(declared)
+    return origin is collections.abc.Callable or _is_checkable_protocol(origin)
 
 
 def _is_config(annotation: Any) -> bool:
@@ -350,6 +407,8 @@ def _hint(value: Any, declared: Any) -> str:
     if isinstance(value, str):
         words = [word for word in _literals(declared) if isinstance(word, str)]
         return did_you_mean(value, words) if words else _word_hint(value, declared)
+    if callable(value) and any(map(_is_checkable_protocol, alternatives)):
+        return f" It was not called: write fdl.Config({getattr(value, '__name__', value)}, …)."
     if not isinstance(value, fdl.Buildable) and any(map(is_component, alternatives)):
         return SWAP_HINT
     return ""

@@ -25,7 +25,14 @@ from mtf.progress import Progress, count
 from mtf.run_end import RunEnd, write_end
 from mtf.storage import AnyPath, as_path
 from mtf.tasks.missing import describe_missing
-from mtf.training.settings import STEP, AdafactorConfig, AdamWConfig, TrainerConfig
+from mtf.training.settings import (
+    STEP,
+    AdafactorConfig,
+    AdamWConfig,
+    AnyOptimizer,
+    GradientTransformation,
+    TrainerConfig,
+)
 from mtf.writing import write_atomically
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ class Train:
     Attributes:
       model: the network and its loss.
       data: the data to train and evaluate on.
-      optimizer: the optimizer and its learning rate schedule.
+      optimizer: the optimizer and its learning rate schedule; or any optimizer of optax.
       train_steps: the last step, absolute: 1,001,000 for 1,000 more steps from step 1,000,000.
       batch_size: number of rows in a global batch.
       trainer: microbatches, and the periods of statistics and evaluation.
@@ -64,7 +71,7 @@ class Train:
 
     model: ModelConfig
     data: TextFilesConfig | TextCorporaConfig | HubStreamConfig | TaskMixtureConfig
-    optimizer: AdafactorConfig | AdamWConfig
+    optimizer: AdafactorConfig | AdamWConfig | GradientTransformation
     train_steps: int = dataclasses.field(metadata=_MAY_CHANGE)
     batch_size: int
     trainer: TrainerConfig = TrainerConfig()
@@ -80,13 +87,15 @@ class Train:
     def __post_init__(self) -> None:
         try:
             self._check_values()
-        except TypeError:  # A comparison failed: a value has the wrong type, such as "16".
+        except TypeError:  # A value has the wrong type, such as "16".
             from mtf.config import check_types
 
             check_types(self)
             raise
 
     def _check_values(self) -> None:
+        if isinstance(self.optimizer, type) or not isinstance(self.optimizer, AnyOptimizer):
+            raise TypeError  # A function may have made it, so only the built job can tell.
         check_fields(self, AT_LEAST_ONE, "train_steps", "batch_size")
         check_fields(self, STEP, "train_steps")
         if not 0 <= self.random_seed < 2**32:
@@ -278,6 +287,7 @@ class Train:
         from mtf.training.plan import least_bytes
 
         self.check_vocabulary()
+        trainer.check_functions()
         partitioner, lengths = trainer.partitioner, self.data.task_feature_lengths
         memory.check(partitioner.mesh, least_bytes(trainer, lengths, self.batch_size))
         shard_id, num_shards = partitioner.data_layout(self.batch_size)

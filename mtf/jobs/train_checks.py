@@ -28,6 +28,7 @@ def describe(job: Train) -> Description:
     lengths, batch_size = job.data.task_feature_lengths, job.batch_size
     devices = plan_devices(job.partitioner, batch_size, job.trainer.num_microbatches)
     trainer = Trainer(job.model, job.optimizer, devices.partitioner, job.trainer, job.random_seed)
+    trainer.check_functions()
     needed = sum(plan.least_bytes(trainer, lengths, batch_size).values())
     checks = Checks()
     checks.add("batch", devices.check_batch)

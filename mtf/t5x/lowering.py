@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -45,6 +45,8 @@ def check(config: fdl.Config) -> None:
     if job not in symbols.JOBS:
         raise UserError(f"--engine t5x runs {', '.join(symbols.JOBS)}, not {job}.")
     config = tree.freeze_defaults(config)
+    if own := list(unsupported.find_open_parts(config)):
+        raise UserError(f"T5X cannot run this recipe as it is:{_as_lines(own)}")
     problems = list(unsupported.find_refusals(config))
     used = {tuple(path.split(".")) for path in _paths(config, symbols.JOBS[job])}
     if job == "Infer":  # Its own settings are those of `data`.
@@ -56,8 +58,11 @@ def check(config: fdl.Config) -> None:
         if not leaf.is_component and not used & {*prefixes} and leaf.value is not None:
             problems.append(f"{format_path(leaf.path)} = {leaf.value!r}: T5X has no such setting.")
     if problems:
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        raise UserError(f"T5X cannot run this recipe as it is:{lines}")
+        raise UserError(f"T5X cannot run this recipe as it is:{_as_lines(problems)}")
+
+
+def _as_lines(problems: Sequence[str]) -> str:
+    return "".join(f"\n  {problem}" for problem in problems)
 
 
 def _paths(config: fdl.Config, value: Value) -> Iterator[str]:

@@ -225,6 +225,27 @@ def get(config: fdl.Config, path: str) -> Any:
     return value
 
 
+def find_open_parts(config: fdl.Config) -> Iterator[str]:
+    """Yields a message for each part of a job that is the user's own code (docs/extending.md)."""
+    if type_name(config) != "Train":
+        return
+    optimizer = config.optimizer
+    if type_name(optimizer) not in ("AdafactorConfig", "AdamWConfig"):
+        yield (
+            f"optimizer = @{type_name(optimizer)}: with T5X, mtf runs only AdafactorConfig and "
+            "AdamWConfig, because T5X keeps the state of optax's optimizers in another way."
+        )
+    elif not _is_config_of(optimizer.learning_rate, "ScheduleConfig"):
+        yield (
+            "optimizer.learning_rate is a function: T5X's schedules are products of named factors; "
+            "expected a ScheduleConfig."
+        )
+
+
+def _is_config_of(value: Any, name: str) -> bool:
+    return isinstance(value, fdl.Buildable) and type_name(value) == name
+
+
 def find_refusals(config: fdl.Config) -> Iterator[str]:
     """Yields a message for each setting of a job, with defaults set, that T5X lacks."""
     for path, is_expressible, reason in REFUSALS[type_name(config)]:

@@ -71,6 +71,7 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
     if "learning_rate" in sums:
         out["learning_rate"] = sums["learning_rate"] / num_steps
         out["learning_rate/current"] = float(host[-1]["learning_rate"])
+    if "weight_gradient_norm" in sums:
         out["weight_gradient_norm"] = sums["weight_gradient_norm"] / num_steps
     if "skipped_updates" in steps[0]:
         out["skipped_updates"] = skipped

@@ -1,6 +1,7 @@
-"""Adafactor, and AdamW from optax, for a tree of parameters.
+"""Adafactor, AdamW and any optimizer of optax, for a tree of parameters.
 
-The state is nested like the parameters, with a dict of slots for each parameter.
+The state of the first two is nested like the parameters, with a dict of slots for each parameter;
+`mtf.training.transformations` has the others.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import jax
 import optax
 
 from mtf.models.stacking import Tree
-from mtf.training import adafactor
-from mtf.training.settings import AdafactorConfig, AdamWConfig
+from mtf.training import adafactor, transformations
+from mtf.training.settings import AdafactorConfig, AdamWConfig, AnyOptimizer
 
 
-def init(config: AdafactorConfig | AdamWConfig, params: Tree, axes: Tree) -> Tree:
+def init(config: AnyOptimizer, params: Tree, axes: Tree) -> Tree:
     """Returns the state before the first step; `axes` are the parameters' logical axes."""
+    if not isinstance(config, AdafactorConfig | AdamWConfig):
+        return transformations.init(config, params)
     if isinstance(config, AdamWConfig):
         return _slots(_adam(config).init(params))
     return jax.tree.map(

@@ -1,4 +1,6 @@
-"""Learning rate schedules by factor string (T5X: `utils.create_learning_rate_scheduler`)."""
+"""Learning rate schedules by factor string (T5X: `utils.create_learning_rate_scheduler`), and
+functions of the step.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,17 @@ import math
 import jax
 import jax.numpy as jnp
 
-from mtf.training.settings import ScheduleConfig
+from mtf.errors import UserError
+from mtf.training.settings import Schedule, ScheduleConfig
 
 
-def learning_rate(schedule: ScheduleConfig, step: jax.Array | int) -> jax.Array:
-    """Returns the learning rate, a float32 scalar; `step` is the number of updates so far."""
+def learning_rate(schedule: ScheduleConfig | Schedule, step: jax.Array | int) -> jax.Array:
+    """Returns the learning rate, a float32 scalar; `step` is the number of updates so far.
+
+    Raises UserError if a function does not return a number.
+    """
+    if not isinstance(schedule, ScheduleConfig):
+        return _value_of(schedule, step)
     s = schedule
     step = jnp.maximum(0, jnp.asarray(step) - s.step_offset).astype(jnp.float32)
     rate = jnp.ones((), jnp.float32)
@@ -33,3 +41,22 @@ def learning_rate(schedule: ScheduleConfig, step: jax.Array | int) -> jax.Array:
             progress = jnp.maximum(0.0, (step - s.warmup_steps) / s.steps_per_cycle)
             rate *= jnp.maximum(0.0, 0.5 * (1.0 + jnp.cos(jnp.pi * (progress % 1.0))))
     return jnp.maximum(rate, s.min_learning_rate)
+
+
+def _value_of(schedule: Schedule, step: jax.Array | int) -> jax.Array:
+    try:
+        value = schedule(jnp.asarray(step))
+    except jax.errors.ConcretizationTypeError:
+        raise UserError(
+            "optimizer.learning_rate: the function branches on the step, which is not known when "
+            "JAX compiles it; use jnp.where instead of if"
+        ) from None
+    if not isinstance(value, int | float | jax.Array) or jnp.shape(value):
+        found = f"a {type(value).__name__}"
+        if isinstance(value, jax.Array):
+            found = f"an array of shape {value.shape}"
+        raise UserError(
+            "optimizer.learning_rate: expected a function from the step to a number; it returned "
+            f"{found}"
+        )
+    return jnp.asarray(value, jnp.float32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from mtf.checks import (
     AT_LEAST_ONE,
@@ -46,6 +48,22 @@ LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
     ("layers", "BATCH"),
     ("stack", "BATCH"),
 )
+
+
+# A function of the step, a traced int32 scalar: the number of updates before this one, as in T5X.
+# Schedules of optax are such functions.
+Schedule: TypeAlias = Callable[..., Any]
+
+
+@runtime_checkable
+class GradientTransformation(Protocol):
+    """An optimizer made with optax (optax: `GradientTransformation`)."""
+
+    def init(self, params: Any, /) -> Any:
+        """Returns the state before the first update."""
+
+    def update(self, updates: Any, state: Any, params: Any = None, /) -> Any:
+        """Returns what is added to the parameters, and the new state; `updates` are gradients."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +119,8 @@ class AdafactorConfig:
     """Adafactor with T5X's semantics (Shazeer & Stern 2018; T5X: `adafactor.py`).
 
     Attributes:
-      learning_rate: the schedule; its value is multiplied by each parameter's scale.
+      learning_rate: the schedule, or a function of the step; the value is multiplied by each
+        parameter's scale.
       decay_rate: exponent of the second moment's decay.
       step_offset: step at which fine-tuning started, for the decay.
       factored: whether to store row and column sums instead of a matrix's whole second moment.
@@ -117,7 +136,7 @@ class AdafactorConfig:
       epsilon2: smallest parameter scale.
     """
 
-    learning_rate: ScheduleConfig
+    learning_rate: ScheduleConfig | Schedule
     decay_rate: float = 0.8
     step_offset: int = 0
     factored: bool = True
@@ -160,7 +179,7 @@ class AdamWConfig:
     """AdamW (Loshchilov & Hutter 2019), from optax.
 
     Attributes:
-      learning_rate: the schedule.
+      learning_rate: the schedule, or a function of the step.
       beta1: decay of the first moment.
       beta2: decay of the second moment.
       epsilon: added to the root of the second moment.
@@ -168,7 +187,7 @@ class AdamWConfig:
       global_norm_clip_threshold: bound of the norm of all gradients; None: no clipping.
     """
 
-    learning_rate: ScheduleConfig
+    learning_rate: ScheduleConfig | Schedule
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -242,3 +261,6 @@ class TrainerConfig:
         check_fields(self, AT_LEAST_ONE, *optional, optional=True)
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
         check_patterns(self, "frozen")
+
+
+AnyOptimizer: TypeAlias = AdafactorConfig | AdamWConfig | GradientTransformation

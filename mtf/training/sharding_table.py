@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from typing import Any
 
 import jax
 
+from mtf.checkpoints.finite import flat_names
 from mtf.host_memory import gib
+from mtf.models.stacking import unstacked_names
 from mtf.partitioning import memory
 from mtf.training.trainer import Trainer
+from mtf.training.transformations import owner_of
 
 # A whole parameter on every device is worth a remark from this share of all parameters on.
 _LARGE = 0.01
@@ -42,16 +46,14 @@ class Row:
 def rows(trainer: Trainer) -> list[Row]:
     """Returns a row for each array of parameters in memory; allocates nothing."""
     shapes, shardings = trainer.state_shapes, trainer.state_shardings
+    slots = _slot_bytes(trainer)
     found = []
     for path, shape in jax.tree_util.tree_leaves_with_path(shapes.params):
         keys = [entry.key for entry in path]
         axes: Any = trainer.axes
         sharding: Any = shardings.params
-        slots, slot_shardings = shapes.param_states, shardings.param_states
         for key in keys:
             axes, sharding = axes[key], sharding[key]
-            # Parameters that are not trained have no slots.
-            slots, slot_shardings = slots.get(key, {}), slot_shardings.get(key, {})
         spec = [*sharding.spec, *(None,) * (len(shape.shape) - len(sharding.spec))]
         found.append(
             Row(
@@ -61,9 +63,28 @@ def rows(trainer: Trainer) -> list[Row]:
                 tuple("+".join(x) if isinstance(x, tuple) else x or "-" for x in spec),
                 memory.num_bytes(shape),
                 memory.num_bytes(shape, sharding),
-                memory.num_bytes(slots, slot_shardings),
+                slots["/".join(keys)],
             )
         )
+    return found
+
+
+def _slot_bytes(trainer: Trainer) -> Counter[str]:
+    """Returns name of a parameter → bytes of one device's part of its optimizer state."""
+    params = flat_names(trainer.state_shapes.params)
+    owners = {
+        tuple(each.split("/")): name
+        for name, shape in params.items()
+        for each in {name, *unstacked_names(name, shape.shape)}
+    }
+    shardings = flat_names(trainer.state_shardings.param_states)
+    found: Counter[str] = Counter()
+    for name, shape in flat_names(trainer.state_shapes.param_states).items():
+        path = tuple(name.split("/"))
+        # mtf's optimizers have PARAMETER/SLOT, those of optax end with PARAMETER.
+        owner = path[:-1] if path[:-1] in owners else owner_of(path, owners)
+        if owner is not None:
+            found[owners[owner]] += memory.num_bytes(shape, shardings[name])
     return found
 
 
@@ -93,7 +114,8 @@ def text(trainer: Trainer) -> str:
     ]
     axes = " × ".join(f"{name} {size}" for name, size in mesh.shape.items())
     whole, part = sum(row.whole for row in table), sum(row.part for row in table)
-    slots = sum(row.slots for row in table)
+    state = trainer.state_shapes.param_states, trainer.state_shardings.param_states
+    slots = memory.num_bytes(*state)
     lines.append(
         f"\n{mesh.size} devices ({axes}): parameters {gib(whole)}, {gib(part)} per "
         f"device; optimizer state {gib(slots)} per device"

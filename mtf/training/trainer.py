@@ -31,9 +31,10 @@ from mtf.models.stacking import Tree, stack_layers
 from mtf.models.t5 import Batch
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
-from mtf.training import optimizers, settings
+from mtf.training import optimizers, settings, transformations
 from mtf.training.losses import LossSums, normalizing_factor_and_weights, weighted_cross_entropy
 from mtf.training.schedules import learning_rate
+from mtf.training.settings import AdafactorConfig, AdamWConfig
 from mtf.training.train_state import TrainState
 from mtf.training.trained import frozen_names, merge, split
 
@@ -93,7 +94,7 @@ class Trainer:
     """Compiles and runs steps; `random_seed` is for initial parameters and dropout."""
 
     model: ModelConfig
-    optimizer: settings.AdafactorConfig | settings.AdamWConfig
+    optimizer: settings.AnyOptimizer
     partitioner: PjitPartitioner
     config: settings.TrainerConfig = settings.TrainerConfig()
     random_seed: int = 0
@@ -142,17 +143,22 @@ class Trainer:
     @functools.cached_property
     def state_shardings(self) -> TrainState:
         """The shardings of the state; slots of a parameter's shape are sharded like it."""
-        shapes = self.state_shapes
-        slot_axes = jax.tree.map(
-            lambda axes, param, slots: {
-                name: axes if slot.shape == param.shape else (None,) * len(slot.shape)
-                for name, slot in slots.items()
-            },
-            self.trained_axes,
-            self.trained(shapes.params),
-            shapes.param_states,
-            is_leaf=optimizers.is_axes,
-        )
+        shapes, network = self.state_shapes, self.model.network
+        if isinstance(self.optimizer, AdafactorConfig | AdamWConfig):
+            slot_axes = jax.tree.map(
+                lambda axes, param, slots: {
+                    name: axes if slot.shape == param.shape else (None,) * len(slot.shape)
+                    for name, slot in slots.items()
+                },
+                self.trained_axes,
+                self.trained(shapes.params),
+                shapes.param_states,
+                is_leaf=optimizers.is_axes,
+            )
+        else:
+            slot_axes = transformations.state_axes(
+                t5.param_shapes(network), t5.param_axes(network), shapes.param_states
+            )
         params = self.partitioner.shardings(shapes.params, self.axes)
         return TrainState(
             self.partitioner.replicated,
@@ -170,6 +176,12 @@ class Trainer:
             return TrainState(jnp.zeros((), jnp.int32), params, states, self._first_average(params))
 
         return jax.jit(init, out_shardings=self.state_shardings)
+
+    def check_functions(self) -> None:
+        """Raises UserError if a function of the user's returns something else than it should."""
+        if isinstance(self.optimizer, AdafactorConfig | AdamWConfig):
+            schedule = self.optimizer.learning_rate
+            jax.eval_shape(lambda step: learning_rate(schedule, step), self.state_shapes.step)
 
     def init_state(self) -> TrainState:
         """Returns the initial state, at step 0, on the devices."""
@@ -261,7 +273,7 @@ class Trainer:
         )
 
     def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        rate = learning_rate(self.optimizer.learning_rate, state.step)
+        optimizer = self.optimizer
         dropout_rng = None
         network = self.model.network
         if network.dropout_rate > 0 or (network.lora and network.lora.dropout_rate > 0):
@@ -270,15 +282,24 @@ class Trainer:
         trained, frozen = split(state.params, self.frozen)
         grads, sums = self._gradients(trained, frozen, batch, weights, dropout_rng)
         norm = optax.tree.norm(grads)
-        threshold = self.optimizer.global_norm_clip_threshold
-        if threshold is not None:
-            scale = jnp.minimum(1.0, threshold / norm)
-            grads = jax.tree.map(lambda g: g * scale, grads)
-        params, param_states = optimizers.update(
-            self.optimizer, state.step, rate, grads, trained, state.param_states, self.trained_axes
-        )
-        metrics = {**batch_metrics(batch, weights), **sums._asdict(), "learning_rate": rate}
-        metrics["weight_gradient_norm"] = norm
+        rate: jax.Array | None
+        if isinstance(optimizer, AdafactorConfig | AdamWConfig):
+            rate = learning_rate(optimizer.learning_rate, state.step)
+            threshold = optimizer.global_norm_clip_threshold
+            if threshold is not None:
+                scale = jnp.minimum(1.0, threshold / norm)
+                grads = jax.tree.map(lambda g: g * scale, grads)
+            params, param_states = optimizers.update(
+                optimizer, state.step, rate, grads, trained, state.param_states, self.trained_axes
+            )
+        else:
+            params, param_states = transformations.update(
+                optimizer, sums.loss, grads, trained, state.param_states
+            )
+            rate = transformations.learning_rate(param_states)
+        metrics = {**batch_metrics(batch, weights), **sums._asdict(), "weight_gradient_norm": norm}
+        if rate is not None:
+            metrics["learning_rate"] = rate
         new = TrainState(
             state.step + 1, merge(params, frozen), param_states, self._averaged(state.ema, params)
         )

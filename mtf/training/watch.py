@@ -12,6 +12,7 @@ from mtf.checkpoints.manager import CheckpointManager
 from mtf.errors import RunError
 from mtf.progress import Progress
 from mtf.training.metrics import MetricsWriter, StepMetrics, summarize
+from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
 
 # Consecutive updates skipped by `skip_nonfinite_updates` after which the run ends.
@@ -81,17 +82,22 @@ class Watch:
         else:
             place = f"The last good checkpoint is step {latest}. Resume from it"
         optimizer = self.trainer.optimizer
-        rate = optimizer.learning_rate.base_learning_rate
-        clip = optimizer.global_norm_clip_threshold
-        clip = 1.0 if clip is None else clip / 2
-        trials = {
-            f"optimizer.learning_rate.base_learning_rate={rate / 2:g}": "lowers the learning rate",
-            f"optimizer.global_norm_clip_threshold={clip:g}": "clips gradients to this norm",
-        }
+        trials = {}
+        if isinstance(optimizer, AdafactorConfig | AdamWConfig):
+            if isinstance(optimizer.learning_rate, ScheduleConfig):
+                rate = optimizer.learning_rate.base_learning_rate / 2
+                setting = f"optimizer.learning_rate.base_learning_rate={rate:g}"
+                trials[setting] = "lowers the learning rate"
+            clip = optimizer.global_norm_clip_threshold
+            clip = 1.0 if clip is None else clip / 2
+            setting = f"optimizer.global_norm_clip_threshold={clip:g}"
+            trials[setting] = "clips gradients to this norm"
         if not self.trainer.model.z_loss:
             trials["model.z_loss=0.0001"] = "keeps the logits from drifting"
         if not self.trainer.config.skip_nonfinite_updates:
             trials["trainer.skip_nonfinite_updates=True"] = "skips and counts nonfinite updates"
+        if not trials:
+            return RunError(f"{what}\n{place} with another optimizer.")
         width = max(map(len, trials))
         lines = [f"  {setting:<{width}}  {why}" for setting, why in trials.items()]
         first = next(iter(trials))

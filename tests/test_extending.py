@@ -1,0 +1,147 @@
+"""The code and the commands of docs/extending.md, in a folder that is not the project's."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mtf import config as config_lib
+from mtf.config import Override, apply_overrides
+from tests.small import ROOT, SETTINGS, assert_same_end, read_metrics, run, write_text
+
+_PAGE = (ROOT / "docs" / "extending.md").read_text()
+_BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
+_CODE = "\n".join(text for kind, text in _BLOCKS if kind == "python")
+_COMMANDS = [
+    shlex.split(line)[3:]
+    for kind, text in _BLOCKS
+    if not kind
+    for line in text.replace("\\\n", " ").splitlines()
+]
+
+
+_MISTAKEN = """
+import optax
+import jax.numpy as jnp
+
+def branching(step):
+    return 0.1 if step < 10 else 0.01
+
+def shaped(step):
+    return jnp.ones(2)
+
+def three() -> optax.GradientTransformation:
+    return 3
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the page's `my_parts.py`, as a user's working directory."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "my_parts.py").write_text(_CODE)
+    (folder / "mistaken.py").write_text(_MISTAKEN)
+    write_text(folder)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    for name in ("my_parts", "mistaken"):
+        sys.modules.pop(name, None)
+
+
+def small(**settings: object) -> list[str]:
+    """Settings of a run of two layers that ends after six steps."""
+    values = {**SETTINGS, "data.files": "text.txt", "train_steps": 6, **settings}
+    values.pop("optimizer")
+    return [f"{name.replace('__', '.')}={value}" for name, value in values.items()]
+
+
+def test_the_page_has_all_parts() -> None:
+    assert [command[0] for command in _COMMANDS].count("recipes.quickstart") >= 5
+    assert "my_parts.py:my_recipe" in [command[0] for command in _COMMANDS]
+
+
+@pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
+def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
+    """Its config prints, can be loaded and compared, and its job can start."""
+    changes = ["--set", *small()]
+    assert "runs" in run([*command, *changes, "--dry-run"], folder)
+    flat = run([*command, *changes, "--print", "flat"], folder)
+    assert re.search(r"^optimizer(\.learning_rate)? = @(my_parts|optax)\.", flat, re.MULTILINE)
+    assert "(command line)" in run([*command, *changes, "--print", "history"], folder)
+
+    stored = run([*command, *changes, "--print", "json"], folder)
+    (folder / "config.json").write_text(stored)
+    assert run([*command, *changes, "--diff", "config.json"], folder).endswith(": the same\n")
+    loaded = config_lib.load_config(folder / "config.json")
+    assert config_lib.as_flat_text(loaded) == flat
+
+    code: dict[str, object] = {"__name__": "code"}
+    exec(run([*command, *changes, "--print", "python"], folder), code)
+    assert config_lib.as_flat_text(code["config"]()) == flat  # type: ignore[operator]
+
+
+def test_a_run_of_all_parts_resumes_bit_for_bit(folder: Path) -> None:
+    recipe = ["my_parts.py:my_recipe", "--set", *small(checkpoint__save__period=3)]
+    run([*recipe, "model_dir=whole"], folder)
+    run([*recipe, "model_dir=parts", "train_steps=3"], folder)
+    run(["--from", "parts", "--set", "train_steps=6"], folder)
+    assert_same_end(folder / "parts", folder / "whole", 6)
+    # The warm-up of 100 steps: the sixth step has the learning rate after five.
+    assert read_metrics(folder / "whole")[-1]["learning_rate"] == pytest.approx(1e-4 * 5 / 100)
+
+    changed = run(
+        ["--from", "whole", "--set", "train_steps=9", "optimizer.warmup_steps=9"], folder, status=2
+    )
+    assert "optimizer.warmup_steps: 100 → 9" in changed
+    refused = run(
+        ["--from", "whole", "--engine", "t5x", "--set", "train_steps=9"], folder, status=2
+    )
+    assert "optimizer = @clipped_lion" in refused
+
+
+def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fiddle as fdl
+    import my_parts  # type: ignore[import-not-found]
+
+    monkeypatch.chdir(folder)
+    config = apply_overrides(my_parts.my_recipe(), [*small(train_steps=1), "model_dir=python"])
+    with pytest.raises(Exception, match=r"optimizer: this object does not say how it was made"):
+        fdl.build(config).run()
+    assert not (folder / "python").exists()
+    assert config_lib.run(config).step == 1
+    assert config_lib.diff(config, config_lib.load_config("python")) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer=@optax.lion", r"optimizer.learning_rate \(float"),
+        ("optimizer=@my_parts.triangle", "was not called: it has no return annotation"),
+        ("optimizer=@mistaken.three", "expected AdafactorConfig, AdamWConfig or GradientTransfor"),
+        ("optimizer.learning_rate=0.1", "expected ScheduleConfig or function, got float 0.1"),
+        ("optimizer.learning_rate=@mistaken.branching", "the function branches on the step"),
+        ("optimizer.learning_rate=@mistaken.shaped", r"returned an array of shape \(2,\)"),
+        ("optimizer.learning_rate=@my_parts.triangel", "Did you mean my_parts.triangle"),
+    ],
+)
+def test_mistakes(setting: str, message: str, folder: Path) -> None:
+    changes = [*small(model_dir="bad"), setting]
+    text = run(["recipes.quickstart", "--set", *changes], folder, status=2)
+    assert re.search(message, text), text
+    assert "Traceback" not in text
+    assert not (folder / "bad").exists()
+
+
+def test_unset_returns_to_the_recipe(folder: Path) -> None:
+    config = config_lib.resolve("recipes.quickstart")
+    changed = apply_overrides(config, ["optimizer.learning_rate=@my_parts.triangle"])
+    changed = apply_overrides(
+        changed, [Override("set", "optimizer.learning_rate=@mtf.builders.schedule.constant")]
+    )
+    assert config_lib.build(changed).optimizer.learning_rate.base_learning_rate == 1e-3
