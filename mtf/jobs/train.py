@@ -283,19 +283,20 @@ class Train:
     ) -> tuple[BatchIterator, Evaluations, InferenceEvaluator | None]:
         """Opens the data of this process, and checks that model, data and memory fit together."""
         from mtf import loaders
+        from mtf.data.packing import to_batch
         from mtf.partitioning import memory
         from mtf.training.plan import least_bytes
 
         self.check_vocabulary()
-        trainer.check_functions()
         partitioner, lengths = trainer.partitioner, self.data.task_feature_lengths
+        own_metrics = trainer.check_functions(to_batch([], lengths, 1, self.data.pack))
         memory.check(partitioner.mesh, least_bytes(trainer, lengths, self.batch_size))
         shard_id, num_shards = partitioner.data_layout(self.batch_size)
         shard = {"batch_size": self.batch_size, "shard_id": shard_id, "num_shards": num_shards}
         batches = loaders.make_train_iterator(self.data, **shard)
         evaluations = loaders.make_evaluations(self.data, **shard)
         evaluator = self._make_evaluator(partitioner)
-        self._check_measured(evaluations, evaluator)
+        self._check_measured(evaluations, evaluator, own_metrics)
         return batches, evaluations, evaluator
 
     def _make_evaluator(self, partitioner: PjitPartitioner) -> InferenceEvaluator | None:
@@ -326,16 +327,19 @@ class Train:
         )
 
     def _check_measured(
-        self, evaluations: Evaluations, evaluator: InferenceEvaluator | None
+        self,
+        evaluations: Evaluations,
+        evaluator: InferenceEvaluator | None,
+        own: tuple[str, ...],
     ) -> None:
-        """Refuses to monitor a metric that this run does not measure."""
+        """Refuses to monitor a metric that this run does not measure; `own` are of its loss."""
         from mtf.training.metrics import SUMMARY_METRICS
 
         name = self.checkpoint.save.metric_name_to_monitor
         if name is None:
             return
-        measured: dict[str, tuple[str, ...]] = {"train": SUMMARY_METRICS}
-        measured |= {f"training_eval/{each}": SUMMARY_METRICS for each in evaluations}
+        measured: dict[str, tuple[str, ...]] = {"train": (*SUMMARY_METRICS, *own)}
+        measured |= {f"training_eval/{each}": measured["train"] for each in evaluations}
         for each in evaluator.held_out if evaluator is not None else ():
             measured[f"inference_eval/{each.name}"] = each.scores
         names = [f"{place}/{metric}" for place, metrics in measured.items() for metric in metrics]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtf import loaders
+from mtf.data.packing import to_batch
 from mtf.data.settings import TaskMixtureConfig, TextFilesConfig
 from mtf.errors import UserError
 from mtf.jobs.description import Checks, Description
@@ -28,7 +29,7 @@ def describe(job: Train) -> Description:
     lengths, batch_size = job.data.task_feature_lengths, job.batch_size
     devices = plan_devices(job.partitioner, batch_size, job.trainer.num_microbatches)
     trainer = Trainer(job.model, job.optimizer, devices.partitioner, job.trainer, job.random_seed)
-    trainer.check_functions()
+    trainer.check_functions(to_batch([], lengths, 1, job.data.pack))
     needed = sum(plan.least_bytes(trainer, lengths, batch_size).values())
     checks = Checks()
     checks.add("batch", devices.check_batch)

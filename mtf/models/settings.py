@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
 
 from mtf.checks import (
     AT_LEAST_ONE,
@@ -18,6 +19,9 @@ from mtf.checks import (
 from mtf.errors import UserError
 
 ACTIVATIONS = ("relu", "gelu", "silu", "linear")
+
+# (logits, batch, weights) → (loss, metrics); see docs/extending.md.
+LossFunction: TypeAlias = Callable[..., Any]
 
 FP16_REFUSED = (
     "float16 is not supported: T5's activations overflow its range (at most 65,504) and training "
@@ -140,6 +144,8 @@ class ModelConfig:
       loss_normalizing_factor: divisor of the summed loss: a number, None (no division),
         "NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", or "AVERAGE_PER_SEQUENCE" (every
         sequence has the same weight, also in packed rows).
+      loss_fn: a function of the logits, used instead of the cross-entropy with `z_loss` and
+        `label_smoothing`; see docs/extending.md.
     """
 
     network: T5Config
@@ -150,6 +156,7 @@ class ModelConfig:
         | Literal["NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"]
         | None
     ) = None
+    loss_fn: LossFunction | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, RATE, "label_smoothing")

@@ -229,6 +229,8 @@ def find_open_parts(config: fdl.Config) -> Iterator[str]:
     """Yields a message for each part of a job that is the user's own code (docs/extending.md)."""
     if type_name(config) != "Train":
         return
+    if config.model.loss_fn is not None:
+        yield "model.loss_fn is set: T5X computes its own cross-entropy."
     optimizer = config.optimizer
     if type_name(optimizer) not in ("AdafactorConfig", "AdamWConfig"):
         yield (

@@ -18,6 +18,7 @@ import numpy as np
 
 from mtf import strict_json
 from mtf.storage import AnyPath, StorePath, as_path
+from mtf.training.own_loss import PREFIX
 from mtf.writing import write_atomically, write_figure
 
 StepMetrics = Mapping[str, Any]
@@ -73,6 +74,9 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
         out["learning_rate/current"] = float(host[-1]["learning_rate"])
     if "weight_gradient_norm" in sums:
         out["weight_gradient_norm"] = sums["weight_gradient_norm"] / num_steps
+    for name in sums:
+        if name.startswith(PREFIX):
+            out[name] = sums[name] / num_steps
     if "skipped_updates" in steps[0]:
         out["skipped_updates"] = skipped
     return out

@@ -32,7 +32,8 @@ from mtf.models.t5 import Batch
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
 from mtf.training import optimizers, settings, transformations
-from mtf.training.losses import LossSums, normalizing_factor_and_weights, weighted_cross_entropy
+from mtf.training.losses import normalizing_factor_and_weights, weighted_cross_entropy
+from mtf.training.own_loss import PREFIX, own_loss
 from mtf.training.schedules import learning_rate
 from mtf.training.settings import AdafactorConfig, AdamWConfig
 from mtf.training.train_state import TrainState
@@ -49,15 +50,18 @@ def loss_fn(
     dropout_rng: jax.Array | None = None,
     chunk: int | None = None,
     frozen: t5.Params | None = None,
-) -> tuple[jax.Array, LossSums]:
-    """Returns the loss summed over the tokens of a batch (see `t5.apply`), and all sums.
+) -> tuple[jax.Array, Metrics]:
+    """Returns the loss summed over the tokens of a batch (see `t5.apply`), and all sums by name.
 
     `params` are all parameters, or those that are not in `frozen`.
 
     `weights`, (batch, length) float32, are already divided by the normalizing factor. `chunk` is
-    the number of target positions whose logits exist at a time.
+    the number of target positions whose logits exist at a time; a `loss_fn` gets all logits.
     """
     params = merge(params, frozen or {})
+    if model.loss_fn is not None:
+        logits = t5.apply(model.network, params, batch, dropout_rng=dropout_rng)
+        return own_loss(model.loss_fn, logits, batch, weights)
     sums = weighted_cross_entropy(
         t5.decoder_output(model.network, params, batch, dropout_rng),
         t5.output_kernel(model.network, params),
@@ -67,7 +71,7 @@ def loss_fn(
         label_smoothing=model.label_smoothing,
         chunk=chunk,
     )
-    return sums.loss, sums
+    return sums.loss, sums._asdict()
 
 
 def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
@@ -177,11 +181,24 @@ class Trainer:
 
         return jax.jit(init, out_shardings=self.state_shardings)
 
-    def check_functions(self) -> None:
-        """Raises UserError if a function of the user's returns something else than it should."""
+    def check_functions(self, batch: Batch) -> tuple[str, ...]:
+        """Returns the names of the metrics of `model.loss_fn`.
+
+        Raises UserError if a function of the user's returns something else than it should. `batch`
+        is any batch with the features of the data.
+        """
+        names: tuple[str, ...] = ()
+        if (loss_fn := self.model.loss_fn) is not None:
+            rows, length = batch["decoder_target_tokens"].shape
+            logits = jax.ShapeDtypeStruct((rows, length, self.model.network.vocab_size), "float32")
+            weights = jax.ShapeDtypeStruct((rows, length), "float32")
+            checked = functools.partial(own_loss, loss_fn)
+            _, sums = jax.eval_shape(checked, logits, batch, weights)
+            names = tuple(name for name in sums if name.startswith(PREFIX))
         if isinstance(self.optimizer, AdafactorConfig | AdamWConfig):
             schedule = self.optimizer.learning_rate
             jax.eval_shape(lambda step: learning_rate(schedule, step), self.state_shapes.step)
+        return names
 
     def init_state(self) -> TrainState:
         """Returns the initial state, at step 0, on the devices."""
@@ -294,17 +311,17 @@ class Trainer:
             )
         else:
             params, param_states = transformations.update(
-                optimizer, sums.loss, grads, trained, state.param_states
+                optimizer, sums["loss"], grads, trained, state.param_states
             )
             rate = transformations.learning_rate(param_states)
-        metrics = {**batch_metrics(batch, weights), **sums._asdict(), "weight_gradient_norm": norm}
+        metrics = {**batch_metrics(batch, weights), **sums, "weight_gradient_norm": norm}
         if rate is not None:
             metrics["learning_rate"] = rate
         new = TrainState(
             state.step + 1, merge(params, frozen), param_states, self._averaged(state.ema, params)
         )
         if self.config.skip_nonfinite_updates:
-            good = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
+            good = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
             old = dataclasses.replace(state, step=new.step)
             new = jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)
             metrics["skipped_updates"] = 1.0 - good.astype(jnp.float32)
@@ -319,7 +336,7 @@ class Trainer:
     def _eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
         weights = self._weights(batch)
         _, sums = loss_fn(self.model, params, batch, weights, chunk=self._chunk(batch))
-        return {**batch_metrics(batch, weights), **sums._asdict()}
+        return {**batch_metrics(batch, weights), **sums}
 
     def _weights(self, batch: Batch) -> jax.Array:
         """Returns (batch, length) float32 weights, divided by the normalizing factor."""
@@ -341,7 +358,7 @@ class Trainer:
         batch: Batch,
         weights: jax.Array,
         dropout_rng: jax.Array | None,
-    ) -> tuple[t5.Params, LossSums]:
+    ) -> tuple[t5.Params, Metrics]:
         """Returns the gradients of `params` and the sums of a batch, over all its microbatches."""
         grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
         num_microbatches = self.config.num_microbatches
@@ -356,16 +373,19 @@ class Trainer:
             return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
 
         parts = jax.tree.map(split, {**batch, "_weights": weights})
-        chunk = self._chunk({k: v[0] for k, v in parts.items()})
+        first = {k: v[0] for k, v in parts.items()}
+        chunk = self._chunk(first)
+
+        def of_part(part: Batch, i: jax.Array | int) -> tuple[t5.Params, Metrics]:
+            part_weights = part["_weights"]
+            part = {name: value for name, value in part.items() if name != "_weights"}
+            rng = None if dropout_rng is None else jax.random.fold_in(dropout_rng, i)
+            return grad_fn(self.model, params, part, part_weights, rng, chunk, frozen)
 
         def body(carry: Any, xs: Any) -> tuple[Any, None]:
-            part, i = dict(xs[0]), xs[1]
-            part_weights = part.pop("_weights")
-            rng = None if dropout_rng is None else jax.random.fold_in(dropout_rng, i)
-            new = grad_fn(self.model, params, part, part_weights, rng, chunk, frozen)
-            return jax.tree.map(jnp.add, carry, new), None
+            return jax.tree.map(jnp.add, carry, of_part(*xs)), None
 
-        zero = jax.tree.map(jnp.zeros_like, params), LossSums.zero()
+        zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, first, 0))
         (grads, sums), _ = jax.lax.scan(body, zero, (parts, jnp.arange(num_microbatches)))
         return grads, sums
 
