@@ -35,6 +35,12 @@ def branching(step):
 def shaped(step):
     return jnp.ones(2)
 
+def mean_loss(logits, batch, weights):
+    return logits.mean(axis=-1), {}
+
+def only_loss(logits, batch, weights):
+    return logits.sum()
+
 def three() -> optax.GradientTransformation:
     return 3
 """
@@ -72,7 +78,7 @@ def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
     changes = ["--set", *small()]
     assert "runs" in run([*command, *changes, "--dry-run"], folder)
     flat = run([*command, *changes, "--print", "flat"], folder)
-    assert re.search(r"^optimizer(\.learning_rate)? = @(my_parts|optax)\.", flat, re.MULTILINE)
+    assert re.search(r"^[\w.]+ = @(my_parts|optax)\.", flat, re.MULTILINE)
     assert "(command line)" in run([*command, *changes, "--print", "history"], folder)
 
     stored = run([*command, *changes, "--print", "json"], folder)
@@ -92,8 +98,10 @@ def test_a_run_of_all_parts_resumes_bit_for_bit(folder: Path) -> None:
     run([*recipe, "model_dir=parts", "train_steps=3"], folder)
     run(["--from", "parts", "--set", "train_steps=6"], folder)
     assert_same_end(folder / "parts", folder / "whole", 6)
+    last = read_metrics(folder / "whole")[-1]
+    assert 0 < last["loss"] < last["loss_fn/cross_entropy"]  # A focal loss is smaller.
     # The warm-up of 100 steps: the sixth step has the learning rate after five.
-    assert read_metrics(folder / "whole")[-1]["learning_rate"] == pytest.approx(1e-4 * 5 / 100)
+    assert last["learning_rate"] == pytest.approx(1e-4 * 5 / 100)
 
     changed = run(
         ["--from", "whole", "--set", "train_steps=9", "optimizer.warmup_steps=9"], folder, status=2
@@ -125,6 +133,9 @@ def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("optimizer.learning_rate=0.1", "expected ScheduleConfig or function, got float 0.1"),
         ("optimizer.learning_rate=@mistaken.branching", "the function branches on the step"),
         ("optimizer.learning_rate=@mistaken.shaped", r"returned an array of shape \(2,\)"),
+        ("model.loss_fn=@mistaken.mean_loss", r"mean_loss returned a loss that is a float32 array"),
+        ("model.loss_fn=@mistaken.only_loss", r"expected \(loss, metrics\)"),
+        ("model.loss_fn=focal", "expected function or None, got the word focal"),
         ("optimizer.learning_rate=@my_parts.triangel", "Did you mean my_parts.triangle"),
     ],
 )

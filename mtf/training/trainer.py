@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -181,7 +181,7 @@ class Trainer:
 
         return jax.jit(init, out_shardings=self.state_shardings)
 
-    def check_functions(self, batch: Batch) -> tuple[str, ...]:
+    def check_functions(self, batch: Mapping[str, Any]) -> tuple[str, ...]:
         """Returns the names of the metrics of `model.loss_fn`.
 
         Raises UserError if a function of the user's returns something else than it should. `batch`
