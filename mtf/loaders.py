@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from mtf.cache import loader as cache_loader
-from mtf.data import mixtures, stream_loader, text_loader
+from mtf.data import mixtures, own_loader, stream_loader, text_loader
 from mtf.data.examples import Example
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import (
@@ -25,7 +25,7 @@ from mtf.data.row_streams import (
     eval_batches,
     in_turn,
 )
-from mtf.data.settings import AnyData, HubStreamConfig, TaskMixtureConfig
+from mtf.data.settings import AnyData, HubStreamConfig, OwnDataConfig, TaskMixtureConfig
 from mtf.seqio import loader as seqio_loader
 from mtf.seqio import own
 from mtf.tasks.mixtures import Mixture
@@ -113,4 +113,6 @@ def find_mixture(
 def _module(data: AnyData) -> ModuleType:
     if isinstance(data, TaskMixtureConfig):
         return seqio_loader if data.loader == "seqio" else cache_loader
+    if isinstance(data, OwnDataConfig):
+        return own_loader
     return stream_loader if isinstance(data, HubStreamConfig) else text_loader

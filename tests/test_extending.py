@@ -18,10 +18,10 @@ _PAGE = (ROOT / "docs" / "extending.md").read_text()
 _BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
 _CODE = "\n".join(text for kind, text in _BLOCKS if kind == "python")
 _COMMANDS = [
-    shlex.split(line)[3:]
+    shlex.split(command)
     for kind, text in _BLOCKS
     if not kind
-    for line in text.replace("\\\n", " ").splitlines()
+    for command in text.replace("\\\n", " ").split("python -m mtf.run ")[1:]
 ]
 
 
@@ -40,6 +40,12 @@ def mean_loss(logits, batch, weights):
 
 def only_loss(logits, batch, weights):
     return logits.sum()
+
+def no_state(shard_index, shard_count):
+    return [{"inputs": "a", "targets": "b"}]
+
+def nothing(shard_index, shard_count):
+    return None
 
 def three() -> optax.GradientTransformation:
     return 3
@@ -60,10 +66,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def small(**settings: object) -> list[str]:
+def small(*, own_data: bool = False, **settings: object) -> list[str]:
     """Settings of a run of two layers that ends after six steps."""
     values = {**SETTINGS, "data.files": "text.txt", "train_steps": 6, **settings}
     values.pop("optimizer")
+    if own_data:
+        values = {name: value for name, value in values.items() if not name.startswith("data.")}
     return [f"{name.replace('__', '.')}={value}" for name, value in values.items()]
 
 
@@ -75,7 +83,8 @@ def test_the_page_has_all_parts() -> None:
 @pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
 def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
     """Its config prints, can be loaded and compared, and its job can start."""
-    changes = ["--set", *small()]
+    own_data = "OwnDataConfig" in str(command) or command == ["my_parts.py:my_recipe"]
+    changes = ["--set", *small(own_data=own_data)]
     assert "runs" in run([*command, *changes, "--dry-run"], folder)
     flat = run([*command, *changes, "--print", "flat"], folder)
     assert re.search(r"^[\w.]+ = @(my_parts|optax)\.", flat, re.MULTILINE)
@@ -93,7 +102,8 @@ def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
 
 
 def test_a_run_of_all_parts_resumes_bit_for_bit(folder: Path) -> None:
-    recipe = ["my_parts.py:my_recipe", "--set", *small(checkpoint__save__period=3)]
+    changes = small(own_data=True, checkpoint__save__period=3, trainer__eval_period=3)
+    recipe = ["my_parts.py:my_recipe", "--set", *changes]
     run([*recipe, "model_dir=whole"], folder)
     run([*recipe, "model_dir=parts", "train_steps=3"], folder)
     run(["--from", "parts", "--set", "train_steps=6"], folder)
@@ -108,7 +118,8 @@ def test_a_run_of_all_parts_resumes_bit_for_bit(folder: Path) -> None:
     )
     assert "optimizer.warmup_steps: 100 → 9" in changed
     refused = run([*recipe, "--engine", "t5x", "--print", "flat"], folder, status=2)
-    assert "optimizer = @clipped_lion" in refused
+    for part in ("optimizer = @clipped_lion", "model.loss_fn is set", "data = @OwnDataConfig"):
+        assert part in refused
 
 
 def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +127,9 @@ def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import my_parts  # type: ignore[import-not-found]
 
     monkeypatch.chdir(folder)
-    config = apply_overrides(my_parts.my_recipe(), [*small(train_steps=1), "model_dir=python"])
+    config = apply_overrides(
+        my_parts.my_recipe(), [*small(own_data=True, train_steps=1), "model_dir=python"]
+    )
     with pytest.raises(Exception, match=r"optimizer: this object does not say how it was made"):
         fdl.build(config).run()
     assert not (folder / "python").exists()
@@ -144,6 +157,19 @@ def test_mistakes(setting: str, message: str, folder: Path) -> None:
     text = run(["recipes.quickstart", "--set", *changes], folder, status=2)
     assert re.search(message, text), text
     assert "Traceback" not in text
+    assert not (folder / "bad").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("no_state", "list, whose iterator has no get_state and no set_state"),
+        ("nothing", "data.train: the function returned a NoneType; expected an iterable"),
+    ],
+)
+def test_mistaken_data(function: str, message: str, folder: Path) -> None:
+    changes = [*small(own_data=True, model_dir="bad"), f"data.train=@mistaken.{function}"]
+    assert message in run(["my_parts.py:my_recipe", "--set", *changes], folder, status=2)
     assert not (folder / "bad").exists()
 
 

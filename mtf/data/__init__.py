@@ -3,6 +3,7 @@
 from mtf.data.settings import (
     DatasetTaskConfig,
     HubStreamConfig,
+    OwnDataConfig,
     TaskMixtureConfig,
     TextCorporaConfig,
     TextFilesConfig,
@@ -16,6 +17,7 @@ __all__ = [
     "DatasetTaskConfig",
     "HubStreamConfig",
     "IidDenoising",
+    "OwnDataConfig",
     "PrefixLM",
     "SentencePieceVocabulary",
     "SpanCorruption",

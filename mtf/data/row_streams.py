@@ -301,13 +301,17 @@ class StreamsIterator:
                 f"checkpoint {'; '.join(part for part in then if part not in now)}. To continue "
                 "from this position, use the text and the settings of the checkpoint's run"
             )
+        self._cancel()
+        for row, stream in self._streams.items():
+            stream.set_state(state[str(row)])
+        self._state = self._streams_state()
+
+    def _cancel(self) -> None:
+        """Drops the batches that were made in advance."""
         for future in self._ahead:
             future.cancel()
         wait(self._ahead)
         self._ahead.clear()
-        for row, stream in self._streams.items():
-            stream.set_state(state[str(row)])
-        self._state = self._streams_state()
 
     def _make(self) -> tuple[HostBatch, IteratorState]:
         rows = [

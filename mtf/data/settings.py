@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from mtf.errors import UserError, did_you_mean
 from mtf.sources.lines import TEXT_SUFFIXES
@@ -364,7 +364,28 @@ class TaskMixtureConfig(DataConfig):
         return (self.cache_dir,) if isinstance(self.cache_dir, str) else self.cache_dir or ()
 
 
-AnyData: TypeAlias = TextFilesConfig | TextCorporaConfig | HubStreamConfig | TaskMixtureConfig
+@dataclass(frozen=True, kw_only=True)
+class OwnDataConfig(DataConfig):
+    """Examples or batches from an iterator of your own; docs/extending.md describes it.
+
+    `shuffle` and `seed` have no effect: the order is the iterator's.
+
+    Attributes:
+      train: function of `shard_index` and `shard_count` that returns an endless iterable, whose
+        iterator has `get_state` and `set_state`; in each of several processes, a part of the data.
+      evaluation: function that returns a finite iterable of the examples to evaluate, the same at
+        every call and in every process; None: none.
+      inputs_add_eos: whether EOS is appended to inputs that are texts.
+    """
+
+    train: Callable[..., Any]
+    evaluation: Callable[..., Any] | None = None
+    inputs_add_eos: bool = True
+
+
+AnyData: TypeAlias = (
+    TextFilesConfig | TextCorporaConfig | HubStreamConfig | TaskMixtureConfig | OwnDataConfig
+)
 
 
 def _check_name(place: str, name: str) -> None:

@@ -21,7 +21,7 @@ from conversion.tokenizer import (
     tokenizer_adds_eos,
     tokenizer_records_eos,
 )
-from mtf.data.settings import DataConfig, TaskMixtureConfig, TextConfig
+from mtf.data.settings import DataConfig, OwnDataConfig, TaskMixtureConfig, TextConfig
 from mtf.downloads import downloaded
 from mtf.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.models.settings import ModelConfig, T5Config
@@ -304,7 +304,7 @@ def _recorded_eos(run_dir: AnyPath) -> bool | None:
 
 def inputs_add_eos(data: DataConfig) -> bool:
     """Returns whether inputs of this training data end with EOS; most prompted tasks' do not."""
-    if isinstance(data, TextConfig):
+    if isinstance(data, TextConfig | OwnDataConfig):
         return data.inputs_add_eos
     if not isinstance(data, TaskMixtureConfig):
         return True

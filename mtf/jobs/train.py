@@ -13,7 +13,7 @@ from mtf import signals
 from mtf.checkpoints.settings import CheckpointConfig
 from mtf.checkpoints.steps import CHECKPOINTS, owed_evaluations, saved_steps
 from mtf.checks import AT_LEAST_ONE, check_fields
-from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
+from mtf.data.settings import AnyData
 from mtf.decoding.settings import DecodingConfig, one_beam
 from mtf.environment import write_environment
 from mtf.errors import UserError, conversion_as_user_errors, did_you_mean, nearest_multiples
@@ -70,7 +70,7 @@ class Train:
     """
 
     model: ModelConfig
-    data: TextFilesConfig | TextCorporaConfig | HubStreamConfig | TaskMixtureConfig
+    data: AnyData
     optimizer: AdafactorConfig | AdamWConfig | GradientTransformation
     train_steps: int = dataclasses.field(metadata=_MAY_CHANGE)
     batch_size: int

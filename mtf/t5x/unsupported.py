@@ -231,6 +231,8 @@ def find_open_parts(config: fdl.Config) -> Iterator[str]:
         return
     if config.model.loss_fn is not None:
         yield "model.loss_fn is set: T5X computes its own cross-entropy."
+    if _is_config_of(config.data, "OwnDataConfig"):
+        yield "data = @OwnDataConfig: with T5X, mtf does not read data of your own."
     optimizer = config.optimizer
     if type_name(optimizer) not in ("AdafactorConfig", "AdamWConfig"):
         yield (
