@@ -90,7 +90,7 @@ OVERRIDES: list[tuple[str, list[str]]] = [
     ("batch_size=8.5", ["batch_size=8.5: expected int, got float 8.5"]),
     ("train_steps=1e6", ["expected int, got float", "Write 1000000."]),
     ("model.network.scan_layers=yes", ["expected bool, got the word yes"]),
-    ("optimizer=3", ["expected AdafactorConfig or AdamWConfig, got int 3"]),
+    ("optimizer=3", ["expected AdafactorConfig, AdamWConfig or GradientTr", "got int 3"]),
     ("model.network.dtype=float16", ["model.network.dtype", "overflow", "'bfloat16'"]),
     ("model.network.dtype=fp16", ["model.network.dtype", "overflow", "'bfloat16'"]),
     ("checkpoint.save.dtype=float16", ["checkpoint.save.dtype", "Did you mean bfloat16"]),
