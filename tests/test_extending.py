@@ -12,6 +12,7 @@ import pytest
 
 from mtf import config as config_lib
 from mtf.config import Override, apply_overrides
+from mtf.errors import UserError
 from tests.small import ROOT, SETTINGS, assert_same_end, read_metrics, run, write_text
 
 _PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -43,6 +44,9 @@ def only_loss(logits, batch, weights):
 
 def no_state(shard_index, shard_count):
     return [{"inputs": "a", "targets": "b"}]
+
+def two(targets, predictions):
+    return {"a": 1}
 
 def nothing(shard_index, shard_count):
     return None
@@ -87,7 +91,7 @@ def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
     changes = ["--set", *small(own_data=own_data)]
     assert "runs" in run([*command, *changes, "--dry-run"], folder)
     flat = run([*command, *changes, "--print", "flat"], folder)
-    assert re.search(r"^[\w.]+ = @(my_parts|optax)\.", flat, re.MULTILINE)
+    assert re.search(r"^[\w.]+ = .*\b(my_parts|optax)\.", flat, re.MULTILINE)
     assert "(command line)" in run([*command, *changes, "--print", "history"], folder)
 
     stored = run([*command, *changes, "--print", "json"], folder)
@@ -103,12 +107,17 @@ def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
 
 def test_a_run_of_all_parts_resumes_bit_for_bit(folder: Path) -> None:
     changes = small(own_data=True, checkpoint__save__period=3, trainer__eval_period=3)
+    changes.append("evaluator.period=3")
     recipe = ["my_parts.py:my_recipe", "--set", *changes]
     run([*recipe, "model_dir=whole"], folder)
     run([*recipe, "model_dir=parts", "train_steps=3"], folder)
     run(["--from", "parts", "--set", "train_steps=6"], folder)
     assert_same_end(folder / "parts", folder / "whole", 6)
     last = read_metrics(folder / "whole")[-1]
+    decoded = read_metrics(folder / "whole", "inference_eval/held_out")
+    assert [line["step"] for line in decoded] == [3, 6]
+    assert all(0 <= line["first_word"] <= 100 for line in decoded)
+    assert decoded == read_metrics(folder / "parts", "inference_eval/held_out")
     assert 0 < last["loss"] < last["loss_fn/cross_entropy"]  # A focal loss is smaller.
     # The warm-up of 100 steps: the sixth step has the learning rate after five.
     assert last["learning_rate"] == pytest.approx(1e-4 * 5 / 100)
@@ -149,6 +158,10 @@ def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("model.loss_fn=@mistaken.mean_loss", r"mean_loss returned a loss that is a float32 array"),
         ("model.loss_fn=@mistaken.only_loss", r"expected \(loss, metrics\)"),
         ("model.loss_fn=focal", "expected function or None, got the word focal"),
+        (
+            "evaluator=@mtf.evaluation.InferEvalConfig(metrics=['my_parts.first_wrd'])",
+            "There is no metric my_parts.first_wrd. Did you mean my_parts.first_word",
+        ),
         ("optimizer.learning_rate=@my_parts.triangel", "Did you mean my_parts.triangle"),
     ],
 )
@@ -171,6 +184,17 @@ def test_mistaken_data(function: str, message: str, folder: Path) -> None:
     changes = [*small(own_data=True, model_dir="bad"), f"data.train=@mistaken.{function}"]
     assert message in run(["my_parts.py:my_recipe", "--set", *changes], folder, status=2)
     assert not (folder / "bad").exists()
+
+
+def test_a_metric(folder: Path) -> None:
+    from mtf.evaluation import metrics
+
+    targets, predictions = ["a b", "c", "d e"], ["a c", "d", ""]
+    assert metrics.compute("my_parts.first_word", targets, predictions) == {
+        "first_word": pytest.approx(100 / 3)
+    }
+    with pytest.raises(UserError, match=r"metric mistaken\.two returned a dict; expected a number"):
+        metrics.compute("mistaken.two", targets, predictions)
 
 
 def test_unset_returns_to_the_recipe(folder: Path) -> None:

@@ -91,18 +91,40 @@ def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> di
 
 
 def find(name: str) -> Metric:
-    """Returns a metric by name; raises UserError if it does not exist."""
+    """Returns a metric by name; raises UserError if it does not exist.
+
+    A name with a dot is a function of the user's, `my_parts.my_metric`, of the texts of targets and
+    predictions; it returns a number.
+    """
+    if "." in name:
+        return _own(name)
     if name not in METRICS:
         raise UserError(
-            f"there is no metric {name!r}; expected one of {', '.join(METRICS)}."
-            f"{did_you_mean(name, METRICS)}"
+            f"there is no metric {name!r}; expected one of {', '.join(METRICS)}, or a function of "
+            f"your own, such as my_parts.my_metric.{did_you_mean(name, METRICS)}"
         )
     return METRICS[name]
 
 
+def _own(name: str) -> Metric:
+    from mtf.config import lookup  # Imports Fiddle, which training does not need.
+
+    function = lookup.find(name, "metric")
+    if not callable(function):
+        raise UserError(f"metric {name} is a {type(function).__name__}; expected a function")
+
+    def checked(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
+        value = function(targets, predictions)
+        if not isinstance(value, int | float | np.number):
+            raise UserError(f"metric {name} returned a {type(value).__name__}; expected a number")
+        return [float(value)]
+
+    return Metric(checked, (name.rpartition(".")[2],), "text", None)
+
+
 def require(name: str) -> None:
     """Imports the library of a metric; raises UserError if it is not installed."""
-    if (module := METRICS[name].module) is not None:
+    if (module := find(name).module) is not None:
         import_extra(module, f"metric {name}", extra="eval")
 
 

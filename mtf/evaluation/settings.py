@@ -24,8 +24,8 @@ class InferEvalConfig:
     Attributes:
       period: number of steps between evaluations; the last step is also evaluated.
       num_examples: number of examples of each task, the same ones every time; None: all.
-      metrics: names from `mtf.evaluation.metrics`; None: the task's metrics that compare texts or
-        classes, or accuracy if there is none.
+      metrics: names from `mtf.evaluation.metrics`, or of functions (`my_parts.my_metric`); None:
+        the task's metrics that compare texts or classes, or accuracy if there is none.
       tasks: names of tasks of the mixture; None: all tasks with generated targets.
       decoding: decoding settings; None: T5X's beam search with one beam, up to the length of
         targets in training.

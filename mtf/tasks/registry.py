@@ -195,7 +195,7 @@ def register(
       source: where the records come from.
       to_text: function from a record, a dict of columns, to `{"inputs": text, "targets": text}`, a
         list of these, or None to leave the record out.
-      metrics: names from `mtf.evaluation.metrics`.
+      metrics: names from `mtf.evaluation.metrics`, or of functions (`my_parts.my_metric`).
       answer_choices: all possible targets. They are the classes of metrics such as `f1`, and the
         task `NAME_score_eval` ranks them.
       inputs_add_eos: whether inputs end with EOS, as in T5; targets always do.
