@@ -133,7 +133,7 @@ def test_help_of_a_key_of_a_dict(shown: Help) -> None:
 
 def test_help_of_a_component_lists_its_fields(shown: Help) -> None:
     text = shown(T0, "--help", "optimizer")
-    assert rows(text)["type"] == "AdafactorConfig or AdamWConfig"
+    assert rows(text)["type"] == "AdafactorConfig, AdamWConfig or GradientTransformation"
     assert rows(text)["value"] == "@mtf.training.settings.AdafactorConfig"
     classes = ("@mtf.training.AdafactorConfig", "@mtf.training.AdamWConfig")
     assert f"\nchoices  {classes[0]}\n         {classes[1]}\n" in text
