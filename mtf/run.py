@@ -98,7 +98,7 @@ def _only_shows(options: argparse.Namespace) -> bool:
     return bool(options.print or options.diff or options.graph or options.help is not None)
 
 
-def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command: str) -> None:
+def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command: str) -> int:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
 
@@ -108,7 +108,8 @@ def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command:
     if options.list or (options.help == "" and options.recipe):
         if options.unknown:
             raise UserError(config_lib.summarize(flags.refusals(options.unknown, parser)))
-        return _explain(options)
+        _explain(options)
+        return 0
     try:
         config, name = _start(options)
     except UserError as error:
@@ -127,8 +128,7 @@ def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command:
     if problems:
         raise UserError(config_lib.summarize(problems))
     _show(config, name, options)
-    if runs:
-        _run(config, name, options, command)
+    return _run(config, name, options, command) if runs else 0
 
 
 def _explain(options: argparse.Namespace) -> None:
@@ -244,8 +244,11 @@ def _show_t5x(config: fdl.Config, name: str, kind: str) -> None:
     print(texts[kind](config), end="")
 
 
-def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: str) -> None:
+def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: str) -> int:
+    """Runs or describes a job, and returns the exit status."""
     from mtf import config as config_lib
+    from mtf.run_end import exit_status_of
+    from mtf.storage import as_path
 
     place = None if options.dry_run else place_of(options)
     is_new = _has_run_dir(config) and config.model_dir is None and not options.dry_run
@@ -264,7 +267,8 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
         config, to_run = config_lib.locate(config, run_dir)
         job = config_lib.build(to_run)
     if options.dry_run:
-        return _describe(job, to_run, engine)
+        _describe(job, to_run, engine)
+        return 0
 
     def start() -> None:
         run = job.run if engine == "mtf" else _prepared_for_t5x(job, to_run)
@@ -275,7 +279,8 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
                 run()
 
     if place is None:
-        return start()
+        start()
+        return 0 if run_dir is None else exit_status_of(as_path(run_dir))
     meeting = _meet(place, given, config_lib.new_run_dir(name) if is_new else None)
     if is_new:
         run_dir = config.model_dir = meeting.shared["model_dir"]
@@ -283,6 +288,7 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
     if run_dir is not None:
         _record_ends_of_others(run_dir)
     run_together(meeting, start)
+    return 0 if run_dir is None else exit_status_of(as_path(run_dir))
 
 
 def _record_ends_of_others(run_dir: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Literal
@@ -14,6 +16,9 @@ from mtf.storage import AnyPath
 from mtf.writing import named_in_store, write_atomically
 
 END_FILE = "end.json"
+# Set where a scheduler starts a run again only if it fails, as JobSet does: a run that a signal
+# stopped then ends with this exit status, and not with 0.
+STOPPED_FAILS, STOPPED_STATUS = "MTF_STOPPED_FAILS", 128 + signal.SIGTERM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,12 @@ def read_end(run_dir: AnyPath) -> RunEnd | None:
         return RunEnd(**json.loads((run_dir / END_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def exit_status_of(run_dir: AnyPath) -> int:
+    """Returns the exit status of a run that has ended in order."""
+    end = read_end(run_dir) if os.environ.get(STOPPED_FAILS) else None
+    return STOPPED_STATUS if end is not None and end.how == "stopped" else 0
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf.launch.tpu_types import Slice
+from mtf.run_end import STOPPED_FAILS
 
 _PORTS = (61_438, 61_439)  # of process 0, and of JAX's coordinator
 _SECONDS_TO_SAVE = 300
@@ -41,7 +42,8 @@ def manifest(
         for env, label in _FROM_LABELS.items()
     }
     env = [{"name": key, **field} for key, field in fields.items()]
-    values = {"PROCESSES_IN_JOB": str(tpu.hosts), **variables}
+    # A pod that is evicted and ends with status 0 would count as succeeded.
+    values = {"PROCESSES_IN_JOB": str(tpu.hosts), STOPPED_FAILS: "1", **variables}
     env += [{"name": key, "value": _literal(value)} for key, value in values.items()]
     container = {
         "name": "mtf",

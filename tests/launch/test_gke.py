@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from mtf.cluster.places import find_place
 from mtf.launch.__main__ import main
+from mtf.run_end import read_end
+from tests import small
 from tests.launch.fakes import Fakes
 
 OPTIONS = ["--image", "gcr.io/p/mtf:1", "--type"]
@@ -20,6 +23,22 @@ GET = ["kubectl", "get", "jobset", NAME, "--ignore-not-found", "--output=json"]
 APPLY = ["kubectl", "apply", f"--filename=gke/{NAME}.yaml"]
 DELETE = ["kubectl", "delete", "jobset", NAME, "--cascade=foreground"]
 SELECTOR = f"--selector=jobset.sigs.k8s.io/jobset-name={NAME}"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_evicted_fails_so_that_it_is_started_again(tmp_path: Path) -> None:
+    command = small.arguments(small.write_text(tmp_path), train_steps=100_000, model_dir="run")
+    for variables, status in (({"MTF_STOPPED_FAILS": "1"}, 143), ({}, 0)):
+        process = small.start(command, tmp_path, **variables)
+        small.read_until(process.stdout, "step ")
+        process.send_signal(signal.SIGTERM)
+        output = process.communicate(timeout=120)
+        assert process.returncode == status, output
+        end = read_end(tmp_path / "run")
+        assert end is not None and (end.how, end.reason) == ("stopped", "SIGTERM")
+    last = small.steps(tmp_path / "run")[-1]
+    command = small.arguments(tmp_path / "text.txt", train_steps=last + 1, model_dir="run")
+    small.run_process(command, tmp_path, status=0, MTF_STOPPED_FAILS="1")
 
 
 @pytest.fixture
@@ -73,6 +92,7 @@ def test_the_manifest(
     }
     (container,) = pod["containers"]
     assert container["image"] == "gcr.io/p/mtf:1"
+    assert {"name": "MTF_STOPPED_FAILS", "value": "1"} in container["env"]
     assert container["resources"] == {"limits": {"google.com/tpu": chips}}
     # Kubernetes would replace $(HOME); $$(HOME) stands for $(HOME).
     escaped = "data.files='a b;rm -rf $$(HOME)'"
