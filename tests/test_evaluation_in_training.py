@@ -184,7 +184,7 @@ def test_each_task_is_compared_with_its_own_targets() -> None:
     decoding = DecodingConfig(max_length=8)
     evaluator = InferenceEvaluator(held_out, lambda _: predictor, BYTES, decoding, 5)  # type: ignore[arg-type,return-value]
     assert evaluator.names == ("first", "second")
-    assert evaluator.evaluate(1) == {  # type: ignore[arg-type]
+    assert evaluator.evaluate({}) == {
         "first": {"accuracy": 50.0},
         # "4 1" has one word of two in common with "5 1".
         "second": {"accuracy": 0.0, "em": 50.0, "f1": 75.0},
@@ -206,7 +206,7 @@ def test_texts_are_decoded_as_t5x_decodes_them(
     monkeypatch.setattr(Train, "_make_predictor", lambda *_: predictor)
     evaluator = fdl.build(config)._make_evaluator(partitioner=None)
     assert evaluator is not None
-    evaluator.evaluate(1)  # type: ignore[arg-type]
+    evaluator.evaluate({})
     assert predictor.decoding == DecodingConfig("beam", 10, num_beams=1, length_penalty=0.6)
 
 
@@ -393,9 +393,9 @@ def test_a_metric_of_data_without_an_example_is_not_monitored(tmp_path: Path) ->
     arguments_ = arguments("pairs.jsonl", checkpoint__save__metric_name_to_monitor=name)
     config = resolve(arguments_[0])
     job = build(apply_overrides(config, arguments_[2:]))
-    job._check_measured({"held_out": lambda: iter([{}])}, None)
+    job._check_measured({"held_out": lambda: iter([{}])}, None, ())
     with pytest.raises(UserError, match=f"{name}' would never be measured: the data has no exam"):
-        job._check_measured({"held_out": lambda: iter(())}, None)
+        job._check_measured({"held_out": lambda: iter(())}, None, ())
 
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [
