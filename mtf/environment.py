@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -25,6 +27,10 @@ _PACKAGES = (
     *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 )
 
+# Files through which drivers offer GPUs (CUDA, CUDA in WSL, ROCm), and TPUs.
+_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+_TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+
 
 def package_versions() -> dict[str, str]:
     """Returns the versions of the packages that matter to a run and are installed."""
@@ -33,6 +39,16 @@ def package_versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     return versions
+
+
+def has_accelerator() -> bool:
+    """Returns whether JAX would use a GPU or TPU of this machine. Does not import JAX."""
+    if chosen := os.environ.get("JAX_PLATFORMS"):
+        return chosen.partition(",")[0] != "cpu"
+    here = any(os.path.exists(path) for path in _GPU_FILES)
+    if here and importlib.metadata.entry_points(group="jax_plugins"):
+        return True
+    return importlib.util.find_spec("libtpu") is not None and any(map(glob.glob, _TPU_FILES))
 
 
 def write_environment(run_dir: str | AnyPath, devices: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Recipes: typed functions that return the config of a job, one file per family."""
 
+from recipes.finetune import finetune
 from recipes.inference import evaluate, infer
 from recipes.mt0 import (
     mt0_base,
@@ -33,6 +34,7 @@ from recipes.t5 import (
 
 __all__ = [
     "evaluate",
+    "finetune",
     "infer",
     "mt0_base",
     "mt0_eval",

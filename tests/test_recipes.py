@@ -15,9 +15,10 @@ import recipes
 from mtf import builders
 from mtf import config as config_lib
 from mtf.errors import UserError
+from tests.recipes import regenerate
 from tests.test_structure import HEAVY, ROOT
 
-NAMES = [f"recipes.{name}" for name in recipes.__all__]
+NAMES = [f"recipes.{name}" for name in regenerate.NAMES]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,6 +82,8 @@ def test_every_command_that_is_documented_makes_a_config() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
     told = [getattr(recipes, name).__doc__ for name in recipes.__all__]
     for recipe, fiddler in [pair for text in (*told, page) for pair in commands(text)]:
+        if config_lib.recipe_name(recipe) not in regenerate.NAMES:
+            continue  # It reads a checkpoint and data.
         overrides = [config_lib.Override("apply", fiddler)] if fiddler else []
         config_lib.build(config_lib.apply_overrides(config_lib.resolve(recipe), overrides))
 

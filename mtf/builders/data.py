@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import fiddle as fdl
 
 from mtf.builders import vocabulary as vocabularies
@@ -12,6 +15,8 @@ from mtf.data.settings import (
     TextConfig,
     TextFilesConfig,
 )
+from mtf.errors import NotCheckedError, UserError
+from mtf.tasks.columns import is_template
 from mtf.tasks.text import mc4_subsets as mc4_subsets
 from mtf.text.vocabularies import Vocabulary
 
@@ -139,6 +144,59 @@ def files(
     config.task.dataset, config.task.files = None, files
     config.eval_split = "validation" if "validation" in files else None
     return config
+
+
+def split_template(template: str) -> tuple[str, str]:
+    """Returns the templates of inputs and targets, which `|||` separates.
+
+    `{column}` stands for a column, as `{{column}}` does; a template with `{{` or `{%` is Jinja as
+    it is. Raises UserError unless there is one `|||`.
+    """
+    parts = template.split("|||")
+    if len(parts) != 2:
+        raise UserError(
+            f"template {template!r} has {len(parts) - 1} separators '|||'; expected one, between "
+            "inputs and targets, for example 'translate: {en} ||| {ro}'."
+        )
+    if not is_template(template):
+        parts = [re.sub(r"\{([^{}]*)\}", _as_jinja, part) for part in parts]
+    inputs, targets = (part.strip() for part in parts)
+    return inputs, targets
+
+
+def _as_jinja(match: re.Match[str]) -> str:
+    return f"{{{{{match[1].strip().replace('-', '_')}}}}}"
+
+
+def fitting_lengths(
+    data: fdl.Config[TaskMixtureConfig], limits: dict[str, int], num_records: int = 1000
+) -> dict[str, int]:
+    """Returns feature lengths for data, from the first records of the split to train on.
+
+    A length is that of the longest feature, with a quarter to spare and rounded up to a multiple of
+    16, but at most its limit. If these records are not on this machine, returns the lengths that
+    the data has.
+    """
+    from mtf.data.mixtures import open_datasets, open_mixture  # Import NumPy.
+    from mtf.text.features import encode_feature
+
+    settings = fdl.build(data)
+    longest = dict.fromkeys(limits, 0)
+    opened = open_datasets(settings, download=False)
+    for task, _ in open_mixture(settings).tasks:
+        rows = opened.get(task.name)
+        if isinstance(rows, NotCheckedError):
+            return settings.task_feature_lengths
+        if isinstance(rows, UserError):
+            raise rows
+        for example in task.examples(rows.rows(0, num_records) if rows else (), settings.split):
+            for name in longest:
+                tokens = encode_feature(settings.vocabulary, example[name], add_eos=True)
+                longest[name] = max(longest[name], len(tokens))
+    return {
+        name: min(limit, math.ceil(longest[name] * 1.25 / 16) * 16) if longest[name] else limit
+        for name, limit in limits.items()
+    }
 
 
 def _check_metrics(names: tuple[str, ...]) -> None:

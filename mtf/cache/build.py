@@ -41,7 +41,7 @@ from mtf.cache.writer import (
     write_shard_in_worker,
 )
 from mtf.errors import UserError, did_you_mean
-from mtf.sources.datasets import FILES, MissingDatasetError, mirror_has
+from mtf.sources.datasets import LOCAL, MissingDatasetError, mirror_has
 from mtf.sources.files import Rows
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.registry import RowTask
@@ -174,7 +174,7 @@ def make_plan(mixture: Mixture, settings: CacheConfig) -> Plan:
             plan.absent[task.name] = str(problem)
             may_be_absent = problem.skippable_in_evaluation and task.kind == "rank"
             if not (settings.skip_missing or may_be_absent):
-                name = f"task {task.name}: " if task.dataset == FILES else ""
+                name = f"task {task.name}: " if task.dataset in LOCAL else ""
                 missing.append(f"{name}{problem}")
             continue
         for split, (source, _) in wanted.items():
@@ -340,7 +340,7 @@ def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]
     elif task.kind == "rank":
         required = {"validation": True}
     else:
-        is_optional = task.dataset != FILES  # A task names its own files.
+        is_optional = task.dataset not in LOCAL  # A task names its own files.
         found = [split for split in ("train", "validation") if split in task.splits]
         required = {
             split: split == "train" or not is_optional

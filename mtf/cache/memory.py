@@ -15,7 +15,7 @@ from mtf.data.mixtures import open_mixture
 from mtf.data.settings import TaskMixtureConfig
 from mtf.errors import UserError
 from mtf.progress import progress_bar
-from mtf.sources.datasets import FILES, MissingDatasetError, open_split
+from mtf.sources.datasets import LOCAL, MissingDatasetError, open_split
 from mtf.sources.files import file_states
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.task import Task
@@ -140,7 +140,7 @@ def open_memory(data: TaskMixtureConfig, split: str) -> MemoryCache:
     A mixture is tokenized once in a process, unless its files have changed.
     """
     made = open_mixture(data)
-    files = [n for t, _ in made.tasks if t.dataset == FILES for n in t.splits.values()]
+    files = [n for t, _ in made.tasks if t.dataset in LOCAL for n in t.splits.values()]
     states = [state for name in files for state in file_states(name)]
     key = (made.name, made.fingerprint, data.vocabulary.fingerprint(), str(data.data_dir), *states)
     if key not in _OPENED:

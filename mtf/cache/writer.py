@@ -18,7 +18,7 @@ from mtf import signals
 from mtf.cache.format import INCOMPLETE, ShardInfo, SplitInfo, TaskInfo, file_crc32, write_json
 from mtf.cache.settings import CacheConfig
 from mtf.errors import UserError
-from mtf.sources.datasets import FILES, Rows, open_split
+from mtf.sources.datasets import LOCAL, Rows, open_split
 from mtf.sources.files import file_states
 from mtf.storage_errors import StorageError
 from mtf.tasks.task import Task
@@ -147,7 +147,7 @@ def tokenized_records(work: ShardWork) -> Iterator[list[dict[str, Any]]]:
 
 def open_rows(dataset: str, subset: str | None, split: str, data_dir: str | None) -> Rows:
     """Calls `open_split` once per process, or again if local files have changed."""
-    states = file_states(split) if dataset == FILES else ()
+    states = file_states(split) if dataset in LOCAL else ()
     return _open_rows(dataset, subset, split, data_dir, states)
 
 

@@ -9,6 +9,7 @@ from mtf.errors import UserError
 from mtf.sources.datasets import (
     FILES,
     OPENERS,
+    PAIRS,
     MissingDatasetError,
     Rows,
     check_downloaded,
@@ -62,7 +63,7 @@ def find_mixture(
 def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None) -> Mixture:
     """Returns a dataset as a mixture of one task, which has `splits` and the usual ones."""
     if settings.files is not None:
-        source: tuple[str, str | None] = (FILES, name)
+        source: tuple[str, str | None] = (FILES if settings.tsv_header else PAIRS, name)
         found = settings.files
     else:
         source = (str(settings.dataset), settings.subset)

@@ -280,6 +280,8 @@ class DatasetTaskConfig:
       subset: configuration of the dataset; None if it has none.
       files: split → path or pattern of local files, instead of a dataset; their suffixes are those
         of `mtf.sources.files`.
+      tsv_header: whether the first line of a TSV file names its columns; if not, they are `inputs`
+        and `targets`, and a first line with exactly these names is skipped.
       metrics: names from `mtf.evaluation.metrics`.
       answer_choices: all possible targets, the classes of metrics such as `f1`.
       inputs_add_eos: whether inputs end with EOS; targets always do.
@@ -290,6 +292,7 @@ class DatasetTaskConfig:
     dataset: str | None = None
     subset: str | None = None
     files: dict[str, str] | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
+    tsv_header: bool = True
     metrics: tuple[str, ...] = ()
     answer_choices: tuple[str, ...] | None = None
     inputs_add_eos: bool = True

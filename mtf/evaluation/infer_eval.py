@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -136,7 +135,7 @@ def compare(task: Compared, targets: Sequence[str], predictions: Sequence[str]) 
         return task.scorer(predictions)
     targets, predictions = ([text.strip() for text in texts] for texts in (targets, predictions))
     classes = [[task.postprocess(text) for text in texts] for texts in (targets, predictions)]
-    names, scores = _score_names(task.metrics), {}
+    names, scores = metrics.score_names(task.metrics), {}
     for metric in task.metrics:
         compared = classes if metrics.find(metric).compares == "class" else (targets, predictions)
         for score, value in metrics.compute(metric, *compared).items():
@@ -293,13 +292,4 @@ def find_task(data: TaskMixtureConfig, name: str) -> Task:
 
 def score_names(names: Sequence[str], scorer: own.Scorer | None = None) -> tuple[str, ...]:
     """Returns the scores of a scorer, or of metrics, prefixed if two metrics have the same."""
-    return scorer.names if scorer is not None else tuple(_score_names(names).values())
-
-
-def _score_names(names: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Returns (metric, score) → unique name of the score."""
-    scores = [(name, score) for name in names for score in metrics.find(name).scores]
-    counts = Counter(score for _, score in scores)
-    return {
-        (name, score): score if counts[score] == 1 else f"{name}/{score}" for name, score in scores
-    }
+    return scorer.names if scorer is not None else tuple(metrics.score_names(names).values())

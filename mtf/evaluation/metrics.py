@@ -122,6 +122,15 @@ def _own(name: str) -> Metric:
     return Metric(checked, (name.rpartition(".")[2],), "text", None)
 
 
+def score_names(names: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Returns (metric, score) → unique name of the score: with the metric before it if needed."""
+    scores = [(name, score) for name in names for score in find(name).scores]
+    counts = Counter(score for _, score in scores)
+    return {
+        (name, score): score if counts[score] == 1 else f"{name}/{score}" for name, score in scores
+    }
+
+
 def require(name: str) -> None:
     """Imports the library of a metric; raises UserError if it is not installed."""
     if (module := find(name).module) is not None:

@@ -16,7 +16,7 @@ from mtf.evaluation.settings import RankFilesConfig, data_name
 from mtf.evaluation.text_data import TextTask, cached_text_task, live_text_task
 from mtf.loaders import open_mixture
 from mtf.seqio import own
-from mtf.sources.datasets import FILES, Rows, Source, check_downloaded, open_all
+from mtf.sources.datasets import LOCAL, Rows, Source, check_downloaded, open_all
 from mtf.tasks import t0
 from mtf.tasks.missing import check_missing
 from mtf.tasks.prompted import task_name
@@ -35,7 +35,7 @@ def _grouped(name: str, key: str) -> tuple[str, str]:
     """
     short = name.removesuffix(SCORE_EVAL)
     dataset, _, subset = key.partition("/")
-    if dataset in (FILES, own.DATASET):
+    if dataset in (*LOCAL, own.DATASET):
         return short, short
     prompt = short.removeprefix(task_name(dataset, subset or None, ""))
     last = short.rpartition("_")[2]

@@ -26,6 +26,9 @@ ENVIRONMENT_VARIABLE = "MTF_DATA_DIR"
 # Name of the dataset of a task that reads local files. The subset is the name of the task, and the
 # dataset's name of a split is a path or pattern.
 FILES = "files"
+# The same, if TSV files have no header: their columns are `inputs` and `targets`.
+PAIRS = "file_pairs"
+LOCAL = (FILES, PAIRS)
 # Name of a dataset → function from subset and split to its records; `mtf.seqio.own` adds one.
 OPENERS: dict[str, Callable[[str | None, str], Rows]] = {}
 DataDir: TypeAlias = str | os.PathLike[str] | None
@@ -130,7 +133,7 @@ def open_split(
     """Returns the records of a split, from the mirror or else from the hub.
 
     Args:
-      dataset, subset: names of 2021, as in `t0_datasets.csv`, or names on the hub; or `FILES`.
+      dataset, subset: names of 2021, as in `t0_datasets.csv`, or on the hub; or one of `LOCAL`.
       split: the dataset's name of the split.
       data_dir: the mirror; None: the environment variable MTF_DATA_DIR.
       download: whether to download a dataset from the hub. False: raises NotCheckedError if the
@@ -138,9 +141,9 @@ def open_split(
 
     Raises MissingDatasetError, which says what was tried, if neither has the split.
     """
-    if dataset == FILES:
+    if dataset in LOCAL:
         try:
-            return open_files(split)
+            return open_files(split, ("inputs", "targets") if dataset == PAIRS else None)
         except UserError as error:
             raise MissingDatasetError(str(error)) from error
     rows = _open_anywhere(dataset, subset, split, data_dir, download)

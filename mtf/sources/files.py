@@ -118,15 +118,18 @@ def keep(records: Iterable[dict[str, Any]], what: str) -> KeptRows:
     return kept
 
 
-def open_files(pattern: str) -> Rows:
+def open_files(pattern: str, tsv_columns: tuple[str, ...] | None = None) -> Rows:
     """Returns the records of the files that match a path or pattern, in the files' sorted order.
+
+    `tsv_columns` are the columns of TSV files without a header; a first line that has exactly these
+    names is skipped. None: the first line names the columns.
 
     Raises UserError if no file matches, or one cannot be read or has an unknown suffix.
     """
     paths = matching(pattern, "files")
     if not paths:
         raise UserError(why_missing(pattern))
-    opened = list(map(_open, paths))
+    opened = [_open(path, tsv_columns) for path in paths]
     return opened[0] if len(opened) == 1 else _Joined(opened)
 
 
@@ -138,7 +141,7 @@ def file_states(pattern: str) -> tuple[str, ...]:
     return tuple(f"{path.absolute()} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
 
 
-def _open(path: Path) -> Rows:
+def _open(path: Path, tsv_columns: tuple[str, ...] | None) -> Rows:
     suffix = split_suffix(path)[1]
     if suffix not in SUFFIXES or path.name.endswith(".parquet.gz"):
         raise UserError(
@@ -153,7 +156,7 @@ def _open(path: Path) -> Rows:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
     if suffix == ".json" and content[:64].removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
         return _ListRows(path, bytes(content))
-    return _LineRows(path, ".jsonl" if suffix == ".json" else suffix, content)
+    return _LineRows(path, ".jsonl" if suffix == ".json" else suffix, content, tsv_columns)
 
 
 class ParquetRows(Rows):
@@ -192,14 +195,24 @@ class ParquetRows(Rows):
 class _LineRows(Rows):
     """The records of a file of lines, which is indexed (8 bytes per line), not loaded."""
 
-    def __init__(self, path: Path, suffix: str, content: bytes | mmap.mmap):
+    def __init__(
+        self,
+        path: Path,
+        suffix: str,
+        content: bytes | mmap.mmap,
+        tsv_columns: tuple[str, ...] | None,
+    ):
         self._path = path
         self._suffix = suffix
         self._content = content
         self._starts = array("q", self._nonblank_lines())
-        self._columns: list[str] = []
+        self._columns = list(tsv_columns or ())
+        self._where_named = "without a header" if tsv_columns else "of the first line"
         if suffix == ".tsv" and self._starts:
-            self._columns = self._parse(self._starts.pop(0))
+            first = self._parse(self._starts[0])
+            if tsv_columns is None or first == self._columns:
+                self._columns = first
+                del self._starts[0]
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -218,7 +231,7 @@ class _LineRows(Rows):
                 names = ", ".join(self._columns)
                 raise UserError(
                     f"{self._where(offset)}: it has {len(values)} columns; expected the "
-                    f"{len(self._columns)} of the first line: {names}"
+                    f"{len(self._columns)} {self._where_named}: {names}"
                 )
 
     def _nonblank_lines(self) -> Iterator[int]:

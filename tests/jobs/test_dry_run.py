@@ -19,6 +19,7 @@ from mtf.run import main
 from tests import small
 from tests.cache.helpers import NAME, write_cache
 from tests.conversion import writers
+from tests.recipes.regenerate import NAMES
 
 # The network of `writers.random_parameters`.
 NETWORK = {
@@ -78,7 +79,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_cache(tmp_path_factory.mktemp("cached"))
 
 
-@pytest.mark.parametrize("name", recipes.__all__)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_is_described_for_its_devices(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,12 +6,22 @@ what that does to every value.
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import recipes
 from mtf import config as config_lib
 from tests.recipes import parity
 
+# The recipes that are complete without arguments.
+NAMES = [
+    name
+    for name in recipes.__all__
+    if all(
+        parameter.default is not parameter.empty
+        for parameter in inspect.signature(getattr(recipes, name)).parameters.values()
+    )
+]
 GOLDEN = Path(__file__).parent / "golden"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 START = "<!-- tables: python -m tests.recipes.regenerate -->\n"
@@ -33,7 +43,7 @@ def main() -> None:
     GOLDEN.mkdir(exist_ok=True)
     for old in GOLDEN.glob("*.txt"):
         old.unlink()
-    for name in recipes.__all__:
+    for name in NAMES:
         (GOLDEN / f"{name}.txt").write_text(flat(name))
     PAGE.write_text(page(PAGE.read_text()))
 

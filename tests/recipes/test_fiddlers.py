@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import recipes
 from mtf import config as config_lib
 from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
 from recipes import fiddlers
 from tests import small
+from tests.recipes.regenerate import NAMES
 
 
 def applied(recipe: str, *fiddlers: str) -> Any:
@@ -25,7 +25,7 @@ def applied(recipe: str, *fiddlers: str) -> Any:
     return config_lib.build(config)
 
 
-TRAINING = sorted(set(recipes.__all__) - {"evaluate", "infer", "mt0_eval", "t0_eval"})
+TRAINING = sorted(set(NAMES) - {"evaluate", "infer", "mt0_eval", "t0_eval"})
 
 
 @pytest.mark.parametrize("name", TRAINING)

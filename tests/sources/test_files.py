@@ -54,6 +54,17 @@ def test_lines_of_text_are_records(tmp_path: Path) -> None:
     assert list(open_files(str(tmp_path / "x.txt"))) == [{"text": "one"}, {"text": " two "}]
 
 
+def test_a_tsv_file_without_a_header(tmp_path: Path) -> None:
+    columns, expected = ("inputs", "targets"), [{"inputs": "a", "targets": "b"}]
+    (tmp_path / "plain.tsv").write_text("a\tb\n")
+    (tmp_path / "header.tsv").write_text("inputs\ttargets\na\tb\n")
+    (tmp_path / "wide.tsv").write_text("a\tb\nc\td\te\n")
+    for name in ("plain.tsv", "header.tsv"):
+        assert list(open_files(str(tmp_path / name), columns)) == expected
+    with pytest.raises(UserError, match=r"wide.tsv:2: it has 3 columns; expected the 2 without"):
+        list(open_files(str(tmp_path / "wide.tsv"), columns))
+
+
 def test_a_pattern_joins_its_files_in_order(tmp_path: Path) -> None:
     write(tmp_path, "b.jsonl", ROWS[2:])
     write(tmp_path, "a.parquet", ROWS[:2])

@@ -1,0 +1,85 @@
+"""Where fine-tuning starts: a checkpoint of any layout, with the configs that its files imply."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import fiddle as fdl
+
+from mtf.checkpoints.settings import RestoreCheckpointConfig
+from mtf.models.settings import ModelConfig, T5Config
+from mtf.text.vocabularies import Vocabulary
+
+# The optimizer state of the checkpoint is not read.
+_FRESH_OPTIMIZER: tuple[tuple[str, str | None], ...] = (("state/param_states/.*", None),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A checkpoint to start from.
+
+    Attributes:
+      model: the network of the checkpoint, with the default loss.
+      vocabulary: the vocabulary of the checkpoint.
+      restore: reads the parameters and the step, but not the optimizer's state.
+      step: step of the checkpoint; 0 if it has none.
+      num_parameters: number of parameters.
+      inputs_add_eos: whether inputs of the checkpoint's training end with EOS.
+    """
+
+    model: fdl.Config[ModelConfig]
+    vocabulary: fdl.Config[Vocabulary]
+    restore: fdl.Config[RestoreCheckpointConfig]
+    step: int
+    num_parameters: int
+    inputs_add_eos: bool
+
+
+def open_start(checkpoint: str, vocabulary: str | None = None, config: str | None = None) -> Start:
+    """Reads the sizes and the vocabulary of a checkpoint, but no parameters.
+
+    Args:
+      checkpoint: a run directory, of which the latest checkpoint is used; a checkpoint of mtf, T5X
+        or Mesh TensorFlow; a Hugging Face directory; a model of the hub (`google/flan-t5-small`);
+        or an address of one of these (`gs://…`).
+      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model; None: that of the checkpoint.
+      config: config.json of a run or of Hugging Face; None: that of the checkpoint.
+
+    Raises:
+      UserError: the checkpoint cannot be read or is no T5, or its vocabulary is unknown.
+    """
+    from mtf.inference.opening import open_model  # Imports NumPy.
+
+    opened = open_model(checkpoint, vocabulary=vocabulary, config=config)
+    tensors = opened.checkpoint.tensors
+    is_counted = "state/step" in tensors
+    step = int(tensors["state/step"].read()) if is_counted else opened.checkpoint.step or 0
+    restore = fdl.Config(
+        RestoreCheckpointConfig,
+        str(opened.checkpoint.path),
+        mode="specific",
+        assignment_map=_FRESH_OPTIMIZER,
+        step=step,
+    )
+    sizes = (math.prod(tensor.shape) for tensor in opened.checkpoint.parameters().values())
+    network = _as_config(opened.model.network)
+    return Start(
+        fdl.Config(ModelConfig, network=network),
+        _as_config(opened.vocabulary),
+        restore,
+        step,
+        sum(sizes),
+        opened.inputs_add_eos,
+    )
+
+
+def _as_config(settings: T5Config | Vocabulary) -> fdl.Config[Any]:
+    """Returns settings as a config, without the values that are defaults."""
+    given = {
+        field.name: getattr(settings, field.name)
+        for field in dataclasses.fields(settings)
+        if getattr(settings, field.name) != field.default
+    }
+    return fdl.Config(type(settings), **given)

@@ -1,0 +1,241 @@
+"""Fine-tuning of any checkpoint of the T5 family on any data.
+
+Sources of the defaults: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.1.2 and
+appendix B; Roberts et al. 2022, https://arxiv.org/abs/2203.17189.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import fiddle as fdl
+
+from mtf import builders
+from mtf.builders.start import Start
+from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
+from mtf.data import TaskMixtureConfig
+from mtf.environment import has_accelerator
+from mtf.errors import UserError
+from mtf.evaluation import InferEvalConfig
+from mtf.jobs import Train
+from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
+from mtf.training import AdafactorConfig, TrainerConfig
+
+# From this number of parameters on, a device holds only a part of them, and layers are recomputed.
+_LARGE = 1_000_000_000
+# The longest sequences that are chosen without being asked for, in tokens.
+_LIMITS = {"inputs": 1024, "targets": 256}
+_UNKNOWN_LENGTHS = {"inputs": 512, "targets": 128}
+
+
+def finetune(
+    checkpoint: str,
+    train: str | None = None,
+    validation: str | None = None,
+    dataset: str | None = None,
+    subset: str | None = None,
+    mixture: str | None = None,
+    module: str | None = None,
+    inputs: str | None = None,
+    targets: str | None = None,
+    template: str | None = None,
+    metrics: str | tuple[str, ...] = (),
+    answer_choices: tuple[str, ...] | None = None,
+    steps: int = 1000,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+    eval_period: int | None = None,
+    patience: int | None = None,
+    inputs_length: int | None = None,
+    targets_length: int | None = None,
+    dropout_rate: float = 0.1,
+    vocabulary: str | None = None,
+    config: str | None = None,
+    cache_dir: str | None = None,
+    dtype: Literal["float32", "bfloat16"] | None = None,
+) -> fdl.Config[Train]:
+    """Fine-tunes any T5, mT5, mT0, Flan-T5, ByT5, umT5, Aya or MADLAD-400 on your data.
+
+    The network, the vocabulary and the step are read off the checkpoint. The optimizer is new:
+    Adafactor at a constant 0.001 with dropout 0.1, as T5 was fine-tuned. Each example has a row of
+    its own, and the loss is the mean over the tokens of a batch.
+
+    Command: `python -m mtf.run "recipes.finetune(checkpoint='google/t5-v1_1-small',
+    train='train.tsv', validation='dev.tsv')"`; docs/finetuning.md has more.
+    Hardware: any. On CPUs, float32 and unrolled layers; with a GPU or TPU, bfloat16 and scanned
+    layers. The batch is split over all devices. From a billion parameters on, parameters and
+    optimizer state are, too, and layers are recomputed in the backward pass.
+    Expect: an evaluation every tenth of the steps, the best and the newest checkpoint, and at the
+    end the best score, predictions, and the command that exports the best checkpoint.
+
+    Args:
+      checkpoint: run directory, checkpoint of mtf or T5X, Hugging Face directory, model of the
+        Hugging Face hub, or an address of one of these.
+      train, validation: files (`.tsv`, `.jsonl`, `.json`, `.parquet`, each a path or a pattern); or
+        splits of `dataset` or `mixture`, by default "train" and "validation". Without a file for
+        validation, nothing is evaluated.
+      dataset, subset: a dataset of the Hugging Face hub or the local mirror.
+      mixture: a mixture or a task, also one of your own.
+      module: Python module that registers the mixture (`my_tasks`).
+      inputs, targets: columns, or Jinja templates over columns. By default, the columns `inputs`
+        and `targets`; TSV files then need no header.
+      template: both at once: "translate: {en} ||| {ro}".
+      metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first one
+        chooses the best checkpoint; without any, the validation loss does.
+      answer_choices: all possible targets, for metrics of classes such as "f1".
+      steps: number of updates, counted from the step of the checkpoint.
+      batch_size: number of examples in a batch.
+      learning_rate: the constant learning rate.
+      eval_period: number of steps between evaluations and checkpoints; by default `steps` / 10.
+      patience: number of evaluations without improvement after which training ends early.
+      inputs_length, targets_length: maximum numbers of tokens; longer texts are truncated. By
+        default a quarter longer than the longest of the first 1,000 examples, at most 1,024 and
+        256; 512 and 128 if these are not on this machine, or for a mixture.
+      dropout_rate: dropout rate, whatever the checkpoint says.
+      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint has none.
+      config: config.json of the checkpoint's run or of Hugging Face, if it is elsewhere.
+      cache_dir: token cache; without it, the data is tokenized into memory.
+      dtype: dtype of activations instead of the one for the hardware.
+    """
+    start = builders.start.open_start(checkpoint, vocabulary, config)
+    on_accelerator = has_accelerator()
+    is_large = start.num_parameters >= _LARGE
+    model = start.model
+    model.loss_normalizing_factor = "NUM_REAL_TARGET_TOKENS"
+    network = model.network
+    network.dropout_rate = dropout_rate
+    network.dtype = dtype or ("bfloat16" if on_accelerator else "float32")
+    network.scan_layers = on_accelerator
+    network.remat_policy = "full" if is_large else "none"
+
+    names = (metrics,) if isinstance(metrics, str) else metrics
+    if mixture is not None:
+        columns = {"inputs": inputs, "targets": targets, "template": template}
+        choices = {"subset": subset, "answer_choices": answer_choices}
+        _refuse("mixture", dataset=dataset, **columns, **choices)
+        data = fdl.Config(
+            TaskMixtureConfig,
+            mixture_or_task_name=mixture,
+            module=module,
+            loader="memory" if cache_dir is None else "cache",
+            cache_dir=cache_dir,
+            split=train or "train",
+            eval_split=validation or "validation",
+            vocabulary=start.vocabulary,
+            task_feature_lengths=dict(_UNKNOWN_LENGTHS),
+        )
+    else:
+        if module is not None:
+            raise UserError("module registers tasks; set mixture to the name of one of them.")
+        data = _columns_data(
+            start, train, validation, dataset, subset, inputs, targets, template, names
+        )
+        data.task.answer_choices, data.cache_dir = answer_choices, cache_dir
+        data.loader = "memory" if cache_dir is None else "cache"
+        if inputs_length is None or targets_length is None:
+            data.task_feature_lengths = builders.data.fitting_lengths(data, _LIMITS)
+    data.pack = False
+    for name, length in (("inputs", inputs_length), ("targets", targets_length)):
+        if length is not None:
+            data.task_feature_lengths[name] = length
+
+    period = eval_period or max(steps // 10, 1)
+    save = fdl.Config(SaveCheckpointConfig, period=period, keep=1)
+    evaluates = data.eval_split is not None
+    if evaluates:
+        save.metric_name_to_monitor, save.metric_mode = _monitored(data, names)
+    elif names or patience is not None:
+        what = "metrics" if names else "patience"
+        raise UserError(f"{what} needs validation data. Set validation to a file.")
+    rules = {"logical_axis_rules": FULLY_SHARDED_AXIS_RULES} if is_large else {}
+    return fdl.Config(
+        Train,
+        model=model,
+        data=data,
+        optimizer=fdl.Config(
+            AdafactorConfig, builders.schedule.constant(learning_rate), step_offset=start.step
+        ),
+        train_steps=start.step + steps,
+        batch_size=batch_size,
+        trainer=fdl.Config(
+            TrainerConfig,
+            stats_period=min(period, 20),
+            eval_period=period if evaluates else None,
+            eval_steps=None,
+            early_stopping_patience=patience,
+        ),
+        evaluator=fdl.Config(
+            InferEvalConfig,
+            period=period,
+            num_examples=None,
+            metrics=names if mixture is not None else None,
+        )
+        if names
+        else None,
+        partitioner=fdl.Config(PartitionerConfig, **rules),
+        checkpoint=fdl.Config(CheckpointConfig, save=save, restore=start.restore),
+    )
+
+
+def _columns_data(
+    start: Start,
+    train: str | None,
+    validation: str | None,
+    dataset: str | None,
+    subset: str | None,
+    inputs: str | None,
+    targets: str | None,
+    template: str | None,
+    metrics: tuple[str, ...],
+) -> fdl.Config[TaskMixtureConfig]:
+    """Returns files or a dataset with the columns or the template as data."""
+    is_pair = inputs is None and targets is None and template is None
+    if template is not None:
+        _refuse("template", inputs=inputs, targets=targets)
+        inputs, targets = builders.data.split_template(template)
+    columns = {
+        "inputs": inputs or "inputs",
+        "targets": targets or "targets",
+        "vocabulary": start.vocabulary,
+        "task_feature_lengths": dict(_UNKNOWN_LENGTHS),
+        "metrics": metrics,
+    }
+    if dataset is not None:
+        data = builders.data.hub(
+            dataset,
+            subset=subset,
+            split=train or "train",
+            eval_split=validation or "validation",
+            **columns,
+        )
+    elif train is None:
+        raise UserError(
+            "There is no data. Set train to a file, dataset to a dataset of the Hugging Face hub, "
+            "or mixture to a mixture or task."
+        )
+    else:
+        files = {"train": train} | ({} if validation is None else {"validation": validation})
+        data = builders.data.files(files, **columns)
+        data.task.tsv_header = not is_pair
+    data.task.inputs_add_eos = start.inputs_add_eos
+    return data
+
+
+def _monitored(
+    data: fdl.Config[TaskMixtureConfig], metrics: tuple[str, ...]
+) -> tuple[str, Literal["max", "min"]]:
+    """Returns the metric that ranks checkpoints, and whether its largest value is the best."""
+    name = data.mixture_or_task_name
+    if not metrics or data.task is None:
+        return f"training_eval/{name}/loss_per_target_token", "min"
+    from mtf.evaluation.metrics import score_names  # Imports NumPy.
+
+    score = next(iter(score_names(metrics).values()))
+    return f"inference_eval/{name}/{score}", "min" if metrics[0] == "edit_distance" else "max"
+
+
+def _refuse(what: str, **others: object) -> None:
+    """Raises UserError if an argument is set that does not apply."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise UserError(f"{what} is set, so {', '.join(given)} would not be used. Set one of them.")

@@ -1,0 +1,312 @@
+"""`recipes.finetune`: what it reads off checkpoints and data, and a run from start to export."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import numpy as np
+import pytest
+
+import conversion
+import recipes
+from mtf import config as config_lib
+from mtf import convert, environment, loaders
+from mtf.errors import UserError
+from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
+from tests import small
+from tests.conftest import SHARED, needs_shared
+from tests.conversion import writers
+from tests.golden import recorded
+from tests.inference import models
+from tests.test_structure import HEAVY, ROOT
+
+PAIRS = [("is the sky blue", "yes"), ("is the sea red", "no"), ("is it so", "maybe not")]
+
+
+def hugging_face(folder: Path, vocabulary: str = "byt5", **sizes: Any) -> Path:
+    """A random network in Hugging Face's form."""
+    source = writers.write_t5x(folder / "t5x", writers.random_parameters(**sizes))
+    options = ["--to", "hf", "--vocabulary", vocabulary]
+    assert convert.main([str(source), str(folder / "hf"), *options]) == 0
+    return folder / "hf"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds `hf`, a random ByT5, and the same pairs in every form."""
+    folder = tmp_path_factory.mktemp("finetune")
+    hugging_face(folder, num_encoder_layers=1, num_decoder_layers=1)
+    lines = [f"{inputs}\t{targets}\n" for inputs, targets in PAIRS]
+    (folder / "pairs.tsv").write_text("".join(lines))
+    (folder / "header.tsv").write_text("inputs\ttargets\n" + "".join(lines))
+    (folder / "named.tsv").write_text("question\tanswer\n" + "".join(lines))
+    (folder / "three.tsv").write_text("a\tb\tc\n")
+    rows = [{"q-text": question, "answer": answer} for question, answer in PAIRS]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+# ------------------------------------------------------------------------------------ checkpoints
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({}, {}),
+        ({"num_encoder_layers": 3, "num_decoder_layers": 1}, {"num_encoder_layers": 3}),  # ByT5
+        ({"bias_per_layer": True}, {"relpos_bias_per_layer": True}),  # umT5
+        (
+            {"gated": False, "tied": True},  # T5 1.0
+            {"mlp_activations": ("relu",), "logits_via_embedding": True},
+        ),
+    ],
+)
+def test_the_network_is_that_of_the_checkpoint(
+    tmp_path: Path, folder: Path, written: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    checkpoint = hugging_face(tmp_path, **written)
+    job = fdl.build(recipes.finetune(str(checkpoint), str(folder / "pairs.tsv"), steps=20))
+    network = job.model.network
+    sizes = (network.vocab_size, network.emb_dim, network.num_heads, network.head_dim)
+    assert sizes == (384, 32, 3, 8)
+    assert network.mlp_dim == 48
+    given = {"mlp_activations": ("gelu", "linear"), "logits_via_embedding": False}
+    for name, value in {**given, "relpos_bias_per_layer": False, **expected}.items():
+        assert getattr(network, name) == value
+    assert (job.train_steps, job.checkpoint.restore.step) == (20, 0)
+    assert job.describe().problems == ()
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "num_rows"),
+    [("t5", 32128), pytest.param("mt5", 250112, marks=pytest.mark.slow)],
+)
+def test_the_vocabulary_is_that_of_the_checkpoint(
+    tmp_path: Path, folder: Path, name: str, num_rows: int
+) -> None:
+    model = SHARED / "data" / "vocabularies" / f"{name}.spiece.model"
+    checkpoint = hugging_face(tmp_path, str(model), vocab_size=num_rows, emb_dim=4, num_heads=1)
+    job = fdl.build(recipes.finetune(str(checkpoint), str(folder / "pairs.tsv")))
+    assert Path(job.data.vocabulary.path).read_bytes() == model.read_bytes()
+    assert job.data.vocabulary.extra_ids == (100 if name == "t5" else 0)
+    assert job.describe().problems == ()
+
+
+def test_steps_are_counted_from_that_of_the_checkpoint(tmp_path: Path, folder: Path) -> None:
+    run = models.write_run(tmp_path / "run", step=7)
+    t5x = models.write_checkpoint(tmp_path / "t5x")
+    golden = recorded.unpack("rsqrt_orbax", tmp_path)
+    for path, options, step in (
+        (run, {}, 7),
+        (t5x, {"vocabulary": "byt5"}, 7),
+        (golden, {"vocabulary": "byt5"}, 20),
+    ):
+        config = recipes.finetune(str(path), str(folder / "pairs.tsv"), steps=5, **options)
+        job = fdl.build(config)
+        assert job.train_steps == step + 5
+        assert job.optimizer.step_offset == job.checkpoint.restore.step == step
+        assert job.describe().problems == ()
+
+
+def test_a_new_optimizer_for_every_layout(tmp_path: Path, folder: Path) -> None:
+    golden = recorded.unpack("rsqrt_zarr", tmp_path)
+    assert any("param_states" in name for name in conversion.open_checkpoint(golden).tensors)
+    config = recipes.finetune(str(golden), str(folder / "pairs.tsv"), vocabulary="byt5")
+    start = fdl.build(config).describe().rows["start"]
+    assert "53 tensors fit" in start  # 52 parameters and the step.
+
+
+# ------------------------------------------------------------------------------------------ data
+
+
+def text(ids: np.ndarray) -> str:
+    """The text of ByT5's ids, without EOS."""
+    return bytes(int(i) - 3 for i in ids[:-1]).decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "inputs"),
+    [
+        ({"train": "pairs.tsv"}, "is the sky blue"),
+        ({"train": "header.tsv"}, "is the sky blue"),
+        ({"train": "named.tsv", "inputs": "question", "targets": "answer"}, "is the sky blue"),
+        ({"train": "rows.jsonl", "template": "{q-text}? ||| {answer}"}, "is the sky blue?"),
+        (
+            {"train": "rows.jsonl", "template": "{{q_text | upper}} ||| {{answer}}"},
+            "IS THE SKY BLUE",
+        ),
+    ],
+)
+def test_data_in_every_form(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], inputs: str
+) -> None:
+    monkeypatch.chdir(folder)
+    data = fdl.build(recipes.finetune("hf", **arguments)).data
+    examples = loaders.sample_examples(data, 10)
+    assert len(examples) == len(PAIRS)
+    (first,) = [e for e in examples if text(e.targets) == "yes"]
+    assert text(first.inputs) == inputs
+    assert first.inputs[-1] == first.targets[-1] == 1  # EOS
+
+
+def test_lengths_fit_the_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    # 15 bytes and EOS, and a quarter: 20. 9 bytes and EOS, and a quarter: 12.5.
+    config = recipes.finetune("hf", "pairs.tsv")
+    assert config.data.task_feature_lengths == {"inputs": 32, "targets": 16}
+    config = recipes.finetune("hf", "pairs.tsv", targets_length=7)
+    assert config.data.task_feature_lengths == {"inputs": 32, "targets": 7}
+    (folder / "long.jsonl").write_text(json.dumps({"inputs": "x" * 5000, "targets": "y" * 999}))
+    config = recipes.finetune("hf", "long.jsonl")
+    assert config.data.task_feature_lengths == {"inputs": 1024, "targets": 256}
+
+
+def test_a_dataset_and_a_mixture(tmp_path: Path, folder: Path) -> None:
+    config = recipes.finetune(str(folder / "hf"), mixture="t0_train", metrics=("rouge", "bleu"))
+    assert config.data.mixture_or_task_name == "t0_train"
+    assert config.evaluator.metrics == ("rouge", "bleu")
+    monitored = config.checkpoint.save.metric_name_to_monitor
+    assert monitored == "training_eval/t0_train/loss_per_target_token"
+
+
+@needs_shared
+def test_a_dataset_of_the_mirror(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MTF_DATA_DIR", str(SHARED / "data" / "datasets"))
+    template = "review: {{text}} ||| {{['negative', 'positive'][label]}}"
+    config = recipes.finetune(
+        str(folder / "hf"),
+        dataset="rotten_tomatoes",
+        template=template,
+        metrics="f1",
+        answer_choices=("negative", "positive"),
+    )
+    assert config.checkpoint.save.metric_name_to_monitor == "inference_eval/rotten_tomatoes/f1"
+    assert fdl.build(config).describe().problems == ()
+
+
+# --------------------------------------------------------------------------------------- hardware
+
+
+def test_values_for_the_hardware(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for platform, dtype, scans in (("cpu", "float32", False), ("cuda,cpu", "bfloat16", True)):
+        monkeypatch.setenv("JAX_PLATFORMS", platform)
+        network = recipes.finetune("hf", "pairs.tsv").model.network
+        assert (network.dtype, network.scan_layers) == (dtype, scans)
+    assert recipes.finetune("hf", "pairs.tsv", dtype="float32").model.network.dtype == "float32"
+    monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setattr(environment, "_GPU_FILES", ("/nowhere",))
+    monkeypatch.setattr(environment, "_TPU_FILES", ("/nowhere*",))
+    assert not environment.has_accelerator()
+
+
+def test_large_models_are_split_and_recomputed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    small_one = fdl.build(recipes.finetune("hf", "pairs.tsv"))
+    monkeypatch.setattr(sys.modules["recipes.finetune"], "_LARGE", 10_000)
+    large = fdl.build(recipes.finetune("hf", "pairs.tsv"))
+    assert small_one.model.network.remat_policy == "none"
+    assert large.model.network.remat_policy == "full"
+    assert large.partitioner.logical_axis_rules == FULLY_SHARDED_AXIS_RULES
+    # On eight devices, each has an eighth of what the rules split.
+    assert "kernel" in large.describe_sharding(8)
+
+
+def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
+    recipe = "recipes.finetune(checkpoint='hf', train='pairs.tsv', validation='pairs.tsv')"
+    code = (
+        "import sys, time; from mtf.run import main; "
+        f'assert main(["{recipe}", "--print", "flat"]) == 0; '
+        "print(*{m.partition('.')[0] for m in sys.modules}); print(time.process_time())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**small.environment_variables(), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *_, modules, seconds = done.stdout.splitlines()
+    assert not set(modules.split()) & (HEAVY - {"numpy"})
+    assert float(seconds) < 3
+
+
+# --------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"train": "pair.tsv"}, "pair.tsv does not exist .*Did you mean pairs.tsv"),
+        ({"train": "named.tsv", "inputs": "questions"}, "no column 'questions'.*mean question"),
+        ({"train": "pairs.tsv", "checkpoint": "fh"}, "There is no model at fh.*Did you mean hf"),
+        ({"train": "pairs.tsv", "checkpoint": "pairs.tsv"}, "pairs.tsv is a file"),
+        (
+            {"train": "pairs.tsv", "validation": "pairs.tsv", "metrics": "acuracy"},
+            "no metric 'acuracy'.*Did you mean accuracy",
+        ),
+        ({"train": "pairs.tsv", "metrics": "bleu"}, "metrics needs validation data"),
+        ({"train": "pairs.tsv", "patience": 2}, "patience needs validation data"),
+        ({}, "There is no data. Set train"),
+        ({"train": "pairs.tsv", "module": "my"}, "set mixture to the name of one of them"),
+        ({"mixture": "t0_train", "subset": "x"}, "mixture is set, so subset would not be used"),
+        ({"train": "rows.jsonl", "template": "{answer}"}, "has 0 separators"),
+        (
+            {"train": "rows.jsonl", "template": "a ||| b", "inputs": "answer"},
+            "template is set, so inputs would not be used",
+        ),
+        ({"train": "three.tsv"}, "it has 3 columns; expected the 2 without a header: inputs"),
+    ],
+)
+def test_mistakes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], says: str
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=says):
+        recipes.finetune(**{"checkpoint": "hf", **arguments})
+
+
+# ------------------------------------------------------------------------------------------- runs
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_the_best_checkpoint_and_its_export(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a rate of almost 0, nothing improves: the first evaluation is the best."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    shutil.copytree(folder / "hf", folder / "gone")
+    recipe = (
+        "recipes.finetune(checkpoint='gone', train='pairs.tsv', validation='pairs.tsv', "
+        "metrics='accuracy', steps=40, batch_size=2, eval_period=2, patience=2, "
+        "learning_rate=0.0)"
+    )
+    said = small.run([recipe, "--set", "model_dir=run"], folder)
+    assert "\nended early    inference_eval/files/accuracy has not improved since step 2 " in said
+    assert len(re.findall(r"^predicted  ", said, re.MULTILINE)) == 3
+    # Of equal checkpoints, the latest is the best.
+    best = (folder / "run" / "checkpoints" / "checkpoint_6").resolve()
+    assert f"\nexport         python -m mtf.convert {best} run/hf --to hf\n" in said
+
+    # The parameters are those of the start: Adafactor's smallest rate is 1e-8.
+    start = conversion.open_checkpoint(folder / "gone").parameters()
+    end = conversion.open_checkpoint(best).parameters()
+    for name, tensor in start.items():
+        np.testing.assert_allclose(end[name].read(), tensor.read(), rtol=1e-4, atol=1e-6)
+
+    # The stored config needs no checkpoint.
+    shutil.rmtree(folder / "gone")
+    job = fdl.build(config_lib.load_config(folder / "run"))
+    assert job.model.network.emb_dim == 32
+    assert convert.main([str(best), str(folder / "exported"), "--to", "hf"]) == 0
