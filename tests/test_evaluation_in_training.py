@@ -164,7 +164,7 @@ class _Scripted:
         self.decoding = decoding
         for ids in inputs:
             answer = self._answers[BYTES.decode(ids)]
-            yield [Generation(BYTES.encode(f"{answer} {self.params}"), 0.0)]
+            yield [Generation(BYTES.encode(f"{answer} {self.params['number']}"), 0.0)]
 
 
 def _example(inputs: str, targets: str) -> Example:
@@ -184,13 +184,13 @@ def test_each_task_is_compared_with_its_own_targets() -> None:
     decoding = DecodingConfig(max_length=8)
     evaluator = InferenceEvaluator(held_out, lambda _: predictor, BYTES, decoding, 5)  # type: ignore[arg-type,return-value]
     assert evaluator.names == ("first", "second")
-    assert evaluator.evaluate({}) == {
+    assert evaluator.evaluate({"number": 1}) == {
         "first": {"accuracy": 50.0},
         # "4 1" has one word of two in common with "5 1".
         "second": {"accuracy": 0.0, "em": 50.0, "f1": 75.0},
     }
     # The parameters of each evaluation are used.
-    assert evaluator.evaluate(2)["first"] == {"accuracy": 0.0}  # type: ignore[arg-type]
+    assert evaluator.evaluate({"number": 2})["first"] == {"accuracy": 0.0}
     assert predictor.decoding == decoding
 
 
@@ -206,7 +206,7 @@ def test_texts_are_decoded_as_t5x_decodes_them(
     monkeypatch.setattr(Train, "_make_predictor", lambda *_: predictor)
     evaluator = fdl.build(config)._make_evaluator(partitioner=None)
     assert evaluator is not None
-    evaluator.evaluate({})
+    evaluator.evaluate({"number": 1})
     assert predictor.decoding == DecodingConfig("beam", 10, num_beams=1, length_penalty=0.6)
 
 
