@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from mtf import seqio as seqio
     from mtf import t5x as t5x
     from mtf import tasks as tasks
+    from mtf import trackers as trackers
     from mtf import training as training
     from mtf.inference.api import load as load
 
@@ -66,6 +67,7 @@ __all__ = [
     "seqio",
     "t5x",
     "tasks",
+    "trackers",
     "training",
 ]
 __version__ = "0.1.0"

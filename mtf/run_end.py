@@ -37,6 +37,12 @@ class RunEnd:
     time: float = dataclasses.field(default_factory=time.time)
 
 
+def failure(error: BaseException) -> RunEnd:
+    """Returns the end of a run that an error ended."""
+    first_line = str(error).strip().partition("\n")[0]
+    return RunEnd("failed", f"{type(error).__name__}: {first_line}")
+
+
 def write_end(run_dir: AnyPath, end: RunEnd) -> None:
     """Writes how a run ended; does nothing if the directory cannot be written to."""
     with contextlib.suppress(OSError):
@@ -70,6 +76,5 @@ def failure_recorded(run_dir: AnyPath) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        first_line = str(error).strip().partition("\n")[0]
-        write_end(run_dir, RunEnd("failed", f"{type(error).__name__}: {first_line}"))
+        write_end(run_dir, failure(error))
         raise

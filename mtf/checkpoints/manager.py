@@ -140,7 +140,7 @@ class CheckpointManager:
         """Returns the best checkpoint and its monitored metric; None if none has the metric."""
         metrics = {step: self._manager.metrics(step) for step in self._manager.all_steps()}
         ranked = self._ranked(metrics)
-        return (self._path(ranked[0][0]), ranked[0][1]) if ranked else None
+        return (self.path(ranked[0][0]), ranked[0][1]) if ranked else None
 
     def _ranked(self, metrics: Mapping[int, Mapping[str, float] | None]) -> list[tuple[int, float]]:
         """Returns (step, monitored metric), best and latest first, of the finite metrics."""
@@ -163,7 +163,8 @@ class CheckpointManager:
                 kept |= {info.step for info in checkpoints} - set(ranked)
         return [info.step in kept for info in checkpoints]
 
-    def _path(self, step: int) -> AnyPath:
+    def path(self, step: int) -> AnyPath:
+        """Returns the directory of a checkpoint."""
         return steps.checkpoint_dir(self.model_dir.resolve(), step)
 
     def save(
@@ -218,7 +219,7 @@ class CheckpointManager:
 
     def restore_data_state(self, step: int) -> dict[str, Any]:
         """Returns the states of all processes' data iterators; UserError if they are missing."""
-        path = self._path(step)
+        path = self.path(step)
         if not (path / "data").is_dir():
             raise UserError(
                 f"{path} lacks the position in the data (directory data/), so the run cannot "

@@ -14,7 +14,14 @@ from mtf.config.run_dir import (
     write_run_dir,
 )
 from mtf.config.serialize import dump_json, load_json
-from mtf.config.show import as_flat_text, as_history_text, as_json, diff, write_graph
+from mtf.config.show import (
+    as_flat_text,
+    as_history_text,
+    as_json,
+    diff,
+    flat_values,
+    write_graph,
+)
 from mtf.config.start import as_checked, check_types, in_run_directory, run, stored
 from mtf.config.tree import complete
 
@@ -34,6 +41,7 @@ __all__ = [
     "dump_json",
     "find_problems",
     "find_refusals",
+    "flat_values",
     "in_run_directory",
     "list_recipes",
     "load_config",

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import sys
 import traceback
 import typing
@@ -24,6 +25,8 @@ from mtf.errors import UserError, did_you_mean, nearest, suggestion
 
 RECIPES = "recipes"
 
+# An `@` that starts a value is no Python expression, so a name replaces it for the parser.
+_ELEMENT = re.compile(r"(?<=[=\[(,\s])@(?=[^\W\d])")
 _AT = "__component__."
 
 
@@ -134,15 +137,37 @@ def parse_value(text: str, declared: Any) -> Any:
     """Parses a literal, a bare word or `@builder(kw=…)`; raises Mismatch on a wrong type."""
     if text.startswith("@"):
         return types.convert(make_component(text[1:], declared), declared)
+    if text.startswith(("[", "(")) and _ELEMENT.search(text):
+        return types.convert(_parse_elements(text, declared), declared)
     return types.parse(text, declared)
+
+
+def _parse_elements(text: str, declared: Any) -> list[Any]:
+    """Parses `[@builder(kw=…), …]` or `(@builder(kw=…), …)`."""
+    parsable = _ELEMENT.sub(_AT, text)
+    try:
+        parsed = ast.parse(parsable, mode="eval").body
+    except SyntaxError:
+        parsed = None
+    if not isinstance(parsed, ast.List | ast.Tuple):
+        raise types.Mismatch(
+            f"expected {types.describe(declared)}; {text} is not a list. Write [@builder(…), …]."
+        )
+    elements: list[Any] = []
+    for index, node in enumerate(parsed.elts):
+        element = (ast.get_source_segment(parsable, node) or "").replace(_AT, "@")
+        try:
+            elements.append(parse_value(element, types.element_type(declared, elements, index)))
+        except types.Mismatch as mismatch:
+            raise types.Mismatch(f"at [{index}]: {mismatch}") from None
+    return elements
 
 
 def keywords(arguments: str, what: str) -> dict[str, str]:
     """Splits `(a=1, b=@x.y(c=2))` into {"a": "1", "b": "@x.y(c=2)"}."""
     if not arguments:
         return {}
-    # A value that starts with `@` is no Python expression, so a name replaces `@` for the parser.
-    text = "f" + arguments.replace("=@", f"={_AT}")
+    text = "f" + _ELEMENT.sub(_AT, arguments)
     try:
         parsed = ast.parse(text, mode="eval").body
     except SyntaxError:

@@ -39,6 +39,20 @@ def as_flat_text(config: fdl.Config) -> str:
     return "".join(f"{line}\n" for line, _ in _lines(config))
 
 
+def flat_values(config: fdl.Config) -> dict[str, Any]:
+    """Returns path → value for the lines of the flat text; lists for tuples, "@NAME" for classes.
+
+    All values can be written as JSON.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return value if isinstance(value, str | int | float | None) else shown(value)
+
+    return {format_path(leaf.path): plain(leaf.value) for _, leaf in _lines(config)}
+
+
 def as_history_text(config: fdl.Config) -> str:
     """Returns the flat text, with where each value was set."""
     rows = [(line, provenance.of_leaf(leaf)) for line, leaf in _lines(config)]

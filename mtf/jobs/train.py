@@ -25,6 +25,7 @@ from mtf.progress import Progress, count
 from mtf.run_end import RunEnd, write_end
 from mtf.storage import AnyPath, as_path
 from mtf.tasks.missing import describe_missing
+from mtf.trackers import Sample, TrackedRun, Tracker
 from mtf.training.settings import (
     STEP,
     AdafactorConfig,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from mtf.jobs.description import Description
     from mtf.models.t5 import Params
     from mtf.partitioning.mesh import PjitPartitioner
+    from mtf.trackers.tracking import Tracking
     from mtf.training.early_stopping import EarlyStopping
     from mtf.training.trainer import Trainer
 
@@ -67,6 +69,7 @@ class Train:
       random_seed: seed for initial parameters and dropout, in [0, 2**32); `data` has its own seed.
       evaluator: evaluation by decoding held-out inputs; None: no such evaluation.
       num_samples: number of held-out examples to print with predictions at the end.
+      trackers: trackers of experiments, such as Weights & Biases, beside TensorBoard.
     """
 
     model: ModelConfig
@@ -83,6 +86,7 @@ class Train:
     random_seed: int = 0
     evaluator: InferEvalConfig | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
     num_samples: int = dataclasses.field(default=3, metadata=_MAY_CHANGE)
+    trackers: Tracker | tuple[Tracker, ...] = dataclasses.field(default=(), metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
         try:
@@ -203,6 +207,8 @@ class Train:
     def _run(
         self, run_dir: AnyPath, interrupts: signals.Interrupts, heartbeat: Heartbeat
     ) -> TrainResult:
+        import jax
+
         from mtf import loaders
         from mtf.training.loop import TrainLoop
         from mtf.training.trainer import starting_state
@@ -210,6 +216,8 @@ class Train:
         # Check all input before anything is written.
         started = time.perf_counter()
         with conversion_as_user_errors():
+            if jax.process_index() == 0:
+                self.check_trackers()
             trainer = self._make_trainer()
             batches, evaluations, evaluator = self._open_data(trainer)
             state = starting_state(trainer, run_dir, self.checkpoint.restore, self.train_steps)
@@ -227,48 +235,73 @@ class Train:
                 describe_missing(provenance["mixture"], provenance["num_tasks"], missing)
                 + " (data.json lists all)"
             )
-        loop = TrainLoop(
-            trainer,
-            batches,
-            self.train_steps,
-            self.batch_size,
-            checkpoints,
-            progress,
-            interrupts,
-            evaluations,
-            evaluator,
-            heartbeat,
-        )
-        try:
-            state, stopped = loop.run(state, setup_seconds=time.perf_counter() - started)
-        except Exception:
-            checkpoints.wait_after_failure()
-            raise
-        best = checkpoints.best()
-        checkpoints.close()
-        self._write_end(run_dir, stopped)
-
-        # Report. All files of the run are complete: a signal only skips the rest of the report.
-        signals.ending(0)
-        interrupts.release()
-        step = int(state.step)
-        if stopped is not None:
-            message = f"{stopped}: saved step {step} in {run_dir.resolve() / CHECKPOINTS}"
-            owed = owed_evaluations(run_dir, step)
-            if owed:
-                message += "; the resumed run will first evaluate this step"
-            if owed or step < self.train_steps:
-                message += f"\nresume with: python -m mtf.run --from {run_dir}"
-            progress.note(message)
-        else:
-            samples = (
-                self._samples(trainer.partitioner, trainer.eval_params(state))
-                if self.num_samples
-                else ""
+        with self._start_trackers(run_dir, int(state.step), progress) as tracking:
+            loop = TrainLoop(
+                trainer,
+                batches,
+                self.train_steps,
+                self.batch_size,
+                checkpoints,
+                progress,
+                interrupts,
+                evaluations,
+                evaluator,
+                heartbeat,
+                tracking,
+                _config_text(run_dir),
             )
-            early = str(self._early_stopping(step)) if step < self.train_steps else ""
-            self._print_end(run_dir, list(evaluations), samples, best, early)
+            try:
+                state, stopped = loop.run(state, setup_seconds=time.perf_counter() - started)
+            except Exception:
+                checkpoints.wait_after_failure()
+                raise
+            best = checkpoints.best()
+            checkpoints.close()
+            end = self._write_end(run_dir, stopped)
+
+            # Report. All files of the run are complete: a signal only skips the rest of the report.
+            signals.ending(0)
+            interrupts.release()
+            step = int(state.step)
+            if stopped is not None:
+                message = f"{stopped}: saved step {step} in {run_dir.resolve() / CHECKPOINTS}"
+                owed = owed_evaluations(run_dir, step)
+                if owed:
+                    message += "; the resumed run will first evaluate this step"
+                if owed or step < self.train_steps:
+                    message += f"\nresume with: python -m mtf.run --from {run_dir}"
+                progress.note(message)
+            else:
+                samples = self._samples(trainer.partitioner, trainer.eval_params(state))
+                if samples:
+                    tracking.log_samples(step, samples)
+                early = str(self._early_stopping(step)) if step < self.train_steps else ""
+                self._print_end(run_dir, list(evaluations), samples, best, early)
+            tracking.end(end)
         return train_result(run_dir, step, stopped)
+
+    def check_trackers(self) -> str:
+        """Returns the names of the trackers; raises UserError if one cannot be used."""
+        for tracker in self._trackers:
+            tracker.check()
+        return ", ".join(type(tracker).__name__ for tracker in self._trackers)
+
+    @property
+    def _trackers(self) -> tuple[Tracker, ...]:
+        return (self.trackers,) if isinstance(self.trackers, Tracker) else self.trackers
+
+    def _start_trackers(self, run_dir: AnyPath, step: int, progress: Progress) -> Tracking:
+        import jax
+
+        from mtf.config import flat_values, load_config
+        from mtf.trackers.tracking import Tracking
+
+        if not self.trackers or jax.process_index() != 0:
+            return Tracking()
+        tracking = Tracking(self._trackers, progress.note)
+        config = flat_values(load_config(run_dir))
+        tracking.start(run_dir, TrackedRun(str(run_dir.resolve()), run_dir.name, step, config))
+        return tracking
 
     def _make_trainer(self) -> Trainer:
         from mtf.partitioning.mesh import PjitPartitioner
@@ -403,20 +436,22 @@ class Train:
         restore = self.checkpoint.restore
         return "" if restore is None else f"starting from {restore.path} at step {step}"
 
-    def _write_end(self, run_dir: AnyPath, stopped: str | None) -> None:
+    def _write_end(self, run_dir: AnyPath, stopped: str | None) -> RunEnd:
         import jax
 
+        finished = stopped is None or self.is_finished()
+        end = RunEnd("finished") if finished else RunEnd("stopped", stopped)
         if jax.process_index() == 0:
-            finished = stopped is None or self.is_finished()
-            write_end(run_dir, RunEnd("finished") if finished else RunEnd("stopped", stopped))
+            write_end(run_dir, end)
+        return end
 
-    def _samples(self, partitioner: PjitPartitioner, params: Params) -> str:
-        """Returns held-out inputs with their true and predicted targets, as text."""
+    def _samples(self, partitioner: PjitPartitioner, params: Params) -> list[Sample]:
+        """Returns held-out inputs with their true and predicted targets, each on one line."""
         from mtf import loaders
 
-        examples = loaders.sample_examples(self.data, self.num_samples)
+        examples = loaders.sample_examples(self.data, self.num_samples) if self.num_samples else []
         if not examples:
-            return ""
+            return []
         predictor = self._make_predictor(partitioner, params)
         inputs = [example.inputs.tolist() for example in examples]
         decoding = DecodingConfig(max_length=self.data.task_feature_lengths["targets"])
@@ -424,19 +459,18 @@ class Train:
         def text(ids: Any) -> str:
             return " ".join(self.data.vocabulary.decode([int(i) for i in ids]).split())
 
-        return "".join(
-            f"input      {text(example.inputs)}\ntrue       {text(example.targets)}\n"
-            f"predicted  {text(predicted.ids)}\n\n"
+        return [
+            Sample(text(example.inputs), text(example.targets), text(predicted.ids))
             for example, (predicted, *_) in zip(
                 examples, predictor.generate(inputs, decoding), strict=True
             )
-        )
+        ]
 
     def _print_end(
         self,
         run_dir: AnyPath,
         evaluations: list[str],
-        samples: str,
+        samples: list[Sample],
         best: tuple[AnyPath, float] | None,
         early: str,
     ) -> None:
@@ -447,7 +481,10 @@ class Train:
         if jax.process_index() != 0:
             return
         plot = plot_loss(run_dir, evaluations)
-        print(f"{samples}run directory  {run_dir}\nloss curve     {plot}")
+        for sample in samples:
+            print(f"input      {sample.input}\ntrue       {sample.true}")
+            print(f"predicted  {sample.predicted}\n")
+        print(f"run directory  {run_dir}\nloss curve     {plot}")
         if early:
             print(f"ended early    {early}")
         exported: AnyPath = run_dir
@@ -506,3 +543,12 @@ class Train:
                 f"{-(-ids // 128) * 128})."
             )
         return f"{self.data.vocabulary.path}: {ids:,} ids, embedding of {rows:,} rows"
+
+
+def _config_text(run_dir: AnyPath) -> str:
+    """Returns the config that process 0 has stored, as flat text; "" in other processes."""
+    import jax
+
+    from mtf.config import as_flat_text, load_config
+
+    return as_flat_text(load_config(run_dir)) if jax.process_index() == 0 else ""

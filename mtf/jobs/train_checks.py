@@ -42,6 +42,8 @@ def describe(job: Train) -> Description:
     if isinstance(job.data, TaskMixtureConfig):
         checks.add("mixture", functools.partial(_check_mixture, job.data))
     checks.add("data", lambda: _check_data(job))
+    if job.trackers:
+        checks.add("trackers", job.check_trackers)
     if job.evaluator is not None and job.evaluator.metrics is not None:
         checks.add("metrics", functools.partial(_check_metrics, job.evaluator.metrics))
     work = plan.work(trainer, lengths, batch_size)

@@ -145,6 +145,11 @@ TRAIN = (
         "T5X's Adafactor trains all parameters.",
     ),
     Refusal(
+        "trackers",
+        lambda trackers, _: not trackers,
+        "T5X's loop writes to TensorBoard only.",
+    ),
+    Refusal(
         "trainer.skip_nonfinite_updates",
         lambda skips, _: not skips,
         "T5X's Adafactor can skip NaN in single parameters, but not whole updates.",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +31,7 @@ from mtf.data.row_streams import BatchIterator, Evaluations
 from mtf.partitioning.processes import wait_for_others
 from mtf.progress import Progress, duration
 from mtf.signals import Interrupts
+from mtf.trackers.tracking import Tracking
 from mtf.training.early_stopping import EarlyStopping
 from mtf.training.metrics import MetricsWriter, summarize, timing
 from mtf.training.train_state import TrainState
@@ -68,6 +70,8 @@ class TrainLoop:
       checkpoints: writes checkpoints; metrics are written to the same run directory.
       evaluations: batches on which to compute the loss, every `eval_period` steps and at the end.
       heartbeat: records what this process does, and ends it if it hangs.
+      tracking: the trackers, which receive all metrics and the paths of checkpoints.
+      config_text: the config, which TensorBoard shows as text.
     """
 
     trainer: Trainer
@@ -80,6 +84,8 @@ class TrainLoop:
     evaluations: Evaluations
     evaluator: Evaluator | None = None
     heartbeat: Heartbeat = dataclasses.field(default_factory=Heartbeat)
+    tracking: Tracking = dataclasses.field(default_factory=Tracking)
+    config_text: str = ""
 
     def __post_init__(self) -> None:
         self._stop_requested = _Agreement(self.interrupts)
@@ -222,8 +228,11 @@ class TrainLoop:
         for kind, names in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, evaluator_names)):
             last_steps |= {f"{kind}/{name}": first_step - (kind in owed) for name in names}
         for place, last_step in last_steps.items():
-            writer = MetricsWriter(self.checkpoints.model_dir / place, last_step)
+            log = functools.partial(self.tracking.log_metrics, place)
+            writer = MetricsWriter(self.checkpoints.model_dir / place, last_step, log)
             self._writers[place] = files.enter_context(writer)
+        if self.config_text:  # With T5X's tag.
+            self._writers[TRAIN].write_text(first_step, "config", self.config_text)
 
     def _record(
         self, place: str, step: int, metrics: Mapping[str, float], extra: Measured | None = None
@@ -293,6 +302,7 @@ class TrainLoop:
         for writer in self._writers.values():
             writer.flush()  # A resumed run continues these files from the checkpoint's step.
         self.checkpoints.save(step, state.state_dict(), self.batches.get_state(), measured)
+        self.tracking.log_checkpoint(step, self.checkpoints.path(step))
 
 
 class _StopRequested(Exception):

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import jax
@@ -105,13 +105,19 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
     """Writes metrics to TensorBoard events and `metrics.jsonl`, on process 0.
 
     Drops the metrics after `first_step` that were written before an interruption, so that the files
-    are those of an uninterrupted run.
+    are those of an uninterrupted run. `log` is called with what `write` writes.
     """
 
     _SECONDS_BETWEEN_FLUSHES = 10.0
 
-    def __init__(self, directory: AnyPath, first_step: int) -> None:
+    def __init__(
+        self,
+        directory: AnyPath,
+        first_step: int,
+        log: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
+    ) -> None:
         self._jsonl = None
+        self._log = log
         if jax.process_index() != 0:
             return
         # Imported here because other processes do not need it.
@@ -133,7 +139,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         for scheme in ("gs", "s3"):
             record_writer.register_writer_factory(scheme, _EventFiles)
         self._events = EventsWriter(str(directory / "events"))
-        self._event, self._scalar = event_pb2.Event, summary.scalar
+        self._event, self._summary = event_pb2.Event, summary
         # Makes TensorBoard drop this step and later steps of earlier files.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add_event(first_step + 1, session_log=start)
@@ -144,13 +150,20 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         if self._jsonl is None:
             return
         for name, value in metrics.items():
-            self._add_event(step, summary=self._scalar(name, value, display_name=name))
+            self._add_event(step, summary=self._summary.scalar(name, value, display_name=name))
         self._jsonl.write((strict_json.dumps({"step": step, **metrics}) + "\n").encode())
         if not self._is_remote:
             self._jsonl.flush()
+        self._log(step, metrics)
         # Flushing waits for the disk or the store: not in every step of a fast run.
         if time.monotonic() - self._flushed > self._SECONDS_BETWEEN_FLUSHES:
             self.flush()
+
+    def write_text(self, step: int, tag: str, text: str) -> None:
+        """Adds a text, whose line breaks are kept, to TensorBoard's events."""
+        if self._jsonl is not None:
+            markdown = "".join(f"    {line}\n" for line in text.splitlines())
+            self._add_event(step, summary=self._summary.text(tag, markdown))
 
     def flush(self) -> None:
         """Writes to the disk or store what has not been written yet."""

@@ -1,0 +1,284 @@
+"""Trackers in a run, and a tracker of the user's own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtf import config as config_lib
+from mtf.run_end import RunEnd
+from mtf.trackers import Sample, TrackedRun, Tracker
+from mtf.trackers.tracking import Tracking
+from tests.small import ROOT, arguments, read_metrics, run, write_text
+
+_OWN = '''
+import json
+from mtf.errors import UserError
+from mtf.trackers import Tracker
+
+
+class Log(Tracker):
+    """Writes every call to a file."""
+
+    def __init__(self, path: str, fails: str = ""):
+        self.path, self.fails = path, fails
+
+    def _call(self, name, *given):
+        with open(self.path, "a") as file:
+            file.write(json.dumps([name, *given]) + "\\n")
+        if name == self.fails:
+            raise ConnectionError("no network\\nmore lines")
+
+    def check(self):
+        if self.fails == "check":
+            raise UserError("my tracker needs a key")
+
+    def start(self, run):
+        self._call("start", run.id, run.step, run.name, run.directory, run.config)
+        return "id-1" if run.id is None else run.id + "+"
+
+    def log_metrics(self, step, metrics):
+        self._call("metrics", step, metrics)
+
+    def log_samples(self, step, samples):
+        self._call("samples", step, [sample._asdict() for sample in samples])
+
+    def log_checkpoint(self, step, path):
+        self._call("checkpoint", step, path)
+
+    def end(self, end):
+        self._call("end", end.how, end.reason)
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A user's working directory, with the tracker of docs/extending.md and another one."""
+    folder = tmp_path_factory.mktemp("user")
+    page = (ROOT / "docs" / "extending.md").read_text()
+    (code,) = re.findall(r"^```python\n(import csv\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (folder / "my_parts.py").write_text(code)
+    (folder / "own_tracker.py").write_text(_OWN)
+    write_text(folder)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    for name in ("my_parts", "own_tracker"):
+        sys.modules.pop(name, None)
+
+
+def calls(file: Path) -> list[list[Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def sent(found: list[list[Any]]) -> list[tuple[int, dict[str, float]]]:
+    """The metrics among the calls."""
+    return [(call[1], call[2]) for call in found if call[0] == "metrics"]
+
+
+def without_timing(sent: list[tuple[int, dict[str, float]]]) -> list[Any]:
+    return [
+        (step, {name: x for name, x in metrics.items() if "/timing/" not in name})
+        for step, metrics in sent
+    ]
+
+
+@pytest.fixture(scope="module")
+def command(folder: Path) -> list[str]:
+    """The arguments of a run with six trackers, of which three fail."""
+    failing = ", ".join(
+        f"@own_tracker.Log(path='{name}.log', fails='{name}')"
+        for name in ("start", "metrics", "end")
+    )
+    trackers = (
+        f"[@my_parts.CsvTracker(path='a.csv'), @my_parts.CsvTracker(path='b, @b.csv'), {failing}]"
+    )
+    return arguments(
+        "text.txt",
+        train_steps=4,
+        model_dir="whole",
+        trackers=trackers.replace("[", "[@own_tracker.Log(path='whole.log'), "),
+        trainer__eval_period=2,
+        checkpoint__save__period=2,
+        data__num_held_out=8,
+        num_samples=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path, command: list[str]) -> str:
+    """What the run prints."""
+    return run(command, folder)
+
+
+def test_the_tracker_of_the_page(folder: Path, command: list[str], printed: str) -> None:
+    rows = list(csv.reader((folder / "a.csv").open()))
+    losses = {(run, int(step)): float(x) for run, step, name, x in rows if name == "train/loss"}
+    assert losses == {("whole", m["step"]): m["loss"] for m in read_metrics(folder / "whole")}
+    assert (folder / "b, @b.csv").read_text() == (folder / "a.csv").read_text()
+
+    loaded = config_lib.load_config(folder / "whole")
+    flat = config_lib.as_flat_text(loaded)
+    assert "trackers.1 = @my_parts.CsvTracker\ntrackers.1.path = 'a.csv'\n" in flat
+    assert run([*command, "--print", "flat"], folder) == flat
+    assert run([*command, "--diff", "whole"], folder).endswith(": the same\n")
+    code: dict[str, Any] = {"__name__": "code"}
+    exec(run([*command, "--print", "python"], folder), code)
+    assert config_lib.as_flat_text(code["config"]()) == flat
+
+
+def test_what_a_tracker_receives(folder: Path, printed: str) -> None:
+    found = calls(folder / "whole.log")
+    assert found[0][:5] == ["start", None, 0, "whole", str(folder / "whole")]
+    config = found[0][5]
+    assert config["model.network.emb_dim"] == 32
+    assert config["model.network.mlp_activations"] == ["gelu", "linear"]
+    assert config["trackers.0"] == "@own_tracker.Log"
+    assert [call[0] for call in found[1:]] == [
+        *("metrics", "metrics", "metrics", "checkpoint") * 2,
+        *("samples", "end"),
+    ]
+    for place in ("train", "training_eval/held_out"):
+        received = [
+            {"step": step}
+            | {
+                name.removeprefix(f"{place}/"): value
+                for name, value in metrics.items()
+                if "/timing/" not in name
+            }
+            for step, metrics in sent(found)
+            if f"{place}/loss" in metrics
+        ]
+        assert received == read_metrics(folder / "whole", place)
+    for call in found:
+        if call[0] == "checkpoint":
+            assert (Path(call[2]) / "state").is_dir() and call[2].endswith(f"_{call[1]}")
+    assert found[-2][1] == 4 and len(found[-2][2]) == 2
+    for sample in found[-2][2]:
+        assert f"input      {sample['input']}\ntrue       {sample['true']}\n" in printed
+    assert found[-1] == ["end", "finished", None]
+
+
+def test_a_tracker_that_fails_warns_once(folder: Path, printed: str) -> None:
+    warnings = sorted(line for line in printed.splitlines() if line.startswith("warning"))
+    assert len(warnings) == 3
+    for number, warning in enumerate(warnings, 2):
+        assert f"the tracker own_tracker.Log {number} failed" in warning
+        assert "ConnectionError: no network; the run goes on" in warning
+    everything = [call[0] for call in calls(folder / "whole.log")]
+    for method in ("metrics", "end"):
+        assert [call[0] for call in calls(folder / f"{method}.log")] == everything
+    assert [call[0] for call in calls(folder / "start.log")] == ["start"]
+
+
+def test_a_resumed_run_continues_in_its_tracker(
+    folder: Path, command: list[str], printed: str
+) -> None:
+    parts = [text for text in command if not text.startswith("trackers=")]
+    tracker = "trackers=@own_tracker.Log(path='parts.log')"
+    run([*parts, "model_dir=parts", tracker, "train_steps=2", "num_samples=0"], folder)
+    run(["--from", "parts", "--set", "train_steps=4"], folder)
+    found = calls(folder / "parts.log")
+    assert [call[1:3] for call in found if call[0] == "start"] == [[None, 0], ["id-1", 2]]
+    assert json.loads((folder / "parts/trackers.json").read_text()) == {"own_tracker.Log": "id-1+"}
+    assert without_timing(sent(found)) == without_timing(sent(calls(folder / "whole.log")))
+
+
+def test_a_run_that_fails_tells_its_tracker(folder: Path) -> None:
+    command = arguments(
+        "text.txt",
+        train_steps=9,
+        model_dir="diverges",
+        trackers="@own_tracker.Log(path='diverges.log')",
+    )
+    rate = "optimizer.learning_rate.base_learning_rate=1e30"
+    run([*command, rate], folder, status=1)
+    name, how, reason = calls(folder / "diverges.log")[-1]
+    assert (name, how) == ("end", "failed")
+    assert reason.startswith("RunError: step")
+    end = json.loads((folder / "diverges" / "end.json").read_text())
+    assert (end["how"], end["reason"]) == (how, reason)
+
+
+@pytest.mark.parametrize(
+    ("trackers", "message"),
+    [
+        ("@own_tracker.Log(path='x', fails='check')", "my tracker needs a key"),
+        ("@own_tracker.Log", r"trackers.path \(str\)"),
+        ("@own_tracker.Lgo(path='x')", "Did you mean own_tracker.Log"),
+        ("[@own_tracker.Lgo(path='x')]", "Did you mean own_tracker.Log"),
+        ("[@own_tracker.Log(path='x'), 3]", r"at \[1\]: expected Tracker, got int 3"),
+        ("[@own_tracker.Log(path='x')", "not a list"),
+        ("@mtf.training.TrainerConfig", "expected Tracker"),
+        ("wandb", "expected Tracker"),
+    ],
+)
+def test_mistakes(trackers: str, message: str, folder: Path) -> None:
+    command = arguments("text.txt", train_steps=1, model_dir="none", trackers=trackers)
+    printed = run(command, folder, status=2)
+    assert re.search(message, printed), printed
+    assert not (folder / "none").exists()
+
+
+def test_t5x_refuses(folder: Path) -> None:
+    command = arguments("text.txt", train_steps=1, trackers="@own_tracker.Log(path='x')")
+    printed = run([*command, "--engine", "t5x"], folder, status=2)
+    assert "trackers = @Log: T5X's loop writes to TensorBoard only." in printed
+
+
+class _Slow(Tracker):
+    """Waits in its first call until it may go on."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.steps: list[int] = []
+
+    def log_metrics(self, step: int, metrics: Any) -> None:
+        self.may_go_on.wait(20)
+        self.steps.append(step)
+
+
+def test_nothing_waits_for_a_slow_tracker(tmp_path: Path) -> None:
+    slow, warnings = _Slow(), []
+    tracking = Tracking([slow], warnings.append, seconds_to_end=0.2)
+    started = time.monotonic()
+    tracking.start(tmp_path, TrackedRun(str(tmp_path), tmp_path.name, 0, {}))
+    for step in range(100):
+        tracking.log_metrics("train", step, {"loss": 1.0})
+    tracking.log_samples(100, [Sample("in", "true", "predicted")])
+    assert time.monotonic() - started < 2
+    tracking.end(RunEnd("finished"))
+    assert time.monotonic() - started < 4
+    assert len(warnings) == 1 and "_Slow is not done 0.2 s after" in warnings[0]
+    slow.may_go_on.set()
+    deadline = time.monotonic() + 10
+    while len(slow.steps) < 100 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert slow.steps == list(range(100))
+
+
+def test_tensorboard_shows_the_config(folder: Path, printed: str) -> None:
+    from tensorboardX.proto import event_pb2
+
+    (file,) = (folder / "whole" / "train").glob("events.out.tfevents.*")
+    content, shown = file.read_bytes(), {}
+    while content:  # A record: its length, a checksum, the event, a checksum.
+        end = 12 + int.from_bytes(content[:8], "little")
+        event = event_pb2.Event.FromString(content[12:end])
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "text":
+                shown[event.step, value.tag] = value.tensor.string_val[0].decode()
+        content = content[end + 4 :]
+    ((key, text),) = shown.items()
+    assert key == (0, "config/text_summary")
+    lines = [line.removeprefix("    ") for line in text.splitlines()]
+    assert lines == (folder / "whole" / "config.txt").read_text().splitlines()
