@@ -16,7 +16,6 @@ from mtf.data.settings import (
     TextFilesConfig,
 )
 from mtf.errors import NotCheckedError, UserError
-from mtf.tasks.columns import is_template
 from mtf.tasks.text import mc4_subsets as mc4_subsets
 from mtf.text.vocabularies import Vocabulary
 
@@ -158,6 +157,8 @@ def split_template(template: str) -> tuple[str, str]:
             f"template {template!r} has {len(parts) - 1} separators '|||'; expected one, between "
             "inputs and targets, for example 'translate: {en} ||| {ro}'."
         )
+    from mtf.tasks.columns import is_template  # Imports what most recipes are shown without.
+
     if not is_template(template):
         parts = [re.sub(r"\{([^{}]*)\}", _as_jinja, part) for part in parts]
     inputs, targets = (part.strip() for part in parts)

@@ -26,7 +26,9 @@ INSTALL = (
 
 def is_installed() -> bool:
     """Returns whether T5X is installed, without importing it."""
-    return "t5x" in sys.modules or importlib.util.find_spec("t5x") is not None
+    spec = None if "t5x" in sys.modules else importlib.util.find_spec("t5x")
+    # A directory of that name without code, such as that of a converted checkpoint, has no origin.
+    return "t5x" in sys.modules or (spec is not None and spec.origin is not None)
 
 
 def check_installed() -> None:

@@ -295,6 +295,7 @@ def test_beam_is_installed_by_the_extra_beam(
     )
 
 
+@needs_shared
 def test_killed_and_run_again_it_goes_on(tmp_path: Path) -> None:
     """Six of T0++'s tasks on real rows: `kill -9` while they are written, then again."""
     arguments = [
