@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mtf import models as models
     from mtf import partitioning as partitioning
     from mtf import seqio as seqio
+    from mtf import sweep as sweep
     from mtf import t5x as t5x
     from mtf import tasks as tasks
     from mtf import trackers as trackers
@@ -65,6 +66,7 @@ __all__ = [
     "models",
     "partitioning",
     "seqio",
+    "sweep",
     "t5x",
     "tasks",
     "trackers",

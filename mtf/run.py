@@ -43,6 +43,7 @@ examples:
       "optimizer=@mtf.training.AdamWConfig(learning_rate=@mtf.builders.schedule.constant)"
   python -m mtf.run my.py:recipe --set batch_size=64 --dry-run
   python -m mtf.run --from runs/quickstart-20250101-120000 --set train_steps=2000
+  python -m mtf.run recipes.quickstart --sweep model.network.emb_dim=128,256 random_seed=0,1
 
 A value is a Python literal, arithmetic such as 2**20, a bare word if the field accepts a string, or
 @package.builder(kw=…). +PATH=VALUE adds a key to a dict.
@@ -70,6 +71,15 @@ def make_parser() -> argparse.ArgumentParser:
     built = "show sizes and devices, and check checkpoint, data and vocabulary; write nothing"
     show("--dry-run", action="store_true", help=built)
     show("--list", action="store_true", help="list all recipes and fiddlers")
+    sweep = parser.add_argument_group("run several times").add_argument
+    values = "run the recipe for all combinations of these values, one run after another"
+    sweep("--sweep", nargs="+", action="extend", metavar="PATH=V1,V2", help=values)
+    modes = "grid: all combinations; zip: the first values, then the second ones, and so on; "
+    modes += "random: N draws, also from PATH=LOW..HIGH and PATH=log:LOW..HIGH"
+    sweep("--sweep-mode", choices=("grid", "zip", "random"), default="grid", help=modes)
+    sweep("--sweep-runs", type=int, metavar="N", help="number of runs of --sweep-mode random")
+    metric = "metric that sorts the runs (default: the one that ranks checkpoints, or the loss)"
+    sweep("--sweep-metric", metavar="NAME", help=metric)
     engine = parser.add_argument_group("engine").add_argument
     text = "what runs the job: mtf, or T5X with the same values and batches (docs/t5x.md)"
     engine("--engine", choices=("mtf", "t5x"), default="mtf", help=text)
@@ -127,6 +137,8 @@ def _main(parser: argparse.ArgumentParser, options: argparse.Namespace, command:
         problems = [p for p in problems if not p.startswith("Missing required values")]
     if problems:
         raise UserError(config_lib.summarize(problems))
+    if options.sweep:
+        return _sweep(config, name, options)
     _show(config, name, options)
     return _run(config, name, options, command) if runs else 0
 
@@ -242,6 +254,29 @@ def _show_t5x(config: fdl.Config, name: str, kind: str) -> None:
         "json": t5x_run.as_json,
     }
     print(texts[kind](config), end="")
+
+
+def _sweep(config: fdl.Config, name: str, options: argparse.Namespace) -> int:
+    """Runs a sweep, each run as a command of its own, and returns the exit status."""
+    from mtf.sweep.runs import Sweep, run_sweep
+
+    refused = {
+        "--from": options.from_dir,
+        "--allow": options.allow,
+        "--print, --diff, --graph and --help": _only_shows(options),
+        "several processes": place_of(options) is not None,
+    }
+    if given := [what for what, is_given in refused.items() if is_given]:
+        raise UserError(f"--sweep: not with {', '.join(given)}.")
+    if not _has_run_dir(config):
+        raise UserError(f"--sweep: {name} has no model_dir; expected a training run.")
+    arguments = [options.recipe[0], "--engine", options.engine]
+    for kind, text in options.overrides:
+        arguments += [f"--{kind}", text]
+    sweep = Sweep(
+        options.sweep, options.sweep_mode, options.sweep_runs, options.sweep_metric, arguments
+    )
+    return run_sweep(config, name, sweep, dry_run=options.dry_run)
 
 
 def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: str) -> int:

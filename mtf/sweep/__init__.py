@@ -1,0 +1,5 @@
+"""Runs a recipe with several values of its settings (`mtf.run --sweep`, or a loop in Python)."""
+
+from mtf.sweep.variants import Variant, variants
+
+__all__ = ["Variant", "variants"]
