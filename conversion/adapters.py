@@ -18,24 +18,28 @@ NAMES = ("lora_a", "lora_b", "lora_scale")
 
 def has_adapters(checkpoint: Checkpoint) -> bool:
     """Returns whether a checkpoint has adapters that are not merged."""
-    return any(name.endswith("/lora_a") for name in checkpoint.tensors)
+    return bool(_roots(checkpoint))
 
 
 def merged(checkpoint: Checkpoint) -> Checkpoint:
     """Returns the checkpoint with its adapters merged into its kernels, as they are read.
 
-    The adapters' optimizer state is left out. Raises ConversionError if a part is missing.
+    The adapters' averages and optimizer state are left out. Raises ConversionError if a part is
+    missing.
     """
     if not has_adapters(checkpoint):
         return checkpoint
     parts = {name: tensor for name, tensor in checkpoint.tensors.items() if not _is_part(name)}
-    adapted = [
-        root
-        for root, _, last in (name.rpartition("/") for name in checkpoint.tensors)
-        if last == "lora_a"
-    ]
+    adapted = _roots(checkpoint)
     parts |= {f"{root}/kernel": _merged_kernel(checkpoint, root) for root in adapted}
     return dataclasses.replace(checkpoint, tensors=parts, num_merged=len(adapted))
+
+
+def _roots(checkpoint: Checkpoint) -> list[str]:
+    """Returns what the names of each adapter begin with; averages and slots are no adapters."""
+    suffix = "/lora_a"
+    names = (name for name in checkpoint.tensors if name.startswith("target/"))
+    return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
 
 
 def _is_part(name: str) -> bool:

@@ -63,6 +63,18 @@ def test_kernels_are_read_with_their_adapters() -> None:
     np.testing.assert_allclose(tensor.read((slice(4),)), expected[:4], rtol=1e-5, atol=1e-5)
 
 
+def test_averages_and_optimizer_states_of_adapters_are_left_out() -> None:
+    opened = checkpoint(LoraConfig())
+    expected = merged(opened)
+    adapter = "encoder/layers_0/attention/query/lora_a"
+    value = opened.tensors[f"target/{adapter}"]
+    for name in (f"state/ema/{adapter}", f"state/param_states/0/mu/{adapter}"):
+        opened.tensors[name] = dataclasses.replace(value, name=name)
+    found = merged(opened)
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert found.num_merged == expected.num_merged
+
+
 def test_a_checkpoint_without_adapters_is_unchanged() -> None:
     opened = checkpoint(None)
     assert merged(opened) is opened
