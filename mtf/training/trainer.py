@@ -232,11 +232,16 @@ class Trainer:
         shapes, shardings = self.state_shapes, self.state_shardings
         if not averages:
             shapes, shardings = (dataclasses.replace(x, ema=None) for x in (shapes, shardings))
+
+        def initial() -> Tree:
+            state = self.init_state()
+            return (state if averages else dataclasses.replace(state, ema=None)).state_dict()
+
         tree = restore_tree(
             path,
             shapes.state_dict(),
             shardings.state_dict(),
-            initial=lambda: self.init_state().state_dict(),
+            initial=initial,
             assignment_map=assignment_map,
             fallback_to_scratch=fallback_to_scratch,
         )

@@ -102,3 +102,25 @@ def test_a_run_resumes_its_average_and_exports_it(
     )
     assert convert.main([str(tmp_path / "base"), out + "2", "--to", "mtf", "--ema"]) == 2
     assert "has no average of the parameters" in capsys.readouterr().err
+
+
+def test_the_average_of_adapters(tmp_path: Path) -> None:
+    small.write_text(tmp_path)
+    small.run(small.arguments("text.txt", train_steps=4, model_dir="base"), tmp_path)
+    settings = {
+        "model.network.lora": "@mtf.models.LoraConfig(rank=2)",
+        "trainer.ema": "@mtf.training.EmaConfig(decay=0.75)",
+        "checkpoint.restore": '@mtf.checkpoints.RestoreCheckpointConfig(path="base")',
+        "checkpoint.save.period": 4,
+        "model_dir": "run",
+    }
+    small.run(small.arguments("text.txt", **settings, train_steps=8), tmp_path)
+    small.run(["--from", "run", "--set", "train_steps=12"], tmp_path)
+    opened = conversion.open_checkpoint(tmp_path / "run", 12, ema=True, merge_adapters=False)
+    root = "target/decoder/layers_0/self_attention/query"
+    names = ("kernel", "lora_a", "lora_b", "lora_scale")
+    kernel, a, b, scale = (opened.tensors[f"{root}/{name}"].read() for name in names)
+    merged = conversion.open_checkpoint(tmp_path / "run", 12, ema=True).tensors[f"{root}/kernel"]
+    np.testing.assert_allclose(merged.read(), kernel + scale * (a @ b), rtol=1e-5, atol=1e-6)
+    last = conversion.open_checkpoint(tmp_path / "run", 12).tensors[f"{root}/kernel"]
+    assert np.abs(last.read() - merged.read()).max() > 1e-7
