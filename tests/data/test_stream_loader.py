@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,10 @@ def test_no_thread_outlives_its_iterator(tmp_path: Path) -> None:
     next(iterator)
     workers = [t for t in set(threading.enumerate()) - before if t.name.startswith("data")]
     assert workers
+    deadline = time.monotonic() + 10
+    while not all(worker.is_alive() for worker in workers):  # the latest may be about to start
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     del iterator
     for worker in workers:
         worker.join(timeout=10)
