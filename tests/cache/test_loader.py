@@ -171,10 +171,10 @@ def test_a_place_after_ten_million_examples_is_near(cache: Path) -> None:
     for row in range(4):
         state[str(row)]["next"] = [10_000_000 + row]
     again = loaders.make_train_iterator(data(cache), batch_size=4)
-    start = time.perf_counter()
+    start = time.process_time()
     again.set_state(state)
     next(again)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 class _ManyExamples:
@@ -194,7 +194,7 @@ def test_shuffling_ten_million_examples_takes_no_preparation(cache: Path) -> Non
     importlib.import_module("grain.experimental")  # a second by itself
     info = TaskInfo("large", "generate", "", feature_dtypes("generate", 259), False, False)
     examples: Any = _ManyExamples(10_000_000)
-    start = time.perf_counter()
+    start = time.process_time()
     task = CachedTask(info, examples, None, data(cache), "train")
     assert task.rate == 500_000
     for epoch in (0, 3):
@@ -203,7 +203,7 @@ def test_shuffling_ten_million_examples_takes_no_preparation(cache: Path) -> Non
         assert len(set(numbers)) == 2000
         assert min(numbers) >= 0 and max(numbers) < 10_000_000
         assert 4.5e6 < np.mean(numbers) < 5.5e6
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_long_features_are_truncated_and_targets_keep_their_end(fruit: Path) -> None:
