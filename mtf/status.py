@@ -46,12 +46,12 @@ examples:
 
 Speed, loss and ETA come from the last statistics (trainer.stats_period); they leave out the time of
 evaluations and checkpoints. --watch ends when no run is running.
-Of evaluation and inference jobs (their output_dir), it shows what the processes do.
-Paths that are neither are left out.
+Of evaluation and inference jobs (their output_dir) and of token caches, it shows what the processes
+do. Other paths are left out.
 Exit status: 0 shown; 2 a path does not exist, or no path is a run directory.
 """
 _TRAIN, *_EVALUATIONS = METRIC_KINDS
-_CONFIG_FILE = "config.json"
+_CONFIG_FILE, _CACHE_FILE = "config.json", "cache.json"
 # How SeqIO, with T5X, names the file of a task's results.
 _SEQIO = "-metrics.jsonl"
 # The last line of metrics.jsonl is shorter.
@@ -88,8 +88,9 @@ class Status:
       processes: the fields of `ProcessState` for each process that the run has recorded, with its
         "condition": "running"; "silent": it has not written for long; "dead"; "ended" in order.
       engine: "mtf", or "t5x" for a run that was started with `--engine t5x`.
-      trains: whether this is the directory of a training run, and not the `output_dir` of an
-        evaluation or inference job, which has only processes and a state.
+      trains: whether this is the directory of a training run, and not a token cache or the
+        `output_dir` of an evaluation or inference job, which have only processes and a state.
+      tasks: of a token cache, the numbers of tasks that are "complete" and "incomplete".
     """
 
     run_dir: str
@@ -112,6 +113,7 @@ class Status:
     processes: Sequence[Mapping[str, Any]]
     engine: str
     trains: bool
+    tasks: Mapping[str, int] | None
 
     @property
     def may_be_running(self) -> bool:
@@ -167,12 +169,14 @@ def read_status(run_dir: str | AnyPath) -> Status:
         processes=processes,
         engine="t5x" if (directory / T5X_CONFIG_FILE).is_file() else "mtf",
         trains=(directory / _CONFIG_FILE).is_file(),
+        tasks=_tasks(directory),
     )
 
 
 def _check(directory: AnyPath) -> None:
     """Raises UserError if there is no run directory."""
-    if (directory / _CONFIG_FILE).is_file() or (directory / FOLDER).is_dir():
+    names = (_CONFIG_FILE, _CACHE_FILE, LOCK_FILE)
+    if (directory / FOLDER).is_dir() or any((directory / name).is_file() for name in names):
         return
     if not directory.is_dir():
         kind, what = (
@@ -194,6 +198,17 @@ def _settings(directory: AnyPath) -> dict[str, Any]:
     wanted = ("train_steps", "batch_size", "data.task_feature_lengths.", "checkpoint.restore.step")
     pairs = (line.split(" = ", 1) for line in lines if line.startswith(wanted) and " = " in line)
     return {name: ast.literal_eval(value) for name, value in pairs}
+
+
+def _tasks(directory: AnyPath) -> dict[str, int] | None:
+    """Returns how many tasks of a token cache are complete and incomplete; None if it is none."""
+    if not (directory / _CACHE_FILE).is_file():
+        return None
+    from mtf.cache.format import INCOMPLETE  # Imports NumPy.
+
+    names = [file.parent.name for file in directory.glob("*/info.json")]
+    incomplete = sum(name.endswith(INCOMPLETE) for name in names)
+    return {"complete": len(names) - incomplete, "incomplete": incomplete}
 
 
 def _processes(directory: AnyPath, now: float) -> list[dict[str, Any]]:
@@ -222,6 +237,9 @@ def _state(
         if writes or holder:
             return "running" if writes else "on another host", None
     if saved and saved[-1] == train_steps and not owed_evaluations(directory, saved[-1]):
+        return "finished", None
+    tasks = _tasks(directory)
+    if tasks and tasks["complete"] and not tasks["incomplete"]:
         return "finished", None
     return "not running", None
 
@@ -277,6 +295,7 @@ def _files(directory: AnyPath) -> Iterator[AnyPath]:
         yield from (directory / kind).rglob("*metrics.jsonl")
     if not (directory / _CONFIG_FILE).is_file():
         yield from (directory / FOLDER).glob("*.json")
+        yield from directory.glob("*/info.json")
 
 
 def _modified(path: AnyPath) -> float | None:
@@ -306,6 +325,10 @@ def as_text(status: Status) -> str:
     add("state", _state_text(status))
     for name, text in _process_lines(status):
         add(name, text)
+    if status.tasks is not None:
+        add("tasks", ", ".join(f"{number} {name}" for name, number in status.tasks.items()))
+        if status.state in ("stopped", "failed", "not running"):
+            add("to resume", "run the same command again")
     if not status.trains:
         return "\n".join(lines)
     add("step", _step_text(status))

@@ -9,12 +9,13 @@ if __name__ == "__main__":
 
 import argparse
 import contextlib
+import math
 import os
 import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,11 +94,12 @@ def _staging(output: StorePath, index: int) -> Path:
 def _copy_descriptions(output: StorePath, cache_dir: Path) -> None:
     """Copies the descriptions of what a cache in a store has already; there may be none."""
     from mtf.cache.reader import is_description
+    from mtf.cache.recording import is_record
 
     with as_user_errors("--output"):
         if not output.has_bucket():
             raise UserError(f"--output {output}: there is no bucket {output.bucket!r}")
-        names = output.files_below()
+        names = {name for name in output.files_below() if not is_record(name)}
         if names and "cache.json" not in names:
             raise UserError(f"--output {output} is neither empty nor a cache; use another path")
         if names:
@@ -130,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
         "cache with Beam (pip install 'mtf-jax[beam]') in SeqIO's format, e.g. with "
         "beam:BundleBasedDirectRunner on this machine; further options are passed to Beam"
     )
+    hang = (
+        "end with the stacks of all threads after so many seconds without progress in writing "
+        "(default: 1800; none: never)"
+    )
     check = "only read the whole cache and verify its checksums; write nothing"
     number: dict[str, Any] = {"type": _positive, "metavar": "N"}
     command.add_vocabulary_options(what)
@@ -150,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--num-workers", **number, help="number of processes (default: one per core)")
     how.add_argument("--num-shards", **number, help="files per split (default: set by its size)")
     how.add_argument("--runner", metavar="beam:RUNNER", help=runners)
+    how.add_argument("--hang-seconds", type=_seconds, default=1800.0, metavar="S", help=hang)
     together.add_place_options(parser)
     parser.add_argument("--check", action="store_true", help=check)
     return parser
@@ -161,6 +168,16 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float | None:
+    try:
+        seconds = math.inf if text.lower() == "none" else float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"expected seconds, more than 0, or none, not {text!r}")
+    return seconds if math.isfinite(seconds) else None
+
+
 def _write(
     options: argparse.Namespace,
     runner_options: list[str],
@@ -170,6 +187,7 @@ def _write(
 ) -> int:
     from mtf.cache import build, hosts
     from mtf.cache.format import ArrayRecordFormat
+    from mtf.cache.recording import recorded
     from mtf.cache.settings import CacheConfig
     from mtf.seqio.cache_format import SeqioFormat
 
@@ -198,28 +216,38 @@ def _write(
         plan = from_seqio.make_plan(mixture, settings, options.from_seqio)
     else:
         plan = build.make_plan(mixture, settings)
-    is_first = place is None or place.index == 0
-    if is_first:
+    index, count = (0, 1) if place is None else (place.index, place.count)
+    if index == 0:
         _print_left_out(plan)
     num_workers = options.num_workers or len(os.sched_getaffinity(0))
     start = time.perf_counter()
     with signals.Interrupts() as interrupts, rate_bar(plan.num_rows, "examples") as show:
         interrupts.hold()
 
-        def report(done: CacheProgress) -> None:
-            interrupts.raise_if_requested()
-            tasks = f"{done.num_tasks}/{len(plan.works)} tasks"
-            if is_first:
-                show(done.num_rows, done.num_examples, tasks)
+        def write(run: Callable[[build.Report], None]) -> None:
+            with recorded(settings.where, index, count, options.hang_seconds) as note:
+
+                def report(done: CacheProgress) -> None:
+                    interrupts.raise_if_requested()
+                    rows = f"{done.num_rows:,} records"
+                    if index == 0:
+                        tasks = f"{done.num_tasks}/{len(plan.works)} tasks"
+                        show(done.num_rows, done.num_examples, tasks)
+                        rows = f"{tasks}, {done.num_rows:,} of {plan.num_rows:,} records"
+                    note(done, rows)
+
+                run(report)
 
         if place is None:
-            build.run_plan(plan, num_workers, report)
+            write(lambda report: build.run_plan(plan, num_workers, report))
         else:
             meeting = hosts.meet(place, plan)
-            together.run_together(
-                meeting, lambda: hosts.run_plan(plan, num_workers, report, meeting, place)
-            )
-    if not is_first:
+
+            def write_share(report: build.Report) -> None:
+                hosts.run_plan(plan, num_workers, report, meeting, place)
+
+            together.run_together(meeting, lambda: write(write_share))
+    if index:
         return 0
     if not plan.works:
         print(f"{options.output}: all {len(plan.finished)} tasks are already complete")

@@ -31,6 +31,7 @@ from mtf.cache.format import (
     read_json,
     write_json,
 )
+from mtf.cache.recording import is_record
 from mtf.cache.settings import CacheConfig
 from mtf.cache.writer import (
     ReadShard,
@@ -46,7 +47,7 @@ from mtf.sources.files import Rows
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.registry import RowTask
 from mtf.tasks.task import Task
-from mtf.writing import LOCK_FILE, upload, write_atomically
+from mtf.writing import upload, write_atomically
 
 NOT_CHOSEN = "not chosen by --only"
 _NUM_REASONS_SHOWN = 10
@@ -54,8 +55,9 @@ _POLL_SECONDS = 0.5
 _NUM_OPENED_AT_ONCE = 16
 # Dataset, subset and the dataset's name of a split.
 Source = tuple[str, str | None, str]
-# Receives the numbers of records read and examples written by this call so far.
-Tell = Callable[[int, int], None]
+# Receives the numbers of records read and examples written by this call so far, and whether it only
+# waits for other hosts.
+Tell = Callable[[int, int, bool], None]
 
 
 @dataclass
@@ -123,11 +125,15 @@ class Share(NamedTuple):
 
 
 class CacheProgress(NamedTuple):
-    """Numbers of finished tasks, records read and examples written by this call."""
+    """Numbers of finished tasks, records read and examples written by this call.
+
+    `waits` says that all of this host's shards are written, and others' are waited for.
+    """
 
     num_tasks: int
     num_rows: int
     num_examples: int
+    waits: bool = False
 
 
 def begin_plan(
@@ -148,6 +154,8 @@ def begin_plan(
             raise UserError(f"--only {pattern} matches no task.{did_you_mean(pattern, names)}")
         chosen.update(found)
     for task, _ in mixture.tasks:
+        if is_record(task.name):
+            raise UserError(f"a cache has no room for a task named {task.name!r}; rename the task")
         if task.name not in chosen:
             plan.absent[task.name] = NOT_CHOSEN
         elif _is_finished(settings, info := describe(task, settings)):
@@ -216,8 +224,8 @@ def run_plan(
     for name in finished:
         _finish_task(plan.works[name])
 
-    def tell(num_rows: int, num_examples: int) -> None:
-        report(CacheProgress(len(finished), num_rows_before + num_rows, num_examples))
+    def tell(num_rows: int, num_examples: int, waits: bool) -> None:
+        report(CacheProgress(len(finished), num_rows_before + num_rows, num_examples, waits))
 
     divided = share(todo)
     with contextlib.closing(_written(divided, num_workers, tell)) as names:
@@ -243,8 +251,8 @@ def write_share(works: Sequence[ShardWork], num_workers: int, report: Report) ->
     for work in works:  # Of a cache in a store, each host has its own folders.
         work.folder.mkdir(parents=True, exist_ok=True)
 
-    def tell(num_rows: int, num_examples: int) -> None:
-        report(CacheProgress(0, num_rows, num_examples))
+    def tell(num_rows: int, num_examples: int, waits: bool) -> None:
+        report(CacheProgress(0, num_rows, num_examples, waits))
 
     with contextlib.closing(_written(Share([*works]), num_workers, tell)) as names:
         for _ in names:
@@ -267,7 +275,7 @@ def _check_cache_info(settings: CacheConfig) -> None:
     cache_dir, where, info = settings.cache_dir, settings.where, cache_info(settings)
     path = cache_dir / "cache.json"
     if not path.exists():
-        if cache_dir.is_dir() and any(file.name != LOCK_FILE for file in cache_dir.iterdir()):
+        if cache_dir.is_dir() and not all(is_record(file.name) for file in cache_dir.iterdir()):
             raise UserError(f"--output {where} is neither empty nor a cache; use another path")
         return
     found = read_json(path, CacheInfo)
@@ -418,10 +426,10 @@ def _written(share: Share, num_workers: int, tell: Tell) -> Generator[str, None,
     """Writes this host's shards, then waits for those of others; after each, yields its task."""
     num_rows = num_examples = 0
 
-    def tell_own(rows: int, examples: int) -> None:
+    def tell_own(rows: int, examples: int, waits: bool) -> None:
         nonlocal num_rows, num_examples
         num_rows, num_examples = rows, examples
-        tell(rows, examples)
+        tell(rows, examples, waits)
 
     write = _written_here if num_workers == 1 else _written_in_processes
     yield from write(share.own, num_workers, tell_own)
@@ -432,7 +440,7 @@ def _written(share: Share, num_workers: int, tell: Tell) -> Generator[str, None,
             split = read_json(work.done_path, SplitInfo)
             num_rows, num_examples = num_rows + split.num_rows, num_examples + split.num_examples
             yield work.task.name
-        tell(num_rows, num_examples)
+        tell(num_rows, num_examples, True)
         time.sleep(_POLL_SECONDS)
 
 
@@ -453,12 +461,13 @@ def _written_here(works: Iterable[ShardWork], _: int, tell: Tell) -> Generator[s
     def tick(rows: int, examples: int) -> None:
         nonlocal num_rows, num_examples
         num_rows, num_examples = num_rows + rows, num_examples + examples
-        tell(num_rows, num_examples)
+        tell(num_rows, num_examples, False)
 
+    tell(0, 0, False)
     for work in works:
         write_shard(work, tick)
         yield work.task.name
-    tell(num_rows, num_examples)
+    tell(num_rows, num_examples, False)
 
 
 def _written_in_processes(
@@ -480,7 +489,7 @@ def _written_in_processes(
             for future in finished:
                 future.result()
                 yield futures[future].task.name
-            tell(counters[0], counters[1])
+            tell(counters[0], counters[1], False)
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process was killed, probably because memory ran out. Finished parts are "

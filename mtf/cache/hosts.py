@@ -53,7 +53,7 @@ def run_plan(plan: Plan, num_workers: int, report: Report, meeting: Meeting, pla
     names = None
     while names is None:
         names = meeting.announced(_SECONDS_PER_REPORT)
-        report(CacheProgress(0, 0, 0))
+        report(CacheProgress(0, 0, 0, waits=True))
     works = {_name(work): work for works in plan.works.values() for work in works}
     own = [works[name] for name in names[place.index :: place.count]]
     build.write_share(own, num_workers, report)

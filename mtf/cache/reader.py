@@ -26,6 +26,7 @@ from mtf.cache.format import (
     mixture_path,
     read_json,
 )
+from mtf.cache.recording import is_record
 from mtf.copies import local_copy, nearest_copy
 from mtf.downloads import as_user_errors, copied
 from mtf.errors import UserError, did_you_mean
@@ -299,8 +300,8 @@ class _Shard:
 
 
 def is_description(name: str) -> bool:
-    """Returns whether a file of a cache describes it; the others contain examples."""
-    return name.endswith(".json")
+    """Returns whether a file of a cache describes what is in it."""
+    return name.endswith(".json") and not is_record(name)
 
 
 def shard_file(path: AnyPath, shard: ShardInfo) -> Path:

@@ -37,11 +37,12 @@ PERIOD, STORE_PERIOD = 10.0, 60.0
 
 READING, TRAINING = "reading data", "training"
 PREDICTING, WRITING = "predicting", "writing results"
+CACHING = "writing examples"
 # Phase → how many times as long as `hang_seconds` it may take. Other phases, such as compiling,
 # evaluating and saving, make no progress for a long time. A process that waits in a step for one
 # that hangs gives it the time to say so.
 _WITH_OTHERS = {TRAINING: 1.1, PREDICTING: 1.1}
-_PATIENCE = {READING: 1.0, WRITING: 1.0, **_WITH_OTHERS}
+_PATIENCE = {READING: 1.0, WRITING: 1.0, CACHING: 1.0, **_WITH_OTHERS}
 _OTHER_PATIENCE = 4.0
 _SECONDS_TO_WRITE = 10.0
 
@@ -71,15 +72,16 @@ class Heartbeat:
         self._hang_seconds, self._setting = hang_seconds, setting
         self._phase, self._progress = "starting", time.time()
         self.step: int | None = None
+        self._done = ""
         self._num_beats, self._idle = 0, 0.0
         self._run_dir: AnyPath | None = None
         self._writer: threading.Thread | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
 
-    def beat(self, phase: str, step: int | None = None) -> None:
-        """Notes progress: what this process does now, and the step in which it does so."""
-        self._phase, self.step, self._progress = phase, step, time.time()
+    def beat(self, phase: str, step: int | None = None, done: str = "") -> None:
+        """Notes progress: what this process does now, in which step, and what it has done."""
+        self._phase, self.step, self._done, self._progress = phase, step, done, time.time()
         self._num_beats += 1
 
     def record_in(self, run_dir: AnyPath) -> None:
@@ -153,6 +155,7 @@ class Heartbeat:
             time=time.time(),
             period=STORE_PERIOD if isinstance(self._run_dir, StorePath) else PERIOD,
             ended=ended,
+            done=self._done,
         )
 
     def _write(self, *, ended: bool = False) -> None:
@@ -165,10 +168,11 @@ class Heartbeat:
 
     def _end(self) -> None:
         """Writes the stacks, tells the other processes, and ends this one."""
-        seconds, after = self._idle, "" if self.step is None else f", step {self.step:,}"
+        self._write()
         text = (
-            f"no progress for {seconds:,.0f} s ({self._phase}{after}; {self._setting} is "
-            f"{self._hang_seconds:,g}). Stacks of all threads: {self._write_stacks()}"
+            f"no progress for {self._idle:,.0f} s ({self._state(ended=False).doing}; "
+            f"{self._setting} is {self._hang_seconds:,g}). Stacks of all threads: "
+            f"{self._write_stacks()}"
         )
         name = f"Process {self._index} (host {socket.gethostname()}, process id {os.getpid()})"
         run_dir, said = self._run_dir, f"{name} failed: {text}"

@@ -26,11 +26,12 @@ class ProcessState:
       pid: its process id.
       devices: its own devices.
       phase: what it does, such as "training" or "saving".
-      step: the last step that it started; None before the first.
+      step: the last step that it started; None before the first, and where there are no steps.
       progress: when it last made progress, in seconds since 1970.
       time: when this was written, in seconds since 1970.
       period: seconds between writes.
       ended: whether the process ended in order.
+      done: what it has done so far, such as "2/5 tasks"; "" if the step says it.
     """
 
     index: int
@@ -44,6 +45,7 @@ class ProcessState:
     time: float
     period: float
     ended: bool = False
+    done: str = ""
 
     def condition(self, now: float) -> str:
         """Returns "running", "silent" (it has not written for long), "dead" or "ended"."""
@@ -55,8 +57,9 @@ class ProcessState:
 
     @property
     def doing(self) -> str:
-        """The phase and the step as text."""
-        return self.phase if self.step is None else f"{self.phase}, step {self.step:,}"
+        """The phase, the step and what is done as text."""
+        step = "" if self.step is None else f"step {self.step:,}"
+        return ", ".join(filter(None, (self.phase, step, self.done)))
 
 
 def write_state(run_dir: AnyPath, state: ProcessState) -> None:

@@ -1,0 +1,162 @@
+"""A cache says who writes it and how far it is, until it is complete; a hang ends the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mtf import signals, status
+from mtf.cache.__main__ import main
+from mtf.cache.build import CacheProgress
+from mtf.cache.recording import recorded
+from mtf.cluster import heartbeat
+from mtf.cluster.process_files import read_states
+from tests import small
+from tests.cache.test_hosts import contents
+
+# Record 150 waits as long as there is a file `blocked`.
+MODULE = """
+import pathlib, time
+from mtf import tasks
+
+def ask(row):
+    while row["q"] == "question 150" and pathlib.Path("blocked").exists():
+        time.sleep(0.05)
+    return {"inputs": row["q"], "targets": "yes"}
+
+tasks.register("slow", tasks.FileSource({"train": "rows.jsonl"}), ask)
+"""
+
+
+def write_task(folder: Path) -> None:
+    (folder / "slow_tasks.py").write_text(MODULE)
+    rows = ({"q": f"question {i}"} for i in range(200))
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def command(output: str, *more: str, launch: tuple[str, ...] = ("mtf.cache",)) -> list[str]:
+    options = ["slow", "--module", "slow_tasks", "--vocabulary", "byt5", "--num-shards", "2"]
+    return [sys.executable, "-m", *launch, *options, "--output", output, *more]
+
+
+def start(folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env=small.environment_variables(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(folder: Path, arguments: list[str]) -> str:
+    """Runs a command to its end; returns what it printed."""
+    process = start(folder, arguments)
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    return output
+
+
+def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """What mtf.status prints of a cache: the first word of a line → the others."""
+    capsys.readouterr()
+    assert status.main([str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    return {line[:13].strip(): line[13:].strip() for line in lines}
+
+
+@pytest.mark.parametrize("num_workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_record_that_never_ends(
+    tmp_path: Path, num_workers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_task(tmp_path)
+    (tmp_path / "blocked").touch()
+    options = ["--num-workers", num_workers, "--hang-seconds", "2"]
+    process = start(tmp_path, command("cache", *options))
+    while not (tmp_path / "cache" / "processes" / "0.json").exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+    assert status.read_status(tmp_path / "cache").state == "running"
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 1, output
+    stacks = tmp_path / "cache" / "processes" / "0.stacks.txt"
+    assert (
+        "failed: no progress for 2 s (writing examples, 0/1 tasks, 100 of 200 records; " in output
+    )
+    assert f"--hang-seconds is 2). Stacks of all threads: cache/processes/{stacks.name}" in output
+    assert ("slow_tasks.py" in stacks.read_text()) == (num_workers == "1")
+
+    lines = shown(tmp_path / "cache", capsys)
+    assert lines["state"].startswith("failed: Process 0 (host ")
+    assert "100 of 200 records" in lines["0"]
+    assert lines["tasks"] == "0 complete, 1 incomplete"
+    assert lines["to resume"] == "run the same command again"
+
+    (tmp_path / "blocked").unlink()
+    assert "200 examples" in run(tmp_path, command("cache", *options))
+    lines = shown(tmp_path / "cache", capsys)
+    assert lines["state"].startswith("finished; last file written ")
+    assert lines["tasks"] == "1 complete, 0 incomplete"
+    run(tmp_path, command("other", "--num-workers", "1", "--hang-seconds", "none"))
+    assert contents(tmp_path / "cache") == contents(tmp_path / "other")
+    assert not (tmp_path / "cache" / "processes").exists()
+
+
+@pytest.mark.slow
+def test_one_of_two_processes_hangs(tmp_path: Path) -> None:
+    """The first one waits for the other's shard, which is no hang of its own."""
+    write_task(tmp_path)
+    (tmp_path / "blocked").touch()
+    launch = ("mtf.launch", "local", "--processes", "2", "--", "mtf.cache")
+    options = ["--num-workers", "1", "--hang-seconds", "10"]
+    process = start(tmp_path, command("cache", *options, launch=launch))
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 1, output
+    assert "Process 1 (host " in output
+    assert "failed: no progress for 10 s (writing examples, 0 records; --hang-seconds" in output
+    assert "Process 0 (host " not in output
+    found = status.read_status(tmp_path / "cache")
+    assert found.state == "failed"
+    assert "Process 1 (host" in str(found.reason)
+    (first,) = (each for each in found.processes if each["index"] == 0)
+    assert first["doing"] == "waiting for other processes, 0/1 tasks, 100 of 200 records"
+
+    # One process goes on, and leaves nothing of the two.
+    (tmp_path / "blocked").unlink()
+    run(tmp_path, command("cache", "--num-workers", "1"))
+    run(tmp_path, command("other", "--num-workers", "1"))
+    assert contents(tmp_path / "cache") == contents(tmp_path / "other")
+
+
+def test_what_a_process_has_done_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "PERIOD", 0.1)
+    with recorded(tmp_path, 1, 2, None) as note:
+        note(CacheProgress(0, 100, 90), "100 records")
+        deadline = time.monotonic() + 20
+        while [each.doing for each in read_states(tmp_path)] != ["writing examples, 100 records"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_is_recorded(tmp_path: Path) -> None:
+    with pytest.raises(signals.Stopped), recorded(tmp_path, 0, 1, None):
+        raise signals.Stopped(15)
+    found = status.read_status(tmp_path)
+    assert (found.state, found.reason) == ("stopped", "SIGTERM")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan"])
+def test_a_wrong_number_of_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["t0_train", "--output", "cache", f"--hang-seconds={seconds}"])
+    assert stopped.value.code == 2
+    assert f"expected seconds, more than 0, or none, not '{seconds}'" in capsys.readouterr().err
