@@ -257,6 +257,7 @@ def _export_adapters(arguments: argparse.Namespace) -> int:
     from conversion import huggingface, open_checkpoint
     from conversion.peft_writer import write_adapters
     from mtf.inference.opening import is_for_transformers, local_source, read_run_config
+    from mtf.sources.hub import copied_model
 
     others = ("verify", "dtype", "optimizer", *_HF_ONLY)
     if given := [name for name in others if getattr(arguments, name)]:
@@ -269,6 +270,7 @@ def _export_adapters(arguments: argparse.Namespace) -> int:
     run = read_run_config(open_checkpoint(source, arguments.step))
     lora = None if run is None else run.model.network.lora
     start = None if run is None else run.start
+    start = start and (copied_model(start) or start)
     _print_source(checkpoint)
     with new_directory(out_dir) as directory:
         number = write_adapters(

@@ -12,6 +12,7 @@ from recipes.mt0 import (
     mt0_xxl_xmtf,
     mt5_lm_adapt,
 )
+from recipes.pretraining import continue_pretraining
 from recipes.romanian import ro_mt5_base, ro_mt5_large, ro_t5_base, ro_t5_large
 from recipes.start import quickstart
 from recipes.t0 import (
@@ -33,6 +34,7 @@ from recipes.t5 import (
 )
 
 __all__ = [
+    "continue_pretraining",
     "evaluate",
     "finetune",
     "infer",

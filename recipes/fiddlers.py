@@ -10,7 +10,9 @@ import fiddle as fdl
 from mtf import builders
 from mtf.data import ByteVocabulary
 from mtf.errors import UserError
+from mtf.models import LoraConfig
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
+from mtf.training import AdamWConfig
 
 
 def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
@@ -121,6 +123,23 @@ def unrolled(config: fdl.Config) -> None:
 def remat(config: fdl.Config) -> None:
     """Recomputes layers in the backward pass, for much less memory and about a third more work."""
     _training(config).model.network.remat_policy = "full"
+
+
+def lora(
+    config: fdl.Config,
+    rank: int = 8,
+    alpha: float = 16.0,
+    dropout_rate: float = 0.0,
+    targets: tuple[str, ...] = (".*/query", ".*/value"),
+    learning_rate: float = 1e-3,
+) -> None:
+    """Trains low-rank adapters (LoRA) instead of all parameters, with AdamW at a constant rate.
+
+    Adafactor multiplies updates by the size of a parameter, and half of an adapter starts as zeros.
+    """
+    training = _training(config)
+    training.model.network.lora = fdl.Config(LoraConfig, rank, alpha, dropout_rate, targets)
+    training.optimizer = fdl.Config(AdamWConfig, builders.schedule.constant(learning_rate))
 
 
 def fully_sharded(config: fdl.Config) -> None:

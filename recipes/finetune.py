@@ -14,15 +14,11 @@ from mtf import builders
 from mtf.builders.start import Start
 from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
 from mtf.data import TaskMixtureConfig
-from mtf.environment import has_accelerator
 from mtf.errors import UserError
 from mtf.evaluation import InferEvalConfig
 from mtf.jobs import Train
-from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
 
-# From this number of parameters on, a device holds only a part of them, and layers are recomputed.
-_LARGE = 1_000_000_000
 # The longest sequences that are chosen without being asked for, in tokens.
 _LIMITS = {"inputs": 1024, "targets": 256}
 _UNKNOWN_LENGTHS = {"inputs": 512, "targets": 128}
@@ -98,16 +94,6 @@ def finetune(
       dtype: dtype of activations instead of the one for the hardware.
     """
     start = builders.start.open_start(checkpoint, vocabulary, config)
-    on_accelerator = has_accelerator()
-    is_large = start.num_parameters >= _LARGE
-    model = start.model
-    model.loss_normalizing_factor = "NUM_REAL_TARGET_TOKENS"
-    network = model.network
-    network.dropout_rate = dropout_rate
-    network.dtype = dtype or ("bfloat16" if on_accelerator else "float32")
-    network.scan_layers = on_accelerator
-    network.remat_policy = "full" if is_large else "none"
-
     names = (metrics,) if isinstance(metrics, str) else metrics
     if mixture is not None:
         columns = {"inputs": inputs, "targets": targets, "template": template}
@@ -147,10 +133,9 @@ def finetune(
     elif names or patience is not None:
         what = "metrics" if names else "patience"
         raise UserError(f"{what} needs validation data. Set validation to a file.")
-    rules = {"logical_axis_rules": FULLY_SHARDED_AXIS_RULES} if is_large else {}
     return fdl.Config(
         Train,
-        model=model,
+        model=builders.start.model(start, dropout_rate, dtype),
         data=data,
         optimizer=fdl.Config(
             AdafactorConfig, builders.schedule.constant(learning_rate), step_offset=start.step
@@ -172,7 +157,7 @@ def finetune(
         )
         if names
         else None,
-        partitioner=fdl.Config(PartitionerConfig, **rules),
+        partitioner=builders.start.partitioner(start),
         checkpoint=fdl.Config(CheckpointConfig, save=save, restore=start.restore),
     )
 

@@ -1,19 +1,24 @@
-"""Where fine-tuning starts: a checkpoint of any layout, with the configs that its files imply."""
+"""Where a run starts: a checkpoint of any layout, with the configs that its files imply."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import fiddle as fdl
 
 from mtf.checkpoints.settings import RestoreCheckpointConfig
+from mtf.environment import has_accelerator
 from mtf.models.settings import ModelConfig, T5Config
+from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.text.vocabularies import Vocabulary
 
 # The optimizer state of the checkpoint is not read.
 _FRESH_OPTIMIZER: tuple[tuple[str, str | None], ...] = (("state/param_states/.*", None),)
+# From this number of parameters on, a device holds only a part of them, and layers are recomputed.
+_LARGE = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +78,38 @@ def open_start(checkpoint: str, vocabulary: str | None = None, config: str | Non
         sum(sizes),
         opened.inputs_add_eos,
     )
+
+
+def model(
+    start: Start, dropout_rate: float, dtype: Literal["float32", "bfloat16"] | None = None
+) -> fdl.Config[ModelConfig]:
+    """Returns the model of a checkpoint, to train on the hardware of this machine.
+
+    The loss is the mean over the target tokens of a batch.
+
+    Args:
+      dropout_rate: dropout rate, whatever the checkpoint says.
+      dtype: dtype of activations; None: bfloat16 with a GPU or TPU, else float32.
+    """
+    on_accelerator = has_accelerator()
+    config = copy.deepcopy(start.model)
+    config.loss_normalizing_factor = "NUM_REAL_TARGET_TOKENS"
+    network = config.network
+    network.dropout_rate = dropout_rate
+    network.dtype = dtype or ("bfloat16" if on_accelerator else "float32")
+    network.scan_layers = on_accelerator
+    network.remat_policy = "full" if start.num_parameters >= _LARGE else "none"
+    return config
+
+
+def partitioner(start: Start) -> fdl.Config[PartitionerConfig]:
+    """Returns a partitioner that splits a large model over all devices, and a small one over none.
+
+    The batch is split in both cases.
+    """
+    is_large = start.num_parameters >= _LARGE
+    rules = {"logical_axis_rules": FULLY_SHARDED_AXIS_RULES} if is_large else {}
+    return fdl.Config(PartitionerConfig, **rules)
 
 
 def _as_config(settings: T5Config | Vocabulary) -> fdl.Config[Any]:

@@ -423,9 +423,10 @@ class Train:
         peak = peak and peak * devices.size
         quiet = jax.process_index() != 0
         progress = Progress(self.train_steps, tokens, flops, peak, quiet=quiet)
+        trained = f" ({count(trainer.num_trained)} trained)" if trainer.frozen else ""
         progress.note(
-            f"{run_dir}: {count(num_parameters(self.model.network))} parameters on {devices.size} "
-            f"× {kind}, {tokens:,} tokens per step"
+            f"{run_dir}: {count(num_parameters(self.model.network))} parameters{trained} on "
+            f"{devices.size} × {kind}, {tokens:,} tokens per step"
         )
         return progress
 

@@ -20,6 +20,7 @@ _TIMEOUT_SECONDS = 10
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 _YES = ("1", "ON", "YES", "TRUE")
 _MODEL = re.compile(r"(hf://)?([\w.-]+)/([\w.-]+?)(?:@([^/@]+))?")
+_COPY = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/[0-9a-f]+/?$")
 _ADDRESS = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+?))?/?")
 
 
@@ -95,6 +96,12 @@ def model_name(source: str) -> tuple[str, str | None] | None:
     if match is None or (not match[1] and (match[2].startswith(".") or Path(match[2]).exists())):
         return None
     return f"{match[2]}/{match[3]}", match[4]
+
+
+def copied_model(path: str) -> str | None:
+    """Returns the model of the hub whose copy in the hub's cache a path is; None if it is none."""
+    match = _COPY.search(path)
+    return f"{match[1]}/{match[2]}" if match else None
 
 
 def download_model(source: str, choose: Callable[[list[str]], list[str]]) -> Path:

@@ -27,9 +27,10 @@ def sizes(trainer: Trainer, lengths: Mapping[str, int], batch_size: int) -> dict
         total = memory.num_bytes(whole)
         return f"{total:,} bytes ({gib(total)}; {gib(per_device)} per device)"
 
+    trained = f", of which {trainer.num_trained:,} are trained" if trainer.frozen else ""
     needed = sum(least_bytes(trainer, lengths, batch_size).values())
     return {
-        "parameters": f"{num_parameters(trainer.model.network):,}",
+        "parameters": f"{num_parameters(trainer.model.network):,}{trained}",
         "parameter bytes": size("params"),
         "optimizer state": size("param_states"),
         "memory": f"at least {needed:,} bytes ({gib(needed)}) per device",

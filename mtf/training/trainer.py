@@ -128,6 +128,12 @@ class Trainer:
         return split(tree, self.frozen)[0]
 
     @functools.cached_property
+    def num_trained(self) -> int:
+        """The number of parameters that are trained."""
+        shapes = jax.tree.leaves(self.trained(self.state_shapes.params))
+        return sum(math.prod(shape.shape) for shape in shapes)
+
+    @functools.cached_property
     def trained_axes(self) -> Tree:
         """The logical axes of the parameters that are trained."""
         return self.trained(self.axes)

@@ -12,6 +12,8 @@ import pytest
 from mtf import config as config_lib
 from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
 from mtf.errors import UserError
+from mtf.models import LoraConfig
+from mtf.training import AdamWConfig
 from recipes import fiddlers
 from tests import small
 from tests.recipes.regenerate import NAMES
@@ -137,6 +139,10 @@ def test_the_others_set_what_they_say() -> None:
     assert applied("quickstart", "scanned").model.network.scan_layers
     assert not applied("t0pp_xxl", "unrolled").model.network.scan_layers
     assert applied("quickstart", "remat").model.network.remat_policy == "full"
+    job = applied("t5_1_1_finetune", "lora(rank=4, targets=('.*/out',), learning_rate=0.01)")
+    assert job.model.network.lora == LoraConfig(rank=4, alpha=16.0, targets=(".*/out",))
+    assert isinstance(job.optimizer, AdamWConfig)
+    assert job.optimizer.learning_rate.base_learning_rate == 0.01
     rules = applied("ro_t5_large", "fully_sharded").partitioner.logical_axis_rules
     assert rules == applied("mt0_xxl").partitioner.logical_axis_rules
     assert applied("t0pp_xxl", "fsdp(num_devices=4)").partitioner.mesh_shape(64) == (2, 4, 8)

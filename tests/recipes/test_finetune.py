@@ -17,7 +17,7 @@ import pytest
 import conversion
 import recipes
 from mtf import config as config_lib
-from mtf import convert, environment, loaders
+from mtf import builders, convert, environment, loaders
 from mtf.errors import UserError
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
 from tests import small
@@ -213,7 +213,7 @@ def test_large_models_are_split_and_recomputed(
 ) -> None:
     monkeypatch.chdir(folder)
     small_one = fdl.build(recipes.finetune("hf", "pairs.tsv"))
-    monkeypatch.setattr(sys.modules["recipes.finetune"], "_LARGE", 10_000)
+    monkeypatch.setattr(builders.start, "_LARGE", 10_000)
     large = fdl.build(recipes.finetune("hf", "pairs.tsv"))
     assert small_one.model.network.remat_policy == "none"
     assert large.model.network.remat_policy == "full"

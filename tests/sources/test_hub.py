@@ -85,3 +85,10 @@ def test_offline_mode_contacts_nothing(
         open_splits("allenai/c4", None, "train", text_key="text")
     assert " HF_HUB_OFFLINE is set, so only data downloaded earlier is ava" in str(caught.value)
     assert CLOSED not in str(caught.value)
+
+
+def test_a_copy_of_a_model_is_known_by_its_folder() -> None:
+    copy = "/home/me/.cache/huggingface/hub/models--google--t5-v1_1-base/snapshots/b5fc947a416ea3cb"
+    assert hub_access.copied_model(copy) == "google/t5-v1_1-base"
+    assert hub_access.copied_model("models--google--t5-v1_1-base/refs/main") is None
+    assert hub_access.copied_model("google/t5-v1_1-base") is None

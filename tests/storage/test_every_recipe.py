@@ -89,6 +89,9 @@ TRAINED = {
     "t5_1_1_xxl_c4": _C4,
     "t5_1_1_finetune": Run(T5, "t5_1_1_small"),
     "finetune": _given(T5, "t5_1_1_small", None, ", train='train.tsv', vocabulary='t5'"),
+    "continue_pretraining": _given(
+        T5, "t5_1_1_small", None, ", files='inputs.txt', vocabulary='t5'"
+    ),
     "t0pp_xxl": _t0("t0++_train"),
     "t0p_xxl": _t0("t0+_train"),
     "t0_xxl": _t0("t0_train"),
@@ -282,7 +285,8 @@ def test_a_recipe_trains(
     assert [line["step"] for line in lines] == [first + 1, first + 2, first + 3]
     assert all(0 < line["loss"] < math.inf for line in lines)
     assert small.steps(tmp_path / "run")[-1] == first + STEPS
-    _assert_was_read(run, with_optimizer=name != "finetune")  # Its optimizer is new.
+    has_new_optimizer = name in ("finetune", "continue_pretraining")
+    _assert_was_read(run, with_optimizer=not has_new_optimizer)
     if run.streamed:
         downloads = request.getfixturevalue("streamed").downloads
         assert any(file.startswith(run.streamed) for file in downloads)

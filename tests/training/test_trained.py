@@ -116,11 +116,12 @@ def test_a_run_with_adapters_resumes_and_is_exported_merged(
         "trainer.eval_period": 4,
     }
 
-    def train(run_dir: str, last: int) -> None:
+    def train(run_dir: str, last: int) -> str:
         values = {**settings, "train_steps": last, "model_dir": run_dir}
-        small.run(small.arguments("text.txt", **values), tmp_path)
+        return small.run(small.arguments("text.txt", **values), tmp_path)
 
-    train("whole", 12)
+    # Six kernels of 32 × 32 have adapters of 32 × 2 and 2 × 32.
+    assert " (768 trained) on " in train("whole", 12)
     train("parts", 8)
     small.run(["--from", "parts", "--set", "train_steps=12"], tmp_path)
     small.assert_same_end(tmp_path / "parts", tmp_path / "whole", 12)
