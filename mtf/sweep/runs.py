@@ -90,7 +90,8 @@ def run_sweep(config: fdl.Config, name: str, sweep: Sweep, *, dry_run: bool) -> 
     with signals.Interrupts() as interrupts:
         interrupts.hold()
         for own in left:
-            print(f"run {own} of {len(runs)}: {' '.join(runs[own])}", flush=True)
+            which = f"run {int(own) + 1} of {len(runs)} ({own})"
+            print(f"{which}: {' '.join(runs[own])}", flush=True)
             settings = [*runs[own], f"model_dir={folder / own}"]
             states[own] = _run(sweep.arguments, settings, folder / own, interrupts)
             results.write_table(folder, found(states), metric)

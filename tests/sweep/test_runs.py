@@ -88,7 +88,7 @@ def test_a_sweep_that_is_killed_goes_on(tmp_path: Path) -> None:
 
     said = small.run_process(command, tmp_path)
     assert "of 6 runs are finished" in said
-    assert "run 000" not in said and "run 005 of 6" in said
+    assert "(000)" not in said and "run 6 of 6 (005): random_seed=2 model.z_loss=1e-2\n" in said
     for own, when in ended.items():
         assert (folder / own / "end.json").stat().st_mtime_ns == when
     settings = json.loads((folder / "sweep.json").read_text())["runs"]
