@@ -75,9 +75,12 @@ def make_parser() -> argparse.ArgumentParser:
     values = "run the recipe for all combinations of these values, one run after another"
     sweep("--sweep", nargs="+", action="extend", metavar="PATH=V1,V2", help=values)
     modes = "grid: all combinations; zip: the first values, then the second ones, and so on; "
-    modes += "random: N draws, also from PATH=LOW..HIGH and PATH=log:LOW..HIGH"
-    sweep("--sweep-mode", choices=("grid", "zip", "random"), default="grid", help=modes)
-    sweep("--sweep-runs", type=int, metavar="N", help="number of runs of --sweep-mode random")
+    modes += "random: N draws, also from PATH=LOW..HIGH and PATH=log:LOW..HIGH; "
+    modes += "optuna: N runs whose values Optuna chooses by the results of those before"
+    choices = ("grid", "zip", "random", "optuna")
+    sweep("--sweep-mode", choices=choices, default="grid", help=modes)
+    number = "number of runs of --sweep-mode random and optuna"
+    sweep("--sweep-runs", type=int, metavar="N", help=number)
     metric = "metric that sorts the runs (default: the one that ranks checkpoints, or the loss)"
     sweep("--sweep-metric", metavar="NAME", help=metric)
     engine = parser.add_argument_group("engine").add_argument

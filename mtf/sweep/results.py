@@ -74,6 +74,12 @@ def _header(results: Sequence[Result], metric: str) -> tuple[str, ...]:
     return ("run", *results[0].values, metric, "state")
 
 
+def write(folder: AnyPath, results: Sequence[Result], metric: str) -> None:
+    """Writes the table and the plot."""
+    write_table(folder, results, metric)
+    write_plot(folder, results, metric)
+
+
 def write_table(folder: AnyPath, results: Sequence[Result], metric: str) -> None:
     """Writes the table as `results.csv`."""
     text = io.StringIO()

@@ -1,32 +1,35 @@
-"""Runs a recipe once for each combination of a sweep's values, one run after another.
+"""Runs a recipe with several values of its settings, one run after another.
 
-`SWEEP_DIR/sweep.json` lists the runs; each has a directory of its own, `SWEEP_DIR/000` and so on.
-The same command continues a sweep: finished runs are left out, and the others resume.
+Each run has a directory of its own, `SWEEP_DIR/000` and so on. The same command continues a sweep:
+finished runs are left out, and the others resume.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import fiddle as fdl
 
 from mtf import config as config_lib
 from mtf import signals
+from mtf.config.paths import split_assignment
 from mtf.errors import UserError
+from mtf.extras import import_extra
 from mtf.run_end import read_end
 from mtf.storage import AnyPath, as_path
 from mtf.sweep import results
-from mtf.sweep.values import Mode, combinations, parse_axis
-from mtf.writing import write_atomically
+from mtf.sweep.plan import write_plan
+from mtf.sweep.study import Study
+from mtf.sweep.values import Mode, check_number, combinations, each_value, parse_axes
 
-PLAN = "sweep.json"
+Order = Literal["min", "max"]
+
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
@@ -35,8 +38,8 @@ class Sweep(NamedTuple):
 
     Attributes:
       axes: texts `PATH=V1,V2,…`.
-      mode: how values are combined, see `combinations`.
-      number: number of runs, for the mode "random".
+      mode: how values are combined, see `combinations`; or "optuna", see `Study`.
+      number: number of runs, for the modes "random" and "optuna".
       metric: name of the metric that sorts the runs; None: see `_metric`.
       arguments: arguments of `mtf.run` for a run without the swept values.
     """
@@ -62,53 +65,157 @@ def run_sweep(config: fdl.Config, name: str, sweep: Sweep, *, dry_run: bool) -> 
       UserError: values are wrong, or the directory holds another sweep or a run; nothing is
         written.
     """
-    rows = combinations([parse_axis(text) for text in sweep.axes], sweep.mode, sweep.number)
+    axes = parse_axes(sweep.axes)
     metric, order = _metric(config, sweep.metric)
+    searches = sweep.mode == "optuna"
+    check_number(sweep.mode, sweep.number)
+    rows = each_value(axes) if searches else combinations(axes, sweep.mode, sweep.number)
     _check(config, rows)
-    runs = {
-        f"{i:03}": [f"{path}={value}" for path, value in row.items()] for i, row in enumerate(rows)
-    }
+    if searches:
+        import_extra("optuna", "--sweep-mode optuna", "optuna")
     if dry_run:
-        print(f"{len(runs)} runs, sorted by {metric} ({order})")
-        for own, settings in runs.items():
-            print(f"{own}  {' '.join(settings)}")
+        _describe(sweep, rows, f"{metric} ({order})")
         return 0
     folder = as_path(config.model_dir or config_lib.new_run_dir(f"{name}-sweep"))
-    _write_plan(folder, config, runs)
-
-    def found(state_of: dict[str, str]) -> list[results.Result]:
-        every = [
-            results.Result(own, row, state_of[own], results.score_of(folder / own, metric, order))
-            for own, row in zip(runs, rows, strict=True)
-        ]
-        return results.ranked(every, order)
-
-    states = {own: "finished" if _is_finished(folder / own) else "to do" for own in runs}
-    left = [own for own, state in states.items() if state == "to do"]
-    if len(left) < len(runs):
-        print(f"{folder}: {len(runs) - len(left)} of {len(runs)} runs are finished", flush=True)
+    runs: _Runs
+    if searches:
+        runs = _Searched(config, sweep, folder, metric, order)
+    else:
+        runs = _Listed(config, rows, folder, metric, order)
+    if runs.num_done:
+        print(f"{folder}: {runs.num_done} of {runs.number} runs are done", flush=True)
     with signals.Interrupts() as interrupts:
         interrupts.hold()
-        for own in left:
-            which = f"run {int(own) + 1} of {len(runs)} ({own})"
-            print(f"{which}: {' '.join(runs[own])}", flush=True)
-            settings = [*runs[own], f"model_dir={folder / own}"]
-            states[own] = _run(sweep.arguments, settings, folder / own, interrupts)
-            results.write_table(folder, found(states), metric)
-            results.write_plot(folder, found(states), metric)
+        for own, row in runs.todo():
+            settings = _settings(row)
+            which = f"run {int(own) + 1} of {runs.number} ({own})"
+            print(f"{which}: {' '.join(settings)}", flush=True)
+            run_dir = folder / own
+            settings.append(f"model_dir={run_dir}")
+            runs.ended(own, _run(sweep.arguments, settings, run_dir, interrupts))
             if interrupts.number:
                 break
-    print(results.as_text(found(states), metric), end="")
+    found = runs.results()
+    print(results.as_text(found, metric), end="")
     print(f"table          {folder / results.TABLE}\nplot           {folder / results.PLOT}")
     if interrupts.number:
         command = shlex.join([*sweep.arguments, "--set", f"model_dir={folder}"])
         print(
             f"{interrupts.requested}: continue with the same --sweep: python -m mtf.run {command}"
         )
-    return 1 if "failed" in states.values() else 0
+    return 1 if any(result.state == "failed" for result in found) else 0
 
 
-def _metric(config: fdl.Config, asked: str | None) -> tuple[str, Literal["min", "max"]]:
+class _Runs(Protocol):
+    """The runs of a sweep.
+
+    Attributes:
+      number: how many there are.
+      num_done: how many were done before this process.
+    """
+
+    number: int
+    num_done: int
+
+    def todo(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yields name and path → value of the runs to do."""
+
+    def ended(self, own: str, state: str) -> None:
+        """Notes how a run has ended, and writes the table and the plot."""
+
+    def results(self) -> list[results.Result]:
+        """Returns the runs, the best first."""
+
+
+class _Listed(_Runs):
+    """Runs whose values are known before the first."""
+
+    def __init__(
+        self,
+        config: fdl.Config,
+        rows: Sequence[Mapping[str, str]],
+        folder: AnyPath,
+        metric: str,
+        order: Order,
+    ) -> None:
+        self._rows = {f"{i:03}": row for i, row in enumerate(rows)}
+        self._folder, self._metric, self._order = folder, metric, order
+        write_plan(folder, config, {"runs": {o: _settings(row) for o, row in self._rows.items()}})
+        self._states = {
+            own: "finished" if _is_finished(folder / own) else "to do" for own in self._rows
+        }
+        self.number, self.num_done = len(rows), [*self._states.values()].count("finished")
+
+    def todo(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        for own, row in self._rows.items():
+            if self._states[own] == "to do":
+                yield own, row
+
+    def ended(self, own: str, state: str) -> None:
+        self._states[own] = state
+        results.write(self._folder, self.results(), self._metric)
+
+    def results(self) -> list[results.Result]:
+        every = [
+            results.Result(
+                own,
+                row,
+                self._states[own],
+                results.score_of(self._folder / own, self._metric, self._order),
+            )
+            for own, row in self._rows.items()
+        ]
+        return results.ranked(every, self._order)
+
+
+class _Searched(_Runs):
+    """Runs whose values Optuna chooses."""
+
+    def __init__(
+        self, config: fdl.Config, sweep: Sweep, folder: AnyPath, metric: str, order: Order
+    ) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        values = dict(map(split_assignment, sweep.axes))
+        self._study = Study(config, values, str(folder), mode=order, metric=metric)
+        self._folder, self._metric, self._order = folder, metric, order
+        assert sweep.number is not None
+        self.number, self.num_done = sweep.number, self._study.num_told
+
+    def todo(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        for trial in self._study.trials(self.number):
+            self._trial = trial
+            yield trial.name, trial.values
+
+    def ended(self, own: str, state: str) -> None:
+        if state == "stopped":  # The trial goes on when the sweep does.
+            return
+        score = results.score_of(self._folder / own, self._metric, self._order)
+        if state == "finished" and score is None:
+            print(f"run {own} has no {self._metric}, so it counts as failed", flush=True)
+        self._study.tell(self._trial, score if state == "finished" else None)
+
+    def results(self) -> list[results.Result]:
+        return self._study.results()
+
+
+def _settings(row: Mapping[str, str]) -> list[str]:
+    return [f"{path}={value}" for path, value in row.items()]
+
+
+def _describe(sweep: Sweep, rows: Sequence[Mapping[str, str]], metric: str) -> None:
+    """Prints the runs, or what Optuna chooses from."""
+    if sweep.mode == "optuna":
+        print(f"{sweep.number} runs, for which Optuna chooses values by {metric}")
+        print(*sweep.axes, sep="\n")
+        return
+    print(f"{len(rows)} runs, sorted by {metric}")
+    for i, row in enumerate(rows):
+        print(f"{i:03}  {' '.join(_settings(row))}")
+
+
+def _metric(config: fdl.Config, asked: str | None) -> tuple[str, Order]:
     """Returns the metric that sorts runs: `asked`, the monitored one, or the training loss."""
     save = getattr(getattr(config, "checkpoint", None), "save", None)
     monitored = getattr(save, "metric_name_to_monitor", None)
@@ -134,34 +241,6 @@ def _check(config: fdl.Config, rows: Sequence[dict[str, str]]) -> None:
         raise UserError(config_lib.summarize([*problems]))
 
 
-def _write_plan(folder: AnyPath, config: fdl.Config, runs: dict[str, list[str]]) -> None:
-    """Writes `sweep.json`, or checks that the one that is there is that of the same sweep."""
-    file = folder / PLAN
-    flat = config_lib.as_flat_text(config).splitlines()
-    plan: dict[str, Any] = {
-        "runs": runs,
-        "config": [line for line in flat if not line.startswith("model_dir =")],
-    }
-    if not file.exists():
-        if (folder / "config.json").exists():
-            raise UserError(f"{folder} is the directory of a run; set model_dir to another one.")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(plan, indent=1) + "\n")
-        return
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    if stored["runs"] != runs:
-        raise UserError(
-            f"{folder} has a sweep with other runs ({len(stored['runs'])}, these are {len(runs)}; "
-            f"see {file}). Pass the same --sweep options to continue it, or set model_dir to "
-            "another directory."
-        )
-    if differ := sorted({*stored["config"]} ^ {*plan["config"]}):
-        raise UserError(
-            f"{folder} has a sweep of another config: {'; '.join(differ[:4])}. Pass the same "
-            "settings to continue it, or set model_dir to another directory."
-        )
-
-
 def _is_finished(run_dir: AnyPath) -> bool:
     end = read_end(run_dir)
     return end is not None and end.how == "finished"
@@ -173,7 +252,9 @@ def _run(
     run_dir: AnyPath,
     interrupts: signals.Interrupts,
 ) -> str:
-    """Runs one run in a process of its own; returns its state."""
+    """Runs one run in a process of its own, if it is not finished; returns its state."""
+    if _is_finished(run_dir):
+        return "finished"
     process = subprocess.Popen(
         [sys.executable, "-m", "mtf.run", *arguments, "--set", *settings],
         stdin=subprocess.DEVNULL,

@@ -7,14 +7,14 @@ import math
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from mtf.config.paths import split_assignment
 from mtf.errors import UserError
 
 T = TypeVar("T")
 
-Mode = Literal["grid", "zip", "random"]
+Mode = Literal["grid", "zip", "random", "optuna"]
 
 # Such as 1e-5..1e-2, or log:1e-5..1e-2.
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -31,12 +31,15 @@ class Interval(NamedTuple):
     is_integer: bool
 
     def draw(self, rng: random.Random) -> str:
-        """Returns a value as text, with four significant digits unless it is an integer."""
+        """Returns a value as text."""
         if self.is_integer and not self.is_log:
-            return str(rng.randint(int(self.low), int(self.high)))
+            return self.as_text(rng.randint(int(self.low), int(self.high)))
         low, high = (math.log(x) if self.is_log else x for x in (self.low, self.high))
         value = rng.uniform(low, high)
-        value = math.exp(value) if self.is_log else value
+        return self.as_text(math.exp(value) if self.is_log else value)
+
+    def as_text(self, value: float) -> str:
+        """Returns a value as text, with four significant digits unless it is an integer."""
         return str(round(value)) if self.is_integer else f"{value:.4g}"
 
 
@@ -45,6 +48,21 @@ class Axis(NamedTuple):
 
     path: str
     values: tuple[str, ...] | Interval
+
+
+def as_axes(values: Mapping[str, Sequence[Any] | str]) -> list[Axis]:
+    """Returns the settings for path → a list of values, or a text as for `parse_axis`."""
+    return [
+        parse_axis(f"{path}={each}")
+        if isinstance(each, str)
+        else Axis(path, tuple(map(as_text, each)))
+        for path, each in values.items()
+    ]
+
+
+def as_text(value: Any) -> str:
+    """Returns a value as text for `--set`."""
+    return value if isinstance(value, str) else repr(value)
 
 
 def parse_axis(text: str) -> Axis:
@@ -63,6 +81,15 @@ def parse_axis(text: str) -> Axis:
     if twice := [part for i, part in enumerate(parts) if part in parts[:i]]:
         raise UserError(f"--sweep {text}: the value {twice[0]} is there twice.")
     return Axis(path, parts)
+
+
+def parse_axes(texts: Sequence[str]) -> list[Axis]:
+    """Parses the settings of a sweep; raises UserError if one is there twice."""
+    axes = [parse_axis(text) for text in texts]
+    paths = [axis.path for axis in axes]
+    if twice := [path for i, path in enumerate(paths) if path in paths[:i]]:
+        raise UserError(f"--sweep: {twice[0]} is there twice; write all its values once.")
+    return axes
 
 
 def split_values(text: str) -> tuple[str, ...]:
@@ -99,25 +126,39 @@ def combinations(
     Raises:
       UserError: the axes do not fit the mode.
     """
-    paths = [axis.path for axis in axes]
-    if twice := [path for i, path in enumerate(paths) if path in paths[:i]]:
-        raise UserError(f"--sweep: {twice[0]} is there twice; write all its values once.")
-    if (mode == "random") != (number is not None):
-        given = "needs --sweep-runs N" if mode == "random" else "takes no --sweep-runs"
-        raise UserError(f"--sweep-mode {mode} {given}.")
+    check_number(mode, number)
     if number is not None:
-        if number < 1:
-            raise UserError(f"--sweep-runs is {number}; expected at least 1.")
         return _drawn(axes, number, random.Random(seed))
     lists: dict[str, tuple[str, ...]] = {}
     for axis in axes:
         if isinstance(axis.values, Interval):
             raise UserError(
-                f"--sweep {axis.path}: an interval is for --sweep-mode random; expected values "
-                "separated by commas."
+                f"--sweep {axis.path}: an interval is for --sweep-mode random or optuna; expected "
+                "values separated by commas."
             )
         lists[axis.path] = axis.values
     return rows(lists, mode)
+
+
+def check_number(mode: Mode, number: int | None) -> None:
+    """Raises UserError if a mode needs a number of runs, and has none, or the other way round."""
+    if (mode in ("random", "optuna")) != (number is not None):
+        given = "takes no --sweep-runs" if number is not None else "needs --sweep-runs N"
+        raise UserError(f"--sweep-mode {mode} {given}.")
+    if number is not None and number < 1:
+        raise UserError(f"--sweep-runs is {number}; expected at least 1.")
+
+
+def each_value(axes: Sequence[Axis]) -> list[dict[str, str]]:
+    """Returns rows in which each value, and each end of an interval, occurs at least once."""
+    values = {
+        axis.path: [axis.values.as_text(end) for end in axis.values[:2]]
+        if isinstance(axis.values, Interval)
+        else axis.values
+        for axis in axes
+    }
+    first = {path: each[0] for path, each in values.items()}
+    return [first, *({**first, path: one} for path, each in values.items() for one in each[1:])]
 
 
 def rows(values: Mapping[str, Sequence[T]], mode: Mode) -> list[dict[str, T]]:

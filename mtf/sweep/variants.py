@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import fiddle as fdl
 
 from mtf.config import apply_overrides
-from mtf.sweep.values import rows
+from mtf.sweep.values import as_text, rows
 
 
 class Variant(NamedTuple):
@@ -36,8 +36,5 @@ def variants(
         values differ.
     """
     for own in rows(values, mode):
-        texts = [
-            f"{path}={value if isinstance(value, str) else repr(value)}"
-            for path, value in own.items()
-        ]
+        texts = [f"{path}={as_text(value)}" for path, value in own.items()]
         yield Variant(own, apply_overrides(config, texts))

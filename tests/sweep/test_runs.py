@@ -7,13 +7,13 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import small
+from tests.sweep.killing import kill_in
 
 METRIC = "training_eval/held_out/loss_per_target_token"
 
@@ -71,23 +71,12 @@ def test_a_sweep_that_is_killed_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     values = ["random_seed=0,1,2", "model.z_loss=0.0,1e-2", "--sweep-metric", METRIC]
     command = arguments(tmp_path, *values)
-    with small.start(command, tmp_path) as process:
-        deadline = time.monotonic() + 240
-        while not (folder / "003" / "config.json").exists():
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.02)
-        process.kill()
-        process.communicate()
-    # The run notices that its parent is gone, saves and ends.
-    deadline = time.monotonic() + 120
-    while _is_running(folder / "003"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    kill_in(folder / "003", command, tmp_path)
     ended = {own: (folder / own / "end.json").stat().st_mtime_ns for own in ("000", "001", "002")}
     assert not (folder / "004").exists()
 
     said = small.run_process(command, tmp_path)
-    assert "of 6 runs are finished" in said
+    assert "of 6 runs are done" in said
     assert "(000)" not in said and "run 6 of 6 (005): random_seed=2 model.z_loss=1e-2\n" in said
     for own, when in ended.items():
         assert (folder / own / "end.json").stat().st_mtime_ns == when
@@ -123,18 +112,10 @@ def test_a_sweep_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert "has a sweep with other runs (6, these are 2" in other
 
 
-def _is_running(run_dir: Path) -> bool:
-    """Whether a process has this run directory as its own."""
-    found = subprocess.run(
-        ["pgrep", "-f", f"model_dir={run_dir}"], capture_output=True, text=True, check=False
-    )
-    return bool(found.stdout.strip())
-
-
 @pytest.mark.slow
 def test_the_page_s_loop(tmp_path: Path) -> None:
     page = (small.ROOT / "docs" / "sweeps.md").read_text()
-    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     code = code.replace("train_steps=200", "train_steps=3")
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 import recipes
 from mtf.errors import UserError
-from mtf.sweep import variants
+from mtf.sweep import Study, variants
 from mtf.sweep.results import Result, as_text, ranked
-from mtf.sweep.values import combinations, parse_axis, split_values
+from mtf.sweep.values import combinations, parse_axes, parse_axis, split_values
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_there_are_no_more_draws_than_combinations() -> None:
         (["a=1", "a=2"], "grid", None, "a is there twice; write all its values once"),
         (["a=2..1"], "random", 3, "expected LOW..HIGH with LOW < HIGH"),
         (["a=log:0..1"], "random", 3, "LOW < HIGH and both positive"),
-        (["a=1..2"], "grid", None, "an interval is for --sweep-mode random"),
+        (["a=1..2"], "grid", None, "an interval is for --sweep-mode random or optuna"),
         (["a=1,2", "b=1"], "zip", None, "with zip, all settings need as many values; found a 2, b"),
         (["a=1,2"], "random", None, "--sweep-mode random needs --sweep-runs N"),
         (["a=1,2"], "grid", 3, "--sweep-mode grid takes no --sweep-runs"),
@@ -75,7 +77,7 @@ def test_there_are_no_more_draws_than_combinations() -> None:
 )
 def test_mistakes(axes: list[str], mode: str, number: int | None, said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)):
-        combinations([parse_axis(text) for text in axes], mode, number)  # type: ignore[arg-type]
+        combinations(parse_axes(axes), mode, number)  # type: ignore[arg-type]
 
 
 def test_variants_in_python() -> None:
@@ -93,6 +95,15 @@ def test_variants_in_python() -> None:
     assert len(list(variants(config, values, mode="zip"))) == 2
     with pytest.raises(UserError, match="batch_sizes"):
         list(variants(config, {"batch_sizes": [8]}))
+
+
+def test_a_study_without_optuna_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UserError, match=r"run: pip install 'mtf-jax\[optuna\]'"):
+        Study(recipes.quickstart(), {"batch_size": "8..16"}, str(tmp_path / "new"), mode="min")
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_table_begins_with_the_best_run() -> None:
