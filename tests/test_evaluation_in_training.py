@@ -182,7 +182,7 @@ def test_each_task_is_compared_with_its_own_targets() -> None:
         HeldOut("second", [_example("c", "three 1"), _example("d", "5 1")], ("accuracy", "squad")),
     ]
     decoding = DecodingConfig(max_length=8)
-    evaluator = InferenceEvaluator(held_out, lambda _: predictor, BYTES, decoding, 5)  # type: ignore[arg-type,return-value]
+    evaluator = InferenceEvaluator(held_out, lambda _: predictor, BYTES, decoding, 5, 1)  # type: ignore[arg-type,return-value]
     assert evaluator.names == ("first", "second")
     assert evaluator.evaluate({"number": 1}) == {
         "first": {"accuracy": 50.0},
@@ -190,7 +190,9 @@ def test_each_task_is_compared_with_its_own_targets() -> None:
         "second": {"accuracy": 0.0, "em": 50.0, "f1": 75.0},
     }
     # The parameters of each evaluation are used.
+    assert evaluator.samples == [("a", "one 1", "one 1"), ("c", "three 1", "the three 1")]
     assert evaluator.evaluate({"number": 2})["first"] == {"accuracy": 0.0}
+    assert evaluator.samples == [("a", "one 1", "one 2"), ("c", "three 1", "the three 2")]
     assert predictor.decoding == decoding
 
 

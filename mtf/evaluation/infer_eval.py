@@ -25,6 +25,7 @@ from mtf.models import lora, t5
 from mtf.seqio import own
 from mtf.tasks.task import Task
 from mtf.text.vocabularies import Vocabulary
+from mtf.trackers import Sample
 
 HELD_OUT = "held_out"
 _DEFAULT_METRICS = ("accuracy",)
@@ -66,6 +67,8 @@ class InferenceEvaluator:
       vocabulary: the vocabulary of the data.
       decoding: decoding settings.
       period: number of steps between evaluations.
+      num_samples: number of examples of each task that become samples.
+      samples: samples of the last evaluation, each text on one line.
     """
 
     held_out: Sequence[HeldOut]
@@ -73,6 +76,8 @@ class InferenceEvaluator:
     vocabulary: Vocabulary
     decoding: DecodingConfig
     period: int
+    num_samples: int = 0
+    samples: Sequence[Sample] = ()
     _predictor: Predictor | None = None
 
     @property
@@ -90,12 +95,17 @@ class InferenceEvaluator:
         self._predictor.params = params
         # One pass over all tasks fills batches across small tasks.
         generated = self._predictor.generate(self._inputs(), self.decoding, on_progress=on_progress)
-        found = {}
+        found: dict[str, dict[str, float]] = {}
+        samples: list[Sample] = []
         for each in self.held_out:
             taken = itertools.islice(generated, len(each.examples))
             predictions = [self.vocabulary.decode(g.ids) for g, *_ in taken]
             targets = [self.vocabulary.decode(e.targets) for e in each.examples]
             found[each.name] = compare(each, targets, predictions)
+            first = each.examples[: self.num_samples]
+            inputs = [self.vocabulary.decode(e.inputs) for e in first]
+            samples += map(Sample.on_lines, inputs, targets, predictions)
+        self.samples = samples
         return found
 
     def _inputs(self) -> Iterator[list[int]]:

@@ -68,7 +68,8 @@ class Train:
       model_dir: the run directory. If it has checkpoints, the run resumes from the latest.
       random_seed: seed for initial parameters and dropout, in [0, 2**32); `data` has its own seed.
       evaluator: evaluation by decoding held-out inputs; None: no such evaluation.
-      num_samples: number of held-out examples to print with predictions at the end.
+      num_samples: number of held-out examples to print with predictions at the end, and to send
+        to trackers.
       trackers: trackers of experiments, such as Weights & Biases, beside TensorBoard.
     """
 
@@ -273,7 +274,7 @@ class Train:
                 progress.note(message)
             else:
                 samples = self._samples(trainer.partitioner, trainer.eval_params(state))
-                if samples:
+                if samples and evaluator is None:  # An evaluator has sent its own.
                     tracking.log_samples(step, samples)
                 early = str(self._early_stopping(step)) if step < self.train_steps else ""
                 self._print_end(run_dir, list(evaluations), samples, best, early)
@@ -343,6 +344,7 @@ class Train:
             self.data.vocabulary,
             self.evaluator.decoding or one_beam(self.data.task_feature_lengths["targets"]),
             self.evaluator.period,
+            self.num_samples,
         )
 
     def _make_predictor(self, partitioner: PjitPartitioner, params: Params) -> Predictor:
@@ -458,10 +460,10 @@ class Train:
         decoding = DecodingConfig(max_length=self.data.task_feature_lengths["targets"])
 
         def text(ids: Any) -> str:
-            return " ".join(self.data.vocabulary.decode([int(i) for i in ids]).split())
+            return self.data.vocabulary.decode([int(i) for i in ids])
 
         return [
-            Sample(text(example.inputs), text(example.targets), text(predicted.ids))
+            Sample.on_lines(text(example.inputs), text(example.targets), text(predicted.ids))
             for example, (predicted, *_) in zip(
                 examples, predictor.generate(inputs, decoding), strict=True
             )

@@ -37,6 +37,11 @@ class Sample(NamedTuple):
     true: str
     predicted: str
 
+    @classmethod
+    def on_lines(cls, *texts: str) -> Sample:
+        """Returns a sample of three texts, each on one line."""
+        return cls._make(" ".join(text.split()) for text in texts)
+
 
 class Tracker:
     """A tracker of experiments; a class of the user's own overrides what it needs.
@@ -59,7 +64,11 @@ class Tracker:
         """Receives metrics of a step, such as "train/loss"; a value may be NaN or infinite."""
 
     def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """Receives held-out examples with predictions, at the end of a run."""
+        """Receives held-out examples with predictions.
+
+        They come from each evaluation of decoded text (`evaluator`), the first `num_samples` of
+        each task; without an evaluator, at the end of the run.
+        """
 
     def log_checkpoint(self, step: int, path: str) -> None:
         """Receives the path or address of a checkpoint, which is still being written."""

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -31,6 +31,7 @@ from mtf.data.row_streams import BatchIterator, Evaluations
 from mtf.partitioning.processes import wait_for_others
 from mtf.progress import Progress, duration
 from mtf.signals import Interrupts
+from mtf.trackers import Sample
 from mtf.trackers.tracking import Tracking
 from mtf.training.early_stopping import EarlyStopping
 from mtf.training.metrics import MetricsWriter, summarize, timing
@@ -48,6 +49,10 @@ class Evaluator(Protocol):
     """Evaluates by decoding, every `period` steps and at the end."""
 
     period: int
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """Held-out examples with the predictions of the last evaluation."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +75,7 @@ class TrainLoop:
       checkpoints: writes checkpoints; metrics are written to the same run directory.
       evaluations: batches on which to compute the loss, every `eval_period` steps and at the end.
       heartbeat: records what this process does, and ends it if it hangs.
-      tracking: the trackers, which receive all metrics and the paths of checkpoints.
+      tracking: the trackers, which receive all metrics, samples and the paths of checkpoints.
       config_text: the config, which TensorBoard shows as text.
     """
 
@@ -255,6 +260,8 @@ class TrainLoop:
                     measured |= self._record(f"{INFERENCE_EVAL}/{name}", step, scores)
                     shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
                     self.progress.note(f"step {step}  {name}, decoded: {shown}")
+                if self.evaluator.samples:
+                    self.tracking.log_samples(step, self.evaluator.samples)
         except _StopRequested:
             return None
         return measured

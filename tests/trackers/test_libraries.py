@@ -29,7 +29,8 @@ def _track(tracker: Tracker, run_dir: Path) -> str:
         tracking.start(run_dir, TrackedRun(str(run_dir), run_dir.name, step, config))
         tracking.log_metrics("train", step + 1, {"loss": 0.5 - step, "norm": math.nan})
         tracking.log_checkpoint(step + 1, run_dir / f"checkpoint_{step + 1}")
-        tracking.log_samples(step + 1, _SAMPLES)
+        for number in (1, 2):  # Of two evaluations.
+            tracking.log_samples(10 * step + number, _SAMPLES[:number])
         tracking.end(end)
     assert warnings == []
     (run_id,) = json.loads((run_dir / IDS_FILE).read_text()).values()
@@ -67,7 +68,11 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads((folder / "config.json").read_text()) == _CONFIG | {"train_steps": 3}
     table = json.loads((folder / "samples.json").read_text())
     assert table["columns"] == ["step", "input", "true", "predicted"]
-    assert table["data"] == [[step, *sample] for step in (1, 2) for sample in _SAMPLES]
+    assert table["data"] == [
+        [step, *sample]
+        for step, number in ((1, 1), (2, 2), (11, 1), (12, 2))
+        for sample in _SAMPLES[:number]
+    ]
 
 
 def _records(folder: Path) -> list[Any]:
@@ -107,15 +112,19 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert list(run.tags) == ["small"]
         config = {each.key: json.loads(each.value_json) for each in run.config.update}
         assert config.items() >= (_CONFIG | {"train_steps": 1 + step}).items()
-        history: dict[str, Any] = {}
-        for record in records:
-            for item in record.history.item:
-                history[".".join(item.nested_key)] = json.loads(item.value_json)
-        assert (history["step"], history["train/loss"]) == (step, 1.5 - step)
-        assert history["checkpoint"] == str(run_dir / f"checkpoint_{step}")
-        table = json.loads((folder / "files" / history["samples.path"]).read_text())
-        assert table["columns"] == ["input", "true", "predicted"]
-        assert table["data"] == [list(sample) for sample in _SAMPLES]
+        history = [
+            {".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            for record in records
+            if record.history.item
+        ]
+        metrics, checkpoint, *samples = history
+        assert (metrics["step"], metrics["train/loss"]) == (step, 1.5 - step)
+        assert checkpoint["checkpoint"] == str(run_dir / f"checkpoint_{step}")
+        assert [each["step"] for each in samples] == [10 * step - 9, 10 * step - 8]
+        for number, each in enumerate(samples, 1):
+            table = json.loads((folder / "files" / each["samples.path"]).read_text())
+            assert table["columns"] == ["input", "true", "predicted"]
+            assert table["data"] == [list(sample) for sample in _SAMPLES[:number]]
         (exit_code,) = [each.exit.exit_code for each in records if each.HasField("exit")]
         assert exit_code == (0 if step == 1 else 1)
 
@@ -162,7 +171,10 @@ def test_comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert values[f"checkpoint.{step}"] == str(run_dir / f"checkpoint_{step}")
         assert values["end"] == ("stopped: SIGTERM" if step == 1 else "failed: OSError: full")
         header = ["input", "true", "predicted"]
-        assert tables[f"samples-{step}.csv"] == [header, *map(list, _SAMPLES)]
+        assert tables == {
+            f"samples-{10 * step - 10 + number}.csv": [header, *map(list, _SAMPLES[:number])]
+            for number in (1, 2)
+        }
     assert step == 2
 
 

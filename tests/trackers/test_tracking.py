@@ -168,6 +168,27 @@ def test_what_a_tracker_receives(folder: Path, printed: str) -> None:
     assert found[-1] == ["end", "finished", None]
 
 
+def test_each_evaluation_that_decodes_sends_samples(folder: Path) -> None:
+    command = arguments(
+        "text.txt",
+        train_steps=4,
+        model_dir="decodes",
+        trackers="@own_tracker.Log(path='decodes.log')",
+        evaluator="@mtf.evaluation.InferEvalConfig(period=2, num_examples=4)",
+        data__num_held_out=8,
+        num_samples=2,
+    )
+    printed = run(command, folder)
+    found = [call[1:] for call in calls(folder / "decodes.log") if call[0] == "samples"]
+    assert [(step, len(samples)) for step, samples in found] == [(2, 2), (4, 2)]
+    # At the end, the run decodes them once more, and prints them.
+    shown = re.findall(
+        r"^input      (.*)\ntrue       (.*)\npredicted  (.*)$", printed, re.MULTILINE
+    )
+    assert [tuple(sample.values()) for sample in found[-1][1]] == shown
+    assert [sample["true"] for sample in found[0][1]] == [true for _, true, _ in shown]
+
+
 def test_a_tracker_that_fails_warns_once(folder: Path, printed: str) -> None:
     warnings = sorted(line for line in printed.splitlines() if line.startswith("warning"))
     assert len(warnings) == 3
