@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from mtf.run_end import RunEnd, write_end
 from tests import small
+
+
+class KilledError(Exception):
+    """Ends a sweep in one of its runs."""
+
+
+class Stub:
+    """Takes the place of the process of a run: its loss is the square of `model.z_loss`.
+
+    Attributes:
+      kills_at: how many runs end before the sweep is killed; None: it is not.
+      fails: names of runs that fail.
+      settings: the settings of the runs, the one that was killed included.
+    """
+
+    def __init__(self, kills_at: int | None = None, fails: Sequence[str] = ()) -> None:
+        self.kills_at, self.fails = kills_at, fails
+        self.settings: list[list[str]] = []
+
+    def __call__(
+        self, arguments: Sequence[str], settings: Sequence[str], run_dir: Path, interrupts: Any
+    ) -> str:
+        self.settings.append([text for text in settings if not text.startswith("model_dir=")])
+        if len(self.settings) - 1 == self.kills_at:
+            raise KilledError
+        if run_dir.name in self.fails:
+            return "failed"
+        (z_loss,) = (float(text.partition("=")[2]) for text in settings if "z_loss" in text)
+        (run_dir / "train").mkdir(parents=True)
+        line = {"step": 1, "loss_per_target_token": z_loss**2}
+        (run_dir / "train" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        write_end(run_dir, RunEnd("finished"))
+        return "finished"
 
 
 def kill_in(run_dir: Path, command: list[str], cwd: Path) -> None:

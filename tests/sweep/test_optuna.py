@@ -15,10 +15,10 @@ import pytest
 
 import recipes
 from mtf.errors import UserError
-from mtf.sweep import Study, results
+from mtf.sweep import Study, results, runs
 from mtf.sweep.values import as_axes, combinations
 from tests import small
-from tests.sweep.killing import kill_in
+from tests.sweep.killing import KilledError, Stub, kill_in
 
 optuna = pytest.importorskip("optuna", reason="needs the extra optuna")
 
@@ -78,7 +78,7 @@ def test_a_study_that_is_killed_goes_on_with_the_same_values(tmp_path: Path) -> 
     parts = []
     for number in range(13):
         if number == 2:  # Killed between its creation and its values.
-            storage = f"sqlite:///{tmp_path}/parts/optuna.db"
+            storage = storage_in(tmp_path / "parts")
             assert optuna.load_study(study_name="sweep", storage=storage).ask().number == 2
         elif number in (1, 12):
             asked = study(tmp_path / "parts").ask()
@@ -105,8 +105,7 @@ def test_the_table_and_the_study_have_each_trial(tmp_path: Path) -> None:
         ("002", "", "failed"),
     ]
     assert (tmp_path / "sweep/results.png").stat().st_size > 1000
-    storage = f"sqlite:///{tmp_path}/sweep/optuna.db"
-    stored = optuna.load_study(study_name="sweep", storage=storage)
+    stored = optuna.load_study(study_name="sweep", storage=storage_in(tmp_path / "sweep"))
     assert stored.direction.name == "MAXIMIZE" and stored.best_trial.number == 3
     states = [trial.state.name for trial in stored.trials]
     assert states == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
@@ -140,10 +139,38 @@ def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep").exists()
 
 
+def test_a_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.write_text(tmp_path)
+    command = [
+        *small.arguments("text.txt", model_dir="sweep"),
+        *("--sweep-mode", "optuna", "--sweep", "model.z_loss=log:1e-4..1e-1", "--sweep-runs"),
+    ]
+    killed, other = Stub(kills_at=2, fails=["000"]), Stub()
+    monkeypatch.setattr(runs, "_run", killed)
+    with pytest.raises(KilledError):
+        small.run([*command, "4"], tmp_path)
+    monkeypatch.setattr(runs, "_run", other)
+    said = small.run([*command, "4"], tmp_path, status=1)
+    assert len(other.settings) == 2 and other.settings[0] == killed.settings[2]
+    assert [line.partition(":")[0] for line in said.splitlines()[1:3]] == [
+        "run 3 of 4 (002)",
+        "run 4 of 4 (003)",
+    ]
+    said = small.run([*command, "5"], tmp_path, status=1)
+    assert "4 of 5 runs are done" in said and "run 5 of 5 (004)" in said
+    trials = optuna.load_study(study_name="sweep", storage=storage_in(tmp_path / "sweep")).trials
+    assert [trial.state.name for trial in trials] == ["FAIL", *["COMPLETE"] * 4]
+    for trial in trials[1:]:
+        assert trial.value == pytest.approx(trial.params["model.z_loss"] ** 2, rel=1e-3)
+
+
+def storage_in(folder: Path) -> str:
+    return f"sqlite:///{folder}/optuna.db"
+
+
 def values_of(folder: Path) -> list[list[str]]:
     """The values of the trials, as on the command line."""
-    storage = f"sqlite:///{folder}/optuna.db"
-    trials = optuna.load_study(study_name="sweep", storage=storage).trials
+    trials = optuna.load_study(study_name="sweep", storage=storage_in(folder)).trials
     return [
         [f"model.z_loss={t.params['model.z_loss']:.4g}", f"random_seed={t.params['random_seed']}"]
         for t in trials

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from mtf.sweep import runs
 from tests import small
-from tests.sweep.killing import kill_in
+from tests.sweep.killing import KilledError, Stub, kill_in
 
 METRIC = "training_eval/held_out/loss_per_target_token"
 
@@ -63,6 +64,34 @@ def test_a_run_s_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sweep" / "config.json").write_text("{}")
     said = small.run(arguments(tmp_path, "random_seed=0,1"), tmp_path, status=2)
     assert "is the directory of a run; set model_dir to another one" in said
+
+
+def test_a_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.write_text(tmp_path)
+    command = arguments(tmp_path, "model.z_loss=0.3,0.1,0.4,0.2")
+    killed, other = Stub(kills_at=2), Stub(fails=["002"])
+    monkeypatch.setattr(runs, "_run", killed)
+    with pytest.raises(KilledError):
+        small.run(command, tmp_path)
+    monkeypatch.setattr(runs, "_run", other)
+    said = small.run(command, tmp_path, status=1)
+    assert killed.settings == [["model.z_loss=0.3"], ["model.z_loss=0.1"], ["model.z_loss=0.4"]]
+    assert other.settings == [["model.z_loss=0.4"], ["model.z_loss=0.2"]]
+    assert said.splitlines()[1:3] == [
+        "run 3 of 4 (002): model.z_loss=0.4",
+        "run 4 of 4 (003): model.z_loss=0.2",
+    ]
+    _, *rows = csv.reader((tmp_path / "sweep/results.csv").read_text().splitlines())
+    assert [(name, round(float(score or 0), 3), state) for name, _, score, state in rows] == [
+        ("001", 0.01, "finished"),
+        ("003", 0.04, "finished"),
+        ("000", 0.09, "finished"),
+        ("002", 0, "failed"),
+    ]
+    # What failed is tried again.
+    monkeypatch.setattr(runs, "_run", again := Stub())
+    small.run(command, tmp_path)
+    assert again.settings == [["model.z_loss=0.4"]]
 
 
 @pytest.mark.slow
