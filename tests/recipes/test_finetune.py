@@ -16,8 +16,8 @@ import pytest
 
 import conversion
 import recipes
-from mtf import config as config_lib
 from mtf import builders, convert, environment, loaders
+from mtf import config as config_lib
 from mtf.errors import UserError
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
 from tests import small
