@@ -1,11 +1,12 @@
-"""Adds pages outside docs/ to the site, and turns links that hold in the repository to theirs.
+"""Adds pages outside docs/ and notebooks to the site, and turns links of the repository to its own.
 
 A page in docs/ links to `../benchmarks/RESULTS.md`, and a page above it to `docs/config.md`; on the
-site, both are in one tree.
+site, both are in one tree. A notebook `NAME.ipynb` becomes the page `NAME_notebook.md`.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -20,10 +21,22 @@ _LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the files outside docs/."""
+    """Adds the files outside docs/, and a page for each notebook."""
     for name in OUTSIDE:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    for uri in [file.src_uri for file in files if file.src_uri.endswith(".ipynb")]:
+        page = uri.replace(".ipynb", "_notebook.md")
+        files.append(File.generated(config, page, content=_as_markdown(ROOT / "docs" / uri)))
     return files
+
+
+def _as_markdown(notebook: Path) -> str:
+    """Returns the cells of a notebook, which has no outputs, with a link to its file."""
+    parts = []
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(f"```python\n{text}\n```" if cell["cell_type"] == "code" else text)
+    return "\n\n".join([*parts, f"[Download this notebook]({notebook.name})", ""])
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -470,9 +470,8 @@ def test_bad_settings(
 def test_the_documented_example_is_a_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(
-        r"^```python\n(.*?)^```", (small.ROOT / "docs" / "examples.md").read_text(), re.M | re.S
-    )
+    page = small.ROOT / "docs" / "gallery" / "question_classification.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
     (tmp_path / "trec.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     assert main(["trec.py:recipe", "--print", "flat"]) == 0

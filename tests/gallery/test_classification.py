@@ -1,0 +1,58 @@
+"""docs/gallery/classification.md, and its notebook, with reviews of three words."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.gallery import hub, reviews
+from tests.gallery.notebook import run_notebook
+from tests.gallery.reader import Reader
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with hub.workplace(tmp_path, reviews.write(tmp_path), monkeypatch):
+        yield
+    sys.modules.pop("film_reviews", None)
+
+
+def _accuracy(folder: str) -> float:
+    """Percentage of reviews whose correct choice has the highest log-likelihood."""
+    lines = [
+        json.loads(line) for line in Path(folder, "predictions.jsonl").read_text().splitlines()
+    ]
+    assert len(lines) == 16
+    found = [line["correct"][np.argmax(line["log_likelihoods"])] for line in lines]
+    accuracy = 100 * sum(found) / len(found)
+    (results,) = json.loads(Path(folder, "results.json").read_text())["tasks"].values()
+    assert results["metrics"]["accuracy"] == pytest.approx(accuracy)
+    return accuracy
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+def test_classification() -> None:
+    reader = Reader("classification", {"recipes.finetune": hub.LONGER})
+    before, after = map(_accuracy, ("film_reviews_before", "film_reviews_after"))
+    assert after > max(before, 80)
+    assert reader.names["ranking"].best == 1  # A wonderful film is good.
+    assert sum(reader.names["probabilities"]) == pytest.approx(1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+def test_the_notebook() -> None:
+    changes = [f"config.{name} = {value!r}" for name, value in hub.LONGER_SETTINGS.items()]
+    printed = run_notebook("classification", {"mtf.config.run(": changes})
+    assert "step 200: " in printed
+    (percentage,) = re.findall(
+        r"^([\d.]+)% of 16 test reviews are ranked correctly$", printed, re.M
+    )
+    assert float(percentage) > 80
