@@ -90,6 +90,7 @@ class Comet(Tracker):
 
 
 def _comet_ml() -> ModuleType:
-    """Imports Comet, which then patches no other libraries, such as MLflow."""
+    """Imports Comet, so that it patches no libraries, such as MLflow, and reports no own errors."""
     os.environ.setdefault("COMET_DISABLE_AUTO_LOGGING", "1")
+    os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")
     return importlib.import_module("comet_ml")

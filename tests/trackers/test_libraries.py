@@ -179,12 +179,13 @@ def test_comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_comet_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("comet_ml", reason="needs the extra comet")
+    comet_ml = pytest.importorskip("comet_ml", reason="needs the extra comet")
     monkeypatch.delenv("COMET_API_KEY", raising=False)
     monkeypatch.setenv("HOME", "/nonexistent")
     with pytest.raises(UserError, match="Comet has no API key"):
         Comet().check()
     Comet(online=False).check()
+    assert comet_ml.get_config("comet.error_tracking.enable") is False
 
 
 @pytest.mark.parametrize(
