@@ -150,8 +150,8 @@ class NemoRun(Program):
         return [same, same]
 
     def completion(self) -> list[bool]:
-        self.shell.run("sh", "-c", "python train.py --show-completion bash > script")
-        source = "source ./script"
+        source = "source <(python train.py --show-completion)"
+        self.shell.tab("./train.py --to-", source)  # Its own options are offered.
         offered = self.shell.tab("./train.py model.num", source).text
         values = self.shell.tab("./train.py optimizer=ad", source).text
         return [offers_heads(offered), "adamw" in values, False]
