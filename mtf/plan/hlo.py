@@ -131,7 +131,25 @@ class Module:
             for each in computation.values()
             if each.opcode == "constant" and each.argument.isdigit()
         ]
-        return max(limits, default=1) if compared else 1
+        limit = max(limits, default=1) if compared else 1
+        return math.ceil(limit / self._step(loop, inside[0]))
+
+    def _step(self, loop: Instruction, condition: Computation) -> int:
+        """Returns by how much a loop's counter grows; 2 if XLA put two repetitions into one."""
+        (name,) = loop.called("body")
+        body = self.computations[name]
+        (compare,) = (each for each in condition.values() if each.is_root)
+        (result,) = (each for each in body.values() if each.is_root)
+        for operand in (condition.get(name) for name in compare.operands):
+            index = re.search(r"\bindex=(\d+)", operand.attributes) if operand else None
+            if index is None or result.opcode != "tuple":
+                continue
+            following = body[result.operands[int(index[1])]]
+            terms = [body[name] for name in following.operands if following.opcode == "add"]
+            constants = [each.argument for each in terms if each.opcode == "constant"]
+            steps = [int(constant) for constant in constants if constant.isdigit()]
+            return max(steps, default=1)
+        return 1
 
     def fused(self, instruction: Instruction) -> Computation | None:
         """Returns the computation of a fusion; None for other instructions."""

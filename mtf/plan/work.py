@@ -240,11 +240,14 @@ def collectives(
     `mesh` is axis → size; `host_of` has the host of each device in the order of the mesh.
     """
     found: dict[tuple[str, str, int, int], tuple[float, float]] = {}
-    for computation, times in module.running():
-        for each in computation.values():
+    for outer, times in module.running():
+        for computation, each in _with_fused(module, outer):
             kind = each.opcode.removesuffix("-start")
             if kind not in COLLECTIVES:
                 continue
+            in_fusion = computation is not outer
+            if kind == "all-reduce" and in_fusion and _keeps_slice(computation, each):
+                kind = "reduce-scatter"  # as TPUs write it
             operands = [computation[name] for name in each.operands if name in computation]
             size = sum(array.num_bytes for operand in operands for array in operand.arrays)
             group = _group(each.attributes, len(host_of))
@@ -253,6 +256,12 @@ def collectives(
             found[key] = before[0] + times, before[1] + times * size
     rows = [Collective(*key, *value) for key, value in found.items() if key[2] > 1]
     return sorted(rows, key=lambda row: -row.sent_bytes)
+
+
+def _keeps_slice(fused: Computation, reduced: Instruction) -> bool:
+    """Returns whether a fusion takes only a slice of what it reduces."""
+    users = [user for user in fused.values() if reduced.name in user.operands]
+    return bool(users) and all(user.opcode == "dynamic-slice" for user in users)
 
 
 def _group(attributes: str, num_devices: int) -> list[int]:

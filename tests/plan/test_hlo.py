@@ -65,6 +65,15 @@ def test_the_number_of_repetitions_that_xla_notes_is_taken() -> None:
     assert work.flops(hlo.parse(noted)) == 6 * 2 * 8 * 16 * 32
 
 
+def test_a_body_that_does_two_repetitions_runs_half_as_often() -> None:
+    result = "ROOT %next = (s32[], f32[8,16], f32[24,16,32]) tuple(%i,"
+    counting = """%two = s32[] constant(2)
+  %after = s32[] add(%i, %two)
+  ROOT %next = (s32[], f32[8,16], f32[24,16,32]) tuple(%after,"""
+    assert result in LOOP
+    assert work.flops(hlo.parse(LOOP.replace(result, counting))) == 12 * 2 * 8 * 16 * 32
+
+
 def test_a_layer_of_a_stack_is_read_not_the_stack() -> None:
     # Each of the 24 products reads a (16, 32) layer, (8, 16) rows and the number of the layer, and
     # writes (8, 32), which the all-reduce reads; its result is in another memory space. At the end,
@@ -90,6 +99,31 @@ def test_collectives_have_the_mesh_axes_of_their_groups() -> None:
     # Each of the two sends its part to the other.
     assert gathered.sent_bytes == 4 * 8 * 16
     assert gathered.network_bytes == 0
+
+
+SCATTERED = """\
+%all-reduce-scatter (input: bf16[64,32]) -> bf16[32,32] {
+  %input = bf16[64,32]{1,0} parameter(0)
+  %whole = bf16[64,32]{1,0} all-reduce(%input), channel_id=3, replica_groups={{0,2},{1,3}}, use_global_device_ids=true, to_apply=%add
+  %place = u32[] partition-id()
+  %zero = u32[] constant(0)
+  ROOT %part = bf16[32,32]{1,0} dynamic-slice(%whole, %place, %zero), dynamic_slice_sizes={32,32}
+}
+
+ENTRY %main (gradient: bf16[64,32]) -> bf16[32,32] {
+  %gradient = bf16[64,32]{1,0} parameter(0)
+  ROOT %scattered = bf16[32,32]{1,0} fusion(%gradient), kind=kCustom, calls=%all-reduce-scatter
+}
+"""  # noqa: E501
+
+
+def test_an_all_reduce_in_a_fusion_that_keeps_a_slice_is_a_reduce_scatter() -> None:
+    mesh = {"data": 2, "fsdp": 1, "model": 2}
+    (scattered,) = work.collectives(hlo.parse(SCATTERED), mesh, [0] * 4)
+    assert (scattered.kind, scattered.axes, scattered.times) == ("reduce-scatter", "data", 1)
+    assert scattered.operand_bytes == 2 * 64 * 32
+    # Each of the two sends the half that the other keeps.
+    assert scattered.sent_bytes == 2 * 32 * 32
 
 
 @pytest.mark.parametrize(
