@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mtf.models.t5 import Dropout
 
 MASKED = -1e10  # logit of a masked key
+_Products = tuple[jax.Array, jax.Array, jax.Array]  # products, mask, logit of a masked key
 SAVED = "attention"  # name of what `remat_policy="minimal"` saves of attention
 
 
@@ -48,30 +49,45 @@ def _attend(
     return _attend_forward(query, key, value, mask, bias)[0]
 
 
-def _exponentials(
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array,
-    bias: jax.Array | None,
-    top: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns exp(logits - top), (b, h, q, k) float32, and the largest logit of each query."""
-    logits = jnp.matmul(query, key.swapaxes(2, 3), preferred_element_type=jnp.float32)
-    logits = jnp.where(mask, logits if bias is None else logits + bias, MASKED)
-    top = jnp.max(logits, axis=-1, keepdims=True) if top is None else top
-    return jnp.exp(logits - top), top
+def _products(query: jax.Array, key: jax.Array, mask: jax.Array) -> _Products:
+    """Returns query · key, (b, h, q, k) float32, the mask, and the logit of a masked key."""
+    products = jnp.matmul(query, key.swapaxes(2, 3), preferred_element_type=jnp.float32)
+    return _unfused_on_gpus((products, mask, jnp.float32(MASKED)))
+
+
+def _unfused_on_gpus(arrays: _Products) -> _Products:
+    """Returns the arrays, which GPUs do not fuse with what follows.
+
+    Otherwise, GPUs broadcast mask, bias and the logit of masked keys to the shape of the products
+    to read them when they multiply, partly before the loop over layers, and write logits twice.
+    """
+    barrier = jax.lax.optimization_barrier
+    unfused: _Products = jax.lax.platform_dependent(
+        arrays, cuda=barrier, rocm=barrier, default=lambda arrays: arrays
+    )
+    return unfused
+
+
+def _logits(
+    products: jax.Array, mask: jax.Array, masked: jax.Array, bias: jax.Array | None
+) -> jax.Array:
+    return jnp.where(mask, products if bias is None else products + bias, masked)
 
 
 def _attend_forward(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, bias: jax.Array | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
-    _, top = _exponentials(query, key, mask, bias)
+    first = _products(query, key, mask)
+    top = jnp.max(_logits(*first, bias), axis=-1, keepdims=True)
     # On TPUs, a second product takes less time than to write the logits to memory and read them:
-    # its exponentials are rounded and summed before they are written. Elsewhere, XLA merges both.
-    again = jax.lax.platform_dependent(
-        query, tpu=jax.lax.optimization_barrier, default=lambda query: query
+    # its exponentials are rounded and summed before they are written. Elsewhere, the first is read
+    # again.
+    second: _Products = jax.lax.platform_dependent(
+        *(query, key, mask, first),
+        tpu=lambda query, key, mask, _: _products(jax.lax.optimization_barrier(query), key, mask),
+        default=lambda query, key, mask, first: _unfused_on_gpus(first),
     )
-    weights, _ = _exponentials(again, key, mask, bias, top)
+    weights = jnp.exp(_logits(*second, bias) - top)
     total = jnp.sum(weights, axis=-1, keepdims=True)
     # Divides after the product with the values, which has fewer elements.
     y = jnp.matmul(weights.astype(value.dtype), value, preferred_element_type=jnp.float32) / total
@@ -82,7 +98,7 @@ def _attend_forward(
 def _attend_backward(saved: tuple[Any, ...], d_y: jax.Array) -> tuple[jax.Array | None, ...]:
     query, key, value, mask, bias, y, top, total = saved
     dtype = value.dtype
-    weights = _exponentials(query, key, mask, bias, top)[0]
+    weights = jnp.exp(_logits(*_products(query, key, mask), bias) - top)
     weights = (weights / total).astype(dtype)
     d_value = jnp.matmul(weights.swapaxes(2, 3), d_y)
     d_weights = jnp.matmul(d_y, value.swapaxes(2, 3), preferred_element_type=jnp.float32)
