@@ -16,7 +16,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import daglish
 
-from mtf.config import tree
+from mtf.config import tree, types
 from mtf.errors import UserError
 
 _WIDTH = 100
@@ -168,7 +168,8 @@ def literal(value: Any) -> str:
 
 def _module_and_top(target: Any) -> tuple[str, str]:
     """Returns the module of a class or function, and the top-level name to import."""
-    return target.__module__, target.__qualname__.partition(".")[0]
+    name = target.__qualname__
+    return types.public_module(target.__module__, name), name.partition(".")[0]
 
 
 def _can_be_shared(value: Any) -> bool:

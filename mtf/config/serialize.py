@@ -11,7 +11,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle.experimental import serialization
 
-from mtf.config import moved, tree
+from mtf.config import moved, tree, types
 from mtf.errors import UserError
 
 _BUILTIN_TYPES = {"tuple", "list", "dict", "set", "frozenset", "bytes", "slice"}
@@ -52,7 +52,14 @@ def dump_json(config: fdl.Config, *, defaults: bool = True) -> str:
             f"{str(error).strip()}. Use plain values, and classes and functions that are defined "
             "at the top level of a module."
         ) from None
-    return text + "\n"
+    return json.dumps(json.loads(text, object_hook=_with_public_module), indent=1) + "\n"
+
+
+def _with_public_module(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns an object of a config.json; a class or function is named as users import it."""
+    if value.get("type") != "pyref":
+        return value
+    return {**value, "module": types.public_module(value["module"], value["name"])}
 
 
 def load_json(text: str, source: str) -> fdl.Config:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 import typing
 from typing import Any, Literal, Union
@@ -65,7 +66,30 @@ def _hints_one_by_one(target: Any) -> dict[str, Any]:
 def qualified_name(target: Any) -> str:
     """Returns `module.Class` or `module.function`."""
     name = getattr(target, "__qualname__", None) or type(target).__qualname__
-    return f"{getattr(target, '__module__', '?')}.{name}"
+    return f"{public_module(str(getattr(target, '__module__', '?')), name)}.{name}"
+
+
+def public_module(module: str, qualified: str) -> str:
+    """Returns the package that exports a class or function of a private module, else the module.
+
+    `optax.lion`, for example, is defined in `optax._src.alias`.
+    """
+    public, private, _ = module.partition("._")
+    target = _attribute(module, qualified)
+    if private and target is not None:
+        parts = public.split(".")
+        for package in (".".join(parts[: end + 1]) for end in range(len(parts))):
+            if _attribute(package, qualified) is target:
+                return package
+    return module
+
+
+def _attribute(module: str, qualified: str) -> Any:
+    """Returns a value by its name in an imported module, or None."""
+    value: Any = sys.modules.get(module)
+    for name in qualified.split("."):
+        value = getattr(value, name, None)
+    return value
 
 
 def members(declared: Any) -> tuple[Any, ...]:

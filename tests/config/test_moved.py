@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
+import optax
 import pytest
 
 import recipes
 from mtf import config as config_lib
+from mtf.config import codegen, serialize
 from mtf.data.settings import HubStreamConfig, TextCorporaConfig
 from mtf.evaluation.settings import InferEvalConfig, RankFilesConfig
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
@@ -54,6 +56,28 @@ def test_every_component_is_found() -> None:
     assert isinstance(stream.data.vocabulary, SentencePieceVocabulary)
     assert _built("rank_files").data == RankFilesConfig(files="mine.jsonl")
     assert _built("infer").decoding.num_beams == 1
+
+
+def test_functions_of_private_modules_have_the_names_that_users_import() -> None:
+    """Earlier versions stored `optax._src.alias`, which optax may move at any time."""
+    config = recipes.quickstart()
+    schedule = fdl.Config(optax.linear_schedule, 1.0, 0.0, 10)
+    config.optimizer = fdl.Config(optax.lion, schedule)
+    text = config_lib.dump_json(config)
+    assert "_src" not in text
+    modules = ("optax", "optax._src.alias"), ("optax", optax.linear_schedule.__module__)
+    older = text
+    for name, (public, private) in zip(("lion", "linear_schedule"), modules, strict=True):
+        stored = f'"module": "{public}",\n{{}}"name": "{name}"'
+        indent = text.partition(f'"name": "{name}"')[0].rpartition("\n")[2]
+        assert stored.format(indent) in older
+        older = older.replace(stored.format(indent), stored.format(indent).replace(public, private))
+    assert all(private in older for _, private in modules)
+    assert serialize.load_json(older, "config.json") == config
+    assert "optimizer = @optax.lion\n" in config_lib.as_flat_text(config)
+    code = codegen.as_python(config, "A run.")
+    assert "from optax import linear_schedule, lion\n" in code
+    assert "_src" not in code
 
 
 def test_no_old_run_is_left_out() -> None:
