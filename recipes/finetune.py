@@ -49,6 +49,7 @@ def finetune(
     config: str | None = None,
     cache_dir: str | None = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
+    hardware: Literal["cpu", "accelerator"] | None = None,
 ) -> fdl.Config[Train]:
     """Fine-tunes any T5, mT5, mT0, Flan-T5, ByT5, umT5, Aya or MADLAD-400 on your data.
 
@@ -69,7 +70,7 @@ def finetune(
         Hugging Face hub, or an address of one of these.
       train, validation: files (`.tsv`, `.jsonl`, `.json`, `.parquet`, each a path or a pattern); or
         splits of `dataset` or `mixture`, by default "train" and "validation". Without a file for
-        validation, nothing is evaluated.
+        validation, nothing is evaluated, and the last checkpoint is the result.
       dataset, subset: a dataset of the Hugging Face hub or the local mirror.
       mixture: a mixture or a task, also one of your own.
       module: Python module that registers the mixture (`my_tasks`).
@@ -92,6 +93,8 @@ def finetune(
       config: config.json of the checkpoint's run or of Hugging Face, if it is elsewhere.
       cache_dir: token cache; without it, the data is tokenized into memory.
       dtype: dtype of activations instead of the one for the hardware.
+      hardware: hardware of the machine that will train, "cpu" or "accelerator" (GPU or TPU), if it
+        is not the machine on which the recipe is called.
     """
     start = builders.start.open_start(checkpoint, vocabulary, config)
     names = (metrics,) if isinstance(metrics, str) else metrics
@@ -135,7 +138,7 @@ def finetune(
         raise UserError(f"{what} needs validation data. Set validation to a file.")
     return fdl.Config(
         Train,
-        model=builders.start.model(start, dropout_rate, dtype),
+        model=builders.start.model(start, dropout_rate, dtype, hardware),
         data=data,
         optimizer=fdl.Config(
             AdafactorConfig, builders.schedule.constant(learning_rate), step_offset=start.step

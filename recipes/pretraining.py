@@ -33,6 +33,7 @@ def continue_pretraining(
     vocabulary: str | None = None,
     config: str | None = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
+    hardware: Literal["cpu", "accelerator"] | None = None,
 ) -> fdl.Config[Train]:
     """Continues the pretraining of a T5, T5 1.1, mT5, umT5 or ByT5 on your text.
 
@@ -67,6 +68,8 @@ def continue_pretraining(
       vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint has none.
       config: config.json of the checkpoint's run or of Hugging Face, if it is elsewhere.
       dtype: dtype of activations instead of the one for the hardware.
+      hardware: hardware of the machine that will train, "cpu" or "accelerator" (GPU or TPU), if it
+        is not the machine on which the recipe is called.
     """
     if (files is None) == (dataset is None):
         raise UserError(
@@ -99,7 +102,7 @@ def continue_pretraining(
     period = eval_period or max(steps // 10, 1)
     return fdl.Config(
         Train,
-        model=builders.start.model(start, dropout_rate=0.0, dtype=dtype),
+        model=builders.start.model(start, dropout_rate=0.0, dtype=dtype, hardware=hardware),
         data=data,
         optimizer=fdl.Config(
             AdafactorConfig, builders.schedule.constant(learning_rate), step_offset=start.step

@@ -81,17 +81,21 @@ def open_start(checkpoint: str, vocabulary: str | None = None, config: str | Non
 
 
 def model(
-    start: Start, dropout_rate: float, dtype: Literal["float32", "bfloat16"] | None = None
+    start: Start,
+    dropout_rate: float,
+    dtype: Literal["float32", "bfloat16"] | None = None,
+    hardware: Literal["cpu", "accelerator"] | None = None,
 ) -> fdl.Config[ModelConfig]:
-    """Returns the model of a checkpoint, to train on the hardware of this machine.
+    """Returns the model of a checkpoint, to train.
 
     The loss is the mean over the target tokens of a batch.
 
     Args:
       dropout_rate: dropout rate, whatever the checkpoint says.
       dtype: dtype of activations; None: bfloat16 with a GPU or TPU, else float32.
+      hardware: whether the machine that trains has a GPU or TPU; None: as this one.
     """
-    on_accelerator = has_accelerator()
+    on_accelerator = has_accelerator() if hardware is None else hardware == "accelerator"
     config = copy.deepcopy(start.model)
     config.loss_normalizing_factor = "NUM_REAL_TARGET_TOKENS"
     network = config.network

@@ -231,6 +231,11 @@ class Train:
         resumes = checkpoints.latest_step() is not None
         if start := self._describe_start(int(state.step), resumes):
             progress.note(start)
+        if not evaluations and evaluator is None:
+            progress.note(
+                "nothing is evaluated, because the data has no held-out part; the last checkpoint "
+                "is the result"
+            )
         if missing := provenance.get("missing_tasks"):
             progress.note(
                 describe_missing(provenance["mixture"], provenance["num_tasks"], missing)

@@ -202,6 +202,11 @@ def test_values_for_the_hardware(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         network = recipes.finetune("hf", "pairs.tsv").model.network
         assert (network.dtype, network.scan_layers) == (dtype, scans)
     assert recipes.finetune("hf", "pairs.tsv", dtype="float32").model.network.dtype == "float32"
+    for hardware, dtype, scans in (("cpu", "float32", False), ("accelerator", "bfloat16", True)):
+        for platform in ("cpu", "cuda"):  # of this machine
+            monkeypatch.setenv("JAX_PLATFORMS", platform)
+            network = recipes.finetune("hf", "pairs.tsv", hardware=hardware).model.network
+            assert (network.dtype, network.scan_layers) == (dtype, scans)
     monkeypatch.delenv("JAX_PLATFORMS")
     monkeypatch.setattr(environment, "_GPU_FILES", ("/nowhere",))
     monkeypatch.setattr(environment, "_TPU_FILES", ("/nowhere*",))
@@ -280,6 +285,18 @@ def test_mistakes(
 # ------------------------------------------------------------------------------------------- runs
 
 
+def test_a_run_without_validation_data_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    recipe = "recipes.finetune(checkpoint='hf', train='pairs.tsv', steps=2, batch_size=2)"
+    said = small.run([recipe, "--set", "model_dir=unvalidated"], folder)
+    start = said.index("nothing is evaluated, because the data has no held-out part")
+    assert start < said.index("step ")
+    checkpoints = folder / "unvalidated" / "checkpoints"
+    assert [each.name for each in checkpoints.glob("checkpoint_*")] == ["checkpoint_2"]
+
+
 @pytest.mark.slow
 def test_a_run_ends_with_the_best_checkpoint_and_its_export(
     folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -293,6 +310,7 @@ def test_a_run_ends_with_the_best_checkpoint_and_its_export(
         "learning_rate=0.0)"
     )
     said = small.run([recipe, "--set", "model_dir=run"], folder)
+    assert "nothing is evaluated" not in said
     assert "\nended early    inference_eval/files/accuracy has not improved since step 2 " in said
     assert len(re.findall(r"^predicted  ", said, re.MULTILINE)) == 3
     # Of equal checkpoints, the latest is the best.
