@@ -11,6 +11,7 @@ import jax
 
 from mtf.checkpoints.finite import flat_names
 from mtf.host_memory import gib
+from mtf.models import t5
 from mtf.models.stacking import unstacked_names
 from mtf.partitioning import memory
 from mtf.training.trainer import Trainer
@@ -127,7 +128,30 @@ def text(trainer: Trainer) -> str:
                 f"rule of partitioner.logical_axis_rules splits {' or '.join(row.axes)} over the "
                 f"mesh, or the sizes {', '.join(map(str, row.shape))} are not divisible"
             )
+    if mesh.size > 1:
+        lines += _whole_slots(trainer, whole)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _whole_slots(trainer: Trainer, num_bytes: int) -> list[str]:
+    """Returns a remark if much of the optimizer state has no parameter's shape and is not split.
+
+    `num_bytes` is the size of all parameters.
+    """
+    shapes = {shape.shape for shape in jax.tree.leaves(t5.param_shapes(trainer.model.network))}
+    shardings = flat_names(trainer.state_shardings.param_states)
+    sizes = {
+        name: memory.num_bytes(slot)
+        for name, slot in flat_names(trainer.state_shapes.param_states).items()
+        if slot.shape not in shapes and shardings[name].is_fully_replicated
+    }
+    if sum(sizes.values()) <= _LARGE * num_bytes:
+        return []
+    largest = max(sizes, key=sizes.__getitem__)
+    return [
+        f"large, but not split: {gib(sum(sizes.values()))} of the optimizer state, which has other "
+        f"shapes than the parameters; the largest part is {largest}"
+    ]
 
 
 def _mib(count: int) -> str:

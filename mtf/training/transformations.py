@@ -7,6 +7,7 @@ checkpoint: `0/mu/decoder/layers_0/…` is the leaf of the field `mu` of the fir
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -38,7 +39,9 @@ def update(
 def state_axes(params: Tree, axes: Tree, states: Tree) -> Tree:
     """Returns the logical axes of the state.
 
-    A leaf with the name and the shape of a parameter has its axes; others are not split.
+    A leaf with the name and the shape of a parameter has its axes. One that lacks some of its
+    dimensions, as factored statistics do, has the axes of the others, unless these could be
+    different ones: of a square matrix, nothing says which dimension is left. Others are not split.
 
     Args:
       params: shapes of the parameters, not stacked.
@@ -50,11 +53,22 @@ def state_axes(params: Tree, axes: Tree, states: Tree) -> Tree:
 
     def of_leaf(path: Any, leaf: Any) -> tuple[str | None, ...]:
         owner = owner_of(tuple(entry.key for entry in path), owners)
-        if owner is not None and owners[owner].shape == leaf.shape:
-            return names[owner]
-        return (None,) * len(leaf.shape)
+        if owner is None:
+            return (None,) * len(leaf.shape)
+        return _kept_axes(leaf.shape, owners[owner].shape, names[owner])
 
     return jax.tree_util.tree_map_with_path(of_leaf, states)
+
+
+def _kept_axes(
+    shape: tuple[int, ...], whole: tuple[int, ...], axes: tuple[str | None, ...]
+) -> tuple[str | None, ...]:
+    """Returns the axes of the dimensions of `whole` that are left in `shape`, if certain."""
+    choices = itertools.combinations(zip(whole, axes, strict=True), len(shape))
+    found = {
+        tuple(axis for _, axis in kept) for kept in choices if shape == tuple(d for d, _ in kept)
+    }
+    return found.pop() if len(found) == 1 else (None,) * len(shape)
 
 
 def owner_of(path: tuple[str, ...], params: Any) -> tuple[str, ...] | None:

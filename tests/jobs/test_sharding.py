@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,28 @@ def test_devices_and_a_large_parameter_that_is_not_split(
         "token_embedder/embedding",
     ]
     assert "splits embed or vocab over the mesh, or the sizes 257, 385 are not" in remarks[0]
+
+
+def test_a_large_state_that_is_not_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "whole.py").write_text(
+        "import jax, jax.numpy as jnp, optax\n"
+        "def twice() -> optax.GradientTransformation:\n"
+        "    def init(params):\n"
+        "        return jax.tree.map(lambda p: jnp.zeros((2, *p.shape)), params)\n"
+        "    update = lambda updates, state, _: (updates, state)\n"
+        "    return optax.GradientTransformation(init, update)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    mesh = ["partitioner.num_partitions=2", "partitioner.fsdp=2"]
+    command = ["recipes.quickstart", "--devices", "4", "--set", *mesh]
+    lines = shown(capsys, *command, "optimizer=@whole.twice")
+    assert (
+        "GiB of the optimizer state, which has other shapes than the parameters; the" in lines[-1]
+    )
+    factored = shown(capsys, *command, "optimizer=@optax.adafactor(learning_rate=0.1)")
+    assert not [line for line in factored if "large" in line]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Prints the losses of one training on every mesh of eight devices, as JSON. Run by test_mesh.py.
 
-python -m tests.training.mesh_losses few|every
+python -m tests.training.mesh_losses few|every|optax
 
 Each key is "(data, fsdp, model),microbatches,scanned,loss normalisation".
 """
@@ -16,7 +16,9 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
+from mtf.checkpoints.finite import flat_names
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import (
@@ -29,6 +31,11 @@ from mtf.training.trainer import Trainer
 
 BATCH_SIZE = 32
 SIZES = (1, 2, 4, 8)
+ADAFACTOR = settings.AdafactorConfig(
+    settings.ScheduleConfig("constant", 0.01),
+    min_dim_size_to_factor=8,
+    global_norm_clip_threshold=1.0,
+)
 # Unlike the standard ones in parameters, activations and batches.
 RULES = (
     ("batch", "data"),
@@ -77,7 +84,7 @@ def ragged_batches(num_steps: int) -> list[dict[str, np.ndarray]]:
 
 
 @functools.cache
-def _initial_state(network: T5Config, optimizer: settings.AdafactorConfig) -> Any:
+def _initial_state(network: T5Config, optimizer: settings.AnyOptimizer) -> Any:
     partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
     return jax.device_get(Trainer(ModelConfig(network), optimizer, partitioner).init_state())
 
@@ -87,8 +94,9 @@ def losses(
     num_microbatches: int,
     scanned: bool,
     rules: Any = LOGICAL_AXIS_RULES,
+    optimizer: settings.AnyOptimizer = ADAFACTOR,
     **loss: Any,
-) -> Any:
+) -> list[float]:
     """Losses of three steps on one mesh."""
     data, fsdp, model = mesh
     network = T5Config(
@@ -108,11 +116,6 @@ def losses(
         jax.devices()[: math.prod(mesh)],
     )
     assert partitioner.mesh.shape == {"data": data, "fsdp": fsdp, "model": model}
-    optimizer = settings.AdafactorConfig(
-        settings.ScheduleConfig("constant", 0.01),
-        min_dim_size_to_factor=8,
-        global_norm_clip_threshold=1.0,
-    )
     trainer = Trainer(
         ModelConfig(network, **loss),
         optimizer,
@@ -121,6 +124,10 @@ def losses(
     )
     # Compiled once for all meshes, and laid out on each.
     state = jax.device_put(_initial_state(network, optimizer), trainer.state_shardings)
+    if isinstance(optimizer, optax.GradientTransformation) and math.prod(mesh) > 1:
+        factors = flat_names(state.param_states)
+        assert not factors["0/v_row/decoder/layers_0/mlp/wi_0/kernel"].is_fully_replicated
+        assert not factors["0/v_col/decoder/layers_0/mlp/wi_0/kernel"].is_fully_replicated
     out = []
     for rows in ragged_batches(3):
         state, metrics = trainer.train_step(state, partitioner.global_batch(rows, BATCH_SIZE))
@@ -159,6 +166,10 @@ def every() -> list[Way]:
 def main() -> None:
     """Trains in all ways that the argument asks for."""
     assert jax.device_count() == 8
+    if sys.argv[1] == "optax":
+        factored = optax.adafactor(0.01, min_dim_size_to_factor=8)
+        ways = {mesh: losses(mesh, 1, True, optimizer=factored) for mesh in (ONE, EIGHT)}
+        return print(json.dumps({str(mesh): found for mesh, found in ways.items()}))
     found = {
         f"{mesh},{microbatches},{scanned},{factor}": losses(
             mesh, microbatches, scanned, rules, loss_normalizing_factor=factor

@@ -46,6 +46,13 @@ def test_a_mesh_and_microbatches_change_nothing() -> None:
 
 
 @pytest.mark.slow
+def test_statistics_of_rows_and_columns_that_are_split_change_nothing() -> None:
+    found = losses("optax")
+    assert len(set(found[ONE])) == 3
+    np.testing.assert_allclose(found[EIGHT], found[ONE], rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_no_mesh_and_no_microbatches_change_anything() -> None:
     found = losses("every")
     expected = found[f"{ONE},1,False,None"]

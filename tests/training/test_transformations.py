@@ -88,8 +88,38 @@ def test_the_state_is_sharded_like_the_parameters() -> None:
     found = transformations.state_axes(params, axes, states)
     assert found["0"]["mu"] == axes
     assert found["0"]["count"] == ()
-    # A factor has another shape.
-    assert found["1"]["v_row"]["a"]["kernel"] == (None,)
+    # optax averages the larger dimension, 6, for `v_row` and the other for `v_col`.
+    assert states["1"]["v_row"]["a"]["kernel"].shape == (4,)
+    assert found["1"]["v_row"]["a"]["kernel"] == ("embed",)
+    assert found["1"]["v_col"]["a"]["kernel"] == ("mlp",)
+    # A vector has no factors: its place is a single number.
+    assert found["1"]["v_row"]["b"] == (None,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((4, 6, 8), ("embed", "heads", "kv")),
+        ((4, 8), ("embed", "kv")),
+        ((6,), ("heads",)),
+        ((), ()),
+        ((8, 4), (None, None)),  # in another order
+        ((4, 4), (None, None)),  # a preconditioner
+        ((5,), (None,)),
+    ],
+)
+def test_a_part_of_a_shape(shape: tuple[int, ...], expected: tuple[str | None, ...]) -> None:
+    params, states = {"a": np.zeros((4, 6, 8))}, {"0": {"a": np.zeros(shape)}}
+    found = transformations.state_axes(params, {"a": ("embed", "heads", "kv")}, states)
+    assert found["0"]["a"] == expected
+
+
+def test_the_side_of_a_square_is_not_guessed() -> None:
+    states = {"v_row": {"a": np.zeros(4)}}
+    found = transformations.state_axes({"a": np.zeros((4, 4))}, {"a": ("embed", "mlp")}, states)
+    assert found["v_row"]["a"] == (None,)
+    found = transformations.state_axes({"a": np.zeros((4, 4))}, {"a": ("embed", "embed")}, states)
+    assert found["v_row"]["a"] == ("embed",)
 
 
 def test_the_rate_of_inject_hyperparams_is_that_of_the_last_update() -> None:
