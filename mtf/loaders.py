@@ -82,7 +82,7 @@ def sample_examples(data: AnyData, n: int) -> list[Example]:
 
 
 def check(data: AnyData, *, batch_size: int) -> str:
-    """Checks the data of a run without reading examples; returns a text about them.
+    """Checks the data of a run, of which it reads hardly any; returns a text about them.
 
     Arguments are those of `make_train_iterator`. Raises UserError if the data cannot be used, and
     NotCheckedError if they are on a server.

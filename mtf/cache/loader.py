@@ -62,7 +62,7 @@ def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
 
 
 def check(data: TaskMixtureConfig, batch_size: int) -> str:
-    """See `mtf.loaders.check`; does not read examples."""
+    """See `mtf.loaders.check`; reads at most one record of each task."""
     if data.loader == "memory":
         return check_datasets(data)
     dataset = CachedMixture(data, data.split)

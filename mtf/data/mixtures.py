@@ -107,12 +107,18 @@ def open_datasets(data: TaskMixtureConfig, *, download: bool = True) -> dict[str
 def check_datasets(data: TaskMixtureConfig) -> str:
     """Checks that the tasks of a mixture have datasets; returns a text about them.
 
-    Raises UserError if tasks are missing, unless `data.allow_missing_tasks`, and NotCheckedError if
-    datasets are on the Hugging Face hub.
+    Raises UserError if tasks are missing, unless `data.allow_missing_tasks`, or if a task of the
+    user's own does not fit the first record of its dataset; NotCheckedError if datasets are on the
+    Hugging Face hub.
     """
-    name, num_tasks = data.mixture_or_task_name, len(open_mixture(data).tasks)
+    tasks = [task for task, _ in open_mixture(data).tasks]
+    name, num_tasks = data.mixture_or_task_name, len(tasks)
     opened = open_datasets(data, download=False)
     missing = {n: str(rows) for n, rows in opened.items() if isinstance(rows, MissingDatasetError)}
     check_missing(name, num_tasks, missing, data.allow_missing_tasks)
     check_downloaded(name, list(opened.values()))
+    for task in tasks:
+        rows = opened.get(task.name)
+        if isinstance(task, RowTask) and isinstance(rows, Rows):
+            list(task.examples(rows.rows(0, 1), data.split))
     return f"{name}: {num_tasks - len(missing)} of {num_tasks} tasks, from local datasets"

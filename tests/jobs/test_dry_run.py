@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import recipes
+from mtf import builders
 from mtf import config as config_lib
 from mtf.jobs import Train
 from mtf.jobs.description import Description
@@ -201,6 +202,28 @@ def test_files_are_found_but_not_read(tmp_path: Path) -> None:
     assert tiny(data__files=str(file)).rows["data"].startswith("1 files, 0.0 MB")
     found = tiny(data__files=str(tmp_path / "txet.txt"))
     assert "txet.txt does not exist" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ("summarize: {{articel}}", "'articel' is undefined; the columns are article, summary"),
+        ("articel", "there is no column 'articel'; the columns are article, summary. Did you mean"),
+    ],
+)
+def test_columns_are_compared_with_the_first_record(tmp_path: Path, inputs: str, says: str) -> None:
+    (tmp_path / "news.tsv").write_text("article\tsummary\na long text\ta text\n")
+    config = recipes.quickstart()
+    config.data = builders.data.files(
+        {"train": str(tmp_path / "news.tsv")},
+        inputs="article",
+        targets="summary",
+        vocabulary=config.data.vocabulary,
+    )
+    assert fdl.build(config).describe().rows["data"].startswith("files: 1 of 1 tasks")
+    config.data.task.inputs = inputs
+    (problem,) = fdl.build(config).describe().problems
+    assert "task files, record 0 of train: " in problem and says in problem
 
 
 def test_an_evaluation_and_an_inference_without_checkpoint_are_described() -> None:
