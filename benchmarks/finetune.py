@@ -1,22 +1,29 @@
 """Fine-tunes one random model with mtf and with transformers' Seq2SeqTrainer, side by side.
 
-Both start from the same Hugging Face directory (a random T5 1.1 over bytes), and make the same
-updates on the same batches in the same order: AdamW at a constant learning rate, float32, no
-dropout, the mean loss over the tokens of a batch. The sides are processes of their own, with the
-same number of threads, and take turns in blocks of steps. PyTorch runs at its best: denormal
-numbers are flushed to zero, attention is `scaled_dot_product_attention`, AdamW is fused.
+Both start from the same Hugging Face directory, a random T5 1.1, mT5, ByT5 or umT5 that
+transformers writes, and make the same updates on the same batches in the same order: AdamW at a
+constant learning rate, float32, no dropout, the mean loss over the tokens of a batch. The sides are
+processes of their own, with the same number of threads, and take turns in blocks of steps. PyTorch
+runs at its best: denormal numbers are flushed to zero, attention is `scaled_dot_product_attention`,
+AdamW is fused, and batches are padded to their longest row, as by `DataCollatorForSeq2Seq`
+(`--torch-padding fixed`: to the same lengths as mtf's).
+
+ByT5 reads bytes. The other models have a SentencePiece vocabulary, which is trained on the training
+data unless `--vocabulary` names one.
 
 Prints the losses of the first steps and their largest relative difference, the median time of a
-step with the ratio, and the accuracy of greedy predictions on the validation data at the end of
-each side. Without `--train`, the data are made up. Needs the extra `torch` and accelerate:
+step and its CPU time with their ratios, and the accuracy of greedy predictions on the validation
+data at the end of each side. Without `--train`, the data are made up. Needs the extra `torch` and
+accelerate:
 
     pip install -e '.[torch]' accelerate && python benchmarks/finetune.py
-    python benchmarks/finetune.py --train train.tsv --validation dev.tsv --steps 2000
+    python benchmarks/finetune.py --architecture umt5 --train train.tsv --validation dev.tsv
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import random
@@ -35,12 +42,19 @@ import numpy as np
 import mtf
 
 SIDES = ("mtf", "torch")
+ARCHITECTURES = {
+    "t5_1_1": ("T5 1.1", "T5"),
+    "mt5": ("mT5", "MT5"),
+    "byt5": ("ByT5", "T5"),
+    "umt5": ("umT5", "UMT5"),
+}  # the name, and that of the class in transformers
 SIZES = {
     "tiny": {"d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2},
     "mini": {"d_model": 256, "d_ff": 512, "num_heads": 4, "d_kv": 64, "num_layers": 4},
     "small": {"d_model": 512, "d_ff": 1024, "num_heads": 6, "d_kv": 64, "num_layers": 8},
 }
 NUM_SHOWN = 20
+EOS = 1
 WORDS = {
     "animal": "cat dog horse sheep cow goat",
     "colour": "red blue green white black grey",
@@ -54,17 +68,24 @@ def main() -> None:
     add = parser.add_argument
     add("--train", metavar="FILE.tsv", help="inputs and targets, separated by a tab")
     add("--validation", metavar="FILE.tsv", help="the same, to measure the accuracy")
+    add("--architecture", choices=ARCHITECTURES, default="t5_1_1")
+    add("--vocabulary", metavar="FILE.model", help="SentencePiece model; default: a new one")
+    add("--pieces", type=int, default=1000, help="size of a new SentencePiece model")
     add("--size", choices=SIZES, default="mini", help="of the random model")
     add("--steps", type=int, default=100)
     add("--block", type=int, default=10, help="steps of a turn")
     add("--batch-size", type=int, default=32)
     add("--learning-rate", type=float, default=1e-3)
-    add("--inputs-length", type=int, default=96)
-    add("--targets-length", type=int, default=16)
+    add("--inputs-length", type=int, help="in tokens; default: 96 bytes or 32 pieces")
+    add("--targets-length", type=int, help="in tokens; default: 16 bytes or 8 pieces")
     add("--threads", type=int, default=2)
+    add("--torch-padding", choices=("longest", "fixed"), default="longest")
     add("--side", choices=SIDES, help=argparse.SUPPRESS)
     add("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    lengths = (96, 16) if args.architecture == "byt5" else (32, 8)
+    args.inputs_length = args.inputs_length or lengths[0]
+    args.targets_length = args.targets_length or lengths[1]
     if args.side:
         serve(args)
     else:
@@ -83,11 +104,13 @@ def compare(args: argparse.Namespace) -> None:
         assert answer(sides[name]) == "ready", name
     losses: dict[str, list[float]] = {name: [] for name in SIDES}
     seconds: dict[str, list[float]] = {name: [] for name in SIDES}
+    processor: dict[str, list[float]] = {name: [] for name in SIDES}
     while (done := len(losses["mtf"])) < args.steps:
         for name in SIDES:
             report = ask(sides[name], min(args.block, args.steps - done))
             losses[name] += report["losses"]
             seconds[name] += report["seconds"][1:]  # The other side has used the caches.
+            processor[name] += report["processor"][1:]
     scores = {name: ask(sides[name], 0) for name in SIDES}
 
     packages = ("jax", "torch", "transformers")
@@ -96,8 +119,9 @@ def compare(args: argparse.Namespace) -> None:
         + ", ".join(f"{package} {version(package)}" for package in packages)
     )
     print(
-        f"random T5 1.1 {args.size}, {args.steps} steps of {args.batch_size} × "
-        f"{args.inputs_length}/{args.targets_length} bytes, {args.threads} threads\n"
+        f"random {ARCHITECTURES[args.architecture][0]} {args.size}, {args.steps} steps of "
+        f"{args.batch_size} × {args.inputs_length}/{args.targets_length} tokens "
+        f"(torch: {args.torch_padding}), {args.threads} threads\n"
     )
     print("step        mtf      torch  difference")
     pairs = list(zip(losses["mtf"], losses["torch"], strict=True))
@@ -105,14 +129,21 @@ def compare(args: argparse.Namespace) -> None:
         print(f"{step:4} {ours:10.6f} {other:10.6f}  {abs(ours - other) / other:10.1e}")
     differences = [abs(ours - other) / other for ours, other in pairs[:NUM_SHOWN]]
     print(f"largest relative difference of the first {len(differences)}: {max(differences):.1e}\n")
-    medians = {name: statistics.median(seconds[name]) for name in SIDES}
+    medians, processors = (
+        {name: statistics.median(of[name]) for name in SIDES} for of in (seconds, processor)
+    )
     for name in SIDES:
         shown = scores[name]
         print(
-            f"{name:6} {medians[name] * 1e3:8.1f} ms per step   last loss {losses[name][-1]:.4f}   "
+            f"{name:6} {medians[name] * 1e3:8.1f} ms per step ({processors[name] * 1e3:.1f} ms of "
+            f"CPU time)   mean loss of the last {NUM_SHOWN} steps "
+            f"{statistics.mean(losses[name][-NUM_SHOWN:]):.4f}   "
             f"accuracy {shown['accuracy']:.1f}% of {shown['count']}"
         )
-    print(f"mtf / torch: {medians['mtf'] / medians['torch']:.3f}")
+    print(
+        f"mtf / torch: {medians['mtf'] / medians['torch']:.3f} "
+        f"(CPU time {processors['mtf'] / processors['torch']:.3f})"
+    )
 
 
 def made_up(kind: str) -> str:
@@ -170,17 +201,32 @@ def turns() -> Iterator[int]:
         yield int(line)
 
 
-def validation(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Returns the inputs and the targets of the validation data."""
-    lines = (args.folder / "validation.tsv").read_text().splitlines()
-    inputs, targets = zip(*(line.split("\t") for line in lines), strict=True)
-    return list(inputs), list(targets)
+class Clock:
+    """Measures steps: seconds and, of all threads, seconds of CPU time."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.processor: list[float] = []
+
+    def start(self) -> None:
+        self.began = time.perf_counter(), time.process_time()
+
+    def stop(self) -> None:
+        self.seconds.append(time.perf_counter() - self.began[0])
+        self.processor.append(time.process_time() - self.began[1])
+
+    def report(self, losses: list[float]) -> None:
+        """Reports the steps since the last report."""
+        report({"losses": losses, "seconds": self.seconds, "processor": self.processor})
+        self.seconds.clear()
+        self.processor.clear()
 
 
-def report_accuracy(args: argparse.Namespace, predict: Callable[[list[str]], list[str]]) -> None:
-    """Reports how many predictions equal their targets."""
-    inputs, targets = validation(args)
-    predictions = predict(inputs)
+def report_accuracy(args: argparse.Namespace, predict: Callable[[Any], list[list[int]]]) -> None:
+    """Reports how many predictions, as ids, equal their targets."""
+    stored = np.load(args.folder / "batches.npz")
+    targets = [[int(i) for i in row if i > EOS] for row in stored["validation_targets"]]
+    predictions = [[i for i in row if i > EOS] for row in predict(stored["validation_inputs"])]
     correct = sum(p == t for p, t in zip(predictions, targets, strict=True))
     report({"accuracy": 100 * correct / len(targets), "count": len(targets)})
 
@@ -218,8 +264,16 @@ def serve_mtf(args: argparse.Namespace) -> None:
     job = fdl.build(config)
     stream = loaders.make_train_iterator(job.data, batch_size=args.batch_size)
     batches = [next(stream) for _ in range(args.steps)]
+    lines = (args.folder / "validation.tsv").read_text().splitlines()
+    held_out = zip(*(line.split("\t") for line in lines), strict=True)
+    held_inputs, held_targets = (
+        padded([job.data.vocabulary.encode(text) for text in texts], length)
+        for texts, length in zip(held_out, (args.inputs_length, args.targets_length), strict=True)
+    )
     np.savez(
         args.folder / "batches.npz",
+        validation_inputs=held_inputs,
+        validation_targets=held_targets,
         inputs=np.stack([batch["encoder_input_tokens"] for batch in batches]),
         targets=np.stack([batch["decoder_target_tokens"] for batch in batches]),
     )
@@ -229,48 +283,96 @@ def serve_mtf(args: argparse.Namespace) -> None:
     trainer.compile(state, partitioner.global_batch(batches[0], args.batch_size))
     report("ready")
 
-    left = iter(batches)
+    left, clock = iter(batches), Clock()
     for number in turns():
-        losses, seconds = [], []
+        losses = []
         for _ in range(number):
-            began = time.perf_counter()
+            clock.start()
             batch = partitioner.global_batch(next(left), args.batch_size)
             state, metrics = trainer.train_step(state, batch)
             losses.append(float(metrics["loss"]))
-            seconds.append(time.perf_counter() - began)
-        report({"losses": losses, "seconds": seconds})
+            clock.stop()
+        clock.report(losses)
 
-    def predict(inputs: list[str]) -> list[str]:
-        vocabulary = job.data.vocabulary
-        predictor = Predictor(job.model, state.params, vocabulary, partitioner)
-        ids = [[*vocabulary.encode(text), vocabulary.eos_id] for text in inputs]
+    def predict(inputs: Any) -> list[list[int]]:
+        predictor = Predictor(job.model, state.params, job.data.vocabulary, partitioner)
+        ids = [[int(i) for i in row if i] for row in inputs]
         found = predictor.generate(ids, DecodingConfig(max_length=args.targets_length))
-        return [vocabulary.decode(generated.ids) for generated, *_ in found]
+        return [list(generated.ids) for generated, *_ in found]
 
     report_accuracy(args, predict)
 
 
+def padded(rows: list[list[int]], length: int) -> Any:
+    """Returns rows of ids with EOS, cut and padded to a length."""
+    rows = [[*row[: length - 1], EOS] for row in rows]
+    return np.array([row + [0] * (length - len(row)) for row in rows])
+
+
 def write_model(args: argparse.Namespace) -> None:
-    """Writes a random T5 1.1 over bytes in Hugging Face's format."""
+    """Writes a random model in Hugging Face's format."""
     import torch
     import transformers
 
+    directory = args.folder / "model"
+    directory.mkdir()
+    sizes = dict(SIZES[args.size])
+    if args.architecture == "byt5":
+        sizes["num_decoder_layers"] = sizes["num_layers"] // 2
+        sizes["num_layers"] += sizes["num_layers"] // 2
+        num_ids = 384
+        transformers.ByT5Tokenizer().save_pretrained(directory)
+    else:
+        model_file = Path(args.vocabulary).read_bytes() if args.vocabulary else new_pieces(args)
+        (directory / "spiece.model").write_bytes(model_file)
+        num_ids = -(-(num_pieces(model_file) + 100) // 128) * 128
+    name = ARCHITECTURES[args.architecture][1]
     torch.manual_seed(0)
-    config = transformers.T5Config(
-        vocab_size=384,
-        **SIZES[args.size],
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=num_ids,
+        **sizes,
         feed_forward_proj="gated-gelu",
         tie_word_embeddings=False,
         dropout_rate=0.0,
         decoder_start_token_id=0,
     )
-    model = transformers.T5ForConditionalGeneration(config)
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
     # A new model of transformers 5 is tied whatever its config says; one that is read with an
     # output projection of its own is not. The initial values are T5X's.
     initial = torch.randn(config.vocab_size, config.d_model) * config.d_model**-0.5
     model.lm_head.weight = torch.nn.Parameter(initial)
-    model.save_pretrained(args.folder / "model")
-    transformers.ByT5Tokenizer().save_pretrained(args.folder / "model")
+    model.save_pretrained(directory)
+    # As in the released files; transformers 5 writes true.
+    file = directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": False}))
+
+
+def new_pieces(args: argparse.Namespace) -> bytes:
+    """Trains a SentencePiece model on the inputs and targets of the training data."""
+    import sentencepiece
+
+    texts = (args.folder / "train.tsv").read_text().replace("\t", "\n").splitlines()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=args.pieces,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=EOS,
+        unk_id=2,
+        bos_id=-1,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def num_pieces(model_file: bytes) -> int:
+    """Returns the number of pieces of a SentencePiece model."""
+    import sentencepiece
+
+    return int(sentencepiece.SentencePieceProcessor(model_proto=model_file).vocab_size())
 
 
 def serve_torch(args: argparse.Namespace) -> None:
@@ -294,31 +396,42 @@ def serve_torch(args: argparse.Namespace) -> None:
         }
         for own, other in zip(inputs, targets, strict=True)
     ]
-    model = transformers.T5ForConditionalGeneration.from_pretrained(
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(
         args.folder / "model", attn_implementation="sdpa"
     )
     assert model.lm_head.weight is not model.shared.weight
-    tokenizer = transformers.AutoTokenizer.from_pretrained(args.folder / "model")
-    waiting, losses, seconds = turns(), [], []
+    # Transformers 5 sets it whatever the file says, and then scales umT5's logits.
+    model.config.tie_word_embeddings = False
+    waiting, losses, clock = turns(), [], Clock()
+
+    def collated(batch: list[dict[str, Any]]) -> dict[str, Any]:
+        """Returns a batch, cut after its longest row."""
+        tensors = {name: torch.stack([row[name] for row in batch]) for name in batch[0]}
+        if args.torch_padding == "fixed":
+            return tensors
+        longest = int(tensors["attention_mask"].sum(-1).max())
+        longest_target = int((tensors["labels"] >= 0).sum(-1).max())
+        return {
+            name: tensor[:, : longest_target if name == "labels" else longest].contiguous()
+            for name, tensor in tensors.items()
+        }
 
     class InTurns(transformers.TrainerCallback):  # type: ignore[misc]
         """Makes as many steps as the parent asks for, and reports them."""
 
         left = 0
-        began = 0.0
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             if not self.left:
                 self.left = next(waiting)
-            self.began = time.perf_counter()
+            clock.start()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            seconds.append(time.perf_counter() - self.began)
+            clock.stop()
             self.left -= 1
             if not self.left:
-                report({"losses": [float(loss) for loss in losses], "seconds": list(seconds)})
+                clock.report([float(loss) for loss in losses])
                 losses.clear()
-                seconds.clear()
 
     class InOrder(transformers.Seq2SeqTrainer):  # type: ignore[misc]
         """Takes the rows in their order, and keeps the losses."""
@@ -346,24 +459,31 @@ def serve_torch(args: argparse.Namespace) -> None:
         disable_tqdm=True,
         use_cpu=True,
     )
-    trainer = InOrder(model=model, args=settings, train_dataset=rows, callbacks=[InTurns()])
+    trainer = InOrder(
+        model=model,
+        args=settings,
+        train_dataset=rows,
+        data_collator=collated,
+        callbacks=[InTurns()],
+    )
     report("ready")
     trainer.train()
     for _ in waiting:
         raise AssertionError("more steps than batches")
 
-    def predict(texts: list[str]) -> list[str]:
+    def predict(inputs: Any) -> list[list[int]]:
         model.eval()
-        found = []
-        for first in range(0, len(texts), args.batch_size):
-            batch = tokenizer(
-                texts[first : first + args.batch_size], return_tensors="pt", padding=True
-            )
+        found: list[list[int]] = []
+        for first in range(0, len(inputs), args.batch_size):
+            ids = torch.from_numpy(inputs[first : first + args.batch_size])
             with torch.no_grad():
-                ids = model.generate(
-                    **batch, max_new_tokens=args.targets_length, do_sample=False, num_beams=1
-                )
-            found += tokenizer.batch_decode(ids, skip_special_tokens=True)
+                found += model.generate(
+                    ids,
+                    attention_mask=(ids > 0).long(),
+                    max_new_tokens=args.targets_length,
+                    do_sample=False,
+                    num_beams=1,
+                ).tolist()
         return found
 
     report_accuracy(args, predict)

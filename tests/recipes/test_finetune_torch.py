@@ -1,0 +1,103 @@
+"""`recipes.finetune` beside PyTorch, from models that transformers wrote."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+import sentencepiece
+
+import recipes
+from mtf import builders, loaders
+from mtf.training import AdamWConfig
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+NUM_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 8, 0.01
+ANSWERS = {"red": "colour", "green": "colour", "cow": "animal", "duck": "animal", "plum": "fruit"}
+SIZES = {"d_model": 32, "d_ff": 48, "num_heads": 2, "d_kv": 16}
+
+
+def write_model(folder: Path, kind: str, texts: list[str]) -> Any:
+    """Writes a random model with an output projection of its own; returns it."""
+    num_layers = {"num_layers": 2, "num_decoder_layers": 1} if kind == "byt5" else {"num_layers": 1}
+    name = {"mt5": "MT5", "umt5": "UMT5"}.get(kind, "T5")
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(
+        getattr(transformers, f"{name}Config")(
+            vocab_size=384,
+            **SIZES,
+            **num_layers,
+            feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False,
+            dropout_rate=0.0,
+            decoder_start_token_id=0,
+        )
+    )
+    # Transformers 5 ties every T5, and then scales umT5's logits.
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(384, 32) / 32**0.5)
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(folder)
+    if kind == "byt5":
+        transformers.ByT5Tokenizer().save_pretrained(folder)
+        return model.train()
+    pieces = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=pieces,
+        vocab_size=100,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    (folder / "spiece.model").write_bytes(pieces.getvalue())
+    return model.train()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["t5_1_1", "mt5", "byt5", "umt5"])
+def test_losses_are_those_of_pytorch(tmp_path: Path, kind: str) -> None:
+    texts = [f"{a} or {b}" for a in ANSWERS for b in ANSWERS]
+    model = write_model(tmp_path / "model", kind, [*texts, *ANSWERS.values()])
+    lines = [f"{text}\t{ANSWERS[text.split()[0]]}\n" for text in texts]
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    config = recipes.finetune(
+        str(tmp_path / "model"),
+        str(tmp_path / "train.tsv"),
+        steps=NUM_STEPS,
+        batch_size=BATCH_SIZE,
+        dropout_rate=0.0,
+        dtype="float32",
+    )
+    config.model.z_loss = 0.0
+    config.optimizer = fdl.Config(AdamWConfig, builders.schedule.constant(LEARNING_RATE))
+    config.trainer.stats_period = 1
+    config.model_dir = str(tmp_path / "run")
+    job = fdl.build(config)
+    job.run()
+    rows = (tmp_path / "run" / "train" / "metrics.jsonl").read_text().splitlines()
+    found = [row["loss"] for row in map(json.loads, rows) if "loss" in row]
+    assert len(found) == NUM_STEPS
+
+    batches = loaders.make_train_iterator(job.data, batch_size=BATCH_SIZE)
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=0.0)
+    for step, ours in enumerate(found, 1):
+        batch = next(batches)
+        inputs, targets = (
+            torch.tensor(batch[name]).long()
+            for name in ("encoder_input_tokens", "decoder_target_tokens")
+        )
+        labels = targets.masked_fill(targets == 0, -100)
+        loss = model(input_ids=inputs, attention_mask=(inputs > 0).long(), labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert ours == pytest.approx(loss.item(), rel=1e-4), step
