@@ -68,14 +68,17 @@ def finetune(
     Args:
       checkpoint: run directory, checkpoint of mtf or T5X, Hugging Face directory, model of the
         Hugging Face hub, or an address of one of these.
-      train, validation: files (`.tsv`, `.jsonl`, `.json`, `.parquet`, each a path or a pattern); or
-        splits of `dataset` or `mixture`, by default "train" and "validation". Without a file for
-        validation, nothing is evaluated, and the last checkpoint is the result.
-      dataset, subset: a dataset of the Hugging Face hub or the local mirror.
+      train: a file (`.tsv`, `.jsonl`, `.json`, `.parquet`; a path or a pattern); or a split of
+        `dataset` or `mixture`, by default "train".
+      validation: as `train`, by default the split "validation". Without a file for validation,
+        nothing is evaluated, and the last checkpoint is the result.
+      dataset: a dataset of the Hugging Face hub or the local mirror.
+      subset: its configuration, if it has several.
       mixture: a mixture or a task, also one of your own.
       module: Python module that registers the mixture (`my_tasks`).
-      inputs, targets: columns, or Jinja templates over columns. By default, the columns `inputs`
-        and `targets`; TSV files then need no header.
+      inputs: column, or Jinja template over columns, by default the column `inputs`. If neither
+        `inputs` nor `targets` is set, TSV files need no header.
+      targets: as `inputs`, by default the column `targets`.
       template: both at once: "translate: {en} ||| {ro}".
       metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first one
         chooses the best checkpoint; without any, the validation loss does.
@@ -85,9 +88,10 @@ def finetune(
       learning_rate: the constant learning rate.
       eval_period: number of steps between evaluations and checkpoints; by default `steps` / 10.
       patience: number of evaluations without improvement after which training ends early.
-      inputs_length, targets_length: maximum numbers of tokens; longer texts are truncated. By
-        default a quarter longer than the longest of the first 1,000 examples, at most 1,024 and
-        256; 512 and 128 if these are not on this machine, or for a mixture.
+      inputs_length: maximum number of tokens of inputs; longer texts are truncated. By default a
+        quarter longer than the longest of the first 1,000 examples, at most 1,024; 512 if these are
+        not on this machine, or for a mixture.
+      targets_length: the same of targets; by default at most 256, or 128.
       dropout_rate: dropout rate, whatever the checkpoint says.
       vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint has none.
       config: config.json of the checkpoint's run or of Hugging Face, if it is elsewhere.
