@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 import shlex
@@ -19,6 +20,7 @@ FOLDER = small.ROOT / "docs" / "gallery"
 _BLOCK = re.compile(
     r"^(?:`(?P<file>[\w/.]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
+_IMPORT = re.compile(r"^(?:from|import) (\w+)", re.M)
 _MAINS = {"mtf.run": run, "mtf.convert": convert, "mtf.data": data}
 _BEST = re.compile(r"^best +\S*/(checkpoint_\d+) ", re.M)
 
@@ -26,8 +28,9 @@ _BEST = re.compile(r"^best +\S*/(checkpoint_\d+) ", re.M)
 class Reader:
     """Does what a page says, from top to bottom, in the working directory.
 
-    A code block after the name of a file is that file. Other Python code runs. Of the blocks
-    without a language, those that install packages are left out; the commands of the others run.
+    A code block after the name of a file is that file. Other Python code runs if the packages that
+    it imports are installed. Of the blocks without a language, those that install packages are left
+    out; the commands of the others run.
     Where the page names a checkpoint by its step, the best one of the run is meant. Blocks of
     `text` show what is printed: each line has to begin like one that was printed.
 
@@ -50,7 +53,8 @@ class Reader:
         if file is not None:
             Path(file).write_text(text)
         elif kind == "python":
-            exec(self._with_best(text), self.names)
+            if all(map(importlib.util.find_spec, _IMPORT.findall(text))):
+                exec(self._with_best(text), self.names)
         elif kind == "text":
             printed = [line.split()[:1] for line in "\n".join(self.printed.values()).splitlines()]
             assert all(line.split()[:1] in printed for line in text.splitlines())

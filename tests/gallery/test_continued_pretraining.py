@@ -1,0 +1,72 @@
+"""docs/gallery/continued_pretraining.md with sentences of a few Romanian words."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mtf
+from tests.gallery import hub
+from tests.gallery.reader import Reader
+from tests.small import read_metrics, steps
+
+SMALL = [
+    "--set",
+    "train_steps=40",
+    "batch_size=8",
+    "optimizer.learning_rate.base_learning_rate=0.01",
+    "trainer.stats_period=5",
+    "trainer.eval_period=20",
+    "checkpoint.save.period=20",
+    "data.task_feature_lengths={'inputs': 64, 'targets': 16}",
+    "num_samples=0",
+]
+SIZES = {"recipes.continue_pretraining": SMALL, "--from": ["--set", "train_steps=60"]}
+
+
+def _sentence(rng: random.Random) -> str:
+    subject, verb, place = (
+        rng.choice(words)
+        for words in (
+            ("calul", "copilul", "câinele", "băiatul", "orașul"),
+            ("aleargă", "doarme", "rămâne", "cântă"),
+            ("acasă", "în pădure", "lângă râu", "pe câmpie"),
+        )
+    )
+    return f"{subject} {verb} {place}, şi apoi {subject} nu mai {verb} {place}."
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    rng = random.Random(0)
+    rows = {
+        split: [{"text": _sentence(rng)} for _ in range(number)]
+        for split, number in {"train": 600, "validation": 60}.items()
+    }
+    texts = [row["text"] for row in rows["train"]]
+    repositories = {
+        "google/mt5-small": hub.write_model(tmp_path / "model", texts, "mt5"),
+        "allenai/c4": hub.write_dataset(tmp_path / "data", rows, "ro"),
+    }
+    with hub.workplace(tmp_path, repositories, monkeypatch):
+        Path("ro").mkdir()
+        Path("ro/one.txt").write_text("".join(f"{text}\n" for text in texts))
+        yield tmp_path / "here"
+
+
+@pytest.mark.slow
+def test_continued_pretraining(here: Path) -> None:
+    Reader("continued_pretraining", SIZES)
+    # The run of 40 steps went on to 60.
+    assert [line["step"] for line in read_metrics(here / "ro_mt5")][-1] == 60
+    assert steps(here / "ro_mt5") == [20, 40, 60]
+    assert steps(here / "ro_files") == [20, 40]
+    for run, evaluated in (("ro_mt5", "validation_ro"), ("ro_files", "held_out")):
+        hub.check_learned(run, evaluated)
+
+    pair = ("calul aleargă", "acasă")
+    exported, trained = (mtf.load(here / name).score(*pair) for name in ("ro_mt5_hf", "ro_mt5"))
+    assert exported == pytest.approx(trained, rel=1e-5)
