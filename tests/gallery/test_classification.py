@@ -43,6 +43,7 @@ def test_classification() -> None:
     before, after = map(_accuracy, ("film_reviews_before", "film_reviews_after"))
     assert after > max(before, 80)
     assert reader.names["ranking"].best == 1  # A wonderful film is good.
+    assert "| majority |" in Path("film_reviews_before/results.md").read_text()
     assert sum(reader.names["probabilities"]) == pytest.approx(1)
 
 
