@@ -199,20 +199,26 @@ def split_available(
     return present, tuple((task, why) for task, why in found if why is not None)
 
 
+def _module_hint() -> str:
+    if registry.registered_tasks():
+        return ""
+    return " Your own tasks need --module/data.module."
+
+
 def _checked_task(name: str, templates: Templates | None, check_version: bool) -> PromptedTask:
     try:
         templates = templates or load_templates()
     except UserError as error:
         known = [*list_mixtures(), *registry.registered_tasks(), *_unprompted()]
         raise UserError(
-            f"there is no mixture {name!r}.{did_you_mean(name, known)} Whether it is a prompted "
-            f"task is not known without the templates: {error}"
+            f"there is no mixture {name!r}.{did_you_mean(name, known)}{_module_hint()} Whether it "
+            f"is a prompted task is not known without the templates: {error}"
         ) from error
     found = _prompted(templates, name)
     if name.removesuffix(SCORE_EVAL) not in found:
         hint = did_you_mean(name, [*list_mixtures(), *list_tasks(templates)])
         hint = hint or " `python -m mtf.data --list` lists all mixtures."
-        raise UserError(f"there is no mixture or task {name!r}.{hint}")
+        raise UserError(f"there is no mixture or task {name!r}.{hint}{_module_hint()}")
     if check_version:
         row, _ = found[name.removesuffix(SCORE_EVAL)]
         if row.groups:

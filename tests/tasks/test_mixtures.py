@@ -21,6 +21,7 @@ import pytest
 
 from mtf.errors import UserError
 from mtf.sources.datasets import MissingDatasetError
+from mtf.tasks import registry
 from mtf.tasks.mixtures import (
     list_mixtures,
     list_tasks,
@@ -279,10 +280,17 @@ def test_a_task_by_its_name() -> None:
         ("t0_trian", r" Did you mean t0_train, "),
         ("c4_span_corruption", r" Did you mean c4_v220_span_corruption(,| or) "),
         ("super_glue_rte_which_is_i", r" Did you mean super_glue_rte_which_is_it, "),
-        ("!", r" `python -m mtf\.data --list` lists all mixtures\.$"),
+        (
+            "!",
+            r" `python -m mtf\.data --list` lists all mixtures\. "
+            r"Your own tasks need --module/data\.module\.$",
+        ),
     ],
 )
-def test_an_unknown_name_is_named_with_its_neighbours(name: str, hint: str) -> None:
+def test_an_unknown_name_is_named_with_its_neighbours(
+    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_REGISTRY", type(registry._REGISTRY)())
     with pytest.raises(UserError, match=rf"there is no mixture or task '{name}'\.{hint}") as error:
         mixture(name, made_up())
     assert len(str(error.value)) < 200  # not a list of all

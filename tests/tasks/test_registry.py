@@ -105,6 +105,15 @@ def test_a_registered_task_and_a_mixture_are_found_by_name(tmp_path: Path) -> No
     ]
 
 
+def test_an_unknown_task_points_to_the_module_only_if_none_was_imported(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    assert "Your own tasks need --module/data.module." in refusal(mixture, "numbers")
+    registry.import_module("own")
+    message = refusal(mixture, "nunbers")
+    assert "Did you mean numbers" in message
+    assert "data.module" not in message
+
+
 def test_the_commands_cache_and_show_a_users_mixture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
