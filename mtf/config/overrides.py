@@ -178,7 +178,7 @@ def find(config: fdl.Config, path: Path, what: str, *, add: bool = False) -> Pla
         elif current is fdl.NO_VALUE or current is None:
             state = "is None" if current is None else "is not set yet"
             component = any(map(types.is_component, types.members(place.declared)))
-            example = "@builder(…)" if component else f"… ({types.describe(place.declared)})"
+            example = f"{'@builder(…)' if component else '…'} ({types.describe(place.declared)})"
             raise UserError(f"{shown}: {here} {state}. Set it first: --set {here}={example}")
         else:
             raise refuse(f"{here} has the value {current!r}, which has no fields")

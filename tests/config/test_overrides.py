@@ -259,7 +259,9 @@ def test_refused(text: str, says: list[str]) -> None:
 
 
 def test_path_into_none_says_how_to_set_it() -> None:
-    assert "evaluation is None" in refusal("evaluation=None", "evaluation.lengths={}")
+    message = refusal("evaluation=None", "evaluation.lengths={}")
+    assert "evaluation is None" in message
+    assert "--set evaluation=@builder(…) (Evaluation or None)" in message
 
 
 def test_all_mistakes_at_once() -> None:
