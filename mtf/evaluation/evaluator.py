@@ -119,6 +119,7 @@ class Evaluator:
         try:
             for task in self.tasks:
                 results.append(self._evaluate_task(task, checkpoint))
+            _check_usable(results, folder)
         except UserError:
             if is_first_process():
                 _remove_if_empty(folder)
@@ -278,6 +279,19 @@ def _described(data: RankData) -> dict[str, Any]:
     for example in data.examples:
         digest.update(json.dumps([example.inputs, example.choices, example.correct]).encode())
     return {"examples": len(data.examples), "fingerprint": digest.hexdigest()[:16]}
+
+
+def _check_usable(results: Sequence[TaskResult], folder: AnyPath) -> None:
+    """Raises UserError if rows failed, as with a wrong column, and no example is left.
+
+    Removes the predictions, which are empty then.
+    """
+    failed = [result for result in results if result.failed]
+    if failed and not any(result.num_examples for result in results):
+        if is_first_process():
+            remove_tree(folder / report.TEXT_PREDICTIONS)
+        row, reason = next(iter(failed[0].failed.items()))
+        raise UserError(f"{failed[0].task}: no row can be used; the first is row {row}: {reason}")
 
 
 def _remove_if_empty(folder: AnyPath) -> None:

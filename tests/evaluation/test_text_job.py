@@ -25,6 +25,7 @@ from mtf.evaluation.evaluator import Evaluator
 from mtf.inference.predictor import Predictor
 from mtf.jobs import Evaluate
 from mtf.jobs.results import EvaluateResult
+from mtf.run import main
 from mtf.tasks.mixtures import Mixture
 from mtf.tasks.prompted import PromptedTask
 from mtf.text.vocabularies import ByteVocabulary
@@ -442,3 +443,22 @@ def test_the_command_line_evaluates_ones_own_file(
     targets, _ = predictions(Path("out/checkpoint_60"), "mine")
     assert targets == [row["animal"] for row in rows(9)]
     assert small.run(arguments, tmp_path).count("already evaluated") == len(STEPS)
+
+
+def test_a_column_that_no_row_has_is_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("test.tsv").write_text("question\tanswer\none\ttwo\nthree\tfour\n")
+    data = "files={'validation': 'test.tsv'}, inputs='input', targets='answer', name='mine'"
+    arguments = [
+        f"recipes.evaluate(checkpoint={str(run)!r})",
+        *("--set", f"data=@mtf.builders.data.files({data}, metrics=('squad',))"),
+        *("data.task_feature_lengths.inputs=32", "data.task_feature_lengths.targets=8"),
+        *("batch_size=4", "output_dir=out"),
+    ]
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert "mine: no row can be used; the first is row" in message
+    assert "question" in message and "Traceback" not in message
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["test.tsv"]
