@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from tests.small import ROOT
+from tests.small import ROOT, hearing_ctrl_c
 
 
 def start_processes(
@@ -17,17 +17,18 @@ def start_processes(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, (i, num_processes, port, *arguments))],
-            cwd=ROOT,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for i in range(num_processes)
-    ]
+    with hearing_ctrl_c():
+        return [
+            subprocess.Popen(
+                [sys.executable, "-m", module, *map(str, (i, num_processes, port, *arguments))],
+                cwd=ROOT,
+                env={**os.environ, "JAX_PLATFORMS": "cpu"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for i in range(num_processes)
+        ]
 
 
 def run_processes(module: str, num_processes: int, *arguments: object) -> list[str]:

@@ -53,9 +53,13 @@ def test_two_processes_then_one_give_the_losses_of_one(tmp_path: Path, streamed:
 def test_ctrl_c_of_one_process_stops_both_at_the_same_step(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     processes = start_processes("tests.training.two_processes", 2, run_dir, 100_000)
-    small.read_until(processes[0].stdout, "step 3/")
-    processes[1].send_signal(signal.SIGINT)
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    try:
+        small.read_until(processes[0].stdout, "step 3/")
+        processes[1].send_signal(signal.SIGINT)
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     assert [process.returncode for process in processes] == [0, 0], outputs
     said = re.search(r"^another process's signal: saved step (\d+) in ", outputs[0], re.MULTILINE)
     assert said, outputs[0]
