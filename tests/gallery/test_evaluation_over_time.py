@@ -53,7 +53,6 @@ def test_evaluation_over_time(here: Path) -> None:
         best = [np.argmax(json.loads(line)["log_likelihoods"]) for line in scores.splitlines()]
         accuracy = 100 * np.mean(np.array(best) == labels)
         assert ranked[step]["mean_accuracy"] == pytest.approx(accuracy)
-    assert ranked[200]["mean_accuracy"] > 80
     assert {int(step) for step in reader.names["ranked"]} == {100, 200}
 
     # A checkpoint by itself has the same result, and a second call adds only what is new.
