@@ -6,14 +6,16 @@ constant learning rate, float32, no dropout, the mean loss over the tokens of a 
 processes of their own, with the same number of threads, and take turns in blocks of steps. PyTorch
 runs at its best: denormal numbers are flushed to zero, attention is `scaled_dot_product_attention`,
 AdamW is fused, and batches are padded to their longest row, as by `DataCollatorForSeq2Seq`
-(`--torch-padding fixed`: to the same lengths as mtf's).
+(`--torch-padding fixed`: all to the full lengths). mtf cuts them to one of a few lengths, as
+`recipes.finetune` does (`trainer.trim_padding`); its programs are compiled before the first step.
 
 ByT5 reads bytes. The other models have a SentencePiece vocabulary, which is trained on the training
 data unless `--vocabulary` names one.
 
 Prints the losses of the first steps and their largest relative difference, the median time of a
 step and its CPU time with their ratios, and the accuracy of greedy predictions on the validation
-data at the end of each side. Without `--train`, the data are made up. Needs the extra `torch` and
+data at the end of each side. With `--minutes`, each side ends after so much time of its own, in
+which mtf also compiles. Without `--train`, the data are made up. Needs the extra `torch` and
 accelerate:
 
     pip install -e '.[torch]' accelerate && python benchmarks/finetune.py
@@ -25,6 +27,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import os
 import random
 import statistics
@@ -73,6 +76,7 @@ def main() -> None:
     add("--pieces", type=int, default=1000, help="size of a new SentencePiece model")
     add("--size", choices=SIZES, default="mini", help="of the random model")
     add("--steps", type=int, default=100)
+    add("--minutes", type=float, help="time of each side; --steps is then the largest number")
     add("--block", type=int, default=10, help="steps of a turn")
     add("--batch-size", type=int, default=32)
     add("--learning-rate", type=float, default=1e-3)
@@ -99,18 +103,23 @@ def compare(args: argparse.Namespace) -> None:
     for kind in ("train", "validation"):
         file, given = args.folder / f"{kind}.tsv", getattr(args, kind)
         file.write_text(Path(given).read_text() if given else made_up(kind))
+    write_model(args)
     sides = {name: start(name, args) for name in SIDES}
-    for name in SIDES:  # mtf writes the batches that PyTorch reads.
-        assert answer(sides[name]) == "ready", name
+    # mtf writes the batches that PyTorch reads. A side is ready after some seconds of compilation.
+    used: dict[str, float] = {name: answer(sides[name]) for name in SIDES}
     losses: dict[str, list[float]] = {name: [] for name in SIDES}
     seconds: dict[str, list[float]] = {name: [] for name in SIDES}
     processor: dict[str, list[float]] = {name: [] for name in SIDES}
-    while (done := len(losses["mtf"])) < args.steps:
-        for name in SIDES:
-            report = ask(sides[name], min(args.block, args.steps - done))
+    limit = args.minutes * 60 if args.minutes else math.inf
+    active = list(SIDES)
+    while active:
+        for name in active:
+            report = ask(sides[name], min(args.block, args.steps - len(losses[name])))
             losses[name] += report["losses"]
+            used[name] += sum(report["seconds"])
             seconds[name] += report["seconds"][1:]  # The other side has used the caches.
             processor[name] += report["processor"][1:]
+        active = [n for n in active if len(losses[n]) < args.steps and used[n] < limit]
     scores = {name: ask(sides[name], 0) for name in SIDES}
 
     packages = ("jax", "torch", "transformers")
@@ -119,25 +128,26 @@ def compare(args: argparse.Namespace) -> None:
         + ", ".join(f"{package} {version(package)}" for package in packages)
     )
     print(
-        f"random {ARCHITECTURES[args.architecture][0]} {args.size}, {args.steps} steps of "
+        f"random {ARCHITECTURES[args.architecture][0]} {args.size}, steps of "
         f"{args.batch_size} × {args.inputs_length}/{args.targets_length} tokens "
         f"(torch: {args.torch_padding}), {args.threads} threads\n"
     )
     print("step        mtf      torch  difference")
-    pairs = list(zip(losses["mtf"], losses["torch"], strict=True))
-    for step, (ours, other) in enumerate(pairs[:NUM_SHOWN], 1):
+    pairs = list(zip(*(losses[name][:NUM_SHOWN] for name in SIDES), strict=True))
+    for step, (ours, other) in enumerate(pairs, 1):
         print(f"{step:4} {ours:10.6f} {other:10.6f}  {abs(ours - other) / other:10.1e}")
-    differences = [abs(ours - other) / other for ours, other in pairs[:NUM_SHOWN]]
+    differences = [abs(ours - other) / other for ours, other in pairs]
     print(f"largest relative difference of the first {len(differences)}: {max(differences):.1e}\n")
     medians, processors = (
         {name: statistics.median(of[name]) for name in SIDES} for of in (seconds, processor)
     )
     for name in SIDES:
-        shown = scores[name]
+        shown, last = scores[name], statistics.mean(losses[name][-NUM_SHOWN:])
+        step, cpu = medians[name] * 1e3, processors[name] * 1e3
         print(
-            f"{name:6} {medians[name] * 1e3:8.1f} ms per step ({processors[name] * 1e3:.1f} ms of "
-            f"CPU time)   mean loss of the last {NUM_SHOWN} steps "
-            f"{statistics.mean(losses[name][-NUM_SHOWN:]):.4f}   "
+            f"{name:6} {len(losses[name])} steps in {used[name]:.0f} s   "
+            f"{step:.1f} ms per step ({cpu:.1f} ms of CPU time)   "
+            f"mean loss of the last {NUM_SHOWN} steps {last:.4f}   "
             f"accuracy {shown['accuracy']:.1f}% of {shown['count']}"
         )
     print(
@@ -237,12 +247,12 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def serve_mtf(args: argparse.Namespace) -> None:
-    """Writes the model and the batches, and trains with mtf."""
-    write_model(args)
+    """Writes the batches, and trains with mtf."""
     import fiddle as fdl
 
     import recipes
     from mtf import builders, loaders
+    from mtf.data.packing import trimmed
     from mtf.decoding.settings import DecodingConfig
     from mtf.inference.predictor import Predictor
     from mtf.partitioning.mesh import PjitPartitioner
@@ -262,6 +272,7 @@ def serve_mtf(args: argparse.Namespace) -> None:
     config.model.z_loss = 0.0
     config.optimizer = fdl.Config(AdamWConfig, builders.schedule.constant(args.learning_rate))
     job = fdl.build(config)
+    partitioner = PjitPartitioner.create(job.partitioner)  # before any thread, as in a run
     stream = loaders.make_train_iterator(job.data, batch_size=args.batch_size)
     batches = [next(stream) for _ in range(args.steps)]
     lines = (args.folder / "validation.tsv").read_text().splitlines()
@@ -277,18 +288,23 @@ def serve_mtf(args: argparse.Namespace) -> None:
         inputs=np.stack([batch["encoder_input_tokens"] for batch in batches]),
         targets=np.stack([batch["decoder_target_tokens"] for batch in batches]),
     )
-    partitioner = PjitPartitioner.create(job.partitioner)
     trainer = Trainer(job.model, job.optimizer, partitioner, job.trainer)
     state = starting_state(trainer, args.folder / "run", job.checkpoint.restore, args.steps)
-    trainer.compile(state, partitioner.global_batch(batches[0], args.batch_size))
-    report("ready")
+    shapes = {
+        batch["encoder_input_tokens"].shape + batch["decoder_input_tokens"].shape: batch
+        for batch in map(trimmed, batches)
+    }
+    start = time.perf_counter()
+    for batch in shapes.values():
+        trainer.compile(state, partitioner.global_batch(batch, args.batch_size))
+    report(time.perf_counter() - start)
 
     left, clock = iter(batches), Clock()
     for number in turns():
         losses = []
         for _ in range(number):
             clock.start()
-            batch = partitioner.global_batch(next(left), args.batch_size)
+            batch = partitioner.global_batch(trimmed(next(left)), args.batch_size)
             state, metrics = trainer.train_step(state, batch)
             losses.append(float(metrics["loss"]))
             clock.stop()
@@ -421,17 +437,20 @@ def serve_torch(args: argparse.Namespace) -> None:
 
         left = 0
 
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.left = next(waiting)
+
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            if not self.left:
-                self.left = next(waiting)
             clock.start()
 
-        def on_step_end(self, *_: Any, **__: Any) -> None:
+        def on_step_end(self, _: Any, __: Any, control: Any, **___: Any) -> None:
             clock.stop()
             self.left -= 1
             if not self.left:
                 clock.report([float(loss) for loss in losses])
                 losses.clear()
+                self.left = next(waiting, 0)
+                control.should_training_stop = not self.left
 
     class InOrder(transformers.Seq2SeqTrainer):  # type: ignore[misc]
         """Takes the rows in their order, and keeps the losses."""
@@ -466,10 +485,8 @@ def serve_torch(args: argparse.Namespace) -> None:
         data_collator=collated,
         callbacks=[InTurns()],
     )
-    report("ready")
+    report(0.0)
     trainer.train()
-    for _ in waiting:
-        raise AssertionError("more steps than batches")
 
     def predict(inputs: Any) -> list[list[int]]:
         model.eval()

@@ -135,7 +135,7 @@ def torch_at_its_best(args: argparse.Namespace) -> None:
     import torch
 
     if args.torch_malloc:
-        from mtf.partitioning.malloc import keep_freed_memory
+        from mtf.malloc import keep_freed_memory
 
         keep_freed_memory()
     torch.set_num_threads(args.threads)

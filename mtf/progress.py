@@ -38,16 +38,12 @@ class Progress:
 
     Attributes:
       train_steps: number of the last step.
-      tokens_per_step: number of input and target positions in a global batch.
-      flops_per_step: FLOPs of a step on all devices together.
       peak_flops: peak FLOP/s of all devices together; None hides MFU.
       stream: file to print to.
       quiet: whether to print nothing, as all processes but one do.
     """
 
     train_steps: int
-    tokens_per_step: int
-    flops_per_step: float
     peak_flops: float | None
     _: dataclasses.KW_ONLY
     stream: TextIO = dataclasses.field(default_factory=lambda: sys.stdout)
@@ -57,15 +53,28 @@ class Progress:
         self._live = self.stream.isatty() and not self.quiet
         self._loss = ""
         self._seconds_per_step = 0.0
+        self._speed = ""
         self._shown = time.perf_counter()
 
-    def stats(self, step: int, loss_per_token: float, accuracy: float, seconds: float) -> None:
-        """Prints the line of a period that ends at `step`; `seconds` is the duration of a step.
+    def stats(
+        self,
+        step: int,
+        loss_per_token: float,
+        accuracy: float,
+        seconds: float,
+        tokens: float,
+        flops: float,
+    ) -> None:
+        """Prints the line of a period that ends at `step`.
 
-        Loss and accuracy are means over the target tokens of the period.
+        Loss and accuracy are means over the target tokens of the period. The others are means over
+        its steps: duration, positions of inputs and targets, and FLOPs on all devices together.
         """
         self._loss = f"loss {loss_per_token:.4f}  accuracy {accuracy:.3f}"
         self._seconds_per_step = seconds
+        self._speed = f"{count(tokens / seconds)} tokens/s"
+        if self.peak_flops:
+            self._speed += f"  MFU {flops / seconds / self.peak_flops:.1%}"
         self._print(self._line(step), "\n")
 
     def tick(self, step: int) -> None:
@@ -80,13 +89,8 @@ class Progress:
         self._print(text, "\n")
 
     def _line(self, step: int) -> str:
-        seconds = self._seconds_per_step
-        speed = f"{count(self.tokens_per_step / seconds)} tokens/s"
-        parts = [f"step {step}/{self.train_steps}", self._loss, speed]
-        if self.peak_flops:
-            parts.append(f"MFU {self.flops_per_step / seconds / self.peak_flops:.1%}")
-        parts.append(f"ETA {duration((self.train_steps - step) * seconds)}")
-        return "  ".join(parts)
+        left = duration((self.train_steps - step) * self._seconds_per_step)
+        return f"step {step}/{self.train_steps}  {self._loss}  {self._speed}  ETA {left}"
 
     def _print(self, text: str, end: str) -> None:
         if self.quiet:

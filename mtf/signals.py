@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
+from mtf import malloc
+
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # How long `_leave` waits for the main thread to flush stdout and stop.
@@ -121,6 +123,7 @@ def listen() -> None:
     global _wakeup
     if _wakeup is not None:
         return
+    malloc.use_one_arena()  # before the first thread
     received, _wakeup = os.pipe()
     os.set_blocking(_wakeup, False)
     threading.Thread(target=_watch, args=(received,), name="signals", daemon=True).start()

@@ -158,7 +158,9 @@ def read_status(run_dir: str | AnyPath) -> Status:
         first_step=first_step,
         train_steps=train_steps,
         steps_per_second=speed,
-        tokens_per_second=speed * tokens if speed and tokens else None,
+        tokens_per_second=statistics.get(
+            "timing/tokens_per_second", speed * tokens if speed and tokens else None
+        ),
         eta_seconds=eta,
         loss=statistics.get("loss_per_target_token"),
         accuracy=statistics.get("accuracy"),

@@ -155,6 +155,7 @@ def finetune(
             eval_period=period if evaluates else None,
             eval_steps=None,
             early_stopping_patience=patience,
+            trim_padding=True,
         ),
         evaluator=fdl.Config(
             InferEvalConfig,

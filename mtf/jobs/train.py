@@ -115,6 +115,16 @@ class Train:
                 f"batch_size {self.batch_size} is not divisible by trainer.num_microbatches "
                 f"{parts}. Nearest: {nearest_multiples(self.batch_size, parts)}."
             )
+        if (
+            self.trainer.trim_padding
+            and self.model.loss_normalizing_factor == "NUM_TOTAL_TARGET_TOKENS"
+        ):
+            raise UserError(
+                "trainer.trim_padding changes the number of padding tokens, by which "
+                "model.loss_normalizing_factor 'NUM_TOTAL_TARGET_TOKENS' divides the loss. Set "
+                "trainer.trim_padding=False, or model.loss_normalizing_factor to "
+                "'NUM_REAL_TARGET_TOKENS'."
+            )
         restore = self.checkpoint.restore
         if restore is not None and restore.mode == "all":
             raise UserError(
@@ -192,13 +202,11 @@ class Train:
 
             from mtf.checkpoints.manager import write_failures_explained
             from mtf.cluster import preemption
-            from mtf.cluster.heartbeat import Heartbeat
+            from mtf.jobs.watched import watched
 
-            devices = [str(device) for device in jax.local_devices()]
-            process = jax.process_index(), jax.process_count(), devices
             with (
                 signals.Interrupts("saving after this step") as interrupts,
-                Heartbeat(*process, job.trainer.hang_seconds) as heartbeat,
+                watched(job.trainer.hang_seconds, "trainer.hang_seconds") as heartbeat,
             ):
                 if jax.process_count() > 1:
                     interrupts.hold()  # All processes stop at the same step.
@@ -419,21 +427,20 @@ class Train:
         import jax
 
         from mtf.models.t5 import num_parameters
-        from mtf.training.flops import peak_flops, train_step_flops
+        from mtf.training.flops import peak_flops
 
         lengths, devices = self.data.task_feature_lengths, trainer.partitioner.mesh.devices
-        inputs, targets = lengths["inputs"], lengths["targets"]
-        tokens = self.batch_size * (inputs + targets)
-        flops = train_step_flops(self.model.network, self.batch_size, inputs, targets)
+        tokens = self.batch_size * (lengths["inputs"] + lengths["targets"])
         kind = devices.flat[0].device_kind
         peak = peak_flops(kind)
         peak = peak and peak * devices.size
         quiet = jax.process_index() != 0
-        progress = Progress(self.train_steps, tokens, flops, peak, quiet=quiet)
+        progress = Progress(self.train_steps, peak, quiet=quiet)
+        at_most = "at most " if self.trainer.trim_padding else ""
         trained = f" ({count(trainer.num_trained)} trained)" if trainer.frozen else ""
         progress.note(
             f"{run_dir}: {count(num_parameters(self.model.network))} parameters{trained} on "
-            f"{devices.size} × {kind}, {tokens:,} tokens per step"
+            f"{devices.size} × {kind}, {at_most}{tokens:,} tokens per step"
         )
         return progress
 

@@ -1,4 +1,4 @@
-"""Records what the processes of an evaluation or inference job do. Imports no JAX until it runs."""
+"""Records and watches what the processes of a job do. Imports no JAX until it runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from mtf.run_end import RunEnd, failure_recorded, write_end
 from mtf.storage import AnyPath
 
 
-def watched(hang_seconds: float | None) -> Heartbeat:
-    """Returns the heartbeat of this process in a job with the setting `hang_seconds`."""
+def watched(hang_seconds: float | None, setting: str = "hang_seconds") -> Heartbeat:
+    """Returns the heartbeat of this process in a job with `setting` at `hang_seconds`.
+
+    Initializes JAX's backend.
+    """
     import jax
 
+    from mtf.partitioning.mesh import devices_keeping_memory
+
+    devices_keeping_memory()
     devices = [str(device) for device in jax.local_devices()]
-    place = jax.process_index(), jax.process_count()
-    return Heartbeat(*place, devices, hang_seconds, setting="hang_seconds")
+    return Heartbeat(jax.process_index(), jax.process_count(), devices, hang_seconds, setting)
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from mtf import malloc
 from mtf.errors import UserError, nearest_multiples
-from mtf.partitioning.malloc import devices_keeping_memory
 from mtf.partitioning.settings import (
     LOGICAL_AXIS_RULES,
     MESH_AXES,
@@ -80,6 +80,18 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
         return x
     spec = partition_spec(axes, x.shape, mesh.shape, _rules_in_force.value)
     return jax.lax.with_sharding_constraint(x, spec)
+
+
+def devices_keeping_memory() -> list[Any]:
+    """Returns `jax.devices()`; if they are CPUs, makes malloc keep freed memory (`mtf.malloc`).
+
+    Whatever initializes JAX's backend first should call this, since that starts threads.
+    """
+    malloc.use_one_arena()
+    devices = jax.devices()
+    if devices[0].platform == "cpu":
+        malloc.keep_freed_memory()
+    return devices
 
 
 @dataclasses.dataclass(frozen=True)

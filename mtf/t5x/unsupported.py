@@ -19,6 +19,7 @@ _UNUSED_IN_TRAINING: Mapping[str, str] = {
     "model.network.remat_policy": "T5X's unrolled network keeps all activations, so it needs more "
     "memory than a recipe that recomputes them.",
     "trainer.loss_chunk_elements": "T5X computes the loss of all positions at once.",
+    "trainer.trim_padding": "T5X pads all rows to the full lengths.",
     "trainer.hang_seconds": "T5X's loop is not watched.",
     "trainer.early_stopping_patience": "Used only with checkpoint.save.metric_name_to_monitor.",
     "checkpoint.save.keep_best": "Used only with checkpoint.save.metric_name_to_monitor.",

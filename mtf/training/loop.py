@@ -26,14 +26,16 @@ from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
 from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import owed_evaluations, owing
 from mtf.cluster.heartbeat import READING, TRAINING, Heartbeat
-from mtf.data.packing import HostBatch
+from mtf.data.packing import HostBatch, trimmed
 from mtf.data.row_streams import BatchIterator, Evaluations
+from mtf.models.t5 import Batch
 from mtf.partitioning.processes import wait_for_others
 from mtf.progress import Progress, duration
 from mtf.signals import Interrupts
 from mtf.trackers import Sample
 from mtf.trackers.tracking import Tracking
 from mtf.training.early_stopping import EarlyStopping
+from mtf.training.flops import train_step_flops
 from mtf.training.metrics import MetricsWriter, summarize, timing
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
@@ -113,21 +115,25 @@ class TrainLoop:
             INFERENCE_EVAL: None if self.evaluator is None else self.evaluator.period,
         }
         period: list[Any] = []
+        lengths: list[tuple[int, int]] = []  # of inputs and targets, of the steps in `period`
         extra = {"timing/init_or_restore_seconds": setup_seconds}
         stopping = False
 
         def write_statistics() -> Measured:
-            nonlocal period, extra, period_started
+            nonlocal period, lengths, extra, period_started
             summary = summarize(period)
             now = time.perf_counter()
             seconds = now - period_started
-            length = batch["decoder_target_tokens"].shape[1]
-            times = timing(len(period), self.batch_size, length, seconds, now - started)
+            num_steps, (inputs, targets) = len(period), np.mean(lengths, axis=0)
+            times = timing(num_steps, self.batch_size, inputs, targets, seconds, now - started)
             measured = self._record(TRAIN, step, summary, {**times, **extra})
             loss = summary["loss_per_target_token"]
-            progress.stats(step, loss, summary["accuracy"], seconds / len(period))
+            flops = np.mean([self._flops(*each) for each in lengths])
+            tokens = self.batch_size * (inputs + targets)
+            work = seconds / num_steps, float(tokens), float(flops)
+            progress.stats(step, loss, summary["accuracy"], *work)
             watch.count_skipped(step, period)
-            period, extra, period_started = [], {}, now
+            period, lengths, extra, period_started = [], [], {}, now
             return measured
 
         with contextlib.ExitStack() as files:
@@ -145,23 +151,21 @@ class TrainLoop:
                 # Train. Wait for the previous step: the host is at most one step ahead.
                 is_new = step <= first_step + 1  # Another process may still be compiling.
                 beat("starting" if is_new else READING, step + 1)
-                rows = next(self.batches)
-                beat("compiling" if is_new else TRAINING, step + 1)
-                batch = trainer.partitioner.global_batch(rows, self.batch_size)
-                if step == first_step:
-                    progress.note("compiling …")
-                    start = time.perf_counter()
-                    trainer.compile(state, batch)
-                    period_started = time.perf_counter()
-                    extra["timing/compilation_seconds"] = period_started - start
-                    wait_for_others()
-                    self.interrupts.hold()
-                    progress.note(f"compiled in {duration(period_started - start)}")
+                batch = self._global_batch(next(self.batches))
                 if period:
                     jax.block_until_ready(period[-1])
+                if not trainer.is_compiled(batch):
+                    beat("compiling", step + 1)
+                    is_first = step == first_step
+                    compiling = self._compile(state, batch, None if is_first else step + 1)
+                    period_started = time.perf_counter() if is_first else period_started + compiling
+                    compiling += extra.get("timing/compilation_seconds", 0.0)
+                    extra["timing/compilation_seconds"] = compiling
+                beat("compiling" if is_new else TRAINING, step + 1)
                 state, metrics = trainer.train_step(state, batch)
                 step += 1
                 period.append(metrics)
+                lengths.append(_lengths(batch))
                 progress.tick(step)
                 checkpoints.check()
                 if len(period) > 1:  # Costs nothing: that step is done, and this one is running.
@@ -216,6 +220,32 @@ class TrainLoop:
         return state, self.interrupts.requested or (
             "another process's signal" if stopping else None
         )
+
+    def _global_batch(self, rows: HostBatch) -> Batch:
+        if self.trainer.config.trim_padding and jax.process_count() == 1:
+            rows = trimmed(rows)
+        return self.trainer.partitioner.global_batch(rows, self.batch_size)
+
+    def _compile(self, state: TrainState, batch: Batch, later_step: int | None) -> float:
+        """Compiles the step for the shapes of a batch; returns how many seconds this takes."""
+        if later_step is None:
+            self.progress.note("compiling …")
+        start = time.perf_counter()
+        self.trainer.compile(state, batch)
+        seconds = time.perf_counter() - start
+        text = f"compiled in {duration(seconds)}"
+        if later_step is None:
+            wait_for_others()
+            self.interrupts.hold()
+        else:
+            inputs, targets = _lengths(batch)
+            text = f"step {later_step}: rows of {inputs}/{targets} tokens, {text}"
+        self.progress.note(text)
+        return seconds
+
+    def _flops(self, inputs_length: int, targets_length: int) -> float:
+        network = self.trainer.model.network
+        return train_step_flops(network, self.batch_size, inputs_length, targets_length)
 
     def _resume_early_stopping(self, first_step: int, owed: Iterable[str]) -> EarlyStopping:
         """Returns the counts of the evaluations up to `first_step`, without those of `owed`."""
@@ -276,7 +306,7 @@ class TrainLoop:
         for rows in batches:
             if trainer.config.eval_steps is not None and len(sums) == trainer.config.eval_steps:
                 break
-            batch = trainer.partitioner.global_batch(rows, self.batch_size)
+            batch = self._global_batch(rows)
             if sums:
                 jax.block_until_ready(sums[-1])  # The host is at most one batch ahead.
             wait_for_others()
@@ -310,6 +340,11 @@ class TrainLoop:
             writer.flush()  # A resumed run continues these files from the checkpoint's step.
         self.checkpoints.save(step, state.state_dict(), self.batches.get_state(), measured)
         self.tracking.log_checkpoint(step, self.checkpoints.path(step))
+
+
+def _lengths(batch: Batch) -> tuple[int, int]:
+    """Returns the lengths of the inputs and the targets of a batch."""
+    return batch["encoder_input_tokens"].shape[1], batch["decoder_target_tokens"].shape[1]
 
 
 class _StopRequested(Exception):

@@ -83,9 +83,17 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
 
 
 def timing(
-    num_steps: int, batch_size: int, targets_length: int, seconds: float, uptime: float
+    num_steps: int,
+    batch_size: int,
+    inputs_length: float,
+    targets_length: float,
+    seconds: float,
+    uptime: float,
 ) -> dict[str, float]:
-    """Returns T5X's timing metrics of consecutive steps that took `seconds`."""
+    """Returns the timing metrics of consecutive steps that took `seconds`; lengths are means.
+
+    These are T5X's, and "timing/tokens_per_second", which counts inputs and targets.
+    """
     cores = jax.device_count()
     seqs = num_steps * batch_size
     tokens = seqs * targets_length
@@ -97,6 +105,7 @@ def timing(
         "timing/steps_per_second": num_steps / seconds,
         "timing/target_tokens_per_second": tokens / seconds,
         "timing/target_tokens_per_second_per_core": tokens / seconds / cores,
+        "timing/tokens_per_second": seqs * (inputs_length + targets_length) / seconds,
         "timing/uptime": uptime,
     }
 

@@ -229,6 +229,10 @@ class TrainerConfig:
       stats_period: number of steps between lines of progress, TensorBoard and metrics.jsonl.
       eval_period: number of steps between evaluations; None: no evaluation.
       eval_steps: number of batches per evaluation; None: all.
+      trim_padding: whether to cut the padding after the longest row of a batch, to one of four
+        lengths of inputs and of targets; each pair is compiled when it first occurs. Losses change
+        only by rounding and by the random choices of dropout. With several processes, all batches
+        keep the full lengths.
       loss_chunk_elements: maximum number of logits per device that exist at a time; the loss of
         larger batches is computed in chunks.
       skip_nonfinite_updates: whether a step with a non-finite loss or gradient norm leaves
@@ -248,6 +252,7 @@ class TrainerConfig:
     stats_period: int = dataclasses.field(default=100, metadata=_MAY_CHANGE)
     eval_period: int | None = dataclasses.field(default=1000, metadata=_MAY_CHANGE)
     eval_steps: int | None = dataclasses.field(default=20, metadata=_MAY_CHANGE)
+    trim_padding: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
     loss_chunk_elements: int = dataclasses.field(default=2**25, metadata=_MAY_CHANGE)
     skip_nonfinite_updates: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
     frozen: tuple[str, ...] = ()

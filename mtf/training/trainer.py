@@ -40,6 +40,7 @@ from mtf.training.train_state import TrainState
 from mtf.training.trained import frozen_names, merge, split
 
 Metrics = dict[str, jax.Array]
+_Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def loss_fn(
@@ -259,7 +260,8 @@ class Trainer:
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Makes one update. Reuses the memory of `state`, which is invalid afterwards."""
         with self.partitioner.in_force():
-            return self._compiled_train_step(state, batch)
+            step = self._compiled_train_steps.get(_shapes(batch), self._jit_train_step)
+            return step(state, batch)
 
     def eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
         """Returns the sums for metrics over one batch, without dropout."""
@@ -270,8 +272,12 @@ class Trainer:
         """Compiles, for `train_step`, the step for a state and a global batch or their shapes."""
         with self.partitioner.in_force():
             compiled = self.lower(state, batch).compile()
-        self.__dict__["_compiled_train_step"] = compiled
+        self._compiled_train_steps[_shapes(batch)] = compiled
         return compiled
+
+    def is_compiled(self, batch: Any) -> bool:
+        """Returns whether the step has been compiled for a global batch of these shapes."""
+        return _shapes(batch) in self._compiled_train_steps
 
     def lower(self, state: Any, batch: Any) -> Any:
         """Traces the step for a state and a global batch or their shapes, to compile it."""
@@ -280,8 +286,8 @@ class Trainer:
             return self._jit_train_step.lower(state, batch)
 
     @functools.cached_property
-    def _compiled_train_step(self) -> Any:
-        return self._jit_train_step
+    def _compiled_train_steps(self) -> dict[_Shapes, Any]:
+        return {}
 
     @functools.cached_property
     def _jit_train_step(self) -> Any:
@@ -399,6 +405,10 @@ class Trainer:
         zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, first, 0))
         (grads, sums), _ = jax.lax.scan(body, zero, (parts, jnp.arange(num_microbatches)))
         return grads, sums
+
+
+def _shapes(batch: Any) -> _Shapes:
+    return tuple((name, batch[name].shape) for name in sorted(batch))
 
 
 def starting_state(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mtf.data.examples import Example
-from mtf.data.packing import NUM_OPEN_ROWS, Packer, Row, to_batch
+from mtf.data.packing import NUM_OPEN_ROWS, Packer, Row, to_batch, trimmed
 
 LENGTHS = {"inputs": 16, "targets": 8}
 
@@ -94,3 +95,34 @@ def test_features_without_packing() -> None:
         "decoder_input_tokens": [0, 6, 7, 0],
         "decoder_loss_weights": [1, 1, 1, 0],
     }
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize(
+    # 224 / √2 = 158.4, and 224 / 2√2 = 79.2.
+    ("longest", "length"),
+    [(224, 224), (161, 224), (160, 160), (113, 160), (112, 112), (81, 112), (80, 80), (1, 80)],
+)
+def test_trimmed_inputs(longest: int, length: int, is_packed: bool) -> None:
+    rows = [
+        [Example(np.full(size, 7, np.int32), np.array([9, 1], np.int32))] for size in (longest, 1)
+    ]
+    full = to_batch(rows, {"inputs": 224, "targets": 16}, num_rows=3, pack=is_packed)
+    batch = trimmed(full)
+    assert batch.keys() == full.keys()
+    for name, feature in batch.items():
+        assert feature.shape == (3, length if name.startswith("encoder") else 8)
+        np.testing.assert_array_equal(feature, full[name][:, : feature.shape[1]])
+        assert not full[name][:, feature.shape[1] :].any()
+
+
+def test_trimmed_targets_are_at_most_the_full_length() -> None:
+    for full, num_targets, expected in ((5, 1, 5), (12, 8, 8), (12, 9, 12), (30, 17, 24)):
+        rows = [[Example(np.array([1], np.int32), np.full(num_targets, 9, np.int32))]]
+        batch = to_batch(rows, {"inputs": 8, "targets": full}, num_rows=1, pack=False)
+        assert trimmed(batch)["decoder_target_tokens"].shape == (1, expected)
+
+
+def test_trimmed_padding() -> None:
+    batch = to_batch([], {"inputs": 64, "targets": 16}, num_rows=2, pack=False)
+    assert trimmed(batch)["encoder_input_tokens"].shape == (2, 24)

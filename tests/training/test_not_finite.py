@@ -97,7 +97,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
             train_steps=20,
             batch_size=2,
             checkpoints=manager,
-            progress=Progress(20, 16, 1.0, None, quiet=True),
+            progress=Progress(20, None, quiet=True),
             interrupts=interrupts,
             evaluations={},
         ).run(trainer.init_state(), setup_seconds=0.0)
@@ -156,7 +156,7 @@ def test_a_run_that_skips_every_update_ends(tmp_path: Path) -> None:
         make_trainer(skip_nonfinite_updates=True),
         manager,
         MetricsWriter(tmp_path / "train", 0),
-        Progress(1000, 16, 1.0, None, stream=out),
+        Progress(1000, None, stream=out),
     )
     watch.count_skipped(60, [step(0.0)] + [step(1.0)] * 59)
     watch.count_skipped(100, [step(1.0)] * 39 + [step(0.0)])
