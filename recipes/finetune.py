@@ -81,7 +81,7 @@ def finetune(
       targets: as `inputs`, by default the column `targets`.
       template: both at once: "translate: {en} ||| {ro}".
       metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first one
-        chooses the best checkpoint; without any, the validation loss does.
+        chooses the best checkpoint; without any, and for a mixture, the validation loss does.
       answer_choices: all possible targets, for metrics of classes such as "f1".
       steps: number of updates, counted from the step of the checkpoint.
       batch_size: number of examples in a batch.

@@ -18,8 +18,9 @@ from mtf.data.examples import Cursor, Example
 Row = list[Example]
 HostBatch = dict[str, np.ndarray]
 
-# The lengths of trimmed batches, as parts of the full length. Each is a program to compile for each
-# length of the other side; with these, at most 29% of a longer row than the shortest is padding.
+# The lengths of trimmed batches: parts of the full length, rounded up. Each pair of lengths is a
+# program to compile. With these parts, the longest row of a batch is padded by at most about 40%,
+# unless it is shorter than the shortest length.
 _TRIMMED_PARTS = (2**-1.5, 2**-1.0, 2**-0.5, 1.0)
 _TRIMMED_MULTIPLE = 8
 

@@ -149,19 +149,22 @@ class TrainLoop:
                     early.measured(step, found)
             while step < self.train_steps and not stopping and not early.is_over:
                 # Train. Wait for the previous step: the host is at most one step ahead.
+                is_first = step == first_step
                 is_new = step <= first_step + 1  # Another process may still be compiling.
                 beat("starting" if is_new else READING, step + 1)
-                batch = self._global_batch(next(self.batches))
+                rows = next(self.batches)
+                beat("compiling" if is_new else TRAINING, step + 1)
+                batch = self._global_batch(rows)
                 if period:
                     jax.block_until_ready(period[-1])
                 if not trainer.is_compiled(batch):
                     beat("compiling", step + 1)
-                    is_first = step == first_step
-                    compiling = self._compile(state, batch, None if is_first else step + 1)
-                    period_started = time.perf_counter() if is_first else period_started + compiling
-                    compiling += extra.get("timing/compilation_seconds", 0.0)
-                    extra["timing/compilation_seconds"] = compiling
-                beat("compiling" if is_new else TRAINING, step + 1)
+                    pause = self._compile(state, batch, None if is_first else step + 1)
+                    period_started = time.perf_counter() if is_first else period_started + pause
+                    extra["timing/compilation_seconds"] = (
+                        extra.get("timing/compilation_seconds", 0.0) + pause
+                    )
+                    beat("compiling" if is_new else TRAINING, step + 1)
                 state, metrics = trainer.train_step(state, batch)
                 step += 1
                 period.append(metrics)
