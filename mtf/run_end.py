@@ -67,13 +67,16 @@ def exit_status_of(run_dir: AnyPath) -> int:
 def failure_recorded(run_dir: AnyPath) -> Iterator[None]:
     """Deletes the record of an earlier run, and writes one if the block raises an error.
 
-    A UserError is not recorded, because it is raised before a run starts.
+    After a UserError, which is raised before a run starts, the earlier record is there again.
     """
+    earlier = read_end(run_dir)
     (run_dir / END_FILE).unlink(missing_ok=True)
     try:
         with named_in_store(run_dir):
             yield
     except UserError:
+        if earlier is not None:
+            write_end(run_dir, earlier)
         raise
     except Exception as error:
         write_end(run_dir, failure(error))

@@ -166,9 +166,14 @@ def write_figure(figure: Figure, file: AnyPath) -> None:
 
 @contextlib.contextmanager
 def os_errors_refused(directory: AnyPath, setting: str) -> Iterator[None]:
-    """Turns an OSError into a UserError that names the directory and its setting."""
+    """Turns an OSError into a UserError that names the directory and its setting.
+
+    A broken pipe, of stdout, is raised as it is.
+    """
     try:
         yield
+    except BrokenPipeError:
+        raise
     except StorageError as error:
         raise UserError(f"{setting}: {error}") from error
     except OSError as error:

@@ -91,7 +91,8 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def recorded_in(self, output_dir: AnyPath) -> Iterator[None]:
-        """Writes to the output directory of a job; a UserError leaves nothing there."""
+        """Writes to the output directory of a job; after a UserError, it is as it was before."""
+        states = {state.index: state for state in read_states(output_dir)}
         self.record_in(output_dir)
         try:
             yield
@@ -99,7 +100,10 @@ class Heartbeat:
             self._run_dir = None
             if self._writer is not None:
                 self._writer.join(_SECONDS_TO_WRITE)
-            remove_state(output_dir, self._index)
+            if self._index in states:
+                write_state(output_dir, states[self._index])
+            else:
+                remove_state(output_dir, self._index)
             raise
 
     def __enter__(self) -> Heartbeat:

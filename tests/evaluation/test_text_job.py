@@ -310,11 +310,14 @@ def test_other_settings_are_refused(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     name = "sights_name"
     job(run, out, name, checkpoint_steps=20).run()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert {"end.json", "0.json"} <= {path.name for path in before}
     greedy = DecodingConfig(max_length=5)
     with pytest.raises(
         UserError, match=r"other settings: decoding.method was 'beam' and is now 'gr"
     ):
         job(run, out, name, checkpoint_steps=20, decoding=greedy).run()
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     found = job(run, tmp_path / "greedy", name, checkpoint_steps=20, decoding=greedy).run()
     assert isinstance(found, EvaluateResult) and found.best_step == 20
     _, texts = predictions(tmp_path / "greedy" / "checkpoint_20", name)
