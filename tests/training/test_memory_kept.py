@@ -14,7 +14,7 @@ SETTINGS = {
     "batch_size": 256,
     "data__task_feature_lengths__inputs": 128,
     "data__task_feature_lengths__targets": 32,
-    "train_steps": 9,
+    "train_steps": 21,
     "checkpoint__save__period": None,
 }
 
@@ -29,11 +29,12 @@ def test_steps_of_a_run(tmp_path: Path) -> None:
     text = small.write_text(tmp_path, num_lines=4000)
     arguments = small.arguments(text, model_dir="run", **SETTINGS)
     with small.start(arguments, tmp_path, JAX_PLATFORMS="cpu") as process:
-        small.read_until(process.stdout, "step 3/")
+        small.read_until(process.stdout, "step 8/")  # The heap has grown to its final size.
         before = faults(process.pid)
-        small.read_until(process.stdout, "step 8/")
+        small.read_until(process.stdout, "step 20/")
         after = faults(process.pid)
         process.communicate()
     assert process.returncode == 0
-    # A step that maps its memory anew has at least 16,384: one for each 4 KiB of 64 MiB.
-    assert (after - before) / 5 < 4000
+    # A step that maps its memory anew has at least 16,384: one for each 4 KiB of 64 MiB. Here, it
+    # would have 63,000, so the heap may still grow once in the 12 steps.
+    assert (after - before) / 12 < 8000
