@@ -24,15 +24,16 @@ from pathlib import Path
 
 import numpy as np
 
-from mtf.cache import __main__ as cache_command
-from mtf.cache import loader as cache_loader
-from mtf.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
-from mtf.cache.reader import TokenCache
+from mtf.cli import cache as cache_command
+from mtf.data.cache import loader as cache_loader
+from mtf.data.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
+from mtf.data.cache.reader import TokenCache
+from mtf.data.mixtures import open_mixture
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import Shard
+from mtf.data.seqio import loader as seqio_loader
 from mtf.data.settings import TaskMixtureConfig
-from mtf.seqio import loader as seqio_loader
-from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 BATCH_SIZE = 64
 SYNTHETIC = "opus100_en_ro_mt"
@@ -132,7 +133,7 @@ def seqio_batches(
     """Returns SeqIO's batches of the tasks that the token cache has, at the same rates."""
     import seqio
 
-    from mtf.seqio import tasks as seqio_tasks
+    from mtf.data.seqio_tasks import tasks as seqio_tasks
 
     assert data.cache_dir is not None
     rates = (
@@ -140,9 +141,7 @@ def seqio_batches(
         .mixture(data.mixture_or_task_name)
         .tasks
     )
-    built = seqio_tasks.build(
-        data.mixture_or_task_name, data.vocabulary, data.data_dir, data.templates
-    )
+    built = seqio_tasks.build(open_mixture(data), data.vocabulary, data.data_dir)
     tasks = {task.name: task for task in seqio.get_subtasks(built.provider)}
     provider = seqio.Mixture(
         "benchmark", [(tasks[name], rate or 1) for name, rate in rates.items()]

@@ -2,12 +2,11 @@
 
 Both start from the same Hugging Face directory, a random T5 1.1, mT5, ByT5 or umT5 that
 transformers writes, and make the same updates on the same batches in the same order: AdamW at a
-constant learning rate, float32, no dropout, the mean loss over the tokens of a batch. The sides are
-processes of their own, with the same number of threads, and take turns in blocks of steps. PyTorch
-runs at its best: denormal numbers are flushed to zero, attention is `scaled_dot_product_attention`,
-AdamW is fused, and batches are padded to their longest row, as by `DataCollatorForSeq2Seq`
-(`--torch-padding fixed`: all to the full lengths). mtf cuts them to one of a few lengths, as
-`recipes.finetune` does (`trainer.trim_padding`); its programs are compiled before the first step.
+constant learning rate, no dropout, the mean loss over the tokens of a batch. The sides take turns
+in blocks of steps on the device that is there. PyTorch's AdamW is fused, its attention is
+`scaled_dot_product_attention`, and it pads batches to their longest row, as
+`DataCollatorForSeq2Seq` does (`--torch-padding fixed`: to the full lengths). mtf pads to one of a
+few lengths, as `recipes.finetune` does (`trainer.trim_padding`), and compiles before it trains.
 
 ByT5 reads bytes. The other models have a SentencePiece vocabulary, which is trained on the training
 data unless `--vocabulary` names one.
@@ -28,10 +27,8 @@ import argparse
 import io
 import json
 import math
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +38,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sides import (
+    answer,
+    ask,
+    device,
+    new_parser,
+    report,
+    start,
+    torch_device,
+    torch_sizes,
+    torch_versions,
+)
 
 import mtf
 
@@ -51,11 +59,6 @@ ARCHITECTURES = {
     "byt5": ("ByT5", "T5"),
     "umt5": ("umT5", "UMT5"),
 }  # the name, and that of the class in transformers
-SIZES = {
-    "tiny": {"d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2},
-    "mini": {"d_model": 256, "d_ff": 512, "num_heads": 4, "d_kv": 64, "num_layers": 4},
-    "small": {"d_model": 512, "d_ff": 1024, "num_heads": 6, "d_kv": 64, "num_layers": 8},
-}
 NUM_SHOWN = 20
 EOS = 1
 WORDS = {
@@ -67,24 +70,20 @@ WORDS = {
 
 def main() -> None:
     """Parses the command line and prints the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__, batch=32, size="mini")
     add = parser.add_argument
     add("--train", metavar="FILE.tsv", help="inputs and targets, separated by a tab")
     add("--validation", metavar="FILE.tsv", help="the same, to measure the accuracy")
     add("--architecture", choices=ARCHITECTURES, default="t5_1_1")
     add("--vocabulary", metavar="FILE.model", help="SentencePiece model; default: a new one")
     add("--pieces", type=int, default=1000, help="size of a new SentencePiece model")
-    add("--size", choices=SIZES, default="mini", help="of the random model")
     add("--steps", type=int, default=100)
     add("--minutes", type=float, help="time of each side; --steps is then the largest number")
     add("--block", type=int, default=10, help="steps of a turn")
-    add("--batch-size", type=int, default=32)
     add("--learning-rate", type=float, default=1e-3)
     add("--inputs-length", type=int, help="in tokens; default: 96 bytes or 32 pieces")
     add("--targets-length", type=int, help="in tokens; default: 16 bytes or 8 pieces")
-    add("--threads", type=int, default=2)
     add("--torch-padding", choices=("longest", "fixed"), default="longest")
-    add("--side", choices=SIDES, help=argparse.SUPPRESS)
     add("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     lengths = (96, 16) if args.architecture == "byt5" else (32, 8)
@@ -99,14 +98,16 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Prepares the data, starts both sides, gives them turns and prints what they report."""
+    """Writes the data and the model, lets both sides train in turns, and prints their reports."""
     for kind in ("train", "validation"):
         file, given = args.folder / f"{kind}.tsv", getattr(args, kind)
         file.write_text(Path(given).read_text() if given else made_up(kind))
     write_model(args)
-    sides = {name: start(name, args) for name in SIDES}
-    # mtf writes the batches that PyTorch reads. A side is ready after some seconds of compilation.
-    used: dict[str, float] = {name: answer(sides[name]) for name in SIDES}
+    sides, used, about = {}, {}, {}
+    for name in SIDES:  # mtf writes the batches that PyTorch reads.
+        sides[name] = start(__file__, name, args, "--folder", str(args.folder))
+        about[name] = answer(sides[name])
+        used[name] = about[name]["compile"]
     losses: dict[str, list[float]] = {name: [] for name in SIDES}
     seconds: dict[str, list[float]] = {name: [] for name in SIDES}
     processor: dict[str, list[float]] = {name: [] for name in SIDES}
@@ -122,15 +123,12 @@ def compare(args: argparse.Namespace) -> None:
         active = [n for n in active if len(losses[n]) < args.steps and used[n] < limit]
     scores = {name: ask(sides[name], 0) for name in SIDES}
 
-    packages = ("jax", "torch", "transformers")
+    devices = ", ".join(dict.fromkeys(each["device"] for each in about.values()))
     print(
-        f"mtf {mtf.__version__}, "
-        + ", ".join(f"{package} {version(package)}" for package in packages)
-    )
-    print(
-        f"random {ARCHITECTURES[args.architecture][0]} {args.size}, steps of "
-        f"{args.batch_size} × {args.inputs_length}/{args.targets_length} tokens "
-        f"(torch: {args.torch_padding}), {args.threads} threads\n"
+        f"{', '.join(each['versions'] for each in about.values())}\n"
+        f"{ARCHITECTURES[args.architecture][0]} {args.size}, {args.dtype}, steps of "
+        f"{args.batch} × {args.inputs_length}/{args.targets_length} tokens "
+        f"(torch: {args.torch_padding}), {devices}, {args.threads} threads\n"
     )
     print("step        mtf      torch  difference")
     pairs = list(zip(*(losses[name][:NUM_SHOWN] for name in SIDES), strict=True))
@@ -168,47 +166,12 @@ def made_up(kind: str) -> str:
     return "".join(lines)
 
 
-def start(name: str, args: argparse.Namespace) -> subprocess.Popen[str]:
-    """Starts a side, with the same number of threads for every library."""
-    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: args.threads]))
-    settings = [f"--{key.replace('_', '-')}={value}" for key, value in vars(args).items() if value]
-    return subprocess.Popen(
-        ["taskset", "-c", cores, sys.executable, __file__, *settings, f"--side={name}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(args.threads), "JAX_PLATFORMS": "cpu"},
-    )
-
-
-def ask(side: subprocess.Popen[str], steps: int) -> Any:
-    """Lets a side make some steps, or, with 0, evaluate; returns its report."""
-    assert side.stdin is not None
-    side.stdin.write(f"{steps}\n")
-    side.stdin.flush()
-    return answer(side)
-
-
-def answer(side: subprocess.Popen[str]) -> Any:
-    """Returns a side's next report."""
-    assert side.stdout is not None
-    for line in side.stdout:
-        if line.startswith("report "):
-            return json.loads(line.removeprefix("report "))
-    raise RuntimeError(f"a side ended with status {side.wait()}")
-
-
-def report(value: Any) -> None:
-    """Sends a report to the parent."""
-    print(f"report {json.dumps(value)}", flush=True)
-
-
 def turns() -> Iterator[int]:
     """Yields numbers of steps until the parent asks for an evaluation."""
-    for line in sys.stdin:
-        if not int(line):
+    for line in map(int, sys.stdin):
+        if not line:
             return
-        yield int(line)
+        yield line
 
 
 class Clock:
@@ -251,9 +214,10 @@ def serve_mtf(args: argparse.Namespace) -> None:
     import fiddle as fdl
 
     import recipes
-    from mtf import builders, loaders
+    from mtf import builders
+    from mtf.data import loaders
     from mtf.data.packing import trimmed
-    from mtf.decoding.settings import DecodingConfig
+    from mtf.inference.decoding.settings import DecodingConfig
     from mtf.inference.predictor import Predictor
     from mtf.partitioning.mesh import PjitPartitioner
     from mtf.training import AdamWConfig
@@ -263,17 +227,17 @@ def serve_mtf(args: argparse.Namespace) -> None:
         str(args.folder / "model"),
         str(args.folder / "train.tsv"),
         steps=args.steps,
-        batch_size=args.batch_size,
+        batch_size=args.batch,
         inputs_length=args.inputs_length,
         targets_length=args.targets_length,
         dropout_rate=0.0,
-        dtype="float32",
+        dtype=args.dtype,
     )
     config.model.z_loss = 0.0
     config.optimizer = fdl.Config(AdamWConfig, builders.schedule.constant(args.learning_rate))
     job = fdl.build(config)
     partitioner = PjitPartitioner.create(job.partitioner)  # before any thread, as in a run
-    stream = loaders.make_train_iterator(job.data, batch_size=args.batch_size)
+    stream = loaders.make_train_iterator(job.data, batch_size=args.batch)
     batches = [next(stream) for _ in range(args.steps)]
     lines = (args.folder / "validation.tsv").read_text().splitlines()
     held_out = zip(*(line.split("\t") for line in lines), strict=True)
@@ -294,17 +258,19 @@ def serve_mtf(args: argparse.Namespace) -> None:
         batch["encoder_input_tokens"].shape + batch["decoder_input_tokens"].shape: batch
         for batch in map(trimmed, batches)
     }
-    start = time.perf_counter()
+    began = time.perf_counter()
     for batch in shapes.values():
-        trainer.compile(state, partitioner.global_batch(batch, args.batch_size))
-    report(time.perf_counter() - start)
+        trainer.compile(state, partitioner.global_batch(batch, args.batch))
+    seconds = time.perf_counter() - began
+    versions = f"mtf {mtf.__version__}, jax {version('jax')}"
+    report({"compile": seconds, "device": device("mtf"), "versions": versions})
 
     left, clock = iter(batches), Clock()
     for number in turns():
         losses = []
         for _ in range(number):
             clock.start()
-            batch = partitioner.global_batch(trimmed(next(left)), args.batch_size)
+            batch = partitioner.global_batch(trimmed(next(left)), args.batch)
             state, metrics = trainer.train_step(state, batch)
             losses.append(float(metrics["loss"]))
             clock.stop()
@@ -332,7 +298,7 @@ def write_model(args: argparse.Namespace) -> None:
 
     directory = args.folder / "model"
     directory.mkdir()
-    sizes = dict(SIZES[args.size])
+    sizes = torch_sizes(args.size)
     if args.architecture == "byt5":
         sizes["num_decoder_layers"] = sizes["num_layers"] // 2
         sizes["num_layers"] += sizes["num_layers"] // 2
@@ -344,14 +310,7 @@ def write_model(args: argparse.Namespace) -> None:
         num_ids = -(-(num_pieces(model_file) + 100) // 128) * 128
     name = ARCHITECTURES[args.architecture][1]
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(
-        vocab_size=num_ids,
-        **sizes,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-        dropout_rate=0.0,
-        decoder_start_token_id=0,
-    )
+    config = getattr(transformers, f"{name}Config")(vocab_size=num_ids, **sizes)
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
     # A new model of transformers 5 is tied whatever its config says; one that is read with an
     # output projection of its own is not. The initial values are T5X's.
@@ -396,11 +355,7 @@ def serve_torch(args: argparse.Namespace) -> None:
     import torch
     import transformers
 
-    torch.set_num_threads(args.threads)
-    torch.set_flush_denormal(True)
-    while not (args.folder / "batches.npz").exists():
-        time.sleep(0.2)
-    time.sleep(1.0)  # The file is complete.
+    on_gpu = torch_device(args).type == "cuda"
     stored = np.load(args.folder / "batches.npz")
     inputs = stored["inputs"].reshape(-1, args.inputs_length)
     targets = stored["targets"].reshape(-1, args.targets_length)
@@ -465,7 +420,7 @@ def serve_torch(args: argparse.Namespace) -> None:
 
     settings = transformers.Seq2SeqTrainingArguments(
         output_dir=str(args.folder / "torch"),
-        per_device_train_batch_size=args.batch_size,
+        per_device_train_batch_size=args.batch,
         max_steps=args.steps,
         learning_rate=args.learning_rate,
         lr_scheduler_type="constant",
@@ -476,7 +431,9 @@ def serve_torch(args: argparse.Namespace) -> None:
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=not on_gpu,
+        bf16=args.dtype == "bfloat16",
+        torch_compile=on_gpu,
     )
     trainer = InOrder(
         model=model,
@@ -485,14 +442,14 @@ def serve_torch(args: argparse.Namespace) -> None:
         data_collator=collated,
         callbacks=[InTurns()],
     )
-    report(0.0)
+    report({"compile": 0.0, "device": device("torch"), "versions": torch_versions()})
     trainer.train()
 
     def predict(inputs: Any) -> list[list[int]]:
         model.eval()
         found: list[list[int]] = []
-        for first in range(0, len(inputs), args.batch_size):
-            ids = torch.from_numpy(inputs[first : first + args.batch_size])
+        for first in range(0, len(inputs), args.batch):
+            ids = torch.from_numpy(inputs[first : first + args.batch]).to(model.device)
             with torch.no_grad():
                 found += model.generate(
                     ids,

@@ -1,10 +1,10 @@
-"""Times rank evaluation against a straightforward PyTorch scorer: T5 1.1 small, float32.
+"""Times rank evaluation of T5 1.1 against a PyTorch scorer, on the device that is there.
 
-The other side does what T0's evaluation script does: batches of examples as they come, each choice
-with a copy of the inputs and so an encoder pass of its own, padded to the longest of the batch.
-Both sides have the same weights (ours, exported by `mtf.convert`), live in a process each with the
-same number of threads, and score the same examples in turns. The ratio is of the medians. Ours has
-compiled its shapes in a first pass, which is shown. Needs the extra `torch`:
+The scorer does what T0's evaluation script does: it takes batches of examples in their order, pads
+them to the longest row, and encodes the inputs once for each choice; on a GPU, it is compiled. Both
+sides have the same random weights (ours, exported by `mtf.convert`) and score the same examples in
+turns. The ratio is that of the medians. Shapes are compiled in a first pass, which is shown. Needs
+the extra `torch`:
 
     pip install -e '.[torch]' && python benchmarks/rank_eval.py
 """
@@ -12,12 +12,9 @@ compiled its shapes in a first pass, which is shown. Needs the extra `torch`:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
-import platform
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +22,21 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from sides import (
+    SIZES,
+    answer,
+    ask,
+    device,
+    heading,
+    mtf_model,
+    new_parser,
+    peak_gib,
+    report,
+    start,
+    torch_device,
+    torch_versions,
+)
 
 SIDES = ("mtf", "torch")
 
@@ -56,24 +68,16 @@ TASKS = {
 
 def main() -> None:
     """Parses the command line and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__, batch=32)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--examples", type=int, default=128, help="of each case")
     parser.add_argument("--passes", type=int, default=3, help="timed passes of each side")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=32, help="examples at a time, ours")
-    parser.add_argument(
-        "--torch-batch-size", type=int, default=8, help="examples at a time, PyTorch's"
-    )
+    parser.add_argument("--torch-batch", type=int, default=8, help="examples at a time, PyTorch's")
     parser.add_argument("--data-dir", help="a mirror of the datasets: real rows instead")
     parser.add_argument("--vocabulary", help="T5's SentencePiece model, for --data-dir")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--models", help=argparse.SUPPRESS)
-    parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.prepare:
-        prepare(Path(args.models))
-    elif args.side:
+    if args.side:
         serve(args)
     else:
         with tempfile.TemporaryDirectory() as models:
@@ -82,80 +86,41 @@ def main() -> None:
 
 def compare(args: argparse.Namespace, models: str) -> None:
     """Runs both sides, a pass of each in turn, case by case."""
-    environment = dict(
-        os.environ, OMP_NUM_THREADS=str(args.threads), TOKENIZERS_PARALLELISM="false"
-    )
-    cpus = sorted(os.sched_getaffinity(0))[: args.threads]
-    command = [sys.executable, __file__, *sys.argv[1:], "--models", models]
-    subprocess.run([*command, "--prepare"], check=True, env=environment, stdout=sys.stderr)
-    workers, ready = {}, {}
-    for side in SIDES:
-        workers[side] = subprocess.Popen(
-            [*command, "--side", side],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
-        )
-        ready[side] = answer(workers[side])
-    print(
-        f"machine   {platform.machine()}, {args.threads} threads, "
-        f"Python {platform.python_version()}, {ready['mtf']['versions']}, "
-        f"{ready['torch']['versions']}"
-    )
-    print(
-        f"model     T5 1.1 small, random, float32, {ready['mtf']['parameters']:,} parameters; "
-        f"batch {args.batch_size} (mtf), {args.torch_batch_size} (torch)"
-    )
+    workers, about = {}, {}
+    for side in SIDES:  # mtf writes the model that PyTorch reads.
+        workers[side] = start(__file__, side, args, "--models", models)
+        about[side] = answer(workers[side])
+    print(f"{heading(args, about)} (mtf), {args.torch_batch} (torch)")
     columns = ("examples", "choices", "inputs", "targets", "first s", "mtf s", "torch s", "ratio")
     print(f"{'':12}" + "".join(f"{name:>9}" for name in columns) + f"{'max |Δ|':>10}  agree")
     for case in TASKS if args.data_dir else args.cases:
-        first = {side: ask(workers[side], {"case": case}) for side in SIDES}
+        first = {side: ask(workers[side], case) for side in SIDES}
         seconds: dict[str, list[float]] = {side: [] for side in SIDES}
         scores: dict[str, list[list[float]]] = {}
         for _ in range(args.passes):
             for side in SIDES:
-                done = ask(workers[side], {"case": case})
+                done = ask(workers[side], case)
                 seconds[side].append(done["seconds"])
                 scores[side] = done["scores"]
-        about = first["mtf"]["about"]
+        shape = first["mtf"]["shape"]
         medians = {side: statistics.median(seconds[side]) for side in SIDES}
         pairs = list(zip(scores["mtf"], scores["torch"], strict=True))
         difference = max(abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True))
         agree = sum(x.index(max(x)) == y.index(max(y)) for x, y in pairs) / len(pairs)
         print(
-            f"{case:12}{about['examples']:9,}{about['choices']:9.1f}{about['inputs']:9.1f}"
-            f"{about['targets']:9.1f}{first['mtf']['seconds']:9.2f}{medians['mtf']:9.2f}"
+            f"{case:12}{shape['examples']:9,}{shape['choices']:9.1f}{shape['inputs']:9.1f}"
+            f"{shape['targets']:9.1f}{first['mtf']['seconds']:9.2f}{medians['mtf']:9.2f}"
             f"{medians['torch']:9.2f}{medians['torch'] / medians['mtf']:9.2f}"
             f"{difference:10.1e}  {agree:.1%}",
             flush=True,
         )
     for side in SIDES:
-        print(f"peak      {side} {ask(workers[side], {'stop': True})['peak_gib']:.2f} GiB")
+        print(f"peak      {side} {ask(workers[side], None)['peak_gib']:.2f} GiB")
         workers[side].wait()
 
 
-def ask(worker: subprocess.Popen[str], message: dict[str, Any]) -> dict[str, Any]:
-    """Sends one line to a worker and reads its answer."""
-    assert worker.stdin is not None
-    worker.stdin.write(json.dumps(message) + "\n")
-    worker.stdin.flush()
-    return answer(worker)
-
-
-def answer(worker: subprocess.Popen[str]) -> dict[str, Any]:
-    """Reads one line of JSON from a worker."""
-    assert worker.stdout is not None
-    line = worker.stdout.readline()
-    if not line:
-        raise SystemExit(f"a worker ended early, exit status {worker.wait()}")
-    return json.loads(line)
-
-
-def prepare(models: Path) -> None:
+def prepare(args: argparse.Namespace) -> None:
     """Writes random parameters as a checkpoint of ours, and exports it to Hugging Face."""
-    import fiddle as fdl
     import jax
 
     import recipes
@@ -165,29 +130,31 @@ def prepare(models: Path) -> None:
     from mtf.models import t5
     from mtf.training.train_state import TrainState
 
-    recipe = recipes.t5_1_1_small_c4()
+    models, recipe = Path(args.models), recipes.t5_1_1_small_c4()
+    for name, value in SIZES[args.size]._asdict().items():
+        setattr(recipe.model.network, name, value)
     config.write_run_dir(models / "run", recipe, "benchmarks/rank_eval.py")
-    params = t5.init_params(fdl.build(recipe).model.network, jax.random.PRNGKey(0))
+    params = t5.init_params(mtf_model(args).network, jax.random.PRNGKey(0))
     checkpoints = CheckpointManager(models / "run", SaveCheckpointConfig())
     checkpoints.save(1, TrainState(jax.numpy.int32(1), params, {}).state_dict(), {})
     checkpoints.close()
-    options = ["--to", "hf", "--vocabulary", "none"]
-    if convert.main([str(models / "run"), str(models / "hf"), *options]):
+    with contextlib.redirect_stdout(sys.stderr):
+        failed = convert.main(
+            [str(models / "run"), str(models / "hf"), "--to", "hf", "--vocabulary", "none"]
+        )
+    if failed:
         raise SystemExit("the export failed")
 
 
 def serve(args: argparse.Namespace) -> None:
-    """One side: loads its model, then scores the examples of a case for each line of input."""
+    """Loads a side's model, then scores the examples of each case that the parent sends."""
     score, about = {"mtf": mtf_scorer, "torch": torch_scorer}[args.side](args)
-    print(json.dumps(about), flush=True)
+    report({"device": device(args.side), **about})
     data: dict[str, Any] = {}
-    for line in sys.stdin:
-        message = json.loads(line)
-        if "stop" in message:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            print(json.dumps({"peak_gib": peak}), flush=True)
+    for case in map(json.loads, sys.stdin):
+        if case is None:
+            report({"peak_gib": peak_gib(args.side)})
             return
-        case = message["case"]
         if case not in data:
             data[case] = real(args, case) if args.data_dir else synthetic(args, case)
         examples = data[case]
@@ -201,14 +168,14 @@ def serve(args: argparse.Namespace) -> None:
             "inputs": statistics.mean(len(inputs) for inputs, _ in examples),
             "targets": statistics.mean(targets),
         }
-        print(json.dumps({"seconds": seconds, "scores": scores, "about": shape}), flush=True)
+        report({"seconds": seconds, "scores": scores, "shape": shape})
 
 
 Examples = list[tuple[list[int], list[list[int]]]]
 
 
 def synthetic(args: argparse.Namespace, name: str) -> Examples:
-    """Random tokens in realistic lengths; targets end with EOS, inputs do not."""
+    """Returns random tokens in realistic lengths; targets end with EOS, inputs do not."""
     import numpy as np
 
     case = CASES[name]
@@ -225,10 +192,10 @@ def synthetic(args: argparse.Namespace, name: str) -> Examples:
 
 
 def real(args: argparse.Namespace, name: str) -> Examples:
-    """The first validation rows of a prompt."""
+    """Returns the first validation examples of a prompt."""
     from mtf.data.settings import TaskMixtureConfig
+    from mtf.data.text.vocabularies import SentencePieceVocabulary
     from mtf.evaluation.tasks import evaluation_tasks
-    from mtf.text.vocabularies import SentencePieceVocabulary
 
     data = TaskMixtureConfig(
         vocabulary=SentencePieceVocabulary(args.vocabulary),
@@ -245,64 +212,64 @@ Scorer = Callable[[Examples], list[list[float]]]
 
 
 def mtf_scorer(args: argparse.Namespace) -> tuple[Scorer, dict[str, Any]]:
-    """Ours, as the evaluation job calls it."""
+    """Returns our scorer, as the evaluation job calls it."""
+    prepare(args)
+    from mtf.data.text.vocabularies import ByteVocabulary
     from mtf.inference.loading import load_model
     from mtf.inference.predictor import Predictor
-    from mtf.models.t5 import num_parameters
-    from mtf.text.vocabularies import ByteVocabulary
 
     # The examples are ids already; the checkpoint wants a vocabulary of its size.
     vocabulary = ByteVocabulary(extra_ids=32128 - 259)
-    loaded = load_model(Path(args.models, "run"), vocabulary=vocabulary)
+    loaded = load_model(Path(args.models, "run"), vocabulary=vocabulary, dtype=args.dtype)
     predictor = Predictor(
         loaded.model,
         loaded.params,
         loaded.vocabulary,
         loaded.partitioner,
-        batch_size=args.batch_size,
+        batch_size=args.batch,
     )
 
     def score(examples: Examples) -> list[list[float]]:
         return [s.log_likelihoods.tolist() for s in predictor.log_likelihoods(examples)]
 
-    about = {"versions": f"jax {version('jax')}"}
-    return score, about | {"parameters": num_parameters(loaded.model.network)}
+    return score, {"versions": f"jax {version('jax')}"}
 
 
 def torch_scorer(args: argparse.Namespace) -> tuple[Scorer, dict[str, Any]]:
-    """A Transformers model, each choice with its own copy of the inputs."""
+    """Returns a scorer with a Transformers model; each choice has a copy of the inputs."""
     import torch
     from transformers import AutoModelForSeq2SeqLM
 
-    torch.set_num_threads(args.threads)
-    torch.set_flush_denormal(True)  # as XLA does; PyTorch is slower with them
-    model = AutoModelForSeq2SeqLM.from_pretrained(Path(args.models, "hf"), dtype=torch.float32)
-    model.eval()
+    device = torch_device(args)
+    model = AutoModelForSeq2SeqLM.from_pretrained(
+        Path(args.models, "hf"), dtype=getattr(torch, args.dtype)
+    )
+    model.to(device).eval()
+    forward = torch.compile(model, dynamic=True) if device.type == "cuda" else model
 
     def padded(rows: list[list[int]]) -> torch.Tensor:
         tensors = [torch.tensor(row) for row in rows]
-        return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+        return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True).to(device)
 
     @torch.inference_mode()
     def score_batch(examples: Examples) -> list[list[float]]:
         inputs = padded([ids for ids, choices in examples for _ in choices])
         targets = padded([choice for _, choices in examples for choice in choices])
-        logits = model(
+        logits = forward(
             input_ids=inputs,
             attention_mask=(inputs > 0).long(),
             labels=targets.masked_fill(targets == 0, -100),
-        ).logits
+        ).logits.float()
         of_tokens = torch.log_softmax(logits, dim=-1).gather(-1, targets[..., None])[..., 0]
         sums = (of_tokens * (targets > 0)).sum(-1).tolist()
         return [[sums.pop(0) for _ in choices] for _, choices in examples]
 
     def score(examples: Examples) -> list[list[float]]:
-        size = args.torch_batch_size
+        size = args.torch_batch
         starts = range(0, len(examples), size)
         return [x for start in starts for x in score_batch(examples[start : start + size])]
 
-    versions = f"torch {version('torch')}, transformers {version('transformers')}"
-    return score, {"versions": versions, "parameters": sum(p.numel() for p in model.parameters())}
+    return score, {"versions": torch_versions()}
 
 
 if __name__ == "__main__":

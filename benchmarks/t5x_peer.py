@@ -11,12 +11,15 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from sides import SIZES
+
+from conversion.families import T5_VOCAB_SIZE
 
 Batches = Iterator[tuple[Any, Any]]
 
 
 def check_installed() -> None:
-    """Ends the process with a message if T5X is missing."""
+    """Ends the process with a message if T5X is not installed."""
     if importlib.util.find_spec("t5x") is None:
         raise SystemExit("--peer t5x needs T5X, which is not installed; see docs/t5x.md.")
 
@@ -31,22 +34,17 @@ def _t5x() -> Any:
     return t5x
 
 
-def small_model(decode: str = "beam") -> Any:
-    """T5 1.1 small in float32 with Adafactor, as T5X's gin files define it."""
+def model_of(args: argparse.Namespace, decode: str = "beam") -> Any:
+    """Returns T5 1.1 with Adafactor, as T5X's gin files define it."""
     t5x = _t5x()
     import jax.numpy as jnp
     import seqio
     from t5x.examples.t5 import network
 
     config = network.T5Config(
-        vocab_size=32128,
-        dtype=jnp.float32,
-        emb_dim=512,
-        num_heads=6,
-        num_encoder_layers=8,
-        num_decoder_layers=8,
-        head_dim=64,
-        mlp_dim=1024,
+        vocab_size=T5_VOCAB_SIZE,
+        dtype=getattr(jnp, args.dtype),
+        **SIZES[args.size]._asdict(),
         mlp_activations=("gelu", "linear"),
         dropout_rate=0.0,
         logits_via_embedding=False,
@@ -71,7 +69,7 @@ def small_model(decode: str = "beam") -> Any:
 
 
 def features(inputs: Any, targets: Any) -> dict[str, np.ndarray]:
-    """T5X's features of rows without padding."""
+    """Returns the features of rows without padding, by T5X's names."""
     return {
         "encoder_input_tokens": inputs.astype(np.int32),
         "decoder_input_tokens": np.pad(targets, ((0, 0), (1, 0)))[:, :-1].astype(np.int32),
@@ -88,7 +86,7 @@ def _initializer(model: Any, args: argparse.Namespace) -> tuple[Any, Any]:
         num_partitions=1, logical_axis_rules=t5x.partitioning.standard_logical_axis_rules()
     )
     lengths = args.inputs_length, args.targets_length
-    rows = features(*(np.ones((args.batch_size, length), np.int32) for length in lengths))
+    rows = features(*(np.ones((args.batch, length), np.int32) for length in lengths))
     initializer = t5x.utils.TrainStateInitializer(
         model.optimizer_def,
         model.get_initial_variables,
@@ -102,11 +100,11 @@ def _initializer(model: Any, args: argparse.Namespace) -> tuple[Any, Any]:
 def training_step(
     args: argparse.Namespace, batches: Batches
 ) -> tuple[Callable[[], None], dict[str, Any]]:
-    """T5X's training step, as its training loop calls it."""
+    """Returns T5X's training step, as its training loop calls it."""
     import jax
 
     t5x = _t5x()
-    model = small_model()
+    model = model_of(args)
     initializer, partitioner = _initializer(model, args)
     trainer = t5x.trainer.Trainer(
         model,
@@ -137,15 +135,15 @@ def training_step(
 def decoding_runs(
     args: argparse.Namespace, inputs: np.ndarray
 ) -> tuple[dict[str, Callable[[], None]], str]:
-    """T5X's greedy decoding and its beam search with 4 beams, without EOS."""
+    """Returns T5X's greedy decoding and its beam search with 4 beams, without EOS."""
     import jax
 
-    rows = features(inputs, np.ones((args.batch_size, args.targets_length), np.int32))
-    initializer, _ = _initializer(small_model(), args)
+    rows = features(inputs, np.ones((args.batch, args.targets_length), np.int32))
+    initializer, _ = _initializer(model_of(args), args)
     params = initializer.from_scratch(jax.random.PRNGKey(0)).params
 
     def decode(method: str, num_decodes: int) -> Callable[[], None]:
-        model = small_model(method)
+        model = model_of(args, method)
 
         @jax.jit
         def predict(params: Any, rows: Any) -> Any:

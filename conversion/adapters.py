@@ -1,7 +1,7 @@
-"""Checkpoints with LoRA adapters, as mtf writes them: merged into their kernels.
+"""Merges the LoRA adapters in mtf checkpoints into the kernels that they adapt.
 
-A kernel (in, out) with `lora_a` (in, rank), `lora_b` (rank, out) and `lora_scale` () beside it
-stands for kernel + lora_scale · lora_a @ lora_b (Hu et al. 2021).
+An adapter of a kernel (in, out) consists of `lora_a` (in, rank), `lora_b` (rank, out) and
+`lora_scale` (). The merged kernel is kernel + lora_scale · lora_a @ lora_b (Hu et al. 2021).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ NAMES = ("lora_a", "lora_b", "lora_scale")
 
 
 def has_adapters(checkpoint: Checkpoint) -> bool:
-    """Returns whether a checkpoint has adapters that are not merged."""
+    """Returns whether a checkpoint has adapters that have not been merged."""
     return bool(_roots(checkpoint))
 
 
 def merged(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint with its adapters merged into its kernels, as they are read.
+    """Returns a checkpoint whose kernels are merged with their adapters when they are read.
 
-    The adapters' averages and optimizer state are left out. Raises ConversionError if a part is
-    missing.
+    The result omits the moving averages and the optimizer state of the adapters. Raises
+    ConversionError if a part of an adapter is missing.
     """
     if not has_adapters(checkpoint):
         return checkpoint
@@ -36,7 +36,7 @@ def merged(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _roots(checkpoint: Checkpoint) -> list[str]:
-    """Returns what the names of each adapter begin with; averages and slots are no adapters."""
+    """Returns the name prefix of each adapter, such as "target/encoder/layers_0/mlp/wo"."""
     suffix = "/lora_a"
     names = (name for name in checkpoint.tensors if name.startswith("target/"))
     return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
@@ -56,14 +56,6 @@ def _merged_kernel(checkpoint: Checkpoint, root: str) -> Tensor:
             "incomplete."
         )
     kernel, a, b, scale = (tensor for tensor in found if tensor is not None)
-    rank = a.shape[-1]
-    expected = {"lora_a": (kernel.shape[0], rank), "lora_b": (rank, kernel.shape[-1])}
-    for name, tensor in (("lora_a", a), ("lora_b", b)):
-        if tensor.shape != expected[name]:
-            raise ConversionError(
-                f"{checkpoint.path}: {root}/{name} has shape {tensor.shape}; the kernel "
-                f"{kernel.shape} needs {expected[name]}."
-            )
 
     def read(index: Index) -> np.ndarray[Any, Any]:
         rows, columns = (*(() if index is ... else index), slice(None), slice(None))[:2]

@@ -1,45 +1,23 @@
-"""Infers the architecture of a network from the names and shapes of its tensors."""
+"""Infers the architecture of a network from the names and shapes of its parameters."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 
-from conversion.families import published
+from conversion.families import Architecture, published
 from conversion.tensor import Checkpoint, ConversionError
 
-# More layers are an error in a name or in config.json; their tensors are not listed as missing.
+# The maximum number of layers; a larger number is an error in a parameter's name or in config.json.
 MAX_LAYERS = 1000
 
 
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """The sizes of a T5 network, under T5X's names."""
-
-    vocab_size: int
-    emb_dim: int
-    num_heads: int
-    head_dim: int
-    num_encoder_layers: int
-    num_decoder_layers: int
-    mlp_dim: int
-    mlp_activations: tuple[str, ...]
-    logits_via_embedding: bool
-    relative_attention_num_buckets: int
-    # Whether each layer has its own relative position bias, as in umT5.
-    relpos_bias_per_layer: bool = False
-
-    @property
-    def gated(self) -> bool:
-        """Whether the MLP multiplies two projections."""
-        return len(self.mlp_activations) > 1
-
-
 def infer_architecture(checkpoint: Checkpoint) -> Architecture:
-    """Returns the sizes of the checkpoint's network; raises ConversionError if it is no T5.
+    """Returns a checkpoint's architecture; raises ConversionError if this is not a T5 network.
 
-    Unless the checkpoint describes its activations, they are those of the published model with the
-    same sizes (UL2: silu), otherwise gelu if the MLP is gated (T5 1.1), else relu (T5 1.0).
+    If the checkpoint does not describe its MLP activations, those of the published model with the
+    same sizes are used, for example silu for UL2. If no published model has these sizes, gelu is
+    used for a gated MLP, as in T5 1.1, and relu for an ungated one, as in T5 1.0.
     """
     shapes = {name: tensor.shape for name, tensor in checkpoint.parameters().items()}
     if not shapes:
@@ -49,7 +27,7 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
         if name not in shapes:
             raise ConversionError(
                 f"{checkpoint.path} is not a T5 model: it has no parameter target/{name}. Its "
-                f"parameters begin with target/{min(shapes)}."
+                f"first parameter in alphabetical order is target/{min(shapes)}."
             )
         if len(shapes[name]) != 2:
             raise ConversionError(
@@ -75,9 +53,9 @@ def infer_architecture(checkpoint: Checkpoint) -> Architecture:
     _, joined = shape(query)
     if not num_heads or joined % num_heads:
         raise ConversionError(
-            f"{checkpoint.path}: target/{query} has shape {shapes[query]}; expected a multiple of "
-            f"{num_heads} columns, the number of heads in target/{bias}, whose shape is "
-            f"{shapes[bias]}."
+            f"{checkpoint.path}: target/{query} has shape {shapes[query]}; expected the number of "
+            f"columns to be a multiple of {num_heads}, which is the number of heads according to "
+            f"target/{bias}, whose shape is {shapes[bias]}."
         )
     gated = f"{mlp}/wi_0/kernel" in shapes
     _, mlp_dim = shape(f"{mlp}/wi_0/kernel" if gated else f"{mlp}/wi/kernel")

@@ -1,4 +1,4 @@
-"""The exponential moving average of the parameters, which a checkpoint of mtf may have."""
+"""Reads the exponential moving averages (EMAs) of the parameters from an mtf checkpoint."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _AVERAGE, _PARAMETERS = "state/ema/", "target/"
 
 
 def has_average(checkpoint: Checkpoint) -> bool:
-    """Returns whether a checkpoint has an average of the parameters that were trained."""
+    """Returns whether a checkpoint contains moving averages of the trained parameters."""
     return any(name.startswith(_AVERAGE) for name in checkpoint.tensors)
 
 
 def averaged(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint with the average in place of the parameters.
+    """Returns the checkpoint with the trained parameters replaced by their moving averages.
 
-    Parameters that were not trained have no average, and stay. Raises ConversionError if the
-    checkpoint has no average.
+    Frozen parameters, which have no averages, are kept. Raises ConversionError if the checkpoint
+    contains no averages.
     """
     if not has_average(checkpoint):
         raise ConversionError(
-            f"{checkpoint.path} has no average of the parameters: its run had no trainer.ema."
+            f"{checkpoint.path} has no average of the parameters: its run did not set trainer.ema."
         )
     tensors = dict(checkpoint.tensors)
     for name in checkpoint.tensors:

@@ -1,4 +1,4 @@
-"""Reads tensors in blocks of rows and in threads, so that memory does not grow with the model."""
+"""Reads tensors in blocks of rows, in several threads and with limited memory use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 
 from conversion.tensor import Tensor
 
-# Blocks of rows have at most this size, unless the stored chunks are larger.
+# The maximum size of a block of rows in bytes, unless the stored chunks are larger.
 _BLOCK_BYTES = 64 * 2**20
-# Chunks that hold all rows are decompressed once for each block, so such blocks are larger.
+# The maximum if a chunk is larger than that. Reading any block decompresses the whole chunk.
 _LARGE_BLOCK_BYTES = 512 * 2**20
-# Jobs in progress have at most this size together; a larger job runs alone.
+# The maximum total size of the jobs in progress in bytes; a larger job runs alone.
 _BYTES_IN_PROGRESS = 192 * 2**20
 _NUM_THREADS = min(8, os.cpu_count() or 1)
 _TILE = 128
@@ -30,8 +30,8 @@ def in_order(jobs: Iterable[tuple[int, Callable[[], _T]]]) -> Iterator[_T]:
     """Runs jobs in threads and yields their results in order.
 
     Args:
-      jobs: pairs of a job's bytes in memory and the job. The next job starts when the results that
-        have not been yielded and it are small enough to be in memory together.
+      jobs: (size in bytes, job) pairs. A job starts when its size, together with the sizes of all
+        jobs whose results have not been yielded yet, is within the memory limit.
     """
     started: deque[tuple[int, Future[_T]]] = deque()
     in_progress = 0
@@ -50,30 +50,26 @@ def in_order(jobs: Iterable[tuple[int, Callable[[], _T]]]) -> Iterator[_T]:
 
 
 def row_major(tensors: Sequence[Tensor], dtype: np.dtype[Any]) -> Iterator[memoryview]:
-    """Yields the bytes of tensors as `dtype`, one tensor after another; a block is of one tensor.
+    """Converts tensors to `dtype`, and yields their bytes in blocks, in row-major order.
 
-    Raises ConversionError if a tensor cannot be read.
+    No block contains values of two tensors. Raises ConversionError if a tensor cannot be read.
     """
 
     def read(tensor: Tensor, rows: slice) -> memoryview:
         part = tensor.read((rows,) if tensor.shape else ...)
         return _contiguous(part, dtype).reshape(-1).view(np.uint8).data
 
-    return in_order(
-        (_num_bytes(tensor, rows, dtype), functools.partial(read, tensor, rows))
-        for tensor in tensors
-        for rows in row_blocks(tensor)
-    )
+    def jobs() -> Iterator[tuple[int, Callable[[], memoryview]]]:
+        for tensor in tensors:
+            row_size = math.prod(tensor.shape[1:]) * max(tensor.dtype.itemsize, dtype.itemsize)
+            for rows in row_blocks(tensor):
+                yield (rows.stop - rows.start) * row_size, functools.partial(read, tensor, rows)
 
-
-def _num_bytes(tensor: Tensor, rows: slice, dtype: np.dtype[Any]) -> int:
-    """Returns the size of some rows of a tensor as the larger of the two types."""
-    itemsize = max(tensor.dtype.itemsize, dtype.itemsize)
-    return math.prod(tensor.shape[1:]) * (rows.stop - rows.start) * itemsize
+    return in_order(jobs())
 
 
 def row_blocks(tensor: Tensor) -> Iterator[slice]:
-    """Returns slices of rows, whose bounds are those of stored chunks if possible."""
+    """Yields slices that cover all rows of a tensor, aligned with stored chunks if possible."""
     num_rows = (tensor.shape or (1,))[0]
     row_bytes = max(1, math.prod(tensor.shape[1:]) * tensor.dtype.itemsize)
     rows = max(1, _BLOCK_BYTES // row_bytes)
@@ -85,7 +81,7 @@ def row_blocks(tensor: Tensor) -> Iterator[slice]:
 
 
 def _contiguous(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns a row-major array; transposes in tiles, which is three times as fast as numpy."""
+    """Returns a row-major array. Transposing it in tiles is three times as fast as in NumPy."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return np.ascontiguousarray(array, dtype=dtype)
     result = np.empty(array.shape, dtype)

@@ -1,4 +1,4 @@
-"""Opens checkpoints of every layout as flat dicts of tensors under T5X's names."""
+"""Opens checkpoints in all supported layouts as flat dicts of tensors with T5X's names."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Callable
 
 from conversion import adapters, averages, huggingface_reader, mesh_tensorflow, orbax, scanned, t5x
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
-from mtf.copies import nearest_copy
-from mtf.storage import AnyPath, StorePath, as_path, files_below
+from mtf.storage import AnyPath, as_path, is_remote
+from mtf.storage.copies import nearest_copy
 
 _logger = logging.getLogger(__name__)
 
 _STEP = re.compile(r"checkpoint_(\d+)")
-# Orbax writes NAME.orbax-checkpoint-tmp[-N], T5X writes NAME.tmp-N; both rename it at the end.
+# Temporary directories are called NAME.orbax-checkpoint-tmp[-N] in Orbax and NAME.tmp-N in T5X.
 _UNFINISHED = re.compile(r"(\.|-)(orbax-checkpoint-)?tmp(-|$)")
 
 
-# Orbax creates this file last in stores, which cannot rename a directory.
+# In object stores, where directories cannot be renamed, Orbax creates this file last.
 COMMITTED = "commit_success.txt"
 
 
 def list_checkpoints(directory: str | AnyPath) -> list[tuple[int, AnyPath]]:
-    """Returns (step, path) of the finished checkpoints in `directory` or its `checkpoints/`."""
+    """Returns (step, path) pairs for the complete checkpoints in DIR/checkpoints or else in DIR."""
     directory = as_path(directory)
     inside = directory / "checkpoints"
     found = [
@@ -37,12 +37,13 @@ def list_checkpoints(directory: str | AnyPath) -> list[tuple[int, AnyPath]]:
 
 
 def is_committed(checkpoint: AnyPath) -> bool:
-    """Returns whether the writer of a `checkpoint_STEP` directory has completed it.
+    """Returns whether a `checkpoint_STEP` directory is complete.
 
-    On a file system, unfinished directories have other names. In a store, Orbax ends with the file
-    `commit_success.txt`; a copy of a local checkpoint has the time of its completion.
+    On a file system, this is always true, because unfinished directories have other names. In an
+    object store, Orbax writes `commit_success.txt` last. A checkpoint that was uploaded from a file
+    system may lack this file, but its metadata then contains the time of the commit.
     """
-    if not isinstance(checkpoint, StorePath) or (checkpoint / "checkpoint").is_file():
+    if not is_remote(checkpoint) or (checkpoint / "checkpoint").is_file():
         return True
     if (checkpoint / COMMITTED).is_file():
         return True
@@ -60,17 +61,18 @@ def open_checkpoint(
     ema: bool = False,
     merge_adapters: bool = True,
 ) -> Checkpoint:
-    """Opens a checkpoint, without reading tensors; raises ConversionError if it cannot.
+    """Opens a checkpoint without reading tensors; raises ConversionError if it cannot be opened.
 
     Args:
-      path: a `checkpoint_{step}` directory of T5X or its `state` directory (Orbax), a directory of
-        `checkpoint_{step}` directories, a run directory, a Hugging Face directory, a directory of
-        Mesh TensorFlow, or one of its checkpoints (`DIR/model.ckpt-{step}`). Of an address, the
-        copy that `mtf.fetch` has made is opened, if there is one.
-      step: step of the checkpoint in a directory of several; by default the latest complete one.
-      ema: whether to read the average of the parameters instead of the parameters.
-      merge_adapters: whether kernels are read with their LoRA adapters, which then are no tensors
-        of their own.
+      path: a `checkpoint_{step}` directory (T5X or Orbax), its `state` directory (Orbax), a
+        directory that contains `checkpoint_{step}` directories, a run directory, a Hugging Face
+        directory, a Mesh TensorFlow directory, or the path of a checkpoint in such a directory
+        (`DIR/model.ckpt-{step}`). If `mtf fetch` has copied a remote path, the copy is opened.
+      step: the step of the checkpoint to open if the directory contains several checkpoints; None
+        for the latest complete checkpoint.
+      ema: whether to read the moving averages of the parameters instead of the parameters.
+      merge_adapters: whether to merge LoRA adapters into the kernels instead of returning the
+        adapters as separate tensors.
     """
     checkpoint = _open_any(path, step)
     checkpoint = averages.averaged(checkpoint) if ema else checkpoint
@@ -115,7 +117,7 @@ def _open_any(path: str | AnyPath, step: int | None) -> Checkpoint:
 
 
 def _opener(path: AnyPath) -> Callable[[AnyPath, int | None], Checkpoint] | None:
-    """Returns the function that opens the checkpoint `path`; None if it is not a checkpoint."""
+    """Returns a function that opens the checkpoint `path`, or None if it is not a checkpoint."""
     if (path / "checkpoint").is_file():
         return t5x.open_zarr
     if (path / "state").is_dir() or orbax.is_state(path / "state"):
@@ -136,11 +138,8 @@ def _open(path: AnyPath, step: int | None) -> Checkpoint:
 def _open_one_of(path: AnyPath, step: int | None) -> Checkpoint:
     steps = dict(list_checkpoints(path))
     if not steps:
-        folders = {part for file in files_below(path) or () for part in file.split("/")}
-        unfinished = sorted(name for name in folders if _UNFINISHED.search(name))
-        hint = f" (unfinished checkpoints: {', '.join(unfinished[:3])})" if unfinished else ""
         raise ConversionError(
-            f"There is no checkpoint in {path}{hint}; expected checkpoint_STEP directories, a "
+            f"There is no checkpoint in {path}; expected checkpoint_STEP directories, a "
             "'checkpoint' file (T5X), a 'state' directory (Orbax), model.safetensors (Hugging "
             "Face), or model.ckpt-STEP.index (Mesh TensorFlow)."
         )
@@ -152,16 +151,13 @@ def _open_one_of(path: AnyPath, step: int | None) -> Checkpoint:
                 f"{' and others' if len(steps) > len(near) else ''}."
             )
         return _open(steps[step], step)
-    reasons: list[str] = []
+    problem: IncompleteCheckpoint | None = None
     for latest in sorted(steps, reverse=True):
         try:
-            checkpoint = _open(steps[latest], latest)
+            return _open(steps[latest], latest)
         except IncompleteCheckpoint as error:
-            reasons.append(str(error))
-            continue
-        for reason in reasons:
-            _logger.warning("Skipped an incomplete checkpoint: %s", reason)
-        return checkpoint
+            _logger.warning("Skipped an incomplete checkpoint: %s", error)
+            problem = problem or error
     raise IncompleteCheckpoint(
-        f"{path} has no complete checkpoint. Problem of the latest: {reasons[0]}"
+        f"{path} has no complete checkpoint. The latest one cannot be opened: {problem}"
     )

@@ -1,26 +1,54 @@
-"""The published models of the T5 family, recognized by the sizes of their networks.
+"""The network sizes of the published models of the T5 family.
 
-Sources: T5X's docs/models.md and gin files; config.json of the models on the Hugging Face hub.
+The sources are Raffel et al. 2020 (T5 1.0), Shazeer 2020 (the gated activations of T5 1.1), Xue et
+al. 2021 (mT5) and 2022 (ByT5), Chung et al. 2023 (umT5), T5X's docs/models.md and gin files, and
+the config.json files on the Hugging Face Hub. This module imports only the standard library.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from conversion.architecture import Architecture
-
-# T5's special ids under the names of config.json, MADLAD-400's and Pile-T5's.
+# The special ids of T5, MADLAD-400 and Pile-T5, named as in config.json.
 SPECIAL_IDS: Mapping[str, int] = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 MADLAD_IDS: Mapping[str, int] = {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
 PILE_IDS: Mapping[str, int] = {**SPECIAL_IDS, "eos_token_id": 2}
 
+T5_VOCAB_SIZE = 32128  # 32,000 pieces + 100 sentinels, padded to a multiple of 128
+MT5_VOCAB_SIZE = 250112
+UMT5_VOCAB_SIZE = 256384
+BYT5_VOCAB_SIZE = 384
+
 _GELU, _SILU, _RELU = ("gelu", "linear"), ("silu", "linear"), ("relu",)
 
 
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """The architecture of a T5 network; the fields have the same names as in T5X."""
+
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    head_dim: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    mlp_dim: int
+    mlp_activations: tuple[str, ...]
+    logits_via_embedding: bool
+    relative_attention_num_buckets: int
+    # Whether each layer has a separate relative position bias, as in umT5.
+    relpos_bias_per_layer: bool = False
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP is gated, that is, whether it multiplies two projections."""
+        return len(self.mlp_activations) > 1
+
+
 class Size(NamedTuple):
-    """The sizes of a network besides its vocabulary."""
+    """The sizes of a network, except its vocabulary size."""
 
     num_encoder_layers: int
     num_decoder_layers: int
@@ -31,15 +59,15 @@ class Size(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Models of one vocabulary and one kind of network.
+    """Published models with the same vocabulary and type of network.
 
     Attributes:
-      name: the first model that had the network, and later models with the same network.
-      vocab_size: number of rows of the embedding, including padding.
-      mlp_activations: activations of the MLP.
-      sizes: name of a size → sizes of the network.
-      relpos_bias_per_layer: whether each layer has its own relative position bias.
-      special_ids: ids of padding and EOS.
+      name: the names of the models, beginning with the model that was published first.
+      vocab_size: the number of rows of the embedding, including unused rows.
+      mlp_activations: the activations of the MLP.
+      sizes: dict mapping the name of each size, such as "base", to the sizes of the network.
+      relpos_bias_per_layer: whether each layer has a separate relative position bias.
+      special_ids: the ids of padding, EOS and the decoder's start token.
     """
 
     name: str
@@ -50,50 +78,50 @@ class Family(NamedTuple):
     special_ids: Mapping[str, int] = SPECIAL_IDS
 
 
-_T5_1_0 = {
+T5_1_0_SIZES = {
     "small": Size(6, 6, 512, 2048, 8),
     "base": Size(12, 12, 768, 3072, 12),
     "large": Size(24, 24, 1024, 4096, 16),
-    "3B": Size(24, 24, 1024, 16384, 32, 128),
-    "11B": Size(24, 24, 1024, 65536, 128, 128),
+    "3b": Size(24, 24, 1024, 16384, 32, 128),
+    "11b": Size(24, 24, 1024, 65536, 128, 128),
 }
-_T5_1_1 = {
+T5_1_1_SIZES = {
     "small": Size(8, 8, 512, 1024, 6),
     "base": Size(12, 12, 768, 2048, 12),
     "large": Size(24, 24, 1024, 2816, 16),
-    "XL": Size(24, 24, 2048, 5120, 32),
-    "XXL": Size(24, 24, 4096, 10240, 64),
+    "xl": Size(24, 24, 2048, 5120, 32),
+    "xxl": Size(24, 24, 4096, 10240, 64),
 }
-_PILE = {name: size for name, size in _T5_1_1.items() if name != "small"}
-_BYT5 = {
+_PILE = {name: size for name, size in T5_1_1_SIZES.items() if name != "small"}
+BYT5_SIZES = {
     "small": Size(12, 4, 1472, 3584, 6),
     "base": Size(18, 6, 1536, 3968, 12),
     "large": Size(36, 12, 1536, 3840, 16),
-    "XL": Size(36, 12, 2560, 6720, 32),
-    "XXL": Size(36, 12, 4672, 12352, 64),
+    "xl": Size(36, 12, 2560, 6720, 32),
+    "xxl": Size(36, 12, 4672, 12352, 64),
 }
 _MADLAD = {
-    "3B": Size(32, 32, 1024, 8192, 16, 128),
-    "7B": Size(48, 48, 2048, 8192, 16, 128),
-    "10B": Size(32, 32, 2048, 16384, 32, 128),
+    "3b": Size(32, 32, 1024, 8192, 16, 128),
+    "7b": Size(48, 48, 2048, 8192, 16, 128),
+    "10b": Size(32, 32, 2048, 16384, 32, 128),
 }
 
 FAMILIES = (
-    Family("T5 1.0", 32128, _RELU, _T5_1_0),
-    Family("T5 1.1, LM-adapted T5, T0 or Flan-T5", 32128, _GELU, _T5_1_1),
-    Family("UL2 or Flan-UL2", 32128, _SILU, {"20B": Size(32, 32, 4096, 16384, 16, 256)}),
-    Family("mT5, mT0 or Aya-101", 250112, _GELU, _T5_1_1),
-    Family("umT5", 256384, _GELU, _T5_1_1, relpos_bias_per_layer=True),
-    Family("Pile-T5", 32128, _GELU, _PILE, relpos_bias_per_layer=True, special_ids=PILE_IDS),
-    Family("ByT5", 384, _GELU, _BYT5),
+    Family("T5 1.0", T5_VOCAB_SIZE, _RELU, T5_1_0_SIZES),
+    Family("T5 1.1, LM-adapted T5, T0 or Flan-T5", T5_VOCAB_SIZE, _GELU, T5_1_1_SIZES),
+    Family("UL2 or Flan-UL2", T5_VOCAB_SIZE, _SILU, {"20b": Size(32, 32, 4096, 16384, 16, 256)}),
+    Family("mT5, mT0 or Aya-101", MT5_VOCAB_SIZE, _GELU, T5_1_1_SIZES),
+    Family("umT5", UMT5_VOCAB_SIZE, _GELU, T5_1_1_SIZES, relpos_bias_per_layer=True),
+    Family("Pile-T5", T5_VOCAB_SIZE, _GELU, _PILE, True, PILE_IDS),
+    Family("ByT5", BYT5_VOCAB_SIZE, _GELU, BYT5_SIZES),
     Family("MADLAD-400", 256000, _GELU, _MADLAD, special_ids=MADLAD_IDS),
 )
 
 
 def published(sizes: Architecture) -> tuple[Family, str] | None:
-    """Returns the family and the name of the size of a published network, or None.
+    """Returns the family and size name of the published model with these sizes, or None.
 
-    Compares what tensors show; so the activations of a gated MLP are not compared.
+    The activations of a gated MLP are not compared, because tensors do not determine them.
     """
     for family in FAMILIES:
         if (
@@ -108,9 +136,12 @@ def published(sizes: Architecture) -> tuple[Family, str] | None:
 
 
 def describe(sizes: Architecture) -> str:
-    """Returns the variant, depth, heads and vocabulary of a network in one line."""
+    """Describes the sizes of a network in one line, with the published model that has them."""
     found = published(sizes)
-    name = f"the sizes of {found[0].name} {found[1]}" if found else "no published sizes"
+    name = "no published sizes"
+    if found:
+        family, size = found
+        name = f"the sizes of {family.name} {size.upper() if len(size) < 4 else size}"  # XL, 11B
     depth = f"{sizes.num_encoder_layers} + {sizes.num_decoder_layers} layers"
     heads = f"{sizes.num_heads} heads of {sizes.head_dim}"
     mlp = f"{'gated' if sizes.gated else 'ungated'} MLP of {sizes.mlp_dim}"

@@ -1,35 +1,31 @@
-"""Writes `flax_model.msgpack`, the weights of transformers 4's Flax classes, tensor by tensor.
+"""Writes `flax_model.msgpack` for the Flax classes of transformers 4, tensor by tensor.
 
-Flax is not used, because it imports JAX and needs the whole model in memory.
+This module does not use Flax, which imports JAX and needs the whole model in memory.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from conversion.blocks import row_major
+from conversion.blocks import in_order
 from conversion.mapping import Entry
 from conversion.tensor import Tensor
 from mtf.storage import AnyPath, write_parts
 
 FLAX_WEIGHTS = "flax_model.msgpack"
-# flax.serialization: the extension type of an array; longer ones are divided into such chunks.
+# flax.serialization's extension type for an array, and the size above which it splits an array.
 _NDARRAY = 1
 _CHUNK_BYTES = 2**30
 
 
 def flax_name(hf: str) -> str:
-    """Returns the name in Flax of a tensor in PyTorch: "shared.weight" is "shared/embedding".
-
-    Kernels are (in, out) in Flax, as in T5X.
-    """
+    """Returns the Flax name of a PyTorch tensor: "shared.weight" becomes "shared/embedding"."""
     *parents, _ = hf.split(".")
     last = "kernel"
     if parents[-1] in ("shared", "relative_attention_bias"):
@@ -39,19 +35,25 @@ def flax_name(hf: str) -> str:
     return "/".join((*parents, last))
 
 
+def flax_extension(array: np.ndarray[Any, Any]) -> msgpack.ExtType:
+    """Returns a msgpack extension of flax.serialization with an array's shape, dtype and bytes."""
+    packed = msgpack.packb((array.shape, array.dtype.name, array.tobytes()))
+    return msgpack.ExtType(_NDARRAY, packed)
+
+
 def write_flax(
     directory: AnyPath,
     entries: Sequence[Entry],
     tensors: Mapping[str, Tensor],
     dtype: np.dtype[Any],
 ) -> None:
-    """Writes `flax_model.msgpack`; tensors are read one at a time, large ones in parts.
+    """Writes `flax_model.msgpack`, reading only a few tensors at a time to limit memory use.
 
     Args:
-      directory: existing directory.
-      entries: the tensors to write.
-      tensors: by T5X's names without "target/".
-      dtype: type of the written tensors.
+      directory: an existing directory.
+      entries: the parameters to write.
+      tensors: dict mapping T5X's names, without "target/", to tensors.
+      dtype: the type of the written tensors.
     """
     named = {
         flax_name(entry.hf): tensors[entry.t5x]
@@ -59,66 +61,40 @@ def write_flax(
         .view(entry.hf, transposed=entry.hf.endswith("relative_attention_bias.weight"))
         for entry in entries
     }
-    names = sorted(named, key=lambda name: name.split("/"))
-    content = row_major([named[name] for name in names], dtype)
-    write_parts(
-        directory / FLAX_WEIGHTS, _tree([name.split("/") for name in names], named, content)
-    )
+    paths = sorted(name.split("/") for name in named)
+    ordered = (named["/".join(path)] for path in paths)
+    jobs = ((tensor.nbytes, functools.partial(_packed, tensor)) for tensor in ordered)
+    write_parts(directory / FLAX_WEIGHTS, _tree(paths, in_order(jobs)))
 
 
 def _tree(
-    paths: Sequence[Sequence[str]],
-    tensors: Mapping[str, Tensor],
-    content: Iterator[memoryview],
-    depth: int = 0,
-) -> Iterator[bytes | memoryview]:
-    """Packs the nested dict of those `paths`, which agree up to `depth`.
+    paths: Sequence[Sequence[str]], arrays: Iterator[Iterable[bytes]], depth: int = 0
+) -> Iterator[bytes]:
+    """Yields the msgpack encoding of a nested dict that contains the next `arrays` at `paths`.
 
-    `content` yields the bytes of all tensors in order.
+    The first `depth` parts of all paths are the same.
     """
     groups = [(key, list(group)) for key, group in itertools.groupby(paths, lambda p: p[depth])]
     yield msgpack.Packer().pack_map_header(len(groups))
     for key, group in groups:
         yield msgpack.packb(key)
-        if len(group[0]) == depth + 1:
-            yield from _tensor(tensors["/".join(group[0])], content)
-        else:
-            yield from _tree(group, tensors, content, depth + 1)
+        is_leaf = len(group[0]) == depth + 1
+        yield from next(arrays) if is_leaf else _tree(group, arrays, depth + 1)
 
 
-def _tensor(tensor: Tensor, content: Iterator[memoryview]) -> Iterator[bytes | memoryview]:
-    size = math.prod(tensor.shape) * tensor.dtype.itemsize
-    if size <= _CHUNK_BYTES:
-        yield _array_header(tensor.shape, tensor.dtype.name, size)
-        while size:
-            block = next(content)
-            size -= len(block)
-            yield block
-        return
-    sizes = [min(_CHUNK_BYTES, size - start) for start in range(0, size, _CHUNK_BYTES)]
-    shape = {str(i): length for i, length in enumerate(tensor.shape)}
-    packer = msgpack.Packer()
-    yield packer.pack_map_header(3)
+def _packed(tensor: Tensor) -> Iterable[bytes]:
+    """Returns the parts of a tensor's encoding; a large tensor is encoded in chunks."""
+    array = tensor.read()
+    if array.nbytes <= _CHUNK_BYTES:
+        return [msgpack.packb(flax_extension(array))]
+    size = _CHUNK_BYTES // array.itemsize
+    chunks = [array.reshape(-1)[start : start + size] for start in range(0, array.size, size)]
+    shape = {str(i): length for i, length in enumerate(array.shape)}
+    header = msgpack.Packer().pack_map_header(3)
     for key, value in (("__msgpack_chunked_array__", True), ("shape", shape)):
-        yield msgpack.packb(key) + msgpack.packb(value)
-    yield msgpack.packb("chunks") + packer.pack_map_header(len(sizes))
-    rest = memoryview(b"")
-    for number, left in enumerate(sizes):
-        yield msgpack.packb(str(number))
-        yield _array_header((left // tensor.dtype.itemsize,), tensor.dtype.name, left)
-        while left:
-            rest = rest or next(content)
-            yield rest[:left]
-            left, rest = left - len(rest[:left]), rest[left:]
-
-
-def _array_header(shape: Sequence[int], dtype: str, size: int) -> bytes:
-    """Returns what precedes the bytes of an array: an extension of [shape, type, bytes]."""
-    inside = b"\x93" + msgpack.packb(list(shape)) + msgpack.packb(dtype) + _length(0xC4, size)
-    return _length(0xC7, len(inside) + size) + bytes([_NDARRAY]) + inside
-
-
-def _length(code: int, size: int) -> bytes:
-    """Returns msgpack's code of bytes or an extension, with 8, 16 or 32 bits for the length."""
-    bits = next(i for i, limit in enumerate((2**8, 2**16, 2**32)) if size < limit)
-    return struct.pack(f">B{'BHI'[bits]}", code + bits, size)
+        header += msgpack.packb(key) + msgpack.packb(value)
+    header += msgpack.packb("chunks") + msgpack.Packer().pack_map_header(len(chunks))
+    packed = (
+        msgpack.packb(str(i)) + msgpack.packb(flax_extension(x)) for i, x in enumerate(chunks)
+    )
+    return itertools.chain([header], packed)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from conversion import mapping
-from conversion.architecture import Architecture, infer_architecture
-from conversion.families import SPECIAL_IDS, published
+from conversion.architecture import infer_architecture
+from conversion.families import MT5_VOCAB_SIZE, SPECIAL_IDS, Architecture, describe, published
 from conversion.flax_writer import write_flax
 from conversion.json_file import write_json
-from conversion.model_card import model_card
 from conversion.safetensors_file import write_sharded
 from conversion.tensor import DTYPES, Checkpoint, ConversionError, check_dtype
 from conversion.tokenizer import Tokenizer, write_tokenizer
-from mtf.storage import UNFINISHED, AnyPath, StorePath, unfinished
+from mtf.storage import UNFINISHED, AnyPath, is_remote, unfinished
 
 ModelType = Literal["t5", "mt5", "umt5", "byt5"]
 
-# T5's gelu is the tanh approximation, as is that of "gated-gelu".
+# T5 uses the tanh approximation of gelu; so does "gated-gelu" in transformers.
 FEED_FORWARD_PROJ = {
     ("relu",): "relu",
     ("gelu",): "gelu_new",
@@ -30,7 +29,7 @@ FEED_FORWARD_PROJ = {
     ("relu", "linear"): "gated-relu",
     ("silu", "linear"): "gated-silu",
 }
-# Field of config.json → field of Architecture.
+# Field of config.json → field of `Architecture`.
 SIZES = {
     "vocab_size": "vocab_size",
     "d_model": "emb_dim",
@@ -42,36 +41,47 @@ SIZES = {
 }
 LAYER_NORM_EPSILON = 1e-6
 CARD = "README.md"
-_MT5_VOCAB_SIZE = 250112
-# The names of files of an export.
-_OWN = re.compile(
+# Matches the names of the files that an export writes.
+_WRITTEN = re.compile(
     rf"(flax_)?model[-.].*|(\w*config|tokenizer)\.json|spiece\.model|{re.escape(UNFINISHED)}"
     rf"|{re.escape(CARD)}"
 )
+# Layout of a checkpoint → its name in the model card.
+_LAYOUTS = {
+    "t5x-zarr": "T5X with zarr and msgpack",
+    "orbax": "Orbax layout of T5X and mtf",
+    "huggingface": "Hugging Face",
+    "mesh-tensorflow": "Mesh TensorFlow",
+}
 
 
 @dataclasses.dataclass
 class Export:
-    """An export; raises ConversionError if it is impossible, and reads no tensors.
+    """The settings of an export to Hugging Face, which are checked without reading tensors.
 
     Attributes:
-      checkpoint: checkpoint of an unrolled T5 1.0, 1.1, mT5, umT5 or ByT5.
-      mlp_activations: activations of the MLP; None infers those of the published models.
-      model_type: None means umt5 if each layer has a relative position bias, mt5 for mT5's
-        vocabulary size, else t5. t5 and byt5 both use the class T5ForConditionalGeneration.
-      tokenizer: tokenizer to write; None writes none.
-      dtype: type of the written tensors, "float32" or "bfloat16".
-      dropout_rate: value for config.json.
-      relative_attention_max_distance: value for config.json.
-      special_ids: ids of padding, EOS and the decoder's start, under config.json's names; None
-        means those of the published model with the same sizes, else T5's.
-      inputs_add_eos: whether the tokenizer appends EOS, as the inputs of training had it.
-      max_shard_size: largest number of bytes of tensors in a file; not for "flax".
-      weights: format of the weights: "safetensors" (PyTorch), or "flax" for transformers 4.
+      checkpoint: the checkpoint of a T5 1.0, T5 1.1, mT5, umT5 or ByT5 model; layers are not
+        stacked.
+      mlp_activations: the activations of the MLP, or None to infer them.
+      model_type: the model type. None selects umt5 if each layer has a relative position bias, mt5
+        if the vocabulary has mT5's size, and t5 otherwise. The types t5 and byt5 use the same
+        class, T5ForConditionalGeneration.
+      tokenizer: the tokenizer to write, or None to write none.
+      dtype: the type of the written tensors, "float32" or "bfloat16".
+      dropout_rate: the value for config.json.
+      relative_attention_max_distance: the value for config.json.
+      special_ids: the ids of padding, EOS and the decoder's start token, named as in config.json.
+        None selects those of the published model with the same sizes, or T5's if there is none.
+      inputs_add_eos: whether inputs ended with EOS in training; if so, the tokenizer appends EOS.
+      max_shard_size: the maximum size in bytes of the tensors in a file; ignored for "flax".
+      weights: the format of the weights, "safetensors" for PyTorch or "flax" for transformers 4.
       allow_non_finite: whether parameters may contain NaN or infinity.
-      is_assumed: whether the settings that tensors do not show are assumed, for the model card.
-      architecture: architecture of the checkpoint.
+      is_assumed: whether `inputs_add_eos` is only assumed, which the model card then mentions.
+      architecture: the architecture of the checkpoint.
       entries: the names and shapes of all parameters.
+
+    Raises:
+      ConversionError: the checkpoint cannot be exported with these settings.
     """
 
     checkpoint: Checkpoint
@@ -93,10 +103,6 @@ class Export:
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype)
-        if self.max_shard_size < 1:
-            raise ConversionError(
-                f"max_shard_size must be at least 1 byte, not {self.max_shard_size}."
-            )
         sizes = infer_architecture(self.checkpoint)
         if self.mlp_activations is not None:
             sizes = dataclasses.replace(sizes, mlp_activations=self.mlp_activations)
@@ -104,7 +110,7 @@ class Export:
         if sizes.mlp_activations not in FEED_FORWARD_PROJ:
             own, *known = map(" × ".join, (sizes.mlp_activations, *FEED_FORWARD_PROJ))
             raise ConversionError(
-                f"Hugging Face's T5 does not have the mlp_activations {own} of "
+                f"Hugging Face's T5 does not support the mlp_activations {own} of "
                 f"{self.checkpoint.path}; expected one of {', '.join(known)}."
             )
         self.architecture, self.entries = sizes, mapping.entries(sizes)
@@ -113,7 +119,7 @@ class Export:
             found = published(sizes)
             self.special_ids = found[0].special_ids if found else SPECIAL_IDS
         if self.model_type is None:
-            shared: ModelType = "mt5" if sizes.vocab_size == _MT5_VOCAB_SIZE else "t5"
+            shared: ModelType = "mt5" if sizes.vocab_size == MT5_VOCAB_SIZE else "t5"
             self.model_type = "umt5" if sizes.relpos_bias_per_layer else shared
         if (self.model_type == "umt5") != sizes.relpos_bias_per_layer:
             bias, fitting = (
@@ -127,8 +133,8 @@ class Export:
             )
         if self.model_type == "umt5" and self.weights == "flax":
             raise ConversionError(
-                f"{self.checkpoint.path} is an umT5, which transformers does not have in Flax. Use "
-                "--to hf."
+                f"{self.checkpoint.path} is a umT5 model, for which transformers has no Flax "
+                "class. Use --to hf."
             )
         if self.model_type == "mt5" and sizes.logits_via_embedding:
             raise ConversionError(
@@ -146,21 +152,19 @@ class Export:
 
     @property
     def class_name(self) -> str:
-        """Name of the class in `transformers` that loads the model."""
+        """The name of the `transformers` class that loads the model."""
         prefixes = {"mt5": "MT5", "umt5": "UMT5"}
         return f"{prefixes.get(str(self.model_type), 'T5')}ForConditionalGeneration"
 
 
 def write_export(export: Export, directory: AnyPath) -> None:
-    """Writes the model's files to a directory, one tensor at a time.
+    """Writes the model's files to a directory, with limited memory use.
 
-    `config.json` is written last: without it, the directory is not complete. Raises ConversionError
-    if a tensor cannot be read, or has NaN or infinity that are not allowed.
+    `config.json` is written last, so a directory without this file is incomplete. Raises
+    ConversionError if a tensor cannot be read, or if it contains NaN or infinity and
+    `allow_non_finite` is False.
     """
-    if isinstance(directory, StorePath):
-        with unfinished(directory):
-            _write_files(export, directory)
-    else:
+    with unfinished(directory):
         _write_files(export, directory)
 
 
@@ -174,7 +178,7 @@ def _write_files(export: Export, directory: AnyPath) -> None:
     else:
         views = [tensors[e.t5x].view(e.hf, transposed=e.transposed) for e in export.entries]
         write_sharded(directory, views, dtype, export.max_shard_size)
-    # transformers 5 creates as many cache entries as the encoder has layers.
+    # transformers 5 creates one cache entry per encoder layer, too few for a deeper decoder.
     deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
     generation = {**(export.special_ids or SPECIAL_IDS), **({"use_cache": False} if deeper else {})}
     write_json(directory / "generation_config.json", generation)
@@ -201,30 +205,68 @@ def config(export: Export) -> dict[str, Any]:
         "initializer_factor": 1.0,
         "is_encoder_decoder": True,
         "use_cache": True,
-        # In version 4, tie_word_embeddings also scales the logits by d_model**-0.5. Version 5
-        # ignores it: it ties if the file has no projection, and scales by scale_decoder_outputs;
-        # 5.0 scales unless that is given. umT5's are always scaled in version 5.
+        # In transformers 4, tie_word_embeddings also scales the logits by d_model**-0.5. Version 5
+        # ignores this field: the embeddings are tied if the file contains no projection, and the
+        # logits are scaled if scale_decoder_outputs is true (in 5.0, also if it is missing). The
+        # logits of umT5 are always scaled.
         "tie_word_embeddings": sizes.logits_via_embedding,
         "scale_decoder_outputs": sizes.logits_via_embedding,
         "dtype": export.dtype,
         "torch_dtype": export.dtype,
         **(export.special_ids or SPECIAL_IDS),
-        # Without a version, 4.57 and 5.0 warn about tokenizers by Mistral.
+        # Without this field, versions 4.57 and 5.0 print a warning about Mistral's tokenizers.
         "transformers_version": "5.0.0",
     }
 
 
 def check_output(directory: AnyPath) -> None:
-    """Raises ConversionError unless `directory` is absent or empty.
+    """Raises ConversionError unless `directory` does not exist or is empty.
 
-    A directory in a store may have the files of an export that was interrupted.
+    A remote directory may contain the files of an interrupted export.
     """
-    is_link = isinstance(directory, Path) and directory.is_symlink()
+    is_link = not is_remote(directory) and directory.is_symlink()
     if directory.is_dir() and not is_link:
         names = {path.name for path in directory.iterdir()}
         if UNFINISHED in names:
-            names = {name for name in names if not _OWN.fullmatch(name)}
+            names = {name for name in names if not _WRITTEN.fullmatch(name)}
         if names:
             raise ConversionError(f"{directory} is not empty; expected a new or empty directory.")
     elif directory.exists() or is_link:
         raise ConversionError(f"{directory} is not a directory; expected a new or empty one.")
+
+
+def model_card(export: Export) -> str:
+    """Returns the text of the model card, with the source of the weights and the use of EOS."""
+    checkpoint = export.checkpoint
+    step = "" if checkpoint.step is None else f", step {checkpoint.step:,}"
+    parameters = sum(math.prod(entry.shape) for entry in export.entries)
+    name = f"Flax{export.class_name}" if export.weights == "flax" else export.class_name
+    library = "`transformers` 4" if export.weights == "flax" else "`transformers`"
+    assumed = " This is assumed, as it is for published T5 models." if export.is_assumed else ""
+    if export.inputs_add_eos:
+        eos = "In training, inputs ended with EOS (`</s>`), which the tokenizer appends."
+    else:
+        eos = (
+            "In training, inputs did not end with EOS (`</s>`). The tokenizer in this directory "
+            "does not append it; pass `add_special_tokens=False` to others. Targets end with EOS."
+        )
+    tokenizer = "" if export.tokenizer else "This directory has no tokenizer. "
+    return f"""\
+---
+library_name: transformers
+tags:
+- {export.model_type}
+---
+
+# {checkpoint.source.rpartition("/")[2]}
+
+These weights were converted by `python -m mtf.convert`.
+
+* Source: `{checkpoint.source}` ({_LAYOUTS[checkpoint.layout]}{step})
+* Class: `{name}` of {library}
+* Parameters: {parameters:,}, {export.dtype}
+* Network: {describe(export.architecture)}
+* Activations of the MLP: {" × ".join(export.architecture.mlp_activations)}
+
+{tokenizer}{eos}{assumed}
+"""

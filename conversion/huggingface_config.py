@@ -1,4 +1,4 @@
-"""Reads config.json of a Hugging Face model of the T5 family."""
+"""Reads the config.json files of Hugging Face models of the T5 family."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from conversion import mapping
-from conversion.architecture import MAX_LAYERS, Architecture, infer_architecture
-from conversion.families import FAMILIES, SPECIAL_IDS
+from conversion.architecture import MAX_LAYERS, infer_architecture
+from conversion.families import FAMILIES, SPECIAL_IDS, Architecture
 from conversion.huggingface import FEED_FORWARD_PROJ, LAYER_NORM_EPSILON, SIZES, ModelType
 from conversion.json_file import read_json
 from conversion.tensor import Checkpoint, ConversionError
@@ -16,11 +16,9 @@ from mtf.storage import AnyPath
 
 _MODEL_TYPES = ("t5", "mt5", "umt5")
 _ACTIVATIONS = {name: activations for activations, name in FEED_FORWARD_PROJ.items()}
-# Optional sizes, which are not of a tensor, or of one alone.
+# Sizes that config.json may omit.
 _OTHER_SIZES = ("relative_attention_num_buckets", "relative_attention_max_distance")
 _MAX_SIZE = 2**31 - 1
-# T5's special ids first: they are meant if config.json fits several.
-_KNOWN_IDS = (SPECIAL_IDS, *(family.special_ids for family in FAMILIES))
 
 
 class HuggingFaceConfig(NamedTuple):
@@ -28,9 +26,9 @@ class HuggingFaceConfig(NamedTuple):
 
     Attributes:
       model_type: "t5", "mt5" or "umt5".
-      architecture: the sizes, as if the output projection were not tied.
-      scaled: whether the decoder's output is multiplied by d_model**-0.5 before the projection.
-      described: `conversion.Checkpoint.described`.
+      architecture: the architecture; `logits_via_embedding` is always False.
+      scaled: whether the decoder's output is multiplied by d_model**-0.5 before it is projected.
+      described: the settings for `Checkpoint.described`.
     """
 
     model_type: ModelType
@@ -40,7 +38,7 @@ class HuggingFaceConfig(NamedTuple):
 
 
 def read_config(path: AnyPath) -> HuggingFaceConfig:
-    """Reads config.json; raises ConversionError if it is of another network."""
+    """Reads config.json; raises ConversionError if it describes an unsupported network."""
     config = read_json(path)
     architecture = _architecture(config, path)
     described = {
@@ -55,7 +53,7 @@ def read_config(path: AnyPath) -> HuggingFaceConfig:
 
 
 def is_config(path: AnyPath) -> bool:
-    """Returns whether a file is a config.json of Hugging Face, which names a type of model."""
+    """Returns whether a file is a Hugging Face config.json, which contains "model_type"."""
     try:
         return "model_type" in read_json(path)
     except ConversionError:
@@ -63,12 +61,13 @@ def is_config(path: AnyPath) -> bool:
 
 
 def described_by(checkpoint: Checkpoint, path: AnyPath) -> tuple[Checkpoint, ModelType]:
-    """Returns the checkpoint with the settings of a config.json, and its type of model.
+    """Returns the checkpoint, with the settings of a config.json, and the model type.
 
-    Raises ConversionError, with names and both shapes, if the tensors are of other sizes.
+    Raises ConversionError if the shapes of the parameters do not match config.json. The message
+    contains the names and both shapes of the parameters.
     """
     config = read_config(path)
-    # transformers 5 writes for umT5 that it is tied, whether it is or not.
+    # For umT5, transformers 5 always writes tie_word_embeddings=true.
     inferred = infer_architecture(checkpoint).logits_via_embedding
     tied = inferred if config.model_type == "umt5" else config.scaled
     sizes = dataclasses.replace(config.architecture, logits_via_embedding=tied)
@@ -95,18 +94,19 @@ def _architecture(config: dict[str, Any], where: AnyPath) -> Architecture:
     wrong += [name for name in SIZES if config.get(name) is None]
     if wrong:
         raise ConversionError(
-            f"{where}: expected a whole number for {', '.join(wrong)}, from 1 to {_MAX_SIZE:,}."
+            f"{where}: expected a whole number from 1 to {_MAX_SIZE:,} for {', '.join(wrong)}."
         )
     depths = [config["num_layers"], config["num_decoder_layers"]]
     if max(depths) > MAX_LAYERS:
         raise ConversionError(
-            f"{where}: the stacks have {depths[0]:,} and {depths[1]:,} layers; expected at most "
-            f"{MAX_LAYERS:,}."
+            f"{where}: the encoder has {depths[0]:,} layers and the decoder {depths[1]:,}; "
+            f"expected at most {MAX_LAYERS:,}."
         )
     if type(config.get("dropout_rate", 0.1)) not in (int, float):
         raise ConversionError(f"{where}: dropout_rate is {config['dropout_rate']!r}, not a number.")
-    if wrong_value := _differing(config, {"layer_norm_epsilon": LAYER_NORM_EPSILON}):
-        raise _unsupported(where, config, *wrong_value)
+    epsilon = _value(config, "layer_norm_epsilon", LAYER_NORM_EPSILON)
+    if epsilon != LAYER_NORM_EPSILON:
+        raise _unsupported(where, "layer_norm_epsilon", epsilon, LAYER_NORM_EPSILON)
     activation = config.get("feed_forward_proj", "relu" if model_type == "t5" else "gated-gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise ConversionError(
@@ -127,26 +127,24 @@ def _is_size(value: Any) -> bool:
 
 
 def _special_ids(config: dict[str, Any], where: AnyPath) -> Mapping[str, int]:
-    found = next((ids for ids in _KNOWN_IDS if not _differing(config, ids)), None)
-    if found is None:
-        raise _unsupported(where, config, *_differing(config, SPECIAL_IDS))
-    return found
+    ids = {name: _value(config, name, default) for name, default in SPECIAL_IDS.items()}
+    for family in FAMILIES:
+        if family.special_ids == ids:
+            return family.special_ids
+    name = next(name for name, default in SPECIAL_IDS.items() if ids[name] != default)
+    raise _unsupported(where, name, config[name], SPECIAL_IDS[name])
 
 
-def _differing(config: dict[str, Any], values: Mapping[str, Any]) -> tuple[str, Any] | tuple[()]:
-    """Returns the first name and value that config.json contradicts; absent or None: T5's."""
-    for name, value in values.items():
-        given = config.get(name)
-        default = SPECIAL_IDS.get(name, value)
-        if (default if given is None else given) not in (value, [value]):
-            return name, value
-    return ()
+def _value(config: dict[str, Any], name: str, default: Any) -> Any:
+    """Returns a value, or the only value in a list, or `default` if it is None or missing."""
+    given = config.get(name)
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    return default if given is None else given
 
 
-def _unsupported(where: AnyPath, config: dict[str, Any], name: str, value: Any) -> ConversionError:
-    return ConversionError(
-        f"{where}: {name} is {config[name]}; only T5's value {value} is supported."
-    )
+def _unsupported(where: AnyPath, name: str, value: Any, expected: Any) -> ConversionError:
+    return ConversionError(f"{where}: {name} is {value}; only T5's value {expected} is supported.")
 
 
 def _is_scaled(config: dict[str, Any]) -> bool:

@@ -1,10 +1,10 @@
-"""Reads a Hugging Face directory of T5, mT5, umT5 or ByT5 as a checkpoint with T5X's names.
+"""Reads a Hugging Face model (T5, mT5, umT5 or ByT5) as a checkpoint with T5X's names.
 
-As in `transformers` 5, the output projection is `lm_head.weight`, or the embedding if the file has
-none, regardless of `tie_word_embeddings`. T5's logits are scaled by d_model**-0.5 unless
-`scale_decoder_outputs` (by default `tie_word_embeddings`) is false; mT5's are never scaled. umT5's
-are read like T5's, as in `transformers` 4: version 5 scales them even if `tie_word_embeddings` is
-false, as in the published umT5.
+As in `transformers` 5, the output projection is `lm_head.weight`, or the embedding if this tensor
+is missing, regardless of `tie_word_embeddings`. The logits of T5 are scaled by d_model**-0.5 unless
+`scale_decoder_outputs` is false; its default is the value of `tie_word_embeddings`. The logits of
+mT5 are never scaled. umT5 is treated like T5, as in `transformers` 4. (Version 5 always scales the
+logits of umT5, although `tie_word_embeddings` is false for the published models.)
 """
 
 from __future__ import annotations
@@ -13,36 +13,31 @@ import dataclasses
 import fnmatch
 import itertools
 from collections.abc import Callable, Collection
-from typing import Any
 
 import numpy as np
 
 from conversion import mapping
-from conversion.architecture import Architecture
+from conversion.blocks import row_blocks
+from conversion.families import Architecture
 from conversion.flax_msgpack import open_flax, pytorch_name
 from conversion.huggingface_config import read_config
 from conversion.json_file import read_json
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.pytorch_file import open_pytorch
 from conversion.safetensors_file import open_tensors
-from conversion.tensor import (
-    Checkpoint,
-    ConversionError,
-    IncompleteCheckpoint,
-    Index,
-    Tensor,
-    row_blocks,
-)
+from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint, Tensor
 from conversion.tokenizer import TOKENIZER_FILES
-from mtf.storage import AnyPath, StorePath
+from mtf.storage import AnyPath, is_listable
 
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "flax_model.msgpack.index.json")
 _SMALL_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 _EMBEDDINGS = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-# The first T5 checkpoints have this bias, which no version of the network uses.
+# The first T5 checkpoints contain this bias, which the network does not use.
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
-# Files with weights, from the preferred to the last one; `.index.json` is of several files.
+_INDEX = ".index.json"
+# Weight file → function that opens it, in order of preference. If a model has several weight files,
+# FILE.index.json lists them.
 _OPENERS: dict[str, Callable[[AnyPath], dict[str, Tensor]]] = {
     "model.safetensors": open_tensors,
     "pytorch_model.bin": open_pytorch,
@@ -50,50 +45,52 @@ _OPENERS: dict[str, Callable[[AnyPath], dict[str, Tensor]]] = {
 }
 
 
+def _weights(exists: Callable[[str], object]) -> str | None:
+    """Returns the name of the weight file, or of the index of several files, or None."""
+    names = (name for file in _OPENERS for name in (f"{file}{_INDEX}", file))
+    return next((name for name in names if exists(name)), None)
+
+
 def is_huggingface(directory: AnyPath) -> bool:
-    """Returns whether a directory has weights in any of Hugging Face's formats."""
-    if isinstance(directory, StorePath) and not directory.is_listable:
-        names = [name for file in _OPENERS for name in (file, f"{file}.index.json")]
-        return any((directory / name).is_file() for name in (*names, *_OTHERS))
+    """Returns whether a directory contains weights in one of Hugging Face's formats."""
+    if not is_listable(directory):
+        return _weights(lambda name: (directory / name).is_file()) is not None
     patterns = ("*.safetensors", "pytorch_model*.bin*", *_OTHERS)
     return any(any(directory.glob(pattern)) for pattern in patterns)
 
 
 def needed_files(names: Collection[str]) -> list[str]:
-    """Returns which files of a Hugging Face directory are read, of all its files.
+    """Selects, from the names of the files in a Hugging Face directory, those that mtf reads.
 
     Raises ConversionError if there are no weights in a known format.
     """
-    for file in _OPENERS:
-        stem, _, suffix = file.rpartition(".")
-        index = f"{file}.index.json"
-        shards = [name for name in names if fnmatch.fnmatchcase(name, f"{stem}-*.{suffix}")]
-        weights = [index, *shards] if index in names else [file]
-        if weights[0] in names:
-            return [name for name in (*_SMALL_FILES, *weights) if name in names]
-    expected = ", ".join(_OPENERS)
-    raise ConversionError(
-        f"it has no weights; expected one of {expected}, but it has {', '.join(sorted(names)[:8])}"
-    )
+    weights = _weights(names.__contains__)
+    if weights is None:
+        raise ConversionError(
+            f"it has no weights; expected one of {', '.join(_OPENERS)}, but it has "
+            f"{', '.join(sorted(names)[:8])}"
+        )
+    stem, _, suffix = weights.removesuffix(_INDEX).rpartition(".")
+    shards = fnmatch.filter(names, f"{stem}-*.{suffix}") if weights.endswith(_INDEX) else []
+    return [name for name in (*_SMALL_FILES, weights, *shards) if name in names]
 
 
-def known_files(directory: StorePath) -> list[str]:
-    """Returns the files of a Hugging Face directory that mtf reads, where they cannot be listed."""
+def known_files(directory: AnyPath) -> list[str]:
+    """Returns the names of the files to read from a directory that cannot be listed."""
     names = [name for name in _SMALL_FILES if (directory / name).is_file()]
-    for file in _OPENERS:
-        index = f"{file}.index.json"
-        if (directory / index).is_file():
-            return [*names, index, *dict.fromkeys(_places(directory, index).values())]
-        if (directory / file).is_file():
-            return [*names, file]
-    return names
+    weights = _weights(lambda name: (directory / name).is_file())
+    if weights and weights.endswith(_INDEX):
+        return [*names, weights, *dict.fromkeys(_weight_map(directory, weights).values())]
+    return [*names, weights] if weights else names
 
 
 def open_huggingface(directory: AnyPath) -> Checkpoint:
-    """Opens a Hugging Face directory; reads only copies of the embedding, to compare them.
+    """Opens a Hugging Face directory without reading tensors, except duplicates of the embedding.
 
-    Raises ConversionError if the directory has another kind of model or no safetensors, or its
-    tensors do not match config.json; IncompleteCheckpoint if a file is missing or truncated.
+    Raises:
+      ConversionError: the directory contains an unsupported model or no weights in a known format,
+        or the tensors do not match config.json.
+      IncompleteCheckpoint: a file is missing or truncated.
     """
     config = read_config(directory / "config.json")
     tensors = _tensors(config.architecture, config.scaled, _stored(directory), directory)
@@ -101,17 +98,15 @@ def open_huggingface(directory: AnyPath) -> Checkpoint:
 
 
 def _stored(directory: AnyPath) -> dict[str, Tensor]:
-    """Returns all tensors of the directory's files, under PyTorch's names and in its layout."""
-    for file, opener in _OPENERS.items():
-        if (directory / f"{file}.index.json").is_file():
-            return _sharded(directory, f"{file}.index.json", opener)
-        if (directory / file).is_file():
-            return opener(directory / file)
+    """Returns a dict mapping PyTorch's names to all tensors in a directory, in PyTorch's layout."""
+    if weights := _weights(lambda name: (directory / name).is_file()):
+        opener = _OPENERS[weights.removesuffix(_INDEX)]
+        is_index = weights.endswith(_INDEX)
+        return _sharded(directory, weights, opener) if is_index else opener(directory / weights)
     others = sorted(path.name for path in directory.glob("*.safetensors"))
     found = f" It has {', '.join(others[:3])}." if others else ""
-    names = [name for file in _OPENERS for name in (file, f"{file}.index.json")]
     raise ConversionError(
-        f"{directory} has no weights; expected one of {', '.join(names)}.{found} To convert "
+        f"{directory} has no weights; expected one of {', '.join(_OPENERS)}.{found} To convert "
         "another format, run transformers.AutoModelForSeq2SeqLM.from_pretrained(DIR)"
         ".save_pretrained(OUT) in Python."
     )
@@ -120,30 +115,30 @@ def _stored(directory: AnyPath) -> dict[str, Tensor]:
 def _sharded(
     directory: AnyPath, index: str, opener: Callable[[AnyPath], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    places = _places(directory, index)
-    files = {file: opener(directory / file) for file in sorted(set(places.values()))}
-    for name, file in places.items():
+    file_of = _weight_map(directory, index)
+    files = {file: opener(directory / file) for file in sorted(set(file_of.values()))}
+    for name, file in file_of.items():
         if file.endswith(".msgpack"):
             name = pytorch_name(name)
         if name not in files[file]:
             raise IncompleteCheckpoint(
-                f"{directory}: {file} lacks {name}, although {index} lists it there."
+                f"{directory}: {file} does not contain {name}, contrary to {index}."
             )
     return dict(itertools.chain.from_iterable(tensors.items() for tensors in files.values()))
 
 
-def _places(directory: AnyPath, index: str) -> dict[str, str]:
-    """Returns tensor name → file of a model in several files."""
-    places = read_json(directory / index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
-        raise ConversionError(f"{directory / index} has no weight_map, from tensor names to files.")
-    return places
+def _weight_map(directory: AnyPath, index: str) -> dict[str, str]:
+    """Returns a dict mapping the name of each tensor to the name of the file that contains it."""
+    found = read_json(directory / index).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(x, str) for x in found.values()):
+        raise ConversionError(f"{directory / index}: weight_map must map tensor names to files.")
+    return found
 
 
 def _tensors(
     architecture: Architecture, scaled: bool, stored: dict[str, Tensor], directory: AnyPath
 ) -> dict[str, Tensor]:
-    """Returns the tensors under T5X's names, in T5X's layout."""
+    """Returns a dict mapping T5X's names to the tensors, in T5X's layout."""
     embedding = next((stored[name] for name in _EMBEDDINGS if name in stored), None)
     if embedding is None:
         shown = sorted(stored)[:3]
@@ -153,20 +148,20 @@ def _tensors(
         )
     head = stored.get(LOGITS)
     if scaled and head is not None and _equal(head, embedding):
-        head = None  # Older versions wrote the tied projection, too.
+        head = None  # Older versions of transformers also wrote the tied projection.
     tied = scaled and head is None
     entries = mapping.entries(dataclasses.replace(architecture, logits_via_embedding=tied))
     sources = {name: tensor for name, tensor in stored.items() if name != _UNUSED}
     for name in _EMBEDDINGS[1:]:
         if not _equal(sources.pop(name, embedding), embedding):
             raise ConversionError(
-                f"{directory}: the tensors {name} and {EMBEDDING} differ; expected equal ones."
+                f"{directory}: the tensors {name} and {EMBEDDING} differ, but they must be equal."
             )
     sources[EMBEDDING] = embedding
     if tied:
         sources.pop(LOGITS, None)
     else:
-        # mT5 without a projection uses the embedding, unscaled.
+        # An mT5 model without a projection uses the embedding instead, and does not scale logits.
         sources[LOGITS] = embedding if head is None else head
     mapping.check_shapes(
         {name: tensor.shape for name, tensor in sources.items()},
@@ -175,7 +170,8 @@ def _tensors(
         f"The tensors of {directory} do not match its config.json",
     )
     if scaled and not tied:  # T5X scales logits only if the projection is tied.
-        sources[LOGITS] = _scaled(sources[LOGITS], architecture.emb_dim**-0.5)
+        factor = np.float32(architecture.emb_dim**-0.5)
+        sources[LOGITS] = sources[LOGITS].mapped(lambda x: x.astype(np.float32) * factor, "float32")
     names = {f"target/{entry.t5x}": entry for entry in entries}
     return {
         name: sources[entry.hf].view(name, transposed=entry.transposed)
@@ -183,15 +179,7 @@ def _tensors(
     }
 
 
-def _scaled(tensor: Tensor, factor: float) -> Tensor:
-    def read(index: Index) -> np.ndarray[Any, Any]:
-        return tensor.read(index).astype(np.float32) * np.float32(factor)
-
-    return Tensor(tensor.name, tensor.shape, np.dtype(np.float32), read, where=tensor.where)
-
-
 def _equal(a: Tensor, b: Tensor) -> bool:
     if a is b or a.shape != b.shape or len(a.shape) != 2:
         return a is b
-    blocks = row_blocks(a.shape, a.dtype.itemsize)
-    return all(np.array_equal(a.read((rows,)), b.read((rows,))) for rows in blocks)
+    return all(np.array_equal(a.read((rows,)), b.read((rows,))) for rows in row_blocks(a))

@@ -1,6 +1,6 @@
-"""Statistics of a checkpoint's tensors, and differences between two checkpoints' tensors.
+"""Computes statistics of the tensors in a checkpoint, and differences between two checkpoints.
 
-Tensors are read in blocks of rows, so memory does not grow with the model.
+Tensors are read in blocks of rows, to limit memory use.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from conversion.architecture import infer_architecture
 from conversion.blocks import in_order, row_blocks
 from conversion.tensor import Checkpoint, ConversionError, Tensor
 
-# Values are float64 while they are computed with, which has all values of the other types.
+# The number of values to convert to float64 at a time; float64 represents all other types exactly.
 _VALUES_AT_ONCE = 2**20
 
 
 class Statistics(NamedTuple):
-    """Statistics of the finite values of a tensor; NaN if it has none.
+    """Statistics of a tensor.
 
     Attributes:
-      minimum, maximum, mean, std: those of the finite values; `std` divides by their number.
-      num_nan, num_infinite: numbers of other values.
+      minimum, maximum, mean, std: statistics of the finite values, or NaN if there are none; `std`
+        is the population standard deviation.
+      num_nan, num_infinite: the numbers of NaNs and of infinite values.
     """
 
     minimum: float
@@ -38,60 +39,40 @@ class Statistics(NamedTuple):
     num_infinite: int
 
 
-class Named(NamedTuple):
-    """A tensor, with its name in the file and in Hugging Face (None: it has none there)."""
-
-    tensor: Tensor
-    stored: str
-    hf: str | None
-
-
-class Difference(NamedTuple):
-    """How the values of a tensor differ between two checkpoints.
+class Compared(NamedTuple):
+    """The result of comparing the tensors that have the same name in two checkpoints.
 
     Attributes:
-      num_values: number of values that differ; NaN equals NaN.
-      max_absolute: largest absolute difference; infinity if a value that is not finite differs.
+      name: the name of the tensors.
+      first, second: the tensors, or None for a checkpoint that does not contain the tensor.
+      num_values: the number of values that differ; two NaNs count as equal. None if one of the
+        tensors is missing or their shapes differ.
+      max_absolute: the largest absolute difference; infinity if one of two different values is not
+        finite.
       relative: `max_absolute` divided by the largest absolute value of the first tensor.
-    """
-
-    num_values: int
-    max_absolute: float
-    relative: float
-
-
-class Compared(NamedTuple):
-    """A tensor of two checkpoints; `first` or `second` is None if it is missing there.
-
-    `difference` is None if a tensor is missing or the shapes differ.
     """
 
     name: str
     first: Tensor | None
     second: Tensor | None
-    difference: Difference | None
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether both have the tensor, with the same values."""
-        return self.difference is not None and self.difference.num_values == 0
+    num_values: int | None = None
+    max_absolute: float = 0.0
+    relative: float = 0.0
 
 
-def named_tensors(checkpoint: Checkpoint) -> list[Named]:
-    """Returns the tensors of a checkpoint, layers in the order of their numbers."""
+def named_tensors(checkpoint: Checkpoint) -> list[tuple[Tensor, str | None]]:
+    """Returns (tensor, Hugging Face's name or None) pairs, with layers in numerical order."""
     try:
         entries = mapping.entries(infer_architecture(checkpoint))
         theirs = {f"target/{entry.t5x}": entry.hf for entry in entries}
     except ConversionError:
         theirs = {}  # not a T5 network
-    return [
-        Named(tensor, tensor.stored or name, theirs.get(name))
-        for name, tensor in sorted(checkpoint.tensors.items(), key=lambda item: _order(item[0]))
-    ]
+    names = sorted(checkpoint.tensors, key=_order)
+    return [(checkpoint.tensors[name], theirs.get(name)) for name in names]
 
 
 def statistics(tensor: Tensor) -> Statistics:
-    """Returns statistics of a tensor; raises ConversionError if it cannot be read."""
+    """Computes the statistics of a tensor; raises ConversionError if it cannot be read."""
     count, mean, squares, num_nan, num_infinite = 0, 0.0, 0.0, 0, 0
     minimum, maximum = math.inf, -math.inf
     for part in _parts(tensor):
@@ -101,7 +82,7 @@ def statistics(tensor: Tensor) -> Statistics:
         if not finite.size:
             continue
         minimum, maximum = min(minimum, finite.min()), max(maximum, finite.max())
-        # The mean and the sum of squares of two parts are merged (Chan et al., 1979).
+        # Combine the means and sums of squares of two parts (Chan et al., 1979).
         part_mean = float(finite.mean())
         delta, total = part_mean - mean, count + finite.size
         squares += float(np.square(finite - part_mean).sum())
@@ -114,9 +95,9 @@ def statistics(tensor: Tensor) -> Statistics:
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> Iterator[Compared]:
-    """Compares tensors of the same name, of any types and layouts.
+    """Compares tensors with the same names in two checkpoints, whose types and layouts may differ.
 
-    The training state is compared if both checkpoints have one (see `has_state`). Raises
+    The training state is compared only if both checkpoints contain one (see `has_state`). Raises
     ConversionError if a tensor cannot be read.
     """
     with_state = has_state(first) and has_state(second)
@@ -127,17 +108,17 @@ def compare(first: Checkpoint, second: Checkpoint) -> Iterator[Compared]:
     }
     for name in sorted(names, key=_order):
         a, b = first.tensors.get(name), second.tensors.get(name)
-        comparable = a is not None and b is not None and a.shape == b.shape
-        yield Compared(name, a, b, difference(a, b) if comparable and a and b else None)
+        same_shape = a is not None and b is not None and a.shape == b.shape
+        yield Compared(name, a, b, *(_difference(a, b) if same_shape and a and b else ()))
 
 
 def has_state(checkpoint: Checkpoint) -> bool:
-    """Returns whether a checkpoint has the state of the optimizer."""
+    """Returns whether a checkpoint contains optimizer state."""
     return any(name.startswith("state/param_states/") for name in checkpoint.tensors)
 
 
-def difference(first: Tensor, second: Tensor) -> Difference:
-    """Returns how two tensors of the same shape differ."""
+def _difference(first: Tensor, second: Tensor) -> tuple[int, float, float]:
+    """Returns the last three fields of `Compared` for two tensors of the same shape."""
     num_values, max_absolute, largest = 0, 0.0, 0.0
     for a, b in _parts(first, second):
         differs = ~((a == b) | (np.isnan(a) & np.isnan(b)))
@@ -147,11 +128,11 @@ def difference(first: Tensor, second: Tensor) -> Difference:
             deltas = np.abs(a[differs] - b[differs])
             max_absolute = max(max_absolute, float(np.nan_to_num(deltas, nan=np.inf).max()))
     relative = max_absolute / largest if largest else math.inf if max_absolute else 0.0
-    return Difference(num_values, max_absolute, relative)
+    return num_values, max_absolute, relative
 
 
 def _parts(*tensors: Tensor) -> Iterator[Any]:
-    """Yields the values of some rows of a tensor, or a list with those of several, as float64."""
+    """Yields each block of rows as a float64 array, or as a list of such arrays, one per tensor."""
 
     def read(rows: slice) -> list[Any]:
         return [np.atleast_1d(x.read((rows,) if x.shape else ...)) for x in tensors]
@@ -171,7 +152,7 @@ def _parts(*tensors: Tensor) -> Iterator[Any]:
 
 
 def _order(name: str) -> list[tuple[int, int, str]]:
-    """Returns a key that sorts parameters before the state, and layer 2 before layer 10."""
+    """Returns a sort key that puts parameters before other tensors, and layer 2 before layer 10."""
     parts = re.split(r"(\d+)", name)
     is_state = [(int(not name.startswith("target/")), 0, "")]
     return is_state + [(0, int(x), "") if x.isdigit() else (1, 0, x) for x in parts]

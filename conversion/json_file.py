@@ -1,4 +1,4 @@
-"""JSON files of a Hugging Face directory."""
+"""Reads and writes JSON files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mtf.storage import AnyPath
 
 
 def read_json(path: AnyPath) -> dict[str, Any]:
-    """Returns the JSON object in a file; raises ConversionError if there is none."""
+    """Returns the JSON object in a file; raises ConversionError if the file contains none."""
     if not path.is_file():
         raise IncompleteCheckpoint(f"{path.parent} has no file {path.name}.")
     try:

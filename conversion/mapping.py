@@ -1,7 +1,8 @@
-"""Maps T5X's parameters to Hugging Face's.
+"""Maps T5X's parameters to Hugging Face's parameters.
 
-Besides the names, two shapes differ: linear layers are (out, in) in Hugging Face and (in, out) in
-T5X; the relative position bias is (buckets, heads) in Hugging Face and (heads, buckets) in T5X.
+The names differ, and so do some shapes. Kernels of linear layers have the shape (out, in) in
+Hugging Face and (in, out) in T5X. Relative position biases have the shape (buckets, heads) in
+Hugging Face and (heads, buckets) in T5X.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from conversion.architecture import Architecture
+from conversion.families import Architecture
 from conversion.tensor import Checkpoint, ConversionError
 
+# T5X's name for an attention kernel → the name that Hugging Face and Mesh TensorFlow share.
+ATTENTION = {"query": "q", "key": "k", "value": "v", "out": "o"}
 EMBEDDING, LOGITS = "shared.weight", "lm_head.weight"
 
-# The sublayers of a layer: T5X's name of the norm, T5X's name, Hugging Face's name.
-_SUBLAYERS = {
+# Each sublayer has three names here: T5X's name for its norm, T5X's name for the sublayer itself,
+# and the name that Hugging Face and Mesh TensorFlow share.
+SUBLAYERS = {
     "encoder": (
         ("pre_attention_layer_norm", "attention", "SelfAttention"),
         ("pre_mlp_layer_norm", "mlp", "DenseReluDense"),
@@ -37,30 +41,31 @@ class Entry(NamedTuple):
 
     @property
     def transposed(self) -> bool:
-        """Whether Hugging Face stores the transpose, as for all matrices but the embedding."""
+        """Whether Hugging Face stores the transpose, as it does for all matrices but EMBEDDING."""
         return len(self.shape) == 2 and self.hf != EMBEDDING
 
     @property
     def hf_shape(self) -> tuple[int, ...]:
-        """The shape in Hugging Face."""
+        """The parameter's shape in Hugging Face."""
         return self.shape[::-1] if self.transposed else self.shape
 
 
 def entries(sizes: Architecture) -> list[Entry]:
-    """Returns all parameters of a network: one kind of all layers, then the next kind."""
+    """Returns the entries of all parameters of a network, grouped by kind and ordered by layer."""
     norm, into = (sizes.emb_dim,), (sizes.emb_dim, sizes.num_heads * sizes.head_dim)
-    attention = {"query": ("q", into), "key": ("k", into), "value": ("v", into)}
-    attention["out"] = ("o", into[::-1])
+    attention = {
+        name: (hf, into[::-1] if name == "out" else into) for name, hf in ATTENTION.items()
+    }
     wi = (sizes.emb_dim, sizes.mlp_dim)
     mlp = {name: (name, wi) for name in (("wi_0", "wi_1") if sizes.gated else ("wi",))}
     mlp["wo"] = ("wo", wi[::-1])
 
     embedding = (sizes.vocab_size, sizes.emb_dim)
     found = [Entry("token_embedder/embedding", EMBEDDING, embedding)]
-    for side, sublayers in _SUBLAYERS.items():
+    for side, sublayers in SUBLAYERS.items():
         buckets = (sizes.num_heads, sizes.relative_attention_num_buckets)
         num_layers = getattr(sizes, f"num_{side}_layers")
-        # Without a bias per layer, the first layer has the bias in Hugging Face.
+        # If the layers share the bias, Hugging Face stores it in the first layer.
         for i in range(num_layers if sizes.relpos_bias_per_layer else 1):
             layer = f"layers_{i}/" * sizes.relpos_bias_per_layer
             bias = f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -82,7 +87,7 @@ def entries(sizes: Architecture) -> list[Entry]:
 
 
 def check_parameters(checkpoint: Checkpoint, expected: Iterable[Entry]) -> None:
-    """Checks the names and shapes of a checkpoint's parameters."""
+    """Raises ConversionError unless the parameters have exactly the expected names and shapes."""
     check_shapes(
         {f"target/{name}": tensor.shape for name, tensor in checkpoint.parameters().items()},
         {f"target/{entry.t5x}": entry.shape for entry in expected},
@@ -97,9 +102,13 @@ def check_shapes(
     source: str,
     summary: str,
 ) -> None:
-    """Raises ConversionError if tensors (name → shape) are missing, unexpected or of a wrong shape.
+    """Raises ConversionError if tensors are missing, are unexpected or have a wrong shape.
 
-    In the message, `source` precedes a `wanted` shape, and `summary` is the beginning.
+    Args:
+      found: dict mapping the names of the tensors to their shapes.
+      wanted: dict mapping the names of the expected tensors to their shapes.
+      source: the text that precedes an expected shape in the message, such as "expected".
+      summary: the beginning of the message.
     """
     problems = [
         *(f"missing: {name}, shape {wanted[name]}" for name in wanted.keys() - found.keys()),

@@ -1,70 +1,54 @@
-"""Opens checkpoints of Mesh TensorFlow's T5 (and mT5, ByT5, T0, mT0) under T5X's names.
+"""Opens Mesh TensorFlow checkpoints of T5, mT5, ByT5, T0 and mT0 with T5X's names.
 
-As in T5X, matrices have the same orientation, so a tensor only changes its name.
+Matrices have the same orientation as in T5X, so only the names change.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
-from conversion.tensor import Checkpoint, ConversionError, Index, Tensor, array_tensor
+from conversion import mapping
+from conversion.tensor import Checkpoint, ConversionError, Tensor, array_tensor
 from conversion.tensor_bundle import open_bundle
-from mtf.copies import nearest_copy
-from mtf.storage import AnyPath, StorePath
+from mtf.storage import AnyPath, is_listable
+from mtf.storage.copies import nearest_copy
 
 _NAME = re.compile(r"model\.ckpt-(\d+)")
 _LATEST = re.compile(r'^model_checkpoint_path: "(?:.*/)?([^"/]+)"', re.MULTILINE)
 _BLOCK = re.compile(r"/block_(\d+)/")
-# Later versions call all norms rms_norm.
+# Later versions of Mesh TensorFlow call all norms rms_norm.
 _RMS_NORM = re.compile(r"(/layer_\d+/)rms_norm/")
 _FINAL_NORM = re.compile(r"^(encoder|decoder)/rms_norm/")
 _BIAS = re.compile(r"(?P<side>encoder|decoder)/layers_(?P<layer>\d+)/relpos_bias/")
 
-# Slots of Adafactor in Mesh TensorFlow and T5X. T5X stores an unused one as a zero.
+# Adafactor's slots: Mesh TensorFlow's suffix → T5X's name. T5X stores an unused slot as one zero.
 _SLOTS = {"_slot_vr": "v_row", "_slot_vc": "v_col", "_slot_v": "v"}
 _T5X_SLOTS = ("m", "v", "v_col", "v_row")
 
-_ATTENTION = {"q": "query/kernel", "k": "key/kernel", "v": "value/kernel", "o": "out/kernel"}
-_MLP = {f"{name}/kernel": f"{name}/kernel" for name in ("wi", "wi_0", "wi_1", "wo")}
-
-# The sublayers of a block: T5X's name of the norm, Mesh TensorFlow's name, T5X's name, the tensors.
-_SUBLAYERS = {
-    "encoder": (
-        ("pre_attention_layer_norm", "SelfAttention", "attention", _ATTENTION),
-        ("pre_mlp_layer_norm", "DenseReluDense", "mlp", _MLP),
-    ),
-    "decoder": (
-        ("pre_self_attention_layer_norm", "SelfAttention", "self_attention", _ATTENTION),
-        (
-            "pre_cross_attention_layer_norm",
-            "EncDecAttention",
-            "encoder_decoder_attention",
-            _ATTENTION,
-        ),
-        ("pre_mlp_layer_norm", "DenseReluDense", "mlp", _MLP),
-    ),
-}
+_MLP = ("wi", "wi_0", "wi_1", "wo")
 
 
 def _rows() -> dict[str, str]:
-    """Returns Mesh TensorFlow's name → T5X's, in which {n} is the number of the block."""
+    """Returns a dict mapping Mesh TensorFlow's names to T5X's, with {n} for the block number."""
     rows = {
         "shared/embedding": "token_embedder/embedding",
         "decoder/logits/kernel": "decoder/logits_dense/kernel",
     }
-    for side, sublayers in _SUBLAYERS.items():
+    for side, sublayers in mapping.SUBLAYERS.items():
         rows[f"{side}/final_layer_norm/scale"] = f"{side}/{side}_norm/scale"
         bias = f"{side}/block_{{n}}/layer_000/SelfAttention/relative_attention_bias"
         rows[bias] = f"{side}/layers_{{n}}/relpos_bias/rel_embedding"
-        for number, (norm, theirs, ours, tensors) in enumerate(sublayers):
+        for number, (norm, ours, theirs) in enumerate(sublayers):
             block = f"{side}/block_{{n}}/layer_{number:03d}"
             layer = f"{side}/layers_{{n}}"
             rows[f"{block}/layer_norm/scale"] = f"{layer}/{norm}/scale"
-            for their_tensor, our_tensor in tensors.items():
-                rows[f"{block}/{theirs}/{their_tensor}"] = f"{layer}/{ours}/{our_tensor}"
+            kernels = {f"{name}/kernel": name for name in _MLP}
+            if ours != "mlp":
+                kernels = {name: kernel for kernel, name in mapping.ATTENTION.items()}
+            for their_kernel, kernel in kernels.items():
+                rows[f"{block}/{theirs}/{their_kernel}"] = f"{layer}/{ours}/{kernel}/kernel"
     return rows
 
 
@@ -72,21 +56,21 @@ ROWS = _rows()
 
 
 def is_prefix(path: str) -> bool:
-    """Returns whether a path names the files of one checkpoint (`DIR/model.ckpt-{step}`)."""
+    """Returns whether a path is the prefix of one checkpoint's files (`DIR/model.ckpt-{step}`)."""
     return _NAME.match(path.rpartition("/")[2]) is not None
 
 
 def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
-    """Returns the path of a checkpoint's files without their endings; None if there is none.
+    """Returns the path of a checkpoint's files without their suffixes, or None if it has no files.
 
     Args:
-      path: a directory, one of the files, or the path without its ending. Of an address, the copy
-        that `mtf.fetch` has made is returned, if there is one.
-      step: step of the checkpoint in a directory of several; by default the one that the file
-        `checkpoint` names, else the latest.
+      path: a directory, one of the checkpoint's files, or the path of the files without a suffix.
+        If `mtf fetch` has copied a remote path, the path of the copy is returned.
+      step: the step of the checkpoint to find if a directory contains several checkpoints; None for
+        the checkpoint that the file `checkpoint` names, or the latest if it names none.
 
     Raises:
-      ConversionError: if the directory has checkpoints, but none of this step.
+      ConversionError: the directory contains checkpoints, but none of this step.
     """
     single = _NAME.match(path.name)
     if single:
@@ -98,8 +82,8 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
                 f"{path} is the checkpoint of step {single[1]}, but step {step} was requested."
             )
         return path.with_name(single[0])
-    if isinstance(path, StorePath) and not path.is_listable:
-        return None  # Name the checkpoint itself.
+    if not is_listable(path):
+        return None  # The user has to pass the path of a checkpoint instead.
     names = [file.name.removesuffix(".index") for file in path.glob("model.ckpt-*.index")]
     steps = {int(match[1]): match[0] for name in names if (match := _NAME.fullmatch(name))}
     if not steps:
@@ -118,18 +102,19 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
 
 
 def open_mesh_tensorflow(prefix: AnyPath) -> Checkpoint:
-    """Opens the checkpoint of the files `prefix.index` and `prefix.data-*`.
+    """Opens the checkpoint in the files `prefix.index` and `prefix.data-*`.
 
     Raises:
-      ConversionError: if it has tensors that are not of a T5.
-      IncompleteCheckpoint: if a file is missing, truncated or damaged.
+      ConversionError: the checkpoint contains tensors that a T5 network does not have.
+      IncompleteCheckpoint: a file is missing, truncated or damaged.
     """
     stored = open_bundle(prefix)
     names = {theirs: t5x_name(theirs) for theirs in stored}
     unknown = sorted(f"{name} {stored[name].shape}" for name, ours in names.items() if ours is None)
     if unknown:
         raise ConversionError(
-            f"{prefix} is not a T5 of Mesh TensorFlow; unexpected tensors ({len(unknown)}): "
+            f"{prefix} is not a Mesh TensorFlow checkpoint of a T5 model; it contains "
+            f"{len(unknown)} unexpected tensors: "
             f"{', '.join(unknown[:5])}{', …' if len(unknown) > 5 else ''}."
         )
     found = {ours: stored[theirs] for theirs, ours in names.items() if ours is not None}
@@ -138,7 +123,7 @@ def open_mesh_tensorflow(prefix: AnyPath) -> Checkpoint:
         found = {_BIAS.sub(r"\g<side>/relpos_bias/", name): t for name, t in found.items()}
     tensors = {name: tensor.view(name, transposed=False) for name, tensor in found.items()}
     if "state/step" in tensors:
-        tensors["state/step"] = _int32(tensors["state/step"])
+        tensors["state/step"] = tensors["state/step"].cast(np.dtype(np.int32))
     return Checkpoint(
         prefix,
         "mesh-tensorflow",
@@ -148,9 +133,10 @@ def open_mesh_tensorflow(prefix: AnyPath) -> Checkpoint:
 
 
 def t5x_name(theirs: str) -> str | None:
-    """Returns T5X's name of a tensor; None if a T5 has none of this name.
+    """Returns T5X's name for a tensor, or None if T5 has no such tensor.
 
-    A bias of the first block is always named as that of layer 0, even if all layers share it.
+    The relative position bias in the first block is always named as the bias of layer 0, even if
+    all layers share it.
     """
     if theirs == "global_step":
         return "state/step"
@@ -166,15 +152,8 @@ def t5x_name(theirs: str) -> str | None:
 
 
 def _unused_slots(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the slots that T5X's Adafactor has besides those of `tensors`: zeros."""
+    """Returns zeros for the unused Adafactor slots that T5X stores in addition to `tensors`."""
     roots = {name.rpartition("/")[0] for name in tensors if name.startswith("state/param_states/")}
     names = [f"{root}/{slot}" for root in sorted(roots) for slot in _T5X_SLOTS]
     zero = np.zeros(1, np.float32)
     return {name: array_tensor(name, zero) for name in names if name not in tensors}
-
-
-def _int32(tensor: Tensor) -> Tensor:
-    def read(index: Index) -> np.ndarray[Any, Any]:
-        return tensor.read(index).astype(np.int32)
-
-    return Tensor(tensor.name, tensor.shape, np.dtype(np.int32), read, where=tensor.where)

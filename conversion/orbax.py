@@ -1,4 +1,4 @@
-"""Opens Orbax checkpoints of mtf and T5X: an OCDBT database of zarr arrays with dotted names."""
+"""Opens the Orbax checkpoints of mtf and T5X, which store zarr arrays in an OCDBT database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def is_state(path: AnyPath) -> bool:
 
 
 def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
-    """Opens the checkpoint `path` with arrays in `state`; raises ConversionError if it cannot."""
+    """Opens the checkpoint `path`, whose arrays are in the directory `state`.
+
+    Raises ConversionError if the checkpoint is incomplete or has a different format.
+    """
     if not (state / "_METADATA").is_file():
         raise IncompleteCheckpoint(f"{path} is incomplete: {state.name}/_METADATA is missing.")
     with damaged(state / "_METADATA", "is damaged"):
@@ -32,12 +35,12 @@ def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
         leaves = [
             [str(key["key"]) for key in leaf["key_metadata"]]
             for leaf in metadata["tree_metadata"].values()
-            if not leaf["value_metadata"].get("skip_deserialize")  # empty dicts, None
+            if not leaf["value_metadata"].get("skip_deserialize")  # an empty dict or None
         ]
         names = {".".join(keys): "/".join(keys) for keys in leaves}
     if metadata.get("use_zarr3") or not metadata.get("use_ocdbt", True):
         raise ConversionError(
-            f"{path} is stored by Orbax as "
+            f"{path} was stored by Orbax as "
             f"{'zarr 3' if metadata.get('use_zarr3') else 'plain directories'}; "
             "expected OCDBT with zarr 2 (use_ocdbt=True, use_zarr3=False)."
         )
@@ -64,7 +67,7 @@ def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
 
 
 def _read_descriptions(path: AnyPath, spec: dict[str, Any]) -> dict[str, tuple[bytes, set[str]]]:
-    """Returns dotted name → (content of `.zarray`, names of the other keys of the array)."""
+    """Returns a dict mapping dotted names to (content of `.zarray`, keys of chunks) pairs."""
     with damaged(path, "cannot be read; files are missing or truncated"):
         database = ts.KvStore.open(spec).result()
         keys = [key.decode() for key in database.list().result()]

@@ -1,4 +1,4 @@
-"""Writes the LoRA adapters of a checkpoint as PEFT loads them."""
+"""Writes the LoRA adapters of a checkpoint in PEFT's format."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 def write_adapters(
     checkpoint: Checkpoint, directory: Path, *, base: str | None, dropout_rate: float
 ) -> int:
-    """Writes `adapter_config.json` and `adapter_model.safetensors`; returns the parameters' number.
+    """Writes the adapters' config and weights for PEFT; returns the number of parameters.
 
     Args:
-      checkpoint: opened with `merge_adapters=False`.
+      checkpoint: a checkpoint that was opened with `merge_adapters=False`.
       directory: an existing directory.
-      base: address of the model that the adapters belong to, in Hugging Face's format, if known.
-      dropout_rate: dropout of the adapters' inputs in training.
+      base: the name or path of the base model in Hugging Face's format, or None if it is unknown.
+      dropout_rate: the dropout rate of the adapters' inputs in training.
 
     Raises:
-      ConversionError: the checkpoint has no adapters, or they differ in rank or scale.
+      ConversionError: the checkpoint contains no adapters, or they differ in rank or scale.
     """
     if not adapters.has_adapters(checkpoint):
         raise ConversionError(
-            f"{checkpoint.path} has no LoRA adapters. Write the whole model with --to hf."
+            f"{checkpoint.path} has no LoRA adapters. To write the whole model, use --to hf."
         )
     kernels = {
         entry.t5x.removesuffix("/kernel"): entry.hf.removesuffix(".weight")
@@ -46,7 +46,7 @@ def write_adapters(
             continue
         rank = a.shape[1]
         settings.add((rank, float(scale.read()) * rank))
-        # Linear layers of PyTorch are (out, in).
+        # PyTorch's linear layers have the shape (out, in).
         for part, tensor in (("lora_A", a), ("lora_B", b)):
             array = np.ascontiguousarray(tensor.read().astype(np.float32).T)
             weights[f"base_model.model.{module}.{part}.weight"] = array
@@ -72,7 +72,10 @@ def write_adapters(
 
 
 def _shortest(adapted: set[str], modules: set[str]) -> list[str]:
-    """Returns last names ("q") if these select just the adapted modules, else their whole names."""
+    """Returns the last parts of the adapted names, such as "q", if no other module matches them.
+
+    If another module matches them, returns the full names.
+    """
     last = {module.rpartition(".")[2] for module in adapted}
     selected = {module for module in modules if module.rpartition(".")[2] in last}
     return sorted(last if selected == adapted else adapted)

@@ -1,7 +1,7 @@
-"""Protocol buffer messages, with only the fields that are used here.
+"""Creates classes for protocol buffer messages, with only the fields that mtf needs.
 
-TensorFlow's generated modules would need TensorFlow, and SentencePiece's the newest protobuf, which
-Beam excludes.
+The modules that TensorFlow and SentencePiece provide for their messages are not used, because they
+require TensorFlow and the latest protobuf, respectively.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 
 def message_class(package: str, messages: Mapping[str, Mapping[int, str]]) -> Any:
-    """Returns the class of the last message.
+    """Creates message types, and returns the class of the last one.
 
-    `messages` maps message → field number → `[repeated] TYPE NAME [= DEFAULT]`, in which TYPE is a
-    scalar type or a previous message.
+    Args:
+      package: name of the protobuf package.
+      messages: dict mapping the name of each message to a dict that maps field numbers to
+        `[repeated] TYPE NAME [= DEFAULT]`, where TYPE is a scalar type or an earlier message.
     """
     file = descriptor_pb2.FileDescriptorProto(name=package, package=package, syntax="proto2")
     for message, fields in messages.items():

@@ -1,8 +1,8 @@
-"""Presents checkpoints of T5X's scanned network (scalable_t5, umT5) under the unrolled names.
+"""Converts checkpoints of T5X's scanned network (scalable_t5, umT5) to the unrolled layout.
 
-The scanned network stacks the layers of a stack along axis 1 of each array, has one relative
-position bias for each layer, and keeps heads and their size apart in the kernels of attention. A
-layer is read as a slice of the stacked array.
+In the scanned network, each array contains all layers of the encoder or decoder along axis 1, each
+layer has a relative position bias, and attention kernels have separate axes for heads and head
+size. A layer is read as a slice of the stacked array.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections import Counter
+from statistics import mode
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,11 @@ import tensorstore as ts
 
 from conversion.tensor import Checkpoint, ConversionError, Index, Tensor, index_bounds
 
-# A stacked array is read once for each layer. Its decoded chunks are kept in a cache of this size.
+# The size in bytes of the cache for decoded chunks, which are read again for each layer.
 _CACHE_BYTES = 2**30
 
-# The end of a parameter's name → the axes of the stacked array: e for emb, l for layers, h for
-# heads, k for the size of a head, m for the MLP, b for buckets. The unrolled network joins h and k.
+# Suffix of a parameter's name → axes of the stacked array. The letters stand for emb (e), layers
+# (l), heads (h), the head size (k), MLP (m) and buckets (b). The unrolled network merges h and k.
 AXES = {
     "query/kernel": "elhk",
     "key/kernel": "elhk",
@@ -35,7 +35,7 @@ AXES = {
     "scale": "el",
     "relpos_bias/rel_embedding": "hlb",
 }
-# Slots of Adafactor: the axes that a moment averages over. Unused ones have the shape (1,).
+# Adafactor's slot → axes over which it is averaged. Unused slots have the shape (1,).
 _AVERAGED = {"v_row": "hkm", "v_col": "e", "v": "", "m": ""}
 _OTHER_FACTOR = {"v_row": "v_col", "v_col": "v_row"}
 
@@ -47,20 +47,20 @@ _STACKED = re.compile(r".+/(encoder/encoder|decoder/decoder)/")
 
 
 def is_stacked(name: str) -> bool:
-    """Returns whether the array of this name has several layers."""
+    """Returns whether the array with this name contains several layers."""
     return _STACKED.match(name) is not None
 
 
 def new_cache() -> ts.Context:
-    """Returns a cache for the chunks of a checkpoint's stacked arrays."""
+    """Returns a TensorStore context with a cache for the chunks of stacked arrays."""
     return ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
 
 
 def unrolled(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint with a tensor for each layer, which is a slice of a stacked one.
+    """Returns the checkpoint with each stacked array replaced by one tensor per layer.
 
-    A checkpoint that is not of the scanned network is returned as it is. Raises ConversionError if
-    a stacked array has an unknown name or a shape that differs from the others'.
+    Other checkpoints are returned unchanged. Raises ConversionError if a stacked array has an
+    unknown name, or a shape that is inconsistent with the other arrays.
     """
     tensors: dict[str, Tensor] = {}
     depths = _depths(checkpoint)
@@ -102,19 +102,23 @@ def unrolled(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _depths(checkpoint: Checkpoint) -> dict[str, int]:
-    """Returns the number of layers that most stacked arrays of the encoder and decoder have."""
-    counts: dict[str, Counter[int]] = {}
+    """Returns a dict mapping "encoder" and "decoder" to their numbers of layers.
+
+    Each number is the most frequent one among the stacked arrays, so that a wrong array can be
+    detected.
+    """
+    depths: dict[str, list[int]] = {}
     for name, tensor in checkpoint.parameters().items():
         if is_stacked(f"target/{name}") and len(tensor.shape) > 1:
-            counts.setdefault(name.partition("/")[0], Counter())[tensor.shape[1]] += 1
-    return {side: count.most_common(1)[0][0] for side, count in counts.items()}
+            depths.setdefault(name.partition("/")[0], []).append(tensor.shape[1])
+    return {side: mode(found) for side, found in depths.items()}
 
 
 def _are_swapped(axes: str, sizes: dict[str, int]) -> bool:
-    """Returns whether the unrolled network calls a kernel's v_row v_col, and v_col v_row.
+    """Returns whether a kernel's slots v_row and v_col are swapped in the unrolled network.
 
-    Its v_row averages over the larger axis of the kernel, or the last one of a square. That of the
-    scanned network always averages over the axes other than emb.
+    In the unrolled network, v_row is averaged over the larger axis, or the last axis of a square
+    kernel. In the scanned network, it is always averaged over all axes except emb.
     """
     emb = sizes["e"]
     others = math.prod(sizes[axis] for axis in axes if axis not in "el")
@@ -122,7 +126,7 @@ def _are_swapped(axes: str, sizes: dict[str, int]) -> bool:
 
 
 def _layer(name: str, stacked: Tensor, axes: str, layer: int) -> Tensor:
-    """Returns a layer of a stacked array, in which the axes of heads and of their size are one."""
+    """Returns one layer of a stacked array, with the axes for heads and head size merged."""
     sizes = dict(zip(axes, stacked.shape, strict=True))
     own_axes = axes.replace("l", "").replace("hk", "h")
     head = sizes.get("k", 1)
@@ -130,27 +134,21 @@ def _layer(name: str, stacked: Tensor, axes: str, layer: int) -> Tensor:
 
     def read(index: Index) -> np.ndarray[Any, Any]:
         bounds = dict(zip(own_axes, index_bounds(index, shape), strict=True))
-        # The heads that contain the part, and where it begins in the first of them.
-        skipped = 0
-        wanted = dict(bounds)
-        if "k" in sizes:
-            start, stop = bounds["h"]
-            wanted |= {"h": (start // head, -(-stop // head)), "k": (0, head)}
-            skipped = start % head
-        wanted["l"] = (layer, layer + 1)
-        part = stacked.read(tuple(slice(*wanted[axis]) for axis in axes))
-        joined = part.reshape(
-            [
-                (wanted[axis][1] - wanted[axis][0]) * (head if axis == "h" else 1)
-                for axis in own_axes
-            ]
-        )
-        starts = [skipped if axis == "h" else 0 for axis in own_axes]
-        ends = [
-            start + bounds[axis][1] - bounds[axis][0]
-            for axis, start in zip(own_axes, starts, strict=True)
+        # Each head is read as a whole.
+        whole = {
+            axis: (start // head * head, -(-stop // head) * head) if axis == "h" else (start, stop)
+            for axis, (start, stop) in bounds.items()
+        }
+        part = {axis: slice(*bound) for axis, bound in whole.items()}
+        part |= {"l": slice(layer, layer + 1), "k": slice(0, head)}
+        if "h" in part:
+            part["h"] = slice(part["h"].start // head, part["h"].stop // head)
+        array = stacked.read(tuple(part[axis] for axis in axes))
+        merged = array.reshape([stop - start for start, stop in whole.values()])
+        skipped = {axis: start for axis, (start, _) in whole.items()}
+        return merged[
+            tuple(slice(i - skipped[axis], j - skipped[axis]) for axis, (i, j) in bounds.items())
         ]
-        return joined[tuple(map(slice, starts, ends))]
 
     stored = f"{stacked.stored or stacked.name}[:, {layer}]"
     return Tensor(name, shape, stacked.dtype, read, where=stacked.where, stored=stored)

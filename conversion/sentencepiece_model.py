@@ -1,4 +1,4 @@
-"""Reads the pieces, scores and normalization of a SentencePiece model file."""
+"""Reads the pieces, scores and normalization rules in a SentencePiece model file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conversion.tensor import ConversionError
 _CONTROL, _UNKNOWN = 3, 2
 _UNIGRAM = 1
 
-# The fields of sentencepiece_model.proto that a tokenizer depends on.
+# The fields of sentencepiece_model.proto that a tokenizer needs.
 _ModelProto = message_class(
     "mtf.sentencepiece",
     {
@@ -36,13 +36,13 @@ _ModelProto = message_class(
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceModel:
-    """A unigram model with T5's special pieces: 0 padding, 1 EOS, 2 unknown.
+    """A unigram model with T5's special ids: 0 for padding, 1 for EOS, 2 for unknown.
 
     Attributes:
       path: path of the model file.
-      pieces: (piece, score) by id.
-      byte_fallback: whether unknown characters become pieces for their bytes.
-      charsmap: compiled normalization, as SentencePiece and `tokenizers` use it.
+      pieces: the (piece, score) pairs, in the order of their ids.
+      byte_fallback: whether unknown characters are replaced with pieces for their bytes.
+      charsmap: the compiled normalization rules, in SentencePiece's binary format.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Reads a model file; raises ConversionError if it is not a model as T5 uses it."""
+    """Reads a SentencePiece model file; raises ConversionError if T5 cannot use the model."""
     if not path.is_file():
         raise ConversionError(f"There is no SentencePiece model at {path}.")
     try:
@@ -64,19 +64,19 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
         raise ConversionError(f"{path} is not a SentencePiece model: it has no pieces.")
     if proto.trainer_spec.model_type != _UNIGRAM:
         raise ConversionError(
-            f"{path} is a SentencePiece model of another type; expected type unigram."
+            f"{path} is a SentencePiece model, but not a unigram model, which T5 needs."
         )
     if [piece.type for piece in proto.pieces[:3]] != [_CONTROL, _CONTROL, _UNKNOWN]:
         raise ConversionError(
-            f"{path}: expected padding, EOS and unknown as the pieces with ids 0, 1 and 2; found "
+            f"{path}: expected the padding, EOS and unknown pieces at ids 0, 1 and 2, but found "
             f"{', '.join(name for name, _ in pieces[:3])}."
         )
     normalizer = proto.normalizer_spec
     switches = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
     if not all(getattr(normalizer, name) for name in switches):
         raise ConversionError(
-            f"{path} does not normalize white space like T5's tokenizer; expected a model trained "
-            "with add_dummy_prefix, remove_extra_whitespaces and escape_whitespaces."
+            f"{path} does not normalize whitespace as T5's tokenizer does; expected a model that "
+            "was trained with add_dummy_prefix, remove_extra_whitespaces and escape_whitespaces."
         )
     charsmap = normalizer.precompiled_charsmap
     return SentencePieceModel(path, pieces, proto.trainer_spec.byte_fallback, charsmap)

@@ -1,8 +1,9 @@
-"""Opens checkpoints in T5X's layout: a msgpack file `checkpoint`, a directory per large array."""
+"""Opens T5X checkpoints that consist of a msgpack file `checkpoint` and zarr arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -20,16 +21,17 @@ from conversion.tensor import (
     dtype_from_name,
     zarr_tensor,
 )
-from mtf.storage import AnyPath, files_below, kvstore, read_all
+from mtf.storage import AnyPath, file_sizes, is_listable, kvstore
 
-# flax.serialization's extension types, and its key for an array in chunks (over 1 GiB). Flax is not
-# used because it imports JAX and cannot read the bfloat16 of older versions.
-_NDARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
+# flax.serialization's extension types, and its key for an array of over 1 GiB, stored in chunks.
+# Flax is not used, because it imports JAX and cannot read the bfloat16 arrays of older versions.
+_NDARRAY, _NUMPY_SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
+_FILES_AT_ONCE = 16
 
 
 def open_zarr(path: AnyPath, step: int | None) -> Checkpoint:
-    """Opens a directory that has a file `checkpoint`; raises ConversionError if it cannot."""
+    """Opens a directory that contains a file `checkpoint`; raises ConversionError if this fails."""
     content = (path / "checkpoint").read_bytes()
     file = path / "checkpoint"
     with damaged(file, f"is truncated or damaged ({len(content)} bytes)"):
@@ -62,7 +64,7 @@ def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _is_zarr(leaf: Any) -> bool:
-    """Returns whether a leaf of the msgpack file is the description of a zarr array."""
+    """Returns whether a leaf of the msgpack file describes a zarr array."""
     return isinstance(leaf, Mapping) and isinstance(leaf.get("driver"), str) and "kvstore" in leaf
 
 
@@ -74,27 +76,37 @@ def _array(name: str, leaf: Any, file: AnyPath) -> Tensor:
 
 
 def _directory(name: str, leaf: Mapping[Any, Any]) -> str:
-    """Returns the name of the directory of an array.
+    """Returns the name of an array's directory, which is next to the msgpack file.
 
-    A released checkpoint names a bucket or an absolute path, older ones one level up. In a copy,
-    the array is always in a directory beside the msgpack file.
+    Released checkpoints store either a bucket path or an absolute path, normally under "kvstore",
+    but next to "kvstore" in older checkpoints. Once a checkpoint has been copied, only the last
+    component of that path is still valid.
     """
     stored = leaf["kvstore"].get("path") or leaf.get("path") or name.replace("/", ".")
     return PurePosixPath(stored).name
 
 
 class _Arrays:
-    """The zarr arrays of a checkpoint: what each directory contains, with one listing."""
+    """The `.zarray` files and the chunk names of a checkpoint's zarr arrays, read all at once."""
 
     def __init__(self, path: AnyPath, folders: Collection[str]):
         self.path, self.cache = path, new_cache()
-        self.metadata = read_all(path, [f"{folder}/.zarray" for folder in folders])
-        names = files_below(path)
-        self.files: dict[str, set[str]] | None = None if names is None else {}
-        for name in names or ():
-            folder, _, file = name.partition("/")  # The key of a chunk may be a path such as 0/1.
+        files = [path / folder / ".zarray" for folder in folders]
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            self.metadata = dict(zip(folders, pool.map(_content, files), strict=True))
+        self.files: dict[str, set[str]] | None = {} if is_listable(path) else None
+        for name in file_sizes(path) if is_listable(path) else ():
+            folder, _, file = name.partition("/")  # The name of a chunk may contain "/".
             if self.files is not None:
                 self.files.setdefault(folder, set()).add(file)
+
+
+def _content(file: AnyPath) -> bytes | None:
+    """Returns the content of a file, or None if it does not exist."""
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _zarr(stored: _Arrays, name: str, leaf: Mapping[Any, Any], folder: str) -> Tensor:
@@ -103,11 +115,11 @@ def _zarr(stored: _Arrays, name: str, leaf: Mapping[Any, Any], folder: str) -> T
         raise ConversionError(
             f"{path}: {name} is stored in format {leaf['driver']!r}; expected 'zarr'."
         )
-    metadata = stored.metadata.get(f"{folder}/.zarray")
+    metadata = stored.metadata.get(folder)
     if metadata is None:
         raise IncompleteCheckpoint(
-            f"{path} is incomplete: {name} should be in {folder}/, "
-            "which is missing or has no .zarray."
+            f"{path} is incomplete: the directory {folder}/ of {name} "
+            "is missing or contains no .zarray."
         )
     files = None if stored.files is None else stored.files.get(folder, set())
     cache = stored.cache if is_stacked(name) else None
@@ -122,9 +134,7 @@ def _zarr(stored: _Arrays, name: str, leaf: Mapping[Any, Any], folder: str) -> T
 
 
 def _unpack_extension(code: int, data: bytes) -> Any:
-    """Decodes flax's msgpack extensions: [shape, dtype name, bytes], or a complex number."""
-    if code == _COMPLEX:
-        return complex(*msgpack.unpackb(data))
+    """Decodes a msgpack extension of Flax, which contains [shape, dtype name, bytes]."""
     if code not in (_NDARRAY, _NUMPY_SCALAR):
         raise ValueError(f"unknown msgpack extension {code}")
     shape, dtype, buffer = msgpack.unpackb(data, strict_map_key=False)

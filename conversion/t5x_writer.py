@@ -1,33 +1,30 @@
-"""Writes checkpoints in T5X's two layouts: zarr with msgpack, and Orbax (as mtf's own).
+"""Writes checkpoints in T5X's two layouts: zarr with msgpack, and Orbax, which mtf also uses.
 
-Neither T5X, Flax nor Orbax is used, because they import JAX and need whole arrays in memory.
+This module does not use T5X, Flax or Orbax, which import JAX and need whole arrays in memory.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
-import numpy as np
 import tensorstore as ts
 
+from conversion.flax_writer import flax_extension
 from conversion.tensor import Tensor
 from conversion.zarr_writer import chunk_shape, write_zarr, zarr_metadata
 from mtf.storage import kvstore
 
-# t5x/checkpoints.py: parameters in bfloat16 are stored as such, not as uint16.
+# T5X's checkpoint version, in which bfloat16 parameters are not stored as uint16.
 _VERSION = 3
-# flax.serialization's extension type of an array.
-_NDARRAY = 1
-# TensorStore's default level, which T5X leaves as it is.
+# This is TensorStore's default level, which T5X does not change.
 _GZIP = {"id": "gzip", "level": 1}
-# Those of Orbax.
+# These are Orbax's settings.
 _ZSTD = {"id": "zstd", "level": 1}
 _OCDBT = {"max_decoded_node_bytes": 100_000_000, "max_inline_value_bytes": 1024}
 _BYTES_OF_COMMIT = 64 * 2**20
@@ -36,22 +33,26 @@ _STATE_HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTre
 
 
 def write_zarr_msgpack(tensors: Mapping[str, Tensor], directory: Path) -> None:
-    """Writes a `checkpoint_STEP` of T5X's zarr+msgpack layout.
+    """Writes the files of a `checkpoint_STEP` directory in T5X's layout with zarr and msgpack.
 
-    As in T5X, an array has a directory of its own if it is a parameter or has the shape of its
-    parameter; other optimizer slots and the step are in the msgpack file. Raises ConversionError if
-    a tensor cannot be read or written.
+    As in T5X, each parameter, and each optimizer slot that has the same shape as its parameter, is
+    stored as a zarr array in a separate directory. The other slots and the step are stored in the
+    msgpack file.
 
     Args:
-      tensors: by T5X's names ("target/…", "state/param_states/…/v_row", "state/step").
-      directory: existing, empty directory.
+      tensors: dict mapping T5X's names ("target/…", "state/param_states/…/v_row", "state/step") to
+        tensors.
+      directory: an existing, empty directory.
+
+    Raises:
+      ConversionError: a tensor cannot be read or written.
     """
     leaves: dict[str, Any] = {}
     arrays: list[tuple[Tensor, dict[str, Any]]] = []
     for name in _ordered(tensors):
         tensor = tensors[name]
         if not _is_partitioned(name, tensors):
-            leaves[name] = _extension(tensor.read())
+            leaves[name] = flax_extension(tensor.read())
             continue
         folder = name.replace("/", ".")
         (directory / folder).mkdir()
@@ -68,11 +69,12 @@ def write_zarr_msgpack(tensors: Mapping[str, Tensor], directory: Path) -> None:
 
 
 def _is_partitioned(name: str, tensors: Mapping[str, Tensor]) -> bool:
-    """Returns whether T5X partitions a tensor, so that it stores it as zarr."""
+    """Returns whether T5X partitions a tensor and therefore stores it as zarr."""
     root, _, rest = name.partition("/")
     if root == "target":
         return True
-    # Adafactor's slots are PARAMETER/SLOT below param_states; those of optax end with PARAMETER.
+    # Adafactor's slots are named param_states/PARAMETER/SLOT; the names of Optax's slots end with
+    # PARAMETER.
     parts = rest.split("/")[1:]
     owners = ["/".join(parts[:-1]), *("/".join(parts[i:]) for i in range(len(parts)))]
     found = [tensors[f"target/{owner}"] for owner in owners if f"target/{owner}" in tensors]
@@ -95,16 +97,10 @@ def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _extension(array: np.ndarray[Any, Any]) -> msgpack.ExtType:
-    """Returns an array as flax.serialization packs it: shape, name of the type, bytes."""
-    packed = msgpack.packb((list(array.shape), array.dtype.name, array.tobytes()))
-    return msgpack.ExtType(_NDARRAY, packed)
-
-
 def write_orbax(tensors: Mapping[str, Tensor], directory: Path) -> None:
-    """Writes a `checkpoint_STEP` of T5X's Orbax layout, which is also mtf's.
+    """Writes the files of a `checkpoint_STEP` directory in the Orbax layout of T5X and mtf.
 
-    Args and errors are those of `write_zarr_msgpack`.
+    The arguments and errors are the same as for `write_zarr_msgpack`.
     """
     start = time.time_ns()
     state = directory / "state"
@@ -147,9 +143,10 @@ def write_orbax(tensors: Mapping[str, Tensor], directory: Path) -> None:
 
 
 def _write_database(tensors: Mapping[str, Tensor], state: Path) -> None:
-    """Writes the arrays, each chunk of a large one in a commit of its own.
+    """Writes the arrays to an OCDBT database.
 
-    TensorStore holds the arrays of a commit in memory.
+    Small arrays are written in transactions of limited size, because TensorStore keeps a
+    transaction in memory. Large arrays are written without a transaction.
     """
     context = ts.Context()
     database = {"driver": "ocdbt", "base": kvstore(state), "config": _OCDBT}
@@ -157,7 +154,7 @@ def _write_database(tensors: Mapping[str, Tensor], state: Path) -> None:
     large: list[str] = []
     num_bytes = 0
     for name in _ordered(tensors):
-        size = math.prod(tensors[name].shape) * tensors[name].dtype.itemsize
+        size = tensors[name].nbytes
         if size > _BYTES_OF_COMMIT:
             large.append(name)
             continue
@@ -168,8 +165,8 @@ def _write_database(tensors: Mapping[str, Tensor], state: Path) -> None:
         num_bytes += size
 
     def write(names: Sequence[str], transaction: ts.Transaction | None) -> None:
-        places = ((tensors[x], {**database, "path": f"{_dotted(x)}/"}) for x in names)
-        write_zarr(places, _ZSTD, context=context, transaction=transaction)
+        located = ((tensors[x], {**database, "path": f"{_dotted(x)}/"}) for x in names)
+        write_zarr(located, _ZSTD, context=context, transaction=transaction)
 
     write(large, None)
     for names in commits:
@@ -184,7 +181,7 @@ def _dotted(name: str) -> str:
 
 def _leaf_metadata(name: str, tensor: Tensor) -> dict[str, Any]:
     return {
-        "key_metadata": [{"key": key, "key_type": 2} for key in name.split("/")],  # 2: of a dict
+        "key_metadata": [{"key": key, "key_type": 2} for key in name.split("/")],  # 2: a dict key
         "value_metadata": {
             "value_type": "jax.Array",
             "skip_deserialize": False,
@@ -205,7 +202,7 @@ def _array_metadata(name: str, tensor: Tensor) -> dict[str, Any]:
 
 
 def _sharding(tensor: Tensor) -> str:
-    """Returns the sharding that Orbax uses if a program restores without one: on one device."""
+    """Returns the sharding, on one device, with which Orbax restores the tensor by default."""
     return json.dumps(
         {
             "sharding_type": "NamedSharding",

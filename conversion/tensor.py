@@ -1,4 +1,4 @@
-"""Checkpoints as dicts of tensors, which are read on demand; and the reading of zarr arrays."""
+"""Defines checkpoints and their tensors, which are read on demand, and reads zarr arrays."""
 
 from __future__ import annotations
 
@@ -13,50 +13,34 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import ml_dtypes
-import msgpack
 import numpy as np
 import tensorstore as ts
 
-from mtf.storage import AnyPath, StorePath, read_exactly
+from mtf.storage import AnyPath
+from mtf.storage.errors import StorageError
 
-# Large tensors are read in blocks of rows of this size.
-BYTES_AT_ONCE = 16 * 2**20
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-# An array has fewer chunks; a damaged description may have so many that they cannot be listed.
+# The maximum number of chunks of an array; a damaged .zarray may imply too many to list.
 _MAX_CHUNKS = 10**6
-# Types of the parameters that are written.
+# Name → type, for the types in which parameters can be written.
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
-# Number of values that are checked at a time.
+# The number of values that `Tensor.finite` checks at a time.
 _PART = 2**20
 
 Index = types.EllipsisType | tuple[slice, ...]
 
 
 class ConversionError(ValueError):
-    """Raised if a checkpoint cannot be used; the message says what is wrong, and where."""
-
-
-# What third-party code raises for damaged files.
-DAMAGES = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    OSError,
-    MemoryError,
-    RuntimeError,  # also NotImplementedError and RecursionError
-    msgpack.UnpackException,
-)
+    """Raised if a checkpoint cannot be read, used or written."""
 
 
 class IncompleteCheckpoint(ConversionError):
-    """Raised if a checkpoint was not completely written, or files are missing."""
+    """Raised if a checkpoint was not written completely, or if files are missing or damaged."""
 
 
 def reason(error: Exception) -> str:
-    """Returns the first line of an error, with its class if the text alone says little."""
+    """Returns the first line of an error's message, with the class name if that line is unclear."""
     text = str(error).partition("\n")[0].strip()
     is_clear = isinstance(error, (ValueError, OSError)) and " " in text
     return text if is_clear else f"{type(error).__name__} {text}".strip()
@@ -64,26 +48,29 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def damaged(where: object, what: str = "is truncated or damaged") -> Iterator[None]:
-    """Turns errors of decoding a file into IncompleteCheckpoint."""
+    """Raises IncompleteCheckpoint instead of an error in the block.
+
+    A ConversionError or an error of a store is raised unchanged.
+    """
     try:
         yield
-    except ConversionError:
+    except (ConversionError, StorageError):
         raise
-    except DAMAGES as error:
+    except Exception as error:  # Libraries raise errors of many types for damaged files.
         raise IncompleteCheckpoint(f"{where} {what}: {reason(error)}.") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """An array of a checkpoint, which `read` reads.
+    """An array in a checkpoint, whose values are read on demand.
 
     Attributes:
-      name: name in T5X ("target/encoder/layers_0/attention/query/kernel") or Hugging Face.
-      shape: shape of the whole array.
-      dtype: type of the stored array.
-      chunks: shape of the chunks that are read as a whole; None if any part can be read alone.
-      where: file or directory of the array, for messages.
-      stored: name in the file, if it is another one.
+      name: T5X's name ("target/encoder/layers_0/attention/query/kernel") or Hugging Face's name.
+      shape: the shape of the whole array.
+      dtype: the type of the array that `read` returns.
+      chunks: the shape of the smallest parts that can be read, or None if parts can have any shape.
+      where: the file or directory that contains the array, to be shown in messages.
+      stored: the name of the array in the file, or None if this is `name`.
     """
 
     name: str
@@ -94,19 +81,24 @@ class Tensor:
     where: str = dataclasses.field(default="the checkpoint", compare=False)
     stored: str | None = dataclasses.field(default=None, compare=False)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole array in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def read(self, index: Index = ...) -> np.ndarray[Any, Any]:
-        """Reads the array, or a part by a tuple of slices; raises ConversionError if it cannot."""
+        """Returns the array or a part of it; raises ConversionError if it cannot be read."""
         try:
             return self._reader(index)
-        except ConversionError:  # A view has named the tensor already.
+        except ConversionError:  # The message already names the tensor.
             raise
-        except DAMAGES as error:
+        except Exception as error:  # Libraries raise errors of many types for damaged files.
             raise ConversionError(
                 f"The tensor {self.name} of {self.where} cannot be read: {reason(error)}"
             ) from error
 
     def view(self, name: str, *, transposed: bool) -> Tensor:
-        """Returns the same tensor under another name, `transposed` or not."""
+        """Returns the tensor with another name; if `transposed` is True, its axes are swapped."""
 
         def read(index: Index) -> np.ndarray[Any, Any]:
             if not transposed:
@@ -119,32 +111,34 @@ class Tensor:
         stored = self.stored or self.name
         return Tensor(name, self.shape[order], self.dtype, read, chunks, self.where, stored)
 
-    def cast(self, dtype: np.dtype[Any]) -> Tensor:
-        """Returns the same tensor as another type, rounded to the nearest value."""
-        if dtype == self.dtype:
-            return self
+    def mapped(
+        self, function: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], dtype: Any = None
+    ) -> Tensor:
+        """Returns a tensor of type `dtype` whose `read` applies a function to the values."""
 
         def read(index: Index) -> np.ndarray[Any, Any]:
-            return self.read(index).astype(dtype)
+            return function(self.read(index))
 
-        return dataclasses.replace(self, dtype=dtype, _reader=read)
+        return dataclasses.replace(self, dtype=np.dtype(dtype or self.dtype), _reader=read)
+
+    def cast(self, dtype: np.dtype[Any]) -> Tensor:
+        """Returns a tensor whose `read` converts the values to `dtype`, rounding to nearest."""
+        return self if dtype == self.dtype else self.mapped(lambda x: x.astype(dtype), dtype)
 
     def reporting(self, report: Callable[[int], object]) -> Tensor:
-        """Returns the same tensor; each `read` calls `report` with the number of bytes."""
+        """Returns a tensor whose `read` calls `report` with the number of bytes that were read."""
 
-        def read(index: Index) -> np.ndarray[Any, Any]:
-            array = self.read(index)
+        def reported(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             report(array.nbytes)
             return array
 
-        return dataclasses.replace(self, _reader=read)
+        return self.mapped(reported)
 
     def finite(self) -> Tensor:
-        """Returns the same tensor; its `read` raises ConversionError for NaN and infinity."""
+        """Returns a tensor whose `read` raises ConversionError if a value is NaN or infinite."""
 
-        def read(index: Index) -> np.ndarray[Any, Any]:
-            array = self.read(index)
-            # In parts, so that the array of booleans is small.
+        def checked(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            # Check the values in parts, to limit the size of the boolean array.
             flat = array.ravel(order="K")
             parts = (flat[i : i + _PART] for i in range(0, flat.size, _PART))
             bad = sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts)
@@ -157,7 +151,7 @@ class Tensor:
                 )
             return array
 
-        return dataclasses.replace(self, _reader=read)
+        return self.mapped(checked)
 
 
 @dataclasses.dataclass
@@ -165,15 +159,17 @@ class Checkpoint:
     """An opened checkpoint.
 
     Attributes:
-      path: directory of the checkpoint.
-      layout: format of the checkpoint.
-      step: step in the directory's name, if any.
-      tensors: T5X's name ("target/…", "state/param_states/…/v_row", "state/step") → tensor.
-      described: mlp_activations, dropout_rate and relative_attention_max_distance of a Hugging Face
-        checkpoint, which tensors do not show, and special_ids if they are not T5's; else empty.
-      is_scanned: whether the arrays are those of T5X's scanned network.
-      source: where the user has it from: the name of a model of the hub, else the path.
-      num_merged: number of kernels that are read with their LoRA adapters.
+      path: the directory of the checkpoint or, for Mesh TensorFlow, the prefix of its files.
+      layout: the format of the checkpoint.
+      step: the step in the name of the directory or file, or None if the name contains no step.
+      tensors: dict mapping T5X's names ("target/…", "state/param_states/…/v_row", "state/step") to
+        tensors.
+      described: settings in a Hugging Face config.json that cannot be inferred from the tensors:
+        mlp_activations, dropout_rate, relative_attention_max_distance, and special_ids if they
+        differ from T5's.
+      is_scanned: whether the files contain the stacked arrays of T5X's scanned network.
+      source: the name of the model on the Hugging Face Hub, or else the path.
+      num_merged: the number of kernels that are merged with LoRA adapters when they are read.
     """
 
     path: AnyPath
@@ -188,31 +184,27 @@ class Checkpoint:
     def __post_init__(self) -> None:
         self.source = self.source or str(self.path)
 
+    @property
+    def title(self) -> str:
+        """The source, the layout and the step as one line of text."""
+        kind = ", scanned network" * self.is_scanned
+        step = "" if self.step is None else f", step {self.step}"
+        return f"{self.source} ({self.layout}{kind}{step})"
+
     def parameters(self) -> dict[str, Tensor]:
-        """Returns the model's parameters by their names without "target/"."""
+        """Returns a dict mapping names, without "target/", to the model's parameters."""
         parts = ((name.partition("/"), tensor) for name, tensor in self.tensors.items())
         return {name: tensor for (root, _, name), tensor in parts if root == "target"}
 
 
 def index_bounds(index: Index, shape: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns (start, stop) of an index for each dimension of an array."""
+    """Returns, for each dimension of an array, the (start, stop) range that an index selects."""
     slices = (*(() if index is ... else index), *[slice(None)] * len(shape))
     return [s.indices(size)[:2] for s, size in zip(slices, shape, strict=False)]
 
 
-def row_blocks(shape: Sequence[int], itemsize: int) -> Iterator[slice]:
-    """Yields slices of the first dimension that together are all rows of an array.
-
-    A slice has at most 16 MiB, or is a single row.
-    """
-    row = math.prod(shape[1:]) * itemsize
-    step = max(1, BYTES_AT_ONCE // max(1, row))
-    for start in range(0, shape[0], step):
-        yield slice(start, min(start + step, shape[0]))
-
-
 def check_dtype(name: str) -> np.dtype[Any]:
-    """Returns the type of parameters to write; raises ConversionError for others."""
+    """Returns the type with a name; raises ConversionError if parameters cannot have this type."""
     if name in DTYPES:
         return DTYPES[name]
     message = f"dtype must be float32 or bfloat16, not {name}."
@@ -221,35 +213,26 @@ def check_dtype(name: str) -> np.dtype[Any]:
     raise ConversionError(message)
 
 
-def read_range(path: AnyPath, start: int, stop: int) -> bytes:
-    """Returns the bytes of a file from `start` up to `stop`, or up to its end if it is local."""
-    if isinstance(path, StorePath):
-        return bytes(read_exactly(path, start, stop))
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(stop - start)
-
-
 def dtype_from_name(name: str) -> np.dtype[Any]:
-    """Returns the numpy dtype of a type's name in zarr or numpy, including bfloat16."""
-    # Older versions of Flax wrote bfloat16 as "V2", numpy's name for two untyped bytes.
+    """Returns the NumPy dtype for a name that zarr or NumPy uses, including "bfloat16"."""
+    # Older versions of Flax wrote bfloat16 as "V2", NumPy's name for two untyped bytes.
     return np.dtype(ml_dtypes.bfloat16) if name in ("bfloat16", "V2") else np.dtype(name)
 
 
 def array_tensor(name: str, array: np.ndarray[Any, Any], where: str = "the checkpoint") -> Tensor:
-    """Returns a tensor that is in memory."""
+    """Returns a tensor for an array in memory."""
     shape, dtype = array.shape, array.dtype
     return Tensor(name, shape, dtype, lambda index: np.array(array[index]), where=where)
 
 
 def is_shape(sizes: Any) -> bool:
-    """Returns whether a value of a file is the shape of an array."""
+    """Returns whether a value that was read from a file is a valid shape."""
     return isinstance(sizes, (list, tuple)) and all(type(n) is int and n >= 0 for n in sizes)
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:
     if not is_shape(sizes):
-        raise ValueError(f"{sizes!r} is no shape")
+        raise ValueError(f"{sizes!r} is not a shape")
     return tuple(sizes)
 
 
@@ -263,16 +246,16 @@ def zarr_tensor(
     all_chunks_stored: bool = True,
     cache: ts.Context | None = None,
 ) -> Tensor:
-    """Returns a tensor that is stored in zarr's version 2 format.
+    """Returns a tensor for an array that is stored in version 2 of the zarr format.
 
     Args:
-      name: name of the tensor.
-      metadata: content of `.zarray`.
-      files: names of the other keys of the array; None if the store cannot list them.
-      kvstore: TensorStore's spec of the array's location.
-      where: location for messages.
-      all_chunks_stored: whether chunks of zeros are stored, too; else missing chunks are allowed.
-      cache: keeps decoded chunks between reads; None: each read decodes them.
+      name: the name of the tensor.
+      metadata: the content of `.zarray`.
+      files: the keys of the array's chunks, or None if the store cannot list them.
+      kvstore: the TensorStore spec of the key-value store that contains the array.
+      where: the location to show in error messages.
+      all_chunks_stored: whether chunks of zeros are stored; if not, missing chunks are allowed.
+      cache: a context whose cache keeps decoded chunks between reads, or None for no cache.
     """
     with damaged(f"{where}: the .zarray of {name}", "is damaged"):
         described = json.loads(metadata)
@@ -283,7 +266,7 @@ def zarr_tensor(
         if any(chunk > max(1, size) for size, chunk in zip(shape, chunks, strict=True)):
             raise ValueError(f"its chunks {chunks} are larger than its shape {shape}")
         if math.prod(counts) > _MAX_CHUNKS:
-            raise ValueError(f"shape {shape} and chunks {chunks} are {math.prod(counts):,} chunks")
+            raise ValueError(f"shape {shape} has {math.prod(counts):,} chunks of shape {chunks}")
     if all_chunks_stored and files is not None:
         keys = itertools.product(*map(range, counts))
         expected = [separator.join(map(str, key)) or "0" for key in keys]
@@ -297,7 +280,7 @@ def zarr_tensor(
     def read(index: Index) -> np.ndarray[Any, Any]:
         wanted = [stop - start for start, stop in index_bounds(index, shape)]
         num_bytes = dtype.itemsize * max(math.prod(wanted), math.prod(chunks))
-        if num_bytes > _MEMORY:  # TensorStore would end the process.
+        if num_bytes > _MEMORY:  # TensorStore would abort the process.
             raise MemoryError(f"shape {shape}, chunks {chunks}: {num_bytes:,} bytes")
         spec = {
             "driver": "zarr",

@@ -1,6 +1,6 @@
-"""Reads checkpoints in TensorFlow's format, the tensor bundle, without TensorFlow.
+"""Reads checkpoints in TensorFlow's tensor bundle format without TensorFlow.
 
-`PREFIX.index` is a table in LevelDB's format, from a tensor's name to a BundleEntryProto. The files
+`PREFIX.index` is a table in LevelDB's format that maps tensor names to BundleEntryProtos. The files
 `PREFIX.data-00000-of-00001`, … contain the arrays. Every block of the table and every array has a
 CRC-32C. The format is described in TensorFlow's tensor_bundle.proto and LevelDB's table_format.md.
 """
@@ -25,15 +25,15 @@ from conversion.tensor import (
     Tensor,
     damaged,
     index_bounds,
-    read_range,
-    row_blocks,
 )
-from mtf.storage import AnyPath, StorePath
+from mtf.storage import AnyPath, read_range
 
+# The maximum size in bytes of a block of rows to read; a block contains at least one row.
+BYTES_AT_ONCE = 16 * 2**20
 _FOOTER = 48
 _MAGIC = 0xDB4775248B80FB57
-_TRAILER = 5  # compression (1 byte) and CRC (4 bytes) after each block
-# TensorFlow's DataType of types that a checkpoint of a T5 has.
+_TRAILER = 5  # the compression (1 byte) and the CRC (4 bytes) after each block
+# TensorFlow's DataType → dtype, for the types in T5 checkpoints.
 _DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype("<f4"),
     2: np.dtype("<f8"),
@@ -64,16 +64,16 @@ _Entry = message_class(
 
 
 def open_bundle(prefix: AnyPath) -> dict[str, Tensor]:
-    """Returns the tensors of a checkpoint by TensorFlow's names; reads only its index.
+    """Returns a dict mapping TensorFlow's names to tensors; reads only the checkpoint's index.
 
-    The CRC of an array is checked when it is first read, in whole or in part.
+    The CRC of an array is checked when any part of the array is first read.
 
     Args:
       prefix: path of the index without ".index", such as `DIR/model.ckpt-1000000`.
 
     Raises:
-      IncompleteCheckpoint: if a file is missing, truncated or damaged.
-      ConversionError: if the checkpoint has something that no T5 has.
+      IncompleteCheckpoint: a file is missing, truncated or damaged.
+      ConversionError: the checkpoint uses a feature or type that T5 checkpoints do not use.
     """
     index = _index(prefix)
     shards, entries = _decoded(index)
@@ -81,17 +81,17 @@ def open_bundle(prefix: AnyPath) -> dict[str, Tensor]:
     @functools.cache
     def file(shard: int) -> tuple[AnyPath, int]:
         if not 0 <= shard < shards:
-            raise IncompleteCheckpoint(f"{index} names file {shard} of {shards}.")
+            raise IncompleteCheckpoint(f"{index} refers to data file {shard}; there are {shards}.")
         path = _data(prefix, shard, shards)
         if not path.is_file():
             raise IncompleteCheckpoint(f"{path.parent} has no file {path.name}.")
-        return path, path.size() if isinstance(path, StorePath) else path.stat().st_size
+        return path, path.stat().st_size
 
     return {name: _tensor(index, name, entry, file) for name, entry in entries.items()}
 
 
 def bundle_files(prefix: AnyPath) -> list[AnyPath]:
-    """Returns the files of a checkpoint, the index last; raises like `open_bundle`."""
+    """Returns a checkpoint's files, the index last; raises the same errors as `open_bundle`."""
     shards, _ = _decoded(_index(prefix))
     return [*(_data(prefix, shard, shards) for shard in range(shards)), _index(prefix)]
 
@@ -105,100 +105,92 @@ def _data(prefix: AnyPath, shard: int, shards: int) -> AnyPath:
 
 
 def _decoded(index: AnyPath) -> tuple[int, dict[str, Any]]:
-    """Returns the number of files with arrays, and tensor name → entry of the index."""
+    """Returns the number of data files, and a dict mapping tensor names to index entries."""
     if not index.is_file():
         raise IncompleteCheckpoint(f"{index.parent} has no file {index.name}.")
     with damaged(index):
         items = dict(_table(index.read_bytes()))
         if b"" not in items:
-            raise _Damaged("its header is missing")
+            raise ValueError("its header is missing")
         try:
             header = _Header.FromString(items.pop(b""))
             entries = {name.decode(): _Entry.FromString(value) for name, value in items.items()}
         except DecodeError as error:
-            raise _Damaged(str(error)) from error
+            raise ValueError(str(error)) from error
     if header.endianness:
         raise ConversionError(f"{index}: the arrays are big-endian; expected little-endian ones.")
     return header.shards, entries
 
 
-class _Damaged(ValueError):
-    """The index is not a valid table."""
-
-
 def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the keys and values of a table in LevelDB's format."""
+    """Yields the (key, value) pairs of a table in LevelDB's format."""
     magic = int.from_bytes(content[-8:], "little")
     if len(content) < _FOOTER or magic != _MAGIC:
-        raise _Damaged(f"its {len(content)} bytes do not end as an index of TensorFlow does")
+        raise ValueError(f"its {len(content)} bytes do not end with the footer of an index")
     footer = content[-_FOOTER:]
-    _, place = _handle(footer, 0)  # of the metaindex, which is empty
-    (start, size), _ = _handle(footer, place)
+    _, position = _handle(footer, 0)  # Skip the handle of the metaindex, which is empty.
+    (start, size), _ = _handle(footer, position)
     for _, handle in _block(content, start, size):
         yield from _block(content, *_handle(handle, 0)[0])
 
 
-def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    """Decodes a block's (start, size); also returns the place after them."""
-    start, place = _varint(data, place)
-    size, place = _varint(data, place)
-    return (start, size), place
+def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
+    """Decodes a block handle; returns the block's (start, size) and the end of the handle."""
+    start, position = _varint(data, position)
+    size, position = _varint(data, position)
+    return (start, size), position
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 64, 7):
-        if place >= len(data):
+        if position >= len(data):
             break
-        byte = data[place]
-        value, place = value | (byte & 0x7F) << shift, place + 1
+        byte = data[position]
+        value, position = value | (byte & 0x7F) << shift, position + 1
         if byte < 0x80:
-            return value, place
-    raise _Damaged(f"there is no number at byte {place} of a block")
+            return value, position
+    raise ValueError(f"there is no number at byte {position} of a block")
 
 
 def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the keys and values of a block. A key begins with a part of the previous one."""
+    """Yields the (key, value) pairs of a block, whose keys omit the prefix of the previous key."""
     end = start + size
     if end + _TRAILER > len(content) - _FOOTER:
-        raise _Damaged(f"the block at byte {start} ends after the file")
-    _check_block(content, start, end)
+        raise ValueError(f"the block at byte {start} ends after the end of the file")
+    stored = int.from_bytes(content[end + 1 : end + _TRAILER], "little")
+    if _masked_crc(_checksum(content[start : end + 1])) != stored:
+        raise ValueError(f"the CRC of the block at byte {start} is wrong")
     if content[end]:
-        raise _Damaged(f"the block at byte {start} is compressed, which is not supported")
+        raise ValueError(f"the block at byte {start} is compressed, which is not supported")
     data = content[start:end]
     num_restarts = int.from_bytes(data[-4:], "little")
     limit = len(data) - 4 * (num_restarts + 1)
     if limit < 0:
-        raise _Damaged(f"the block at byte {start} is too short")
-    key, place = b"", 0
-    while place < limit:
-        shared, place = _varint(data, place)
-        unshared, place = _varint(data, place)
-        length, place = _varint(data, place)
-        if shared > len(key) or place + unshared + length > limit:
-            raise _Damaged(f"an entry of the block at byte {start} is too long")
-        key = key[:shared] + data[place : place + unshared]
-        place += unshared
-        yield key, data[place : place + length]
-        place += length
-
-
-def _check_block(content: bytes, start: int, end: int) -> None:
-    stored = int.from_bytes(content[end + 1 : end + _TRAILER], "little")
-    if _masked_crc(_checksum(content[start : end + 1])) != stored:
-        raise _Damaged(f"the CRC of the block at byte {start} is wrong")
+        raise ValueError(f"the block at byte {start} is too short")
+    key, position = b"", 0
+    while position < limit:
+        shared, position = _varint(data, position)
+        unshared, position = _varint(data, position)
+        length, position = _varint(data, position)
+        if shared > len(key) or position + unshared + length > limit:
+            raise ValueError(f"an entry of the block at byte {start} is too long")
+        key = key[:shared] + data[position : position + unshared]
+        position += unshared
+        yield key, data[position : position + length]
+        position += length
 
 
 def _checksum(content: bytes = b"") -> Any:
-    """Returns a CRC-32C to which content can be added."""
-    # Not at module level, because training, too, imports this module.
+    """Returns a CRC-32C object for the content, to which more content can be added."""
+    # This is not imported at module level, because training imports this module but needs no CRC.
     import google_crc32c
 
     return google_crc32c.Checksum(content)
 
 
 def _masked_crc(checksum: Any) -> int:
-    """Returns the CRC as LevelDB stores it."""
+    """Returns the CRC in LevelDB's masked form."""
     crc = int.from_bytes(checksum.digest(), "big")
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -209,7 +201,7 @@ def _tensor(
     dtype = _DTYPES.get(entry.dtype)
     if dtype is None:
         raise ConversionError(
-            f"{index}: {name} has TensorFlow's type {entry.dtype}; expected one of "
+            f"{index}: {name} has TensorFlow type {entry.dtype}; expected one of "
             f"{', '.join(f'{number} ({known})' for number, known in _DTYPES.items())}."
         )
     if entry.slices:
@@ -233,7 +225,7 @@ def _tensor(
 
 @dataclasses.dataclass
 class _Array:
-    """An array that begins at the byte `start` of a file."""
+    """An array that starts at byte `start` of a file."""
 
     name: str
     path: AnyPath
@@ -244,7 +236,7 @@ class _Array:
     checked: bool = False
 
     def read(self, index: Index) -> np.ndarray[Any, Any]:
-        """Reads the array or a part of it; holds at most 16 MiB, or one row, besides the result."""
+        """Returns the array or a part of it; needs extra memory for one row or up to 16 MiB."""
         shape = self.shape or (1,)
         bounds = index_bounds(index, shape)
         (first, last), others = bounds[0], tuple(slice(*bound) for bound in bounds[1:])
@@ -265,15 +257,15 @@ class _Array:
         return result if self.shape else result.reshape(())
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Yields the rows from `first` up to `last` in parts: number of the first row, bytes."""
+        """Yields (first row, bytes) for each block of the rows from `first` up to `last`."""
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        rows = (last - first, *self.shape[1:]) if row else (0,)
-        for block in row_blocks(rows, self.dtype.itemsize):
-            start, stop = (self.start + (first + n) * row for n in (block.start, block.stop))
-            part = read_range(self.path, start, stop)
+        step = max(1, BYTES_AT_ONCE // max(1, row))
+        for begin in range(first, last if row else first, step):
+            start, stop = (self.start + n * row for n in (begin, min(begin + step, last)))
+            part = bytes(read_range(self.path, start, stop))
             if len(part) != stop - start:
                 raise IncompleteCheckpoint(f"{self.path} is truncated in {self.name}.")
-            yield first + block.start, part
+            yield begin, part
 
     def _check(self, checksum: Any) -> None:
         if _masked_crc(checksum) != self.crc:

@@ -1,8 +1,8 @@
-"""Writes Hugging Face's tokenizer files for a SentencePiece model or ByT5's bytes.
+"""Writes Hugging Face tokenizer files for a SentencePiece model or ByT5's byte vocabulary.
 
-`tokenizer.json` is complete, so users of the model need neither `sentencepiece` nor `protobuf`;
-`spiece.model` is for older versions and other tools. The JSON is written here because the package
-`tokenizers` requires `huggingface-hub`, which exports do not need.
+`tokenizer.json` contains the complete tokenizer, so `transformers` can load it without the packages
+`sentencepiece` and `protobuf`. `spiece.model` is written for older versions of `transformers` and
+for other tools. The package `tokenizers` is not used, because it requires `huggingface-hub`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from mtf.storage import AnyPath
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "spiece.model")
 _NUM_BYTES = 256
-# Relative positions have no limit. Other writers of tokenizers have other numbers here.
+# T5 has no maximum length. By this value, mtf also recognizes tokenizers that it has written.
 _MAX_LENGTH = 10**9
 _SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-# The class that follows tokenizer.json; transformers 5 saves it under the second name.
+# The names, in transformers 4 and 5, of the class that reads everything from tokenizer.json.
 _GENERIC = "PreTrainedTokenizerFast"
 _FOLLOW_FILE = (_GENERIC, "TokenizersBackend")
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A vocabulary and its sentinels; sentinel 0 is the last id.
+    """A vocabulary followed by sentinels, of which sentinel 0 has the last id.
 
     Attributes:
-      model: SentencePiece model; None means ByT5's vocabulary: 3 special ids and 256 bytes.
-      extra_ids: number of sentinels after the vocabulary.
+      model: SentencePiece model, or None for ByT5's vocabulary of 3 special ids and 256 bytes.
+      extra_ids: number of sentinels.
     """
 
     model: SentencePieceModel | None = None
@@ -40,13 +40,16 @@ class Tokenizer:
 
     @property
     def num_ids(self) -> int:
-        """Number of ids, including the sentinels."""
+        """The number of ids, including the sentinels."""
         own = len(_SPECIAL) + _NUM_BYTES if self.model is None else len(self.model.pieces)
         return own + self.extra_ids
 
 
 def default_extra_ids(model: SentencePieceModel, vocab_size: int) -> int:
-    """Returns 100, or 0 if the sentinels are pieces of the model or exceed the embedding."""
+    """Returns the number of sentinels to add to the model's pieces.
+
+    The number is 100, or 0 if the model contains sentinels or the embedding has no rows for them.
+    """
     sentinel_is_piece = any(piece.removeprefix("▁") == "<extra_id_0>" for piece, _ in model.pieces)
     return 0 if sentinel_is_piece or len(model.pieces) + 100 > vocab_size else 100
 
@@ -54,15 +57,16 @@ def default_extra_ids(model: SentencePieceModel, vocab_size: int) -> int:
 def write_tokenizer(
     directory: AnyPath, tokenizer: Tokenizer, *, add_eos: bool = True, is_umt5: bool = False
 ) -> str:
-    """Writes the tokenizer's files; returns the name of the class that reads them.
+    """Writes the tokenizer's files; returns the name of the `transformers` class that loads them.
 
-    Without `add_eos`, the class is PreTrainedTokenizerFast, which follows tokenizer.json, because
-    T5Tokenizer and ByT5Tokenizer always append EOS. AutoTokenizer uses only that class for umT5.
+    If `add_eos` is False, the class is PreTrainedTokenizerFast, because T5Tokenizer and
+    ByT5Tokenizer always append EOS. For umT5 models with a byte vocabulary, the class is also
+    PreTrainedTokenizerFast, because AutoTokenizer accepts no other class.
     """
     if tokenizer.model is None:
         name = "ByT5Tokenizer" if add_eos and not is_umt5 else _GENERIC
     else:
-        # T5Tokenizer ignores the byte fallback of tokenizer.json.
+        # T5Tokenizer ignores the byte fallback that tokenizer.json requests.
         name = "T5Tokenizer" if add_eos and not tokenizer.model.byte_fallback else _GENERIC
         (directory / "spiece.model").write_bytes(tokenizer.model.path.read_bytes())
     sentinels = [f"<extra_id_{i}>" for i in range(tokenizer.extra_ids)]
@@ -102,10 +106,10 @@ def write_tokenizer(
 
 
 def tokenizer_adds_eos(directory: AnyPath) -> bool:
-    """Returns whether the tokenizer of a Hugging Face directory appends EOS; True without one.
+    """Returns whether the tokenizer in a directory appends EOS, or True if there is no tokenizer.
 
-    In transformers 5, T5Tokenizer and ByT5Tokenizer always do; other classes do if the
-    post-processor of tokenizer.json does.
+    In transformers 5, T5Tokenizer and ByT5Tokenizer always append EOS. Other classes append EOS if
+    the post-processor in tokenizer.json does.
     """
     if not _follows_file(directory):
         return True
@@ -117,10 +121,11 @@ def tokenizer_adds_eos(directory: AnyPath) -> bool:
 
 
 def tokenizer_records_eos(directory: AnyPath) -> bool:
-    """Returns whether `tokenizer_adds_eos` tells how the model was trained.
+    """Returns whether `tokenizer_adds_eos` also tells if inputs ended with EOS in training.
 
-    It does for exports of mtf, and for tokenizers that follow tokenizer.json. T5Tokenizer appends
-    EOS also for models that were trained without, such as T0.
+    It does for tokenizers that mtf has written, and for tokenizers that read everything from
+    tokenizer.json. But T5Tokenizer also appends EOS for models that were trained without EOS, such
+    as T0.
     """
     length = _read(directory / "tokenizer_config.json").get("model_max_length")
     return length == _MAX_LENGTH or _follows_file(directory)
@@ -132,10 +137,10 @@ def _follows_file(directory: AnyPath) -> bool:
 
 
 def bytes_of(directory: AnyPath) -> Tokenizer | None:
-    """Returns the byte vocabulary of a Hugging Face directory, or None if it has another one.
+    """Returns the byte vocabulary in a Hugging Face directory, or None for other vocabularies.
 
-    It has sentinels if sentinel 0 is the last id, as in mtf's exports. ByT5's own sentinels, 258
-    and downward, are ids of bytes.
+    The result has sentinels only if sentinel 0 has the last id, as in mtf's exports. In published
+    ByT5 models, sentinel 0 has the id 258, and all sentinels share their ids with bytes.
     """
     config = _read(directory / "tokenizer_config.json")
     if config.get("tokenizer_class") == "ByT5Tokenizer":
@@ -156,7 +161,7 @@ def _read(path: AnyPath) -> dict[str, Any]:
 
 
 def _bytes(added: dict[str, int]) -> dict[str, Any]:
-    """Returns ByT5's parts of tokenizer.json: no pieces, so characters fall back to bytes."""
+    """Returns the parts of tokenizer.json that make a tokenizer encode all text as bytes."""
     return {
         "normalizer": None,
         "pre_tokenizer": None,
@@ -173,8 +178,8 @@ def _bytes(added: dict[str, int]) -> dict[str, Any]:
 
 
 def _sentence_pieces(model: SentencePieceModel, sentinels: list[str]) -> dict[str, Any]:
-    """Returns SentencePiece's parts of tokenizer.json."""
-    # The special tokens have T5's names, regardless of their names in the model.
+    """Returns the parts of tokenizer.json that are specific to a SentencePiece model."""
+    # The special tokens have T5's names in tokenizer.json, whatever their names in the model are.
     pieces = [[text, 0.0] for text in _SPECIAL.values()]
     pieces += [list(piece) for piece in model.pieces[len(_SPECIAL) :]]
     pieces += [[text, 0.0] for text in reversed(sentinels)]

@@ -1,45 +1,46 @@
-"""Writes a checkpoint in a format that holds a training state: T5X's two layouts, and mtf's."""
+"""Writes checkpoints, with or without the optimizer state, in T5X's two formats or mtf's format."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from conversion import mapping, t5x_writer
-from conversion.architecture import Architecture, infer_architecture
+from conversion.architecture import infer_architecture
 from conversion.tensor import Checkpoint, ConversionError, Tensor, array_tensor, check_dtype
 
 Format = Literal["t5x", "t5x_orbax", "mtf"]
 
-WRITERS: dict[Format, Callable[[Mapping[str, Tensor], Path], None]] = {
+_WRITERS = {
     "t5x": t5x_writer.write_zarr_msgpack,
     "t5x_orbax": t5x_writer.write_orbax,
     "mtf": t5x_writer.write_orbax,
 }
-
 _STEP = "state/step"
 _SLOTS = "state/param_states/"
 
 
 @dataclasses.dataclass
 class StateExport:
-    """A conversion; raises ConversionError if it is impossible, and reads no large tensor.
+    """The settings of a conversion, which are checked without reading large tensors.
 
     Attributes:
-      checkpoint: checkpoint of an unrolled T5 1.0, 1.1, mT5 or ByT5.
-      to: format to write.
-      dtype: type of the written parameters, "float32" or "bfloat16"; None keeps the stored type.
-        The type of the optimizer state stays, as in T5X.
-      optimizer: "keep" or "drop" the optimizer state; None keeps it if there is any. T5X's formats
-        need that of all parameters, which a run with frozen parameters does not have.
+      checkpoint: the checkpoint of a T5 1.0, T5 1.1, mT5 or ByT5 model with unstacked layers.
+      to: the format to write.
+      dtype: type of the written parameters, "float32" or "bfloat16", or None to keep the stored
+        type. As in T5X, the optimizer state keeps its type.
+      optimizer: whether to "keep" or "drop" the optimizer state; None to keep it if possible. T5X's
+        formats cannot keep the state of a run with frozen parameters, which have no state.
       allow_non_finite: whether tensors may contain NaN or infinity.
-      architecture: architecture of the checkpoint.
-      step: step of the checkpoint; 0 if it has none.
-      tensors: tensors to write, by T5X's names.
+      step: the step of the checkpoint, or 0 if the checkpoint has no step.
+      tensors: dict mapping T5X's names to the tensors to write.
+
+    Raises:
+      ConversionError: the checkpoint cannot be converted with these settings.
     """
 
     checkpoint: Checkpoint
@@ -48,21 +49,19 @@ class StateExport:
     dtype: str | None = None
     optimizer: Literal["keep", "drop"] | None = None
     allow_non_finite: bool = False
-    architecture: Architecture = dataclasses.field(init=False)
     step: int = dataclasses.field(init=False)
     tensors: dict[str, Tensor] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         cast = None if self.dtype is None else check_dtype(self.dtype)
         checkpoint = self.checkpoint
-        self.architecture = infer_architecture(checkpoint)
-        mapping.check_parameters(checkpoint, mapping.entries(self.architecture))
+        mapping.check_parameters(checkpoint, mapping.entries(infer_architecture(checkpoint)))
         slots = {name: x for name, x in checkpoint.tensors.items() if name.startswith(_SLOTS)}
         is_partial = bool(slots) and not _covers(slots, checkpoint.parameters())
         if is_partial and self.to != "mtf" and self.optimizer == "keep":
             raise ConversionError(
-                f"{checkpoint.path} has the optimizer state of its trained parameters only; T5X "
-                "needs that of all. Leave out --optimizer keep, or use --to mtf."
+                f"{checkpoint.path} has the optimizer state of its trained parameters only, but "
+                "T5X needs the state of all. Leave out --optimizer keep, or use --to mtf."
             )
         if self.optimizer is None:
             self.optimizer = "keep" if slots and (not is_partial or self.to == "mtf") else "drop"
@@ -71,46 +70,38 @@ class StateExport:
                 f"{checkpoint.path} has no optimizer state (no tensor under {_SLOTS}). Leave out "
                 "--optimizer keep."
             )
-        self.step = self._read_step()
-        self.tensors = {
-            f"target/{name}": tensor if cast is None else tensor.cast(cast)
-            for name, tensor in checkpoint.parameters().items()
-        }
-        if self.optimizer == "keep":
-            self.tensors |= slots
-        if not self.allow_non_finite:
-            finite = {name: x.finite() for name, x in checkpoint.tensors.items()}
-            self.tensors = {
-                name: finite[name].cast(tensor.dtype) for name, tensor in self.tensors.items()
-            }
+        stored = checkpoint.tensors.get(_STEP)
+        self.step = (checkpoint.step or 0) if stored is None else int(stored.read())
+        self.tensors = {}
+        for name, tensor in checkpoint.tensors.items():
+            is_parameter = name.startswith("target/")
+            if is_parameter or (self.optimizer == "keep" and name in slots):
+                found = tensor if self.allow_non_finite else tensor.finite()
+                self.tensors[name] = found.cast(cast) if cast and is_parameter else found
         self.tensors[_STEP] = array_tensor(_STEP, np.asarray(self.step, np.int32))
-
-    def _read_step(self) -> int:
-        stored = self.checkpoint.tensors.get(_STEP)
-        return (self.checkpoint.step or 0) if stored is None else int(stored.read())
 
     @property
     def num_slots(self) -> int:
-        """Number of tensors of the optimizer that are written."""
+        """The number of optimizer state tensors that are written."""
         return sum(name.startswith(_SLOTS) for name in self.tensors)
 
     @property
     def dtype_names(self) -> str:
-        """The types of the written parameters, such as "float32"."""
+        """The types of the written parameters as text, such as "float32"."""
         params = (x for name, x in self.tensors.items() if name.startswith("target/"))
         return ", ".join(sorted({tensor.dtype.name for tensor in params}))
 
 
 def _covers(slots: Iterable[str], parameters: Iterable[str]) -> bool:
-    """Returns whether each parameter has a slot, whose name contains the parameter's."""
+    """Returns whether the name of each parameter is part of the name of a slot."""
     text = "/\n".join([*slots, ""])
     return all(f"/{name}/" in text for name in parameters)
 
 
 def write_state(export: StateExport, directory: Path) -> None:
-    """Writes the files of a `checkpoint_STEP` into an empty directory.
+    """Writes the files of a `checkpoint_STEP` directory to an empty directory.
 
-    Raises ConversionError if a tensor cannot be read or written, or has NaN or infinity that are
-    not allowed.
+    Raises ConversionError if a tensor cannot be read or written, or if it contains NaN or infinity
+    and `allow_non_finite` is False.
     """
-    WRITERS[export.to](export.tensors, directory)
+    _WRITERS[export.to](export.tensors, directory)

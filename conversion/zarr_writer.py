@@ -1,4 +1,4 @@
-"""Writes tensors as zarr arrays, in parts, so that memory does not grow with the model."""
+"""Writes tensors as zarr arrays in parts, to limit memory use."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import tensorstore as ts
 from conversion.blocks import in_order
 from conversion.tensor import ConversionError, Tensor
 
-# T5X's size of a chunk (`_DESIRED_CHUNK_SIZE_BYTES` in t5x/checkpoints.py).
+# T5X's maximum chunk size (`_DESIRED_CHUNK_SIZE_BYTES` in t5x/checkpoints.py).
 _CHUNK_BYTES = 64 * 2**20
-# Larger tensors are read chunk by chunk; small ones as a whole, in case their stored chunks differ.
+# Tensors above this size are read in parts that correspond to chunks of the output. Other tensors
+# are read as a whole, because such a part might overlap several stored chunks.
 _BYTES_AT_ONCE = 128 * 2**20
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int) -> list[int]:
-    """Returns the shape of chunks of up to 64 MiB, as T5X chooses it.
+    """Returns the chunk shape that T5X would choose, with chunks of up to 64 MiB.
 
-    The longest dimension, the first one of several, is replaced by its next smaller divisor until
-    a chunk is small enough.
+    Until the chunk is small enough, its longest dimension (the first in a tie) is reduced to the
+    next smaller divisor of the array's size in that dimension.
     """
     chunk = list(shape)
     while math.prod(chunk) * itemsize > _CHUNK_BYTES:
@@ -37,27 +38,28 @@ def chunk_shape(shape: Sequence[int], itemsize: int) -> list[int]:
 
 
 def zarr_metadata(tensor: Tensor, compressor: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metadata that T5X notes of an array; `compressor` is zarr's description."""
+    """Returns the zarr metadata that T5X writes for an array; `compressor` is in zarr's format."""
     chunks = chunk_shape(tensor.shape, tensor.dtype.itemsize)
     return {"chunks": chunks, "compressor": compressor, "shape": list(tensor.shape)}
 
 
 def write_zarr(
-    places: Iterable[tuple[Tensor, dict[str, Any]]],
+    located: Iterable[tuple[Tensor, dict[str, Any]]],
     compressor: dict[str, Any],
     *,
     context: ts.Context | None = None,
     transaction: ts.Transaction | None = None,
 ) -> None:
-    """Writes tensors in zarr's version 2 format, with all their chunks, several at a time.
+    """Writes tensors in parallel in version 2 of the zarr format, including chunks of zeros.
 
     Args:
-      places: tensors, which are read as a whole, or chunk by chunk if they are large; and
-        TensorStore's specs of their locations.
-      compressor: zarr's description of the compression.
-      context, transaction: those of TensorStore, if any.
+      located: pairs (tensor, TensorStore spec of the key-value store to write to).
+      compressor: the compression, in zarr's format.
+      context: the TensorStore context, or None for the default one.
+      transaction: the TensorStore transaction, or None to write without a transaction.
 
-    Raises ConversionError if a tensor cannot be read or written.
+    Raises:
+      ConversionError: a tensor cannot be read or written.
     """
 
     def write(tensor: Tensor, opened: ts.TensorStore, part: tuple[slice, ...]) -> None:
@@ -66,14 +68,14 @@ def write_zarr(
             opened[part].write(content).result()
 
     def jobs() -> Iterator[tuple[int, Callable[[], None]]]:
-        for tensor, kvstore in places:
+        for tensor, kvstore in located:
             metadata = zarr_metadata(tensor, compressor)
             spec = {
                 "driver": "zarr",
                 "dtype": tensor.dtype.name,
                 "kvstore": kvstore,
                 "metadata": metadata,
-                # Readers take a missing chunk for an incomplete checkpoint.
+                # Readers treat a checkpoint with missing chunks as incomplete.
                 "store_data_equal_to_fill_value": True,
             }
             with _naming(tensor):
@@ -97,8 +99,8 @@ def _naming(tensor: Tensor) -> Iterator[None]:
 
 
 def _parts(tensor: Tensor, chunk: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """Returns the bounds of all chunks, or of the whole tensor if it is small."""
-    if math.prod(tensor.shape) * tensor.dtype.itemsize <= _BYTES_AT_ONCE:
+    """Yields the slices of each chunk, or those of the whole tensor if it is small."""
+    if tensor.nbytes <= _BYTES_AT_ONCE:
         yield tuple(slice(0, size) for size in tensor.shape)
         return
     starts = (range(0, size, step) for size, step in zip(tensor.shape, chunk, strict=True))

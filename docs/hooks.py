@@ -16,7 +16,15 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-OUTSIDE = ("benchmarks/RESULTS.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE")
+OUTSIDE = (
+    "README.md",
+    "benchmarks/RESULTS.md",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "Dockerfile",
+    "LICENSE",
+)
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 
 

@@ -1,37 +1,38 @@
-"""`python -m mtf COMMAND`, also installed as `mtf COMMAND`: runs one of mtf's commands."""
+"""Runs a command of mtf, given as `python -m mtf COMMAND` or `mtf COMMAND`."""
 
 from __future__ import annotations
 
-from mtf import signals
+from mtf.base import signals
 
 if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 import mtf
-from mtf.command import exit_status
-from mtf.errors import UserError, did_you_mean
+from mtf.base.errors import UserError, did_you_mean
+from mtf.cli.command import exit_status
 
-# Command → the module of its `main(argv) -> int`, and what the command does.
+# Command → (module that defines its `main(argv) -> int`, description of the command).
 COMMANDS = {
-    "run": ("mtf.run", "run a recipe, or show, check and compare its config"),
-    "launch": ("mtf.launch.__main__", "start the processes of a run here, or a job of SLURM"),
-    "plan": ("mtf.plan.__main__", "compile a recipe for a machine, and show whether it fits"),
-    "status": ("mtf.status", "show how far runs are, and whether they are running"),
-    "prompts": ("mtf.prompts", "download and show promptsource's templates"),
-    "fetch": ("mtf.fetch", "copy a checkpoint in a store to this machine"),
-    "convert": ("mtf.convert", "convert a checkpoint to Hugging Face's format"),
-    "cache": ("mtf.cache.__main__", "render and tokenize a mixture before training"),
-    "gin": ("mtf.gin.__main__", "translate gin files of T5X or Mesh TensorFlow's T5 to a recipe"),
-    "completion": ("mtf.completion.__main__", "print the script with which a shell completes mtf"),
-    "data": ("mtf.data.__main__", "show a mixture: tasks, rates, tokens, examples"),
-    "doctor": (
-        "mtf.doctor.__main__",
-        "describe the installation and this machine, and try to train",
+    "run": ("mtf.cli.run", "run a recipe, or show, check and compare its config"),
+    "launch": ("mtf.cli.launch.command", "start the processes of a run, here or as a SLURM job"),
+    "plan": ("mtf.cli.plan.command", "compile a recipe for a machine, and show whether it fits"),
+    "status": ("mtf.cli.status", "show the progress of runs, and whether they are running"),
+    "prompts": ("mtf.cli.prompts", "download promptsource's templates"),
+    "fetch": ("mtf.cli.fetch", "copy a remote checkpoint to this machine"),
+    "convert": ("mtf.cli.convert.command", "convert a checkpoint to Hugging Face's format"),
+    "cache": ("mtf.cli.cache", "render and tokenize a mixture before training"),
+    "gin": (
+        "mtf.cli.gin.command",
+        "translate gin files for T5X or Mesh TensorFlow T5 to a recipe",
     ),
+    "completion": ("mtf.cli.completion", "print the completion script of a shell for mtf"),
+    "data": ("mtf.cli.data", "show the tasks, rates, tokens and examples of a mixture"),
+    "doctor": ("mtf.cli.doctor", "describe the installation and this machine, and try to train"),
 }
 
 
@@ -41,13 +42,13 @@ def _help() -> str:
     return (
         f"usage: mtf COMMAND …\n\n{mtf.__doc__}\n\ncommands:\n{commands}\n\n"
         "`mtf COMMAND --help` shows the options of a command; `mtf COMMAND` is "
-        "the same as `python -m mtf.COMMAND`.\n\n"
+        "the same as `python -m mtf COMMAND`.\n\n"
         "options:\n  -h, --help\n  --version"
     )
 
 
 def _without_command(command: str) -> int:
-    """Shows the help or the version, or refuses an unknown command."""
+    """Prints the help or the version; raises UserError if the command is unknown."""
     if command in ("-h", "--help", "help"):
         print(_help())
     elif command == "--version":
@@ -62,7 +63,11 @@ def _without_command(command: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `mtf COMMAND …` and returns its exit status."""
+    """Runs the command `mtf COMMAND …` and returns its exit status."""
+    if "_ARGCOMPLETE" in os.environ:  # A shell is requesting completions.
+        from mtf.cli.completion import complete
+
+        complete([*COMMANDS])
     command, *rest = [*(sys.argv[1:] if argv is None else argv)] or [""]
     if command not in COMMANDS:
         return exit_status(lambda: _without_command(command), only_shows=True)

@@ -1,4 +1,6 @@
-"""Recipes: typed functions that return the config of a job, one file per family."""
+"""Recipes, which are typed functions that return the config of a job. Each family has a file."""
+
+from pkgutil import extend_path
 
 from recipes.finetune import finetune
 from recipes.inference import evaluate, infer
@@ -32,6 +34,9 @@ from recipes.t5 import (
     t5_1_1_xl_c4,
     t5_1_1_xxl_c4,
 )
+
+# A user's recipes/more.py can also be imported as `recipes.more` if its folder has no __init__.py.
+__path__ = extend_path(__path__, __name__)
 
 __all__ = [
     "continue_pretraining",

@@ -1,4 +1,4 @@
-"""Functions for `--apply NAME` or `--apply "NAME(…)"`, which change a config in place."""
+"""Functions that change a config in place; `--apply NAME` or `--apply "NAME(…)"` calls them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 import fiddle as fdl
 
 from mtf import builders
+from mtf.base.errors import UserError
 from mtf.data import ByteVocabulary
-from mtf.errors import UserError
 from mtf.models import LoraConfig
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.training import AdamWConfig
 
 
 def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
-    """Scales a run down to a minute on a laptop, offline: a tiny network, 20 steps of 4 short rows.
+    """Trains a tiny network offline for 20 steps with 4 short rows each, in a minute on a laptop.
 
-    It starts from scratch and keeps vocabulary size, objective, loss, optimizer, schedule and local
-    data: files, corpora, a mixture's cache or mirror. Text that ships with Python replaces data
-    from the Hugging Face hub (all data, if `python_text`); bytes and 125 sentinels replace a remote
-    vocabulary, unless a cache was made with it. Other jobs only get a smaller batch.
+    The run starts from scratch. It keeps the vocabulary size, objective, loss, optimizer, schedule
+    and local data (files, corpora, and a mixture's cache or mirror). Text that ships with Python
+    replaces data from the Hugging Face hub, or all data if `python_text` is set. Bytes and 125
+    sentinels replace a remote vocabulary unless a cache needs the vocabulary. For jobs that do not
+    train, only the batch size is reduced.
     """
     local_cpu(config)
     config.batch_size = 4
@@ -37,7 +38,7 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
     vocabulary = data.vocabulary
     if getattr(data, "cache_dir", None) is None and "://" in getattr(vocabulary, "path", ""):
         data.vocabulary = fdl.Config(ByteVocabulary, extra_ids=125)
-    # Span corruption makes 64 inputs from 70 tokens; in BERT's objective, all 70 are targets.
+    # Span corruption turns 70 tokens into 64 inputs; in BERT's objective, all 70 are targets.
     data.task_feature_lengths = {"inputs": 64, "targets": 72}
     if _has_field(data, "num_streams"):
         data.num_streams = 1
@@ -55,9 +56,10 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
 
 
 def deterministic(config: fdl.Config, seed: int = 42) -> None:
-    """Sets T5X's deterministic training: its seeds, and a checkpoint every 1,000 steps.
+    """Sets the seeds and the checkpoint period (1,000 steps) of T5X's deterministic training.
 
-    Source: T5X's docs/usage/pretrain.md. The position in the data is saved in every run.
+    The source is T5X's docs/usage/pretrain.md. Every run, with or without this fiddler, saves the
+    position of the data iterator.
     """
     _training(config).data.seed = seed
     config.random_seed = seed
@@ -65,20 +67,21 @@ def deterministic(config: fdl.Config, seed: int = 42) -> None:
 
 
 def local_cpu(config: fdl.Config) -> None:
-    """Adapts a run to one CPU: float32, unrolled layers, one partition."""
-    float32(config)
+    """Adapts a run to a CPU by setting float32, unrolled layers and a single partition."""
     if _has_field(config, "model"):
-        unrolled(config)
+        config.model.network.dtype, config.model.network.scan_layers = "float32", False
+    else:
+        config.dtype = "float32"
     config.partitioner = fdl.Config(PartitionerConfig, num_partitions=1)
 
 
 def short(config: fdl.Config, steps: int = 100) -> None:
-    """Trains for `steps` updates after the initial checkpoint."""
+    """Trains for `steps` updates, counted from the step of the initial checkpoint."""
     config.train_steps = _start_step(config) + steps
 
 
 def from_scratch(config: fdl.Config) -> None:
-    """Starts without a checkpoint, and trains for the same number of updates."""
+    """Trains from scratch instead of from a checkpoint, for the same number of updates."""
     _training(config).train_steps -= _start_step(config)
     config.checkpoint.restore = None
 
@@ -89,42 +92,6 @@ def no_eval(config: fdl.Config) -> None:
     config.evaluator = None
 
 
-def microbatches(config: fdl.Config, num_parts: int = 8) -> None:
-    """Sums gradients over `num_parts` parts of a batch, with less memory and the same result."""
-    _training(config).trainer.num_microbatches = num_parts
-
-
-def frequent_checkpoints(config: fdl.Config, period: int = 100, keep: int | None = 3) -> None:
-    """Saves every `period` steps and keeps the last checkpoints, for preemptible machines."""
-    save = _training(config).checkpoint.save
-    save.period, save.keep = period, keep
-
-
-def bfloat16(config: fdl.Config) -> None:
-    """Computes activations in bfloat16; parameters, softmax, norms and logits stay float32."""
-    (config.model.network if _has_field(config, "model") else config).dtype = "bfloat16"
-
-
-def float32(config: fdl.Config) -> None:
-    """Computes activations in float32."""
-    (config.model.network if _has_field(config, "model") else config).dtype = "float32"
-
-
-def scanned(config: fdl.Config) -> None:
-    """Runs layers under `lax.scan`, which compiles fast; XL and XXL need it."""
-    _training(config).model.network.scan_layers = True
-
-
-def unrolled(config: fdl.Config) -> None:
-    """Unrolls layers, which compiles slowly and runs faster on a CPU."""
-    _training(config).model.network.scan_layers = False
-
-
-def remat(config: fdl.Config) -> None:
-    """Recomputes layers in the backward pass, for much less memory and about a third more work."""
-    _training(config).model.network.remat_policy = "full"
-
-
 def lora(
     config: fdl.Config,
     rank: int = 8,
@@ -133,9 +100,10 @@ def lora(
     targets: tuple[str, ...] = (".*/query", ".*/value"),
     learning_rate: float = 1e-3,
 ) -> None:
-    """Trains low-rank adapters (LoRA) instead of all parameters, with AdamW at a constant rate.
+    """Trains low-rank adapters (LoRA) instead of all parameters, using AdamW at a constant rate.
 
-    Adafactor multiplies updates by the size of a parameter, and half of an adapter starts as zeros.
+    Adafactor is not used because it scales updates by the magnitude of the parameter: half of the
+    adapters start at zero, so they would hardly change.
     """
     training = _training(config)
     training.model.network.lora = fdl.Config(LoraConfig, rank, alpha, dropout_rate, targets)
@@ -143,17 +111,12 @@ def lora(
 
 
 def fully_sharded(config: fdl.Config) -> None:
-    """Splits parameters and activations over both the data and the model axis, as mT0 did."""
+    """Splits parameters and activations across both the data axis and the model axis, as in mT0."""
     config.partitioner.logical_axis_rules = FULLY_SHARDED_AXIS_RULES
 
 
-def fsdp(config: fdl.Config, num_devices: int = 8) -> None:
-    """Splits parameters, optimizer state and the batch over `num_devices` devices."""
-    config.partitioner.fsdp = num_devices
-
-
 def _training(config: fdl.Config) -> fdl.Config:
-    """Returns the config; raises a UserError unless it is that of a training job."""
+    """Returns `config`; raises UserError unless it is the config of a training job."""
     if not _has_field(config, "train_steps"):
         job = fdl.get_callable(config).__name__
         raise UserError(f"expected the config of a training job, got the config of {job}")
@@ -165,7 +128,7 @@ def _has_field(config: fdl.Config, name: str) -> bool:
 
 
 def _start_step(config: fdl.Config) -> int:
-    """Returns the step of the initial checkpoint, by the recipe or the path; else 0."""
+    """Returns the initial checkpoint's step, which the config or the path contains, or else 0."""
     restore: Any = _training(config).checkpoint.restore
     if restore and restore.step is not None:
         return int(restore.step)

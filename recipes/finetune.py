@@ -1,7 +1,7 @@
-"""Fine-tuning of any checkpoint of the T5 family on any data.
+"""Fine-tunes any checkpoint of the T5 family on any data.
 
-Sources of the defaults: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.1.2 and
-appendix B; Roberts et al. 2022, https://arxiv.org/abs/2203.17189.
+The defaults come from Raffel et al. 2020 (https://arxiv.org/abs/1910.10683, section 3.1.2 and
+appendix B) and Roberts et al. 2022 (https://arxiv.org/abs/2203.17189).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Literal
 import fiddle as fdl
 
 from mtf import builders
+from mtf.base.errors import UserError
 from mtf.builders.start import Start
 from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
 from mtf.data import TaskMixtureConfig
-from mtf.errors import UserError
 from mtf.evaluation import InferEvalConfig
 from mtf.jobs import Train
 from mtf.training import AdafactorConfig, TrainerConfig
 
-# The longest sequences that are chosen without being asked for, in tokens.
+# The largest lengths that are chosen by default, in tokens.
 _LIMITS = {"inputs": 1024, "targets": 256}
 _UNKNOWN_LENGTHS = {"inputs": 512, "targets": 128}
 
@@ -53,52 +53,52 @@ def finetune(
 ) -> fdl.Config[Train]:
     """Fine-tunes any T5, mT5, mT0, Flan-T5, ByT5, umT5, Aya or MADLAD-400 on your data.
 
-    The network, the vocabulary and the step are read off the checkpoint. The optimizer is new:
-    Adafactor at a constant 0.001 with dropout 0.1, as T5 was fine-tuned. Each example has a row of
-    its own, and the loss is the mean over the tokens of a batch.
+    The network, the vocabulary and the step are read from the checkpoint. As in the fine-tuning of
+    T5, a new Adafactor optimizer with a constant learning rate of 0.001 is used, and the dropout
+    rate is 0.1. Examples are not packed, and the loss is the mean over the tokens of a batch.
 
     Command: `python -m mtf.run "recipes.finetune(checkpoint='google/t5-v1_1-small',
-    train='train.tsv', validation='dev.tsv')"`; docs/finetuning.md has more.
-    Hardware: any. On CPUs, float32 and unrolled layers; with a GPU or TPU, bfloat16 and scanned
-    layers. The batch is split over all devices. From a billion parameters on, parameters and
-    optimizer state are, too, and layers are recomputed in the backward pass.
-    Expect: an evaluation every tenth of the steps, the best and the newest checkpoint, and at the
-    end the best score, predictions, and the command that exports the best checkpoint.
+    train='train.tsv', validation='dev.tsv')"`. See docs/finetuning.md for more.
+    Hardware: any. CPUs use float32 and unrolled layers; GPUs and TPUs use bfloat16 and scanned
+    layers. The batch is split across all devices. For models with a billion parameters or more,
+    parameters and optimizer state are also split, and layers are recomputed in the backward pass.
+    Expect: an evaluation after every tenth of the steps, the best and the newest checkpoint, and
+    at the end the best score, predictions, and the command that exports the best checkpoint.
 
     Args:
-      checkpoint: run directory, checkpoint of mtf or T5X, Hugging Face directory, model of the
-        Hugging Face hub, or an address of one of these.
-      train: a file (`.tsv`, `.jsonl`, `.json`, `.parquet`; a path or a pattern); or a split of
+      checkpoint: a run directory, an mtf or T5X checkpoint, a Hugging Face directory, a model on
+        the Hugging Face hub, or a remote path of any of these.
+      train: the path or pattern of `.tsv`, `.jsonl`, `.json` or `.parquet` files, or a split of
         `dataset` or `mixture`, by default "train".
-      validation: as `train`, by default the split "validation". Without a file for validation,
-        nothing is evaluated, and the last checkpoint is the result.
-      dataset: a dataset of the Hugging Face hub or the local mirror.
-      subset: its configuration, if it has several.
-      mixture: a mixture or a task, also one of your own.
+      validation: files or a split, as for `train`; by default the split "validation". If there are
+        no files for validation, nothing is evaluated, and the last checkpoint is the result.
+      dataset: a dataset on the Hugging Face hub or in the local mirror.
+      subset: configuration of the dataset, if the dataset has several.
+      mixture: a mixture or a task, which may be a custom one.
       module: Python module that registers the mixture (`my_tasks`).
-      inputs: column, or Jinja template over columns, by default the column `inputs`. If neither
-        `inputs` nor `targets` is set, TSV files need no header.
-      targets: as `inputs`, by default the column `targets`.
-      template: both at once: "translate: {en} ||| {ro}".
-      metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first one
-        chooses the best checkpoint; without any, and for a mixture, the validation loss does.
-      answer_choices: all possible targets, for metrics of classes such as "f1".
+      inputs: name of a column, or a Jinja template over columns; by default the column `inputs`. If
+        neither `inputs` nor `targets` is set, TSV files need no header.
+      targets: name of a column, or a template; by default the column `targets`.
+      template: a single template for inputs and targets, such as "translate: {en} ||| {ro}".
+      metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first metric
+        determines the best checkpoint; if there are none, or for a mixture, validation loss does.
+      answer_choices: all possible targets, which metrics of classes such as "f1" need.
       steps: number of updates, counted from the step of the checkpoint.
       batch_size: number of examples in a batch.
       learning_rate: the constant learning rate.
       eval_period: number of steps between evaluations and checkpoints; by default `steps` / 10.
       patience: number of evaluations without improvement after which training ends early.
-      inputs_length: maximum number of tokens of inputs; longer texts are truncated. By default a
-        quarter longer than the longest of the first 1,000 examples, at most 1,024; 512 if these are
-        not on this machine, or for a mixture.
-      targets_length: the same of targets; by default at most 256, or 128.
-      dropout_rate: dropout rate, whatever the checkpoint says.
-      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint has none.
-      config: config.json of the checkpoint's run or of Hugging Face, if it is elsewhere.
-      cache_dir: token cache; without it, the data is tokenized into memory.
-      dtype: dtype of activations instead of the one for the hardware.
-      hardware: hardware of the machine that will train, "cpu" or "accelerator" (GPU or TPU), if it
-        is not the machine on which the recipe is called.
+      inputs_length: maximum number of input tokens; longer inputs are truncated. The default is
+        1.25 times the maximum in the first 1,000 examples, but at most 1,024. It is 512 if these
+        examples are not on this machine, or if a mixture is used.
+      targets_length: the same for targets; the default is at most 256, or 128 instead of 512.
+      dropout_rate: dropout rate, which replaces the dropout rate of the checkpoint.
+      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
+      config: path of the config.json of a run or a Hugging Face model, if it is elsewhere.
+      cache_dir: token cache; if this is None, the data is tokenized into memory.
+      dtype: dtype of the activations, which replaces the default for the hardware.
+      hardware: "cpu" or "accelerator" (GPU or TPU), the hardware of the machine that will train, if
+        the recipe is called on another machine.
     """
     start = builders.start.open_start(checkpoint, vocabulary, config)
     names = (metrics,) if isinstance(metrics, str) else metrics
@@ -119,7 +119,9 @@ def finetune(
         )
     else:
         if module is not None:
-            raise UserError("module registers tasks; set mixture to the name of one of them.")
+            raise UserError(
+                "module is set without mixture. Set mixture to a task or mixture of the module."
+            )
         data = _columns_data(
             start, train, validation, dataset, subset, inputs, targets, template, names
         )
@@ -181,7 +183,7 @@ def _columns_data(
     template: str | None,
     metrics: tuple[str, ...],
 ) -> fdl.Config[TaskMixtureConfig]:
-    """Returns files or a dataset with the columns or the template as data."""
+    """Returns a data config that applies columns or a template to files or a dataset."""
     is_pair = inputs is None and targets is None and template is None
     if template is not None:
         _refuse("template", inputs=inputs, targets=targets)
@@ -203,7 +205,7 @@ def _columns_data(
         )
     elif train is None:
         raise UserError(
-            "There is no data. Set train to a file, dataset to a dataset of the Hugging Face hub, "
+            "No data was given. Set train to a file, dataset to a dataset on the Hugging Face hub, "
             "or mixture to a mixture or task."
         )
     else:
@@ -217,18 +219,20 @@ def _columns_data(
 def _monitored(
     data: fdl.Config[TaskMixtureConfig], metrics: tuple[str, ...]
 ) -> tuple[str, Literal["max", "min"]]:
-    """Returns the metric that ranks checkpoints, and whether its largest value is the best."""
+    """Returns the metric that ranks checkpoints, and "max" or "min" for its best value."""
     name = data.mixture_or_task_name
     if not metrics or data.task is None:
         return f"training_eval/{name}/loss_per_target_token", "min"
-    from mtf.evaluation.metrics import score_names  # Imports NumPy.
+    from mtf.evaluation.metrics import METRICS, score_names  # This module imports NumPy.
 
     score = next(iter(score_names(metrics).values()))
-    return f"inference_eval/{name}/{score}", "min" if metrics[0] == "edit_distance" else "max"
+    return f"inference_eval/{name}/{score}", METRICS[metrics[0]].best
 
 
 def _refuse(what: str, **others: object) -> None:
-    """Raises UserError if an argument is set that does not apply."""
+    """Raises UserError if any of `others`, which cannot be combined with `what`, is not None."""
     given = [name for name, value in others.items() if value is not None]
     if given:
-        raise UserError(f"{what} is set, so {', '.join(given)} would not be used. Set one of them.")
+        raise UserError(
+            f"{what} is set, so {', '.join(given)} would be ignored. Set only one of them."
+        )

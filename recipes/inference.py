@@ -1,4 +1,4 @@
-"""Evaluation of, and inference with, a trained model."""
+"""Evaluates a trained model or runs inference with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from mtf import builders
 from mtf.data import TaskMixtureConfig
-from mtf.decoding import DecodingConfig
+from mtf.inference import DecodingConfig
 from mtf.jobs import Evaluate, Infer
 from mtf.partitioning import PartitionerConfig
 
@@ -23,26 +23,27 @@ def evaluate(
 ) -> fdl.Config[Evaluate]:
     """Evaluates a checkpoint, or all checkpoints of a run, on a task or a mixture.
 
-    Generated tasks are decoded as in T5X's `infer_eval` and compared by their own metrics (BLEU,
-    ROUGE, SQuAD and so on). Ranked tasks (`*_score_eval`) are evaluated as in `t0_eval`.
+    For generated tasks, predictions are decoded as in T5X's `infer_eval` and scored with the task's
+    metrics, such as BLEU or ROUGE. Ranked tasks (`*_score_eval`) are evaluated as in `t0_eval`.
 
     Command: `python -m mtf.run "recipes.evaluate(checkpoint='RUN',
-    mixture_or_task_name='xsum_summarize_DOC')"`. All checkpoints of a run, and the best one: `--set
-    checkpoint_steps=all`. Greedy decoding, which is faster:
-    `--set decoding=@mtf.decoding.DecodingConfig(method=greedy)`.
-    Hardware: any. If the model exceeds one device: `--set partitioner.num_partitions=8`.
+    mixture_or_task_name='xsum_summarize_DOC')"`. To evaluate all checkpoints of a run and find the
+    best one, add `--set checkpoint_steps=all`. For greedy decoding, which is faster, add
+    `--set decoding=@mtf.inference.DecodingConfig(method=greedy)`.
+    Hardware: any. If the model exceeds one device, add `--set partitioner.num_partitions=8`.
     Expect: `results.md`, `results.json` and a file of predictions for each task; with
-    `checkpoint_steps` also `steps.tsv`, `steps.png` and the best step.
+    `checkpoint_steps`, also `steps.tsv`, `steps.png` and the best step.
 
     Args:
-      checkpoint: run directory, checkpoint of mtf or T5X, or Hugging Face directory; it must be set
-        before the job runs.
+      checkpoint: a run directory, an mtf or T5X checkpoint, or a Hugging Face directory; it must be
+        set before the job runs.
       mixture_or_task_name: mixture or task; by default T0's held-out ranked tasks.
-      checkpoint_steps: steps of a run to evaluate: "all", "1000:5000", "1000:5000:1000", or steps.
-      cache_dir: output of `python -m mtf.cache`; None renders and tokenizes the datasets during the
-        evaluation.
-      vocabulary: SentencePiece model. The default applies only to a checkpoint without a vocabulary
-        of its own, and of T5's size.
+      checkpoint_steps: steps of a run to evaluate, such as "all", "1000:5000", "1000:5000:1000" or
+        a tuple of steps.
+      cache_dir: output of `python -m mtf.cache`; None to render and tokenize the datasets during
+        the evaluation.
+      vocabulary: SentencePiece model. The default is used only if the checkpoint contains no
+        vocabulary and has T5's vocabulary size.
       batch_size: number of examples in a batch.
     """
     data = fdl.Config(
@@ -72,20 +73,23 @@ def infer(
 ) -> fdl.Config[Infer]:
     """Predicts or scores the targets of files, or of a mixture's tasks, with any checkpoint.
 
-    The results have the file names and format of T5X's `t5x/infer.py`: a line of JSON per example,
-    in order. A killed job resumes. As in T5X's `EncoderDecoderModel.predict_batch`, the decoder is
-    a beam search with one beam, which continues after EOS while a longer text could score better.
+    The results have the same file names and format as those of T5X's `t5x/infer.py`, with a line of
+    JSON for each example, in order. A killed job can be resumed. As in T5X's
+    `EncoderDecoderModel.predict_batch`, targets are decoded by a beam search with one beam, which
+    continues after EOS while a longer text could score better.
 
-    Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`; with
-    `--set decoding.num_beams=4` for more beams, or `--set decoding.method=greedy`, which is faster.
-    Hardware: any. If the model exceeds one device: `--set partitioner.num_partitions=8`.
+    Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`. Add
+    `--set decoding.num_beams=4` to use more beams, or `--set decoding.method=greedy`, which is
+    faster.
+    Hardware: any. If the model exceeds one device, add `--set partitioner.num_partitions=8`.
     Expect: `RUN_DIR/inference/inputs-predict.jsonl-00000-of-00001`.
 
     Args:
-      checkpoint: run directory, checkpoint of mtf or T5X, or Hugging Face directory; it must be set
-        before the job runs.
-      files: `.txt`, `.jsonl` or `.tsv` files, each also as `.gz`.
-      mixture_or_task_name: mixture or task instead of files, such as `super_glue_rte_GPT_3_style`.
+      checkpoint: a run directory, an mtf or T5X checkpoint, or a Hugging Face directory; it must be
+        set before the job runs.
+      files: `.txt`, `.jsonl` or `.tsv` files, which may be compressed (`.gz`).
+      mixture_or_task_name: mixture or task to use instead of files, such as
+        `super_glue_rte_GPT_3_style`.
       mode: whether to decode targets, to score given targets, or to decode targets with scores.
       batch_size: number of examples in a batch.
     """

@@ -1,6 +1,6 @@
-"""Continued pretraining of any checkpoint of the T5 family on any text.
+"""Continues the pretraining of any checkpoint of the T5 family on any text.
 
-Source of the defaults: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.1.
+The defaults come from Raffel et al. 2020 (https://arxiv.org/abs/1910.10683, section 3.1).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any, Literal
 import fiddle as fdl
 
 from mtf import builders
+from mtf.base.errors import UserError
 from mtf.data import HubStreamConfig, SpanCorruption, TextFilesConfig
-from mtf.errors import UserError
+from mtf.data.tasks.objectives import span_corruption_lengths
+from mtf.data.text.normalization import Normalization
 from mtf.jobs import Train
-from mtf.tasks.objectives import span_corruption_lengths
-from mtf.text.normalization import Normalization
 from mtf.training import AdafactorConfig, TrainerConfig
 
 
@@ -37,46 +37,48 @@ def continue_pretraining(
 ) -> fdl.Config[Train]:
     """Continues the pretraining of a T5, T5 1.1, mT5, umT5 or ByT5 on your text.
 
-    The objective is T5's span corruption. The network, the vocabulary and the step are read off the
-    checkpoint. The optimizer is new: Adafactor at a constant 0.001, the rate with which T5's and
-    mT5's pretraining ended (1/√step at step 1,000,000), and no dropout. Short documents share rows.
+    The objective is T5's span corruption. The network, the vocabulary and the step are read from
+    the checkpoint. There is no dropout. A new Adafactor optimizer is used with a constant learning
+    rate of 0.001, the rate at which the pretraining of T5 and mT5 ended (1/√step at step
+    1,000,000). Several short documents can share a row.
 
     Command: `python -m mtf.run "recipes.continue_pretraining(checkpoint='google/mt5-small',
-    files='ro/*.txt')"`, or, streamed, `dataset='allenai/c4', subset='ro'`.
-    docs/gallery/continued_pretraining.md is an example.
-    Hardware: any; as for `recipes.finetune`.
-    Expect: the loss on held-out text, every tenth of the steps, and the last three checkpoints.
+    files='ro/*.txt')"`. To stream a dataset instead of files, pass `dataset='allenai/c4',
+    subset='ro'`. docs/gallery/continued_pretraining.md shows an example.
+    Hardware: any; the settings are the same as for `recipes.finetune`.
+    Expect: the loss on held-out text after each tenth of the steps, and the last three checkpoints.
 
-    The sentinels of ByT5 are bytes, and its spans have 20 bytes: for ByT5, add `--set
+    ByT5 uses bytes as sentinels and spans of 20 bytes. For ByT5, add `--set
     data.vocabulary.extra_ids=0 data.objective.mean_noise_span_length=20`.
 
     Args:
-      checkpoint: run directory, checkpoint of mtf or T5X, Hugging Face directory, model of the
-        Hugging Face hub, or an address of one of these.
-      files: `.txt` or `.jsonl` files, each a path or a pattern; up to 128 of their documents are
-        held out for evaluation.
-      dataset: a dataset of the Hugging Face hub, which is streamed.
-      subset: its configuration, or several with their rates ({"ro": 0.9, "en": 0.1}).
-      validation: split of `dataset` to evaluate, by default "validation"; a dataset without it is
-        not evaluated.
+      checkpoint: a run directory, an mtf or T5X checkpoint, a Hugging Face directory, a model on
+        the Hugging Face hub, or a remote path of any of these.
+      files: paths or patterns of `.txt` or `.jsonl` files; up to 128 of their documents are held
+        out for evaluation.
+      dataset: a dataset on the Hugging Face hub, which is streamed.
+      subset: configuration of the dataset, or a dict mapping several to rates, such as
+        {"ro": 0.9, "en": 0.1}.
+      validation: split of `dataset` to evaluate, by default "validation"; if the dataset lacks this
+        split, nothing is evaluated.
       steps: number of updates, counted from the step of the checkpoint.
       batch_size: number of rows in a batch.
       learning_rate: the constant learning rate.
       eval_period: number of steps between evaluations and checkpoints; by default `steps` / 10.
-      inputs_length: number of tokens of a row's inputs; that of the targets follows from it.
-      normalization: "romanian_diacritics" replaces ş and ţ (cedilla) by ș and ț (comma below).
-      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint has none.
-      config: config.json of the checkpoint's run or of Hugging Face, if it is elsewhere.
-      dtype: dtype of activations instead of the one for the hardware.
-      hardware: hardware of the machine that will train, "cpu" or "accelerator" (GPU or TPU), if it
-        is not the machine on which the recipe is called.
+      inputs_length: number of input tokens in a row; it determines the number of target tokens.
+      normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
+      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
+      config: path of the config.json of a run or a Hugging Face model, if it is elsewhere.
+      dtype: dtype of the activations, which replaces the default for the hardware.
+      hardware: "cpu" or "accelerator" (GPU or TPU), the hardware of the machine that will train, if
+        the recipe is called on another machine.
     """
     if (files is None) == (dataset is None):
         raise UserError(
-            "Set files to text files, or dataset to a dataset of the Hugging Face hub, not both."
+            "Set either files to text files or dataset to a dataset on the Hugging Face hub."
         )
     if files is not None and (subset, validation) != (None, None):
-        raise UserError("subset and validation belong to a dataset; files are split by themselves.")
+        raise UserError("subset and validation can only be set with dataset, not with files.")
     start = builders.start.open_start(checkpoint, vocabulary, config)
     objective = SpanCorruption()
     _, targets_length = span_corruption_lengths(

@@ -1,7 +1,7 @@
-"""The Romanian T5 and mT5: span corruption on a Romanian corpus, streamed.
+"""Trains the Romanian T5 and mT5 with span corruption on a Romanian corpus, which is streamed.
 
-Source: https://github.com/dumitrescustefan/t5x_models, `ro_*.gin`, `ro_*_pretrain.gin`,
-`ro_*_tasks.py` and README.md. There is no paper.
+The sources are the files `ro_*.gin`, `ro_*_pretrain.gin`, `ro_*_tasks.py` and README.md in
+https://github.com/dumitrescustefan/t5x_models. There is no paper.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import fiddle as fdl
 
 from mtf import builders
 from mtf.data import HubStreamConfig, SentencePieceVocabulary, SpanCorruption, TextFilesConfig
+from mtf.data.text.normalization import Normalization
 from mtf.jobs import Train
 from mtf.partitioning import PartitionerConfig
-from mtf.text.normalization import Normalization
 from mtf.training import AdafactorConfig, TrainerConfig
 
-# The original's vocabulary, in a bucket that is not public.
+# The original vocabulary is in a bucket that is not public.
 _ROMANIAN_PATH = "gs://myv4-bucket/sentencepiece/ro.model"
 
 
 class _Original(NamedTuple):
-    """The differences between the original gin files; `updates` are those after `start`."""
+    """The values in which the original gin files differ; `updates` is counted from `start`."""
 
     size: str
     targets_length: int
@@ -45,34 +45,35 @@ def ro_t5_base(
     vocabulary: str = _ROMANIAN_PATH,
     normalization: Normalization = None,
 ) -> fdl.Config[Train]:
-    """Romanian T5 1.1 base (297M): span corruption from scratch, with a Romanian vocabulary.
+    """Trains T5 1.1 base (297M) from scratch on Romanian text, with a Romanian vocabulary.
 
     Source: `ro_t5x_base.gin`. Source checkpoint: none.
-    The original command: T5X's `train.py` on that file: task `rlm_span_corruption_stream`, inputs
-    of 512 and targets of 256 tokens, batches of 128, 2,000,000 steps, no dropout, learning rate
-    1/√max(step, 10,000), 2 partitions, a checkpoint every 10,000 steps, the last 5 kept.
+    The original command: T5X's `train.py` with this gin file. It trains on the task
+    `rlm_span_corruption_stream` for 2,000,000 steps with 512 input tokens and 256 target tokens in
+    each row, a batch size of 128, no dropout, the learning rate 1/√max(step, 10,000), and 2
+    partitions. It saves a checkpoint every 10,000 steps and keeps the last 5.
     Command: `python -m mtf.run "recipes.ro_t5_base(vocabulary='ro.model')"`, which streams
-    dumitrescustefan/rlm from the Hugging Face hub; with your own text
+    dumitrescustefan/rlm from the Hugging Face hub. To train on your own text, run
     `python -m mtf.run "recipes.ro_t5_base(files='ro.txt', vocabulary='ro.model')"`.
-    Hardware: TPU v4-8; a million steps in less than a week.
-    Expect: no score was published. dumitrescustefan's models on the hub were trained to 4M steps.
+    Hardware: TPU v4-8; a million steps take less than a week.
+    Expect: no score was published. dumitrescustefan's released models were trained up to 4M steps.
 
     Deviations, the same for all four recipes:
-      * The seeds of order and dropout are fixed, and the position in the stream is saved. The
-        original drew new seeds and began the stream again at every restart.
-      * Every host reads its own part of the stream; in the original, every host read all of it.
-      * Inputs have no EOS, as in the original, whose task has no feature for inputs.
-      * Attention is recomputed in the backward pass, which saves memory and changes no value.
-      * An example has 114 target tokens; the longer rows hold several packed examples.
-      * The periods of checkpoints are those of the gin files. The README advises 100,000 steps
+      * The seeds for shuffling and dropout are fixed, and the position in the stream is saved. The
+        original drew new seeds and started the stream from the beginning at every restart.
+      * Each host reads a different part of the stream; in the original, every host read all of it.
+      * Inputs do not end with EOS. This is as in the original, whose task has no inputs feature.
+      * Attention is recomputed in the backward pass, which saves memory and does not change values.
+      * An example has 114 target tokens, so each of the longer rows contains several examples.
+      * The checkpoint periods are those of the gin files. The README recommends 100,000 steps
         (`--set checkpoint.save.period=100_000`).
 
     Args:
-      files: text files instead of the stream.
-      vocabulary: SentencePiece model of 64,000 pieces, the last of which are the sentinels. The
-        default is the original's path, which is private.
-      normalization: "romanian_diacritics" replaces ş and ţ (cedilla) by ș and ț (comma below). The
-        original did not change the corpus.
+      files: text files to use instead of the stream.
+      vocabulary: SentencePiece model with 64,000 pieces, of which the last are the sentinels. The
+        default is the path of the original, which is private.
+      normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
+        The original did not normalize the corpus.
     """
     return _pretrain(_T5_BASE, files, vocabulary, normalization)
 
@@ -82,11 +83,12 @@ def ro_t5_large(
     vocabulary: str = _ROMANIAN_PATH,
     normalization: Normalization = None,
 ) -> fdl.Config[Train]:
-    """Romanian T5 1.1 large (848M): span corruption from scratch, with a Romanian vocabulary.
+    """Trains T5 1.1 large (848M) from scratch on Romanian text, with a Romanian vocabulary.
 
-    Source: `ro_t5x_large.gin`. All else: as `ro_t5_base`, with targets of 512 and 4 partitions.
+    Source: `ro_t5x_large.gin`. Otherwise, this recipe is the same as `ro_t5_base`, except that
+    there are 512 target tokens in a row and 4 partitions.
     Command: `python -m mtf.run "recipes.ro_t5_large(vocabulary='ro.model')"`.
-    Hardware: TPU v4-32; 4 million steps in about three weeks. Expect: no score was published.
+    Hardware: TPU v4-32; 4 million steps take about three weeks. Expect: no score was published.
     """
     return _pretrain(_T5_LARGE, files, vocabulary, normalization)
 
@@ -97,14 +99,15 @@ def ro_mt5_base(
     checkpoint: str | None = None,
     normalization: Normalization = None,
 ) -> fdl.Config[Train]:
-    """Romanian mT5 base (580M): continues mT5's pretraining in Romanian.
+    """Trains Romanian mT5 base (580M) by continuing the pretraining of mT5 on Romanian text.
 
     Source: `ro_mt5x_base.gin`. Source checkpoint: T5X's mt5_base at step 1,000,000, or
-    `checkpoint`. All else: as `ro_t5_base`, with mT5's vocabulary, learning rate 0.4/√step, and a
-    checkpoint every 25,000 steps, the last 3 kept; 1,000,000 updates, to step 2,000,000.
+    `checkpoint`. Otherwise, this recipe is the same as `ro_t5_base`, except for mT5's vocabulary, a
+    learning rate of 0.4/√step, 1,000,000 updates (to step 2,000,000), and a checkpoint every 25,000
+    steps, of which the last 3 are kept.
     Command: `python -m mtf.run recipes.ro_mt5_base`.
     Hardware: TPU v4-8.
-    Expect: no score was published; dumitrescustefan/mt5-base-romanian was trained to 4M steps.
+    Expect: no score was published. dumitrescustefan/mt5-base-romanian was trained up to 4M steps.
     """
     return _pretrain(_MT5_BASE, files, vocabulary, normalization, checkpoint)
 
@@ -115,12 +118,13 @@ def ro_mt5_large(
     checkpoint: str | None = None,
     normalization: Normalization = None,
 ) -> fdl.Config[Train]:
-    """Romanian mT5 large (1.2B): continues mT5's pretraining in Romanian.
+    """Trains Romanian mT5 large (1.2B) by continuing the pretraining of mT5 on Romanian text.
 
     Source: `ro_mt5x_large.gin`. Source checkpoint: T5X's mt5_large at step 1,000,000, or
-    `checkpoint`. All else: as `ro_t5_base`, with mT5's vocabulary, targets of 512, learning rate
-    0.5/√step, and the last 3 checkpoints kept; 500,000 updates, to step 1,500,000.
-    Command: `python -m mtf.run recipes.ro_mt5_large`; with your own text
+    `checkpoint`. Otherwise, this recipe is the same as `ro_t5_base`, except for mT5's vocabulary,
+    512 target tokens in a row, a learning rate of 0.5/√step, 500,000 updates (to step 1,500,000),
+    and that the last 3 checkpoints are kept.
+    Command: `python -m mtf.run recipes.ro_mt5_large`. To train on your own text, run
     `python -m mtf.run "recipes.ro_mt5_large(files='ro.txt', vocabulary='mt5.model')"`.
     Hardware: TPU v4-32. Expect: no score was published.
     """

@@ -1,4 +1,4 @@
-"""The first run of a new user."""
+"""Defines the recipe for the first run of a new user."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ def quickstart(
 ) -> fdl.Config[Train]:
     """Trains a small T5 1.1 from scratch on English text, in minutes on a laptop.
 
-    The text is the documentation and the docstrings of Python's standard library, as bytes with
-    ByT5's ids and 125 sentinels. The objective is T5's span corruption (Raffel et al. 2020,
-    §3.1.4): it hides 15% of the bytes, in spans of three on average.
+    The text consists of the documentation and the docstrings of Python's standard library. It is
+    encoded as bytes with ByT5's ids and 125 sentinels. The objective is T5's span corruption
+    (Raffel et al. 2020, §3.1.4), which hides 15% of the bytes in spans of three on average.
 
-    Command: `python -m mtf.run recipes.quickstart`; with your own text
+    Command: `python -m mtf.run recipes.quickstart`. To train on your own text, run
     `python -m mtf.run recipes.quickstart --set data.files=my.txt`.
-    Hardware: two CPU cores, under three minutes.
-    Expect: a loss of 3 nats per target byte after 100 steps and about 2.15 at the end, also on
-    held-out text. The model learns the form of the task and common letters, but no English.
+    Hardware: two CPU cores; the run takes less than three minutes.
+    Expect: a loss of 3 nats per target byte after 100 steps and about 2.15 at the end, both in
+    training and on held-out text. The model learns the form of the task and which letters are
+    common, but no English.
 
     Args:
       train_steps: number of updates.
       batch_size: number of packed rows of 64 bytes in a batch.
-      files: `.txt`, `.jsonl` or `.tsv` files with your own text, each also as `.gz`.
+      files: `.txt`, `.jsonl` or `.tsv` files that contain your own text; they may be compressed
+        (`.gz`).
     """
     return fdl.Config(
         Train,

@@ -1,7 +1,8 @@
-"""T0: multitask prompted fine-tuning, and rank evaluation (https://arxiv.org/abs/2110.08207).
+"""Trains T0 by multitask prompted fine-tuning and evaluates it by rank.
 
-Sources: section 5 of the paper (Sanh et al. 2022); bigscience-workshop/t-zero, training/README.md,
-for the command of T0++; mesh_tensorflow/transformer/utils.py for the command's defaults.
+The sources are section 5 of the paper (Sanh et al. 2022, https://arxiv.org/abs/2110.08207),
+training/README.md of bigscience-workshop/t-zero for the command that trains T0++, and
+mesh_tensorflow/transformer/utils.py for the defaults of this command.
 """
 
 from __future__ import annotations
@@ -26,42 +27,44 @@ def t0pp_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0++ (11B): fine-tunes LM-adapted T5 XXL on all 54 training datasets of T0.
+    """Trains T0++ (11B) by fine-tuning LM-adapted T5 XXL on all 54 training datasets of T0.
 
     Paper: section 5; the appendix lists the datasets.
     Source checkpoint: T5X's t5_1_1_lm100k_xxl at step 1,100,000.
-    The original command: `t5_mesh_transformer` on the cached mixture `t0++_train`, with the
-    operative config of the initial checkpoint, learning rate 0.001, 1,048,576 tokens per batch,
-    inputs of 1024 and targets of 256 tokens, 2,048 tokens per microbatch and replica, model
-    parallelism 8, to step 1,112,200.
+    The original command: `t5_mesh_transformer` with the operative config of the initial checkpoint.
+    It trains on the cached mixture `t0++_train` to step 1,112,200 with a learning rate of 0.001,
+    1,048,576 tokens per batch, inputs of 1024 tokens, targets of 256 tokens, 2,048 tokens per
+    microbatch and replica, and a model parallelism of 8.
     Command: `python -m mtf.cache t0++_train --output CACHE`, then
     `python -m mtf.run "recipes.t0pp_xxl(cache_dir='CACHE')"`.
-    Hardware: TPU v3-512 (512 cores: 64 replicas of 8 partitions each).
-    Expect: rank accuracy, mean over prompts: RTE 85.3, CB 75.7, ANLI R1 47.1, R2 42.2, R3 44.1,
+    Hardware: TPU v3-512, whose 512 cores form 64 replicas of 8 partitions each.
+    Expect: rank accuracies (mean over prompts): RTE 85.3, CB 75.7, ANLI R1 47.1, R2 42.2, R3 44.1,
     WSC 70.3, Winogrande 66.4, COPA 93.7, StoryCloze 96.5, HellaSwag 86.1, WiC 70.0. WSC, COPA,
     HellaSwag and WiC are among the training datasets.
 
     Deviations, the same for all recipes of the family:
-      * The initial checkpoint is T5X's conversion of Mesh TensorFlow's.
-      * Dropout is 0.1, as in the paper; the command takes it from the operative config.
-      * The loss is divided by the number of target positions in a batch, including padding, as is
-        Mesh TensorFlow's default. An operative config may have another constant; it does not change
-        Adafactor's updates (except for the epsilon of 1e-30).
-      * The number of microbatches follows Mesh TensorFlow's rule for 64 replicas. Here they only
-        save memory: loss and gradients do not depend on them.
-      * Packing puts as many examples into a row as fit, more than tensor2tensor's.
-      * A checkpoint every 1,000 steps, all kept; the command leaves both to the operative config.
-      * Parameters are split over the replicas, too, and activations over the partitions (T5X's 2-D
-        rules), since parameters and two sets of gradients in 8 parts exceed a core of a v3.
-      * Attention is recomputed in the backward pass, which saves memory and changes no value.
-      * Prompts with random choices use a fixed seed, so that a rerun renders the same text.
+      * The initial checkpoint is T5X's conversion of the Mesh TensorFlow checkpoint.
+      * The dropout rate is 0.1, as in the paper; the command uses that of the operative config.
+      * The loss is divided by the number of target positions in a batch, including padding, which
+        is Mesh TensorFlow's default. An operative config may set another constant, but this does
+        not change Adafactor's updates (except for the epsilon of 1e-30).
+      * The number of microbatches follows Mesh TensorFlow's rule for 64 replicas. In mtf,
+        microbatches only save memory; the loss and the gradients do not depend on their number.
+      * A packed row contains as many examples as fit, which is more than tensor2tensor packs.
+      * A checkpoint is saved every 1,000 steps, and all checkpoints are kept. The command leaves
+        these settings to the operative config.
+      * Parameters are also split across the replicas, and activations across the partitions (T5X's
+        2-D rules), because 1/8 of the parameters and of two sets of gradients exceeds the memory of
+        a v3 core.
+      * Attention is recomputed in the backward pass, which saves memory and does not change values.
+      * Prompts with random choices use a fixed seed, so that another run renders the same text.
 
     Args:
-      cache_dir: output of `python -m mtf.cache`, which must be set unless
-        `--set data.loader=seqio` renders and tokenizes during training.
+      cache_dir: output of `python -m mtf.cache`; it must be set unless `--set data.loader=seqio`
+        is used to render and tokenize the examples during training.
       vocabulary: T5's SentencePiece model.
       checkpoint: another initial checkpoint, such as a local copy.
-      tokens_per_batch: number of input tokens in a batch: the batch size times the input length.
+      tokens_per_batch: number of input tokens in a batch (the batch size times the input length).
     """
     return _train("xxl", "t0++_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
 
@@ -72,12 +75,12 @@ def t0p_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0+ (11B): as T0++, on the datasets of T0 and those of GPT-3's evaluation.
+    """Trains T0+ (11B) like T0++, on T0's datasets and the datasets of GPT-3's evaluation.
 
-    Paper: section 5. All else: as `t0pp_xxl`, with mixture `t0+_train`.
+    Paper: section 5. Apart from the mixture, `t0+_train`, this recipe is the same as `t0pp_xxl`.
     Command: `python -m mtf.run "recipes.t0p_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
-    Expect: rank accuracy, mean over prompts: RTE 67.5, CB 59.2, ANLI R1 43.5, R2 39.8, R3 40.8,
+    Expect: rank accuracies (mean over prompts): RTE 67.5, CB 59.2, ANLI R1 43.5, R2 39.8, R3 40.8,
     WSC 62.2, Winogrande 62.5, COPA 92.2, StoryCloze 96.4, HellaSwag 86.1 (trained on), WiC 55.0.
     """
     return _train("xxl", "t0+_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
@@ -89,12 +92,12 @@ def t0_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0 (11B): as T0++, on the 38 datasets of T0's own training mixture.
+    """Trains T0 (11B) like T0++, on the 38 datasets of T0's training mixture.
 
-    Paper: section 5. All else: as `t0pp_xxl`, with mixture `t0_train`.
+    Paper: section 5. Apart from the mixture, `t0_train`, this recipe is the same as `t0pp_xxl`.
     Command: `python -m mtf.run "recipes.t0_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
-    Expect: rank accuracy, mean over prompts: RTE 80.8, CB 70.1, ANLI R1 43.6, R2 38.7, R3 41.3,
+    Expect: rank accuracies (mean over prompts): RTE 80.8, CB 70.1, ANLI R1 43.6, R2 38.7, R3 41.3,
     WSC 61.5, Winogrande 59.9, COPA 90.0, StoryCloze 92.4, HellaSwag 33.6, WiC 56.6.
     """
     return _train("xxl", "t0_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
@@ -106,13 +109,14 @@ def t0_3b(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0 3B: T0's mixture on LM-adapted T5 XL.
+    """Trains T0 3B by fine-tuning LM-adapted T5 XL on T0's training mixture.
 
     Paper: appendix (T0 at 3B). Source checkpoint: T5X's t5_1_1_lm100k_xl at step 1,100,000.
-    All else: as `t0pp_xxl`, with mixture `t0_train` and the operative config of t5.1.1.lm100k.xl.
+    Apart from the mixture, `t0_train`, and the operative config, that of t5.1.1.lm100k.xl, this
+    recipe is the same as `t0pp_xxl`.
     Command: `python -m mtf.run "recipes.t0_3b(cache_dir='CACHE')"`.
-    Hardware: TPU v3-512 in the command for XXL; none is named for this size.
-    Expect: rank accuracy, mean over prompts: RTE 64.6, CB 45.4, ANLI R1 33.8, R2 33.1, R3 33.3,
+    Hardware: TPU v3-512 in the command for XXL; the hardware for this size is not stated.
+    Expect: rank accuracies (mean over prompts): RTE 64.6, CB 45.4, ANLI R1 33.8, R2 33.1, R3 33.3,
     WSC 65.1, Winogrande 51.0, COPA 72.4, StoryCloze 84.0, HellaSwag 27.3, WiC 50.7.
     """
     return _train("xl", "t0_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
@@ -124,13 +128,14 @@ def t0_single_prompt_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0 Single Prompt (11B): one prompt per dataset, for its original task.
+    """Trains T0 Single Prompt (11B) on one prompt for the original task of each dataset.
 
-    Paper: section 6.2 (the effect of more prompts). All else: as `t0pp_xxl`, with mixture
-    `t0_train_one_og_prompt`: 35 datasets, because three have no prompt for their original task.
+    Paper: section 6.2 (the effect of more prompts). Apart from the mixture,
+    `t0_train_one_og_prompt`, this recipe is the same as `t0pp_xxl`. The mixture contains 35
+    datasets, because three datasets have no prompt for their original task.
     Command: `python -m mtf.run "recipes.t0_single_prompt_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
-    Expect: medians over prompts below those of `t0_xxl`, and a wider spread (in figures only).
+    Expect: lower medians over prompts than `t0_xxl`, and a wider spread (shown only in figures).
     """
     return _train(
         "xxl", "t0_train_one_og_prompt", cache_dir, vocabulary, checkpoint, tokens_per_batch
@@ -143,13 +148,13 @@ def t0_original_task_only_xxl(
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """T0 Original Task Only (11B): all prompts for the original task of a dataset.
+    """Trains T0 Original Task Only (11B) on all prompts for the original task of each dataset.
 
-    Paper: section 6.2 (5.7 prompts per dataset). All else: as `t0pp_xxl`, with mixture
-    `t0_train_all_og_prompts`.
+    Paper: section 6.2 (5.7 prompts per dataset). Apart from the mixture,
+    `t0_train_all_og_prompts`, this recipe is the same as `t0pp_xxl`.
     Command: `python -m mtf.run "recipes.t0_original_task_only_xxl(cache_dir='CACHE')"`.
     Hardware: TPU v3-512.
-    Expect: medians between those of `t0_single_prompt_xxl` and `t0_xxl` (in figures only).
+    Expect: medians between those of `t0_single_prompt_xxl` and `t0_xxl` (shown only in figures).
     """
     return _train(
         "xxl", "t0_train_all_og_prompts", cache_dir, vocabulary, checkpoint, tokens_per_batch
@@ -163,37 +168,38 @@ def t0_eval(
     tokens_per_batch: int = 262_144,
     files: str | tuple[str, ...] | None = None,
 ) -> fdl.Config[Evaluate]:
-    """Rank evaluation of a T0 model on the nine held-out datasets.
+    """Evaluates a T0 model by rank on the nine held-out datasets.
 
     Paper: sections 5 and 6, and the table of all results in the appendix.
-    Source checkpoint: the one to evaluate, such as step 1,112,200 of `t0pp_xxl`.
-    The original command: `t5_mesh_transformer` with `score_eval` on the cached mixture
-    `t0_eval_score_eval`, split validation, 262,144 tokens per batch, model parallelism 4.
-    Command: `python -m mtf.run recipes.t0_eval --set checkpoint=RUN`.
-    Another mixture of ranked tasks: `--set data.mixture_or_task_name=t0_train_score_eval`.
-    Your own data: `python -m mtf.run "recipes.t0_eval(checkpoint='RUN', files='mine.jsonl')"`.
-    Datasets that cannot be found, such as Story Cloze, which is available only through a form, are
-    left out; the terminal and the report name them. `--set data.allow_missing_tasks=False` refuses
-    to evaluate without them.
-    Hardware: TPU v3-128 (128 cores: 32 replicas of 4 partitions each). On fewer devices:
-    `--set partitioner.num_partitions=1 batch_size=32`.
+    Source checkpoint: the checkpoint to evaluate, such as step 1,112,200 of `t0pp_xxl`.
+    The original command: `t5_mesh_transformer` with `score_eval`. It evaluates the validation split
+    of the cached mixture `t0_eval_score_eval` with 262,144 tokens per batch and a model
+    parallelism of 4.
+    Command: `python -m mtf.run recipes.t0_eval --set checkpoint=RUN`. To evaluate another mixture
+    of ranked tasks, add `--set data.mixture_or_task_name=t0_train_score_eval`. To evaluate your own
+    data, run `python -m mtf.run "recipes.t0_eval(checkpoint='RUN', files='mine.jsonl')"`.
+    Missing datasets (for example Story Cloze, which must be requested with a form) are skipped; the
+    terminal and the report name them. To make missing datasets an error, add
+    `--set data.allow_missing_tasks=False`.
+    Hardware: TPU v3-128, whose 128 cores form 32 replicas of 4 partitions each. On fewer devices,
+    add `--set partitioner.num_partitions=1 batch_size=32`.
     Expect: the scores of `t0pp_xxl`, `t0p_xxl`, `t0_xxl` and `t0_3b`.
 
     Deviations:
-      * There are no microbatches; the command has 2,048 tokens per microbatch.
-      * Activations are float32, so that predictions do not depend on batch size and devices; the
-        models were trained with bfloat16.
-      * The inputs of an example are encoded once for all its choices; a batch has as many input
-        tokens as 256 of the longest examples.
+      * There are no microbatches; the command uses 2,048 tokens per microbatch.
+      * Activations are float32, so that predictions do not depend on the batch size or the devices;
+        the models were trained with bfloat16.
+      * The inputs of an example are encoded only once for all of its choices; a batch contains as
+        many input tokens as 256 examples of the maximum length.
 
     Args:
       checkpoint: run directory or checkpoint to evaluate; it must be set before the job runs.
-      cache_dir: output of `python -m mtf.cache t0_eval_score_eval`; None renders and tokenizes the
+      cache_dir: output of `python -m mtf.cache t0_eval_score_eval`; None to render and tokenize the
         datasets during the evaluation.
-      vocabulary: SentencePiece model; None means T5's, or with `files` that of the checkpoint.
-      tokens_per_batch: number of input tokens in a batch: the batch size times the input length.
-      files: JSON lines with inputs, choices and label, which are evaluated instead of the mixture
-        without model parallelism.
+      vocabulary: SentencePiece model; None for T5's or, with `files`, the checkpoint's vocabulary.
+      tokens_per_batch: number of input tokens in a batch (the batch size times the input length).
+      files: JSON Lines files with inputs, choices and label, which are evaluated instead of the
+        mixture. Model parallelism is not used for files.
     """
     if files is not None:
         words = None if vocabulary is None else builders.vocabulary.t5(vocabulary)
@@ -226,7 +232,7 @@ def _train(
     tokens_per_batch: int,
 ) -> fdl.Config[Train]:
     start = builders.checkpoint.start(f"t5_1_1_lm100k_{size}", checkpoint)
-    # Mesh TensorFlow divides by the larger of the input length and the target length.
+    # Mesh TensorFlow divides by the input length or the target length, whichever is larger.
     batch_size = tokens_per_batch // _LENGTHS["inputs"]
     model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="minimal")
     model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
@@ -263,7 +269,7 @@ def _mixture(
 
 
 def _num_microbatches(batch_size: int) -> int:
-    """Returns Mesh TensorFlow's number for 2,048 tokens per microbatch and replica."""
+    """Returns Mesh TensorFlow's number of microbatches of 2,048 tokens per replica."""
     per_replica = max(1, batch_size // _NUM_REPLICAS)
     size = 2048 // _LENGTHS["inputs"]
     while per_replica % size:

@@ -1,8 +1,8 @@
-"""T5 1.1: T5X's pretraining and fine-tuning.
+"""Pretrains and fine-tunes T5 1.1 as T5X does.
 
-Sources: T5X's docs/usage/pretrain.md and finetune.md, configs/runs/{pretrain,finetune}.gin,
-examples/t5/t5_1_1/examples/{small,base}_c4_pretrain.gin and small_wmt_finetune.gin, at cc342d4;
-Raffel et al. 2020, https://arxiv.org/abs/1910.10683.
+The sources are T5X at commit cc342d4 (docs/usage/pretrain.md and finetune.md,
+configs/runs/{pretrain,finetune}.gin, examples/t5/t5_1_1/examples/{small,base}_c4_pretrain.gin and
+small_wmt_finetune.gin) and Raffel et al. 2020 (https://arxiv.org/abs/1910.10683).
 """
 
 from __future__ import annotations
@@ -26,37 +26,41 @@ def t5_1_1_small_c4(
     train_steps: int = 100_000,
     use_cached_tasks: bool = False,
 ) -> fdl.Config[Train]:
-    """T5 1.1 small (77M): span corruption on C4 from scratch, as on T5X's pretraining page.
+    """Trains T5 1.1 small (77M) from scratch with span corruption on C4, as in T5X's documentation.
 
     Paper: Raffel et al. 2020, section 3.1.4 (the objective). Source checkpoint: none.
-    The original command: T5X's `train.py` with small_c4_pretrain.gin: task
-    `c4_v220_span_corruption`, inputs of 512 and targets of 114 tokens, packed, batches of 256, no
-    dropout, Adafactor at 1/√max(step, 10,000), evaluation on 20 batches every 1,000 steps.
+    The original command: T5X's `train.py` with small_c4_pretrain.gin. It trains on the task
+    `c4_v220_span_corruption` with 512 input tokens and 114 target tokens in each packed row, a
+    batch size of 256, no dropout, and Adafactor with the learning rate 1/√max(step, 10,000). It
+    evaluates 20 batches every 1,000 steps.
     Command: `python -m mtf.run recipes.t5_1_1_small_c4`, which streams C4 from the Hugging Face
-    hub; with your own text `python -m mtf.run "recipes.t5_1_1_small_c4(files='en.txt')"`; with a
-    cache `python -m mtf.cache c4_v220_span_corruption --output CACHE`, then
-    `python -m mtf.run "recipes.t5_1_1_small_c4(cache_dir='CACHE')"`. A cache of T5X's tasks, made
-    by `seqio_cache_tasks`, is read in place with SeqIO, as pretrain.gin does (USE_CACHED_TASKS):
-    `python -m mtf.run "recipes.t5_1_1_small_c4(cache_dir='DIR', use_cached_tasks=True)"`; for exact
-    resume at once, convert it with `python -m mtf.cache c4_v220_span_corruption --from-seqio DIR
-    --output CACHE`.
-    Hardware: the page names none.
-    Expect: the page has no score. The released t5_1_1_small had 1,000,000 steps of 2,048 examples.
+    hub. To train on your own text, run `python -m mtf.run
+    "recipes.t5_1_1_small_c4(files='en.txt')"`. To train from a token cache, first run
+    `python -m mtf.cache c4_v220_span_corruption --output CACHE`, then
+    `python -m mtf.run "recipes.t5_1_1_small_c4(cache_dir='CACHE')"`. To read the output of
+    `seqio_cache_tasks` through SeqIO, as T5X does (USE_CACHED_TASKS), run
+    `python -m mtf.run "recipes.t5_1_1_small_c4(cache_dir='DIR', use_cached_tasks=True)"`. To make
+    runs resume exactly and immediately, convert this output to a token cache with
+    `python -m mtf.cache c4_v220_span_corruption --from-seqio DIR --output CACHE`.
+    Hardware: not stated by T5X.
+    Expect: T5X does not state a score. The released t5_1_1_small was trained for 1,000,000
+    steps with a batch size of 2,048.
 
     Deviations, the same for all sizes:
-      * 100,000 steps, as in the page's text and base's gin file. Small's gin file says 10,000,
-        at which the warmup has just ended (`train_steps=10_000`).
-      * Without a cache, C4 is streamed: allenai/c4 on the hub (version 3.0.1), not version 2.2.0 of
-        TFDS.
-      * The seeds are fixed and the position in the data is saved; pretrain.gin draws new seeds at
-        every start. `--apply deterministic` sets the seeds of the page.
+      * The number of steps is 100,000, as in T5X's documentation and in the gin file for base.
+        The gin file for small says 10,000, by which point the warmup has only just ended
+        (`train_steps=10_000`).
+      * Without a cache, allenai/c4 on the hub (version 3.0.1) is streamed instead of version 2.2.0
+        of TFDS.
+      * The seeds are fixed and the position of the data iterator is saved. pretrain.gin draws new
+        seeds at every start. `--apply deterministic` sets the seeds given in T5X's documentation.
 
     Args:
-      files: text files instead of C4.
-      cache_dir: token cache of `c4_v220_span_corruption` instead of the stream.
+      files: text files to use instead of C4.
+      cache_dir: token cache of `c4_v220_span_corruption` to use instead of the stream.
       vocabulary: T5's SentencePiece model.
       train_steps: number of updates.
-      use_cached_tasks: whether `cache_dir` has SeqIO's caches instead of a token cache.
+      use_cached_tasks: whether `cache_dir` contains SeqIO caches rather than a token cache.
     """
     return _pretrain("small", files, cache_dir, vocabulary, train_steps, use_cached_tasks)
 
@@ -68,11 +72,12 @@ def t5_1_1_base_c4(
     train_steps: int = 100_000,
     use_cached_tasks: bool = False,
 ) -> fdl.Config[Train]:
-    """T5 1.1 base (248M): span corruption on C4 from scratch, as in T5X's example for base.
+    """Trains T5 1.1 base (248M) from scratch with span corruption on C4, as in T5X's example.
 
-    As `t5_1_1_small_c4`, but evaluated every 2,000 steps (base_c4_pretrain.gin).
+    This recipe is the same as `t5_1_1_small_c4`, except that base_c4_pretrain.gin evaluates the
+    model every 2,000 steps.
     Command: `python -m mtf.run recipes.t5_1_1_base_c4`.
-    Hardware: T5X names none. Expect: T5X names no score.
+    Hardware: not stated by T5X. Expect: T5X does not state a score.
     """
     return _pretrain(
         "base", files, cache_dir, vocabulary, train_steps, use_cached_tasks, eval_period=2000
@@ -86,11 +91,12 @@ def t5_1_1_large_c4(
     train_steps: int = 100_000,
     use_cached_tasks: bool = False,
 ) -> fdl.Config[Train]:
-    """T5 1.1 large (783M): span corruption on C4 from scratch.
+    """Trains T5 1.1 large (783M) from scratch with span corruption on C4.
 
-    As `t5_1_1_small_c4`; T5X has no example of this size.
+    Apart from the size, this recipe is the same as `t5_1_1_small_c4`. T5X does not have an example
+    for this size.
     Command: `python -m mtf.run recipes.t5_1_1_large_c4`.
-    Hardware: T5X names none. Expect: T5X names no score.
+    Hardware: not stated by T5X. Expect: T5X does not state a score.
     """
     return _pretrain("large", files, cache_dir, vocabulary, train_steps, use_cached_tasks)
 
@@ -102,13 +108,14 @@ def t5_1_1_xl_c4(
     train_steps: int = 100_000,
     use_cached_tasks: bool = False,
 ) -> fdl.Config[Train]:
-    """T5 1.1 XL (2.8B): span corruption on C4 from scratch.
+    """Trains T5 1.1 XL (2.8B) from scratch with span corruption on C4.
 
-    As `t5_1_1_small_c4`; T5X has no example of this size. The model is split over 8 partitions, as
-    in Mesh TensorFlow's configuration, and layers are recomputed in the backward pass.
+    Apart from the size, this recipe is the same as `t5_1_1_small_c4`. T5X does not have an example
+    for this size. The model is split across 8 partitions, as in Mesh TensorFlow's configuration,
+    and layers are recomputed in the backward pass.
     Command: `python -m mtf.run recipes.t5_1_1_xl_c4`.
-    Hardware: T5X names none; the parameters take 11 GB in float32, over 8 partitions.
-    Expect: T5X names no score.
+    Hardware: not stated by T5X. In float32, the 8 partitions of the parameters take 11 GB.
+    Expect: T5X does not state a score.
     """
     return _pretrain("xl", files, cache_dir, vocabulary, train_steps, use_cached_tasks)
 
@@ -120,12 +127,13 @@ def t5_1_1_xxl_c4(
     train_steps: int = 100_000,
     use_cached_tasks: bool = False,
 ) -> fdl.Config[Train]:
-    """T5 1.1 XXL (11B): span corruption on C4 from scratch.
+    """Trains T5 1.1 XXL (11B) from scratch with span corruption on C4.
 
-    As `t5_1_1_small_c4`, split and recomputed as `t5_1_1_xl_c4`.
+    Apart from the size, this recipe is the same as `t5_1_1_small_c4`. The model is split and layers
+    are recomputed in the same way as in `t5_1_1_xl_c4`.
     Command: `python -m mtf.run recipes.t5_1_1_xxl_c4`.
-    Hardware: T5X names none; the parameters take 45 GB in float32, over 8 partitions.
-    Expect: T5X names no score.
+    Hardware: not stated by T5X. In float32, the 8 partitions of the parameters take 45 GB.
+    Expect: T5X does not state a score.
     """
     return _pretrain("xxl", files, cache_dir, vocabulary, train_steps, use_cached_tasks)
 
@@ -143,41 +151,45 @@ def t5_1_1_finetune(
     dropout_rate: float = 0.1,
     use_cached_tasks: bool = False,
 ) -> fdl.Config[Train]:
-    """Fine-tunes T5 1.1 on pairs of inputs and targets, or on a mixture, as on T5X's page.
+    """Fine-tunes T5 1.1 on pairs of inputs and targets, or on a mixture, as in T5X's documentation.
 
     Paper: Raffel et al. 2020, section 3.1.2 (constant rate). Source checkpoint: T5X's t5_1_1_SIZE
     at step 1,000,000.
-    The original command: T5X's `train.py` with small_wmt_finetune.gin: WMT English to German,
-    inputs and targets of 256 tokens, 20,000 steps, batches of 128, Adafactor at a constant 0.001,
-    the loss divided by 233,472 (2,048 · 114, the target tokens in a pretraining batch), a
-    checkpoint every 5,000 steps. Every 1,000 steps, the loss of 20 batches is computed, and all
-    held-out inputs are decoded and compared with their targets (T5X's infer_eval).
-    Command: `python -m mtf.run "recipes.t5_1_1_finetune(files='train.tsv', size='base')"`; with a
-    cached mixture `python -m mtf.run "recipes.t5_1_1_finetune(mixture='t0_train',
+    The original command: T5X's `train.py` with small_wmt_finetune.gin. It trains on WMT English to
+    German for 20,000 steps with inputs and targets of 256 tokens, a batch size of 128, and
+    Adafactor with a constant learning rate of 0.001. The loss is divided by 233,472 (2,048 · 114),
+    the number of target tokens in a pretraining batch. A checkpoint is saved every 5,000 steps.
+    Every 1,000 steps, the loss of 20 batches is computed, and all held-out inputs are decoded and
+    compared with their targets (T5X's infer_eval).
+    Command: `python -m mtf.run "recipes.t5_1_1_finetune(files='train.tsv', size='base')"`. To use a
+    cached mixture, run `python -m mtf.run "recipes.t5_1_1_finetune(mixture='t0_train',
     cache_dir='CACHE')"`.
-    Hardware: the page names none. Expect: it depends on the task; the page has no score.
+    Hardware: not stated by T5X.
+    Expect: the result depends on the task; T5X does not state a score.
 
     Deviations:
-      * The data are yours. The page's WMT task needs the package `t5` (docs/tasks.md):
-        `mixture='wmt_t2t_ende_v003'` and `--set data.module=t5.data.mixtures`.
-      * Dropout is 0.1, as in finetune.gin and as the release of T5 1.1 recommends; the page's
-        example turns it off.
-      * The decoded texts of files are compared by exact match, as their task is unknown; WMT's
-        metric is `--set "evaluator.metrics=('bleu',)"`. A mixture's tasks have their own metrics.
-        `--set evaluator.num_examples=100` decodes fewer, `--set evaluator=None` none.
-      * XL and XXL are split over 8 partitions; layers are recomputed in the backward pass.
-      * The seeds are fixed; finetune.gin draws new ones at every start.
+      * The data are yours. To use the WMT task of T5X's example, install the package `t5` (see
+        docs/tasks.md), pass `mixture='wmt_t2t_ende_v003'` and add
+        `--set data.module=t5.data.mixtures`.
+      * The dropout rate is 0.1, as in finetune.gin and as recommended by the release of T5 1.1.
+        T5X's example turns dropout off.
+      * For files, whose task is unknown, the metric is exact match; to use WMT's metric, add
+        `--set "evaluator.metrics=('bleu',)"`. For a mixture, the metrics of its tasks are used. To
+        decode fewer examples, add `--set evaluator.num_examples=100`; to decode none, add
+        `--set evaluator=None`.
+      * XL and XXL are split across 8 partitions, and layers are recomputed in the backward pass.
+      * The seeds are fixed, whereas finetune.gin draws new seeds at every start.
 
     Args:
-      files: `.tsv` or `.jsonl` files of pairs; ignored if there is a mixture.
+      files: `.tsv` or `.jsonl` files of pairs, which are ignored if `mixture` is set.
       mixture: name of a mixture or task.
-      cache_dir: token cache of the mixture; None renders and tokenizes through SeqIO.
+      cache_dir: token cache of the mixture; None to render and tokenize the examples with SeqIO.
       size: size of T5 1.1.
       vocabulary: T5's SentencePiece model.
       checkpoint: another initial checkpoint, such as a local copy.
       finetuning_steps: number of updates.
       dropout_rate: dropout rate; T5 1.1 was pretrained without dropout.
-      use_cached_tasks: whether `cache_dir` has SeqIO's caches instead of a token cache.
+      use_cached_tasks: whether `cache_dir` contains SeqIO caches rather than a token cache.
     """
     start = builders.checkpoint.start(f"t5_1_1_{size}", checkpoint)
     model = _model(size, dropout_rate)
@@ -258,7 +270,7 @@ def _data(
     use_cached_tasks: bool,
     text: dict[str, Any],
 ) -> fdl.Config:
-    """Returns the mixture or task, if there is one, else the files."""
+    """Returns the config of the mixture or task if one is given, else of the files."""
     if mixture is None:
         return fdl.Config(
             TextFilesConfig, files=files, objective=fdl.Config(SpanCorruption), **text

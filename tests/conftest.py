@@ -1,4 +1,4 @@
-"""What tests share: where the reference data lies, if it is there at all, and what is compiled."""
+"""What tests share: made-up data, and how programs are compiled."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-GOLDEN = SHARED / "golden" / "t5x"
+from tests import made_up
 
-needs_shared = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="reference data (../shared) is not beside this checkout"
-)
-
-
-# How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("mtf", hypothesis.settings.default, deadline=None)
+# How long an example takes says more about the machine than about the code. Fifty find what a
+# hundred do; `pytest --hypothesis-profile default` takes a hundred.
+hypothesis.settings.register_profile("mtf", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("mtf")
 
 # Compiling is most of what tests do, so it is done quickly, and once for all processes: pytest's
@@ -26,7 +21,9 @@ hypothesis.settings.load_profile("mtf")
 # compiled alone changes no promise; `XLA_FLAGS= pytest` tests what users compile, as CI does of
 # the slow tests.
 os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false",
 )
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="mtf-compiled-")
@@ -40,9 +37,51 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 @pytest.fixture(scope="session", autouse=True)
 def _verify_only_if_asked() -> None:
     """Tests that export for another purpose do not compare the logits."""
-    from mtf import verification
+    from mtf.cli.convert import command
 
-    verification.VERIFY_BY_DEFAULT = False
+    command.VERIFY_BY_DEFAULT = False
+
+
+@pytest.fixture
+def t5_model() -> Path:
+    """A SentencePiece model without sentinels, as T5's."""
+    return made_up.t5_model()
+
+
+@pytest.fixture
+def mt5_model() -> Path:
+    """A SentencePiece model with bytes and a hundred sentinels, as mT5's."""
+    return made_up.mt5_model()
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of templates of our own under the names of promptsource's."""
+    from tests.storage import prompted_hub
+
+    return prompted_hub.write_sdist(tmp_path_factory.mktemp("promptsource"))
+
+
+@pytest.fixture
+def prompts(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`archive`, which `mtf` takes for promptsource's templates."""
+    from tests.storage import prompted_hub
+
+    prompted_hub.accept(archive, monkeypatch)
+    monkeypatch.setenv("MTF_PROMPTS", str(archive))
+    return archive
+
+
+@pytest.fixture(scope="session")
+def datasets_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mirror of some of T0's datasets, with records that are made up."""
+    from tests.storage import prompted_hub
+
+    keys = (
+        "piqa rotten_tomatoes social_i_qa super_glue/cb super_glue/copa super_glue/rte trec "
+        "winogrande/winogrande_xl xsum"
+    )
+    return prompted_hub.write_mirror(tmp_path_factory.mktemp("mirror"), keys, num_rows=60)
 
 
 def with_devices(number: int) -> str:

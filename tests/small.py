@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import conversion
-from mtf.run import main
+from mtf.cli.run import main
 from mtf.storage import AnyPath
 from tests import conftest  # noqa: F401  It sets where what is compiled is shared.
 

@@ -1,19 +1,13 @@
-"""Servers of object stores on the loopback: Google Cloud Storage, S3 and HTTPS's stand-in, HTTP.
-
-`python -m tests.stores BUCKET…` starts the first two and prints the variables to set.
-"""
+"""Servers of object stores on the loopback: Google Cloud Storage, S3 and HTTPS's stand-in, HTTP."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import http.server
-import itertools
 import logging
 import re
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -233,16 +227,3 @@ def variables(gcs_address: str, s3_address: str) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-
-
-def main() -> None:
-    """Starts both stores, prints the variables, and waits."""
-    with gcs(*sys.argv[1:]) as first, s3(*sys.argv[1:]) as second:
-        for name, value in variables(first, second).items():
-            print(f"export {name}={value}", flush=True)
-        for _ in itertools.count():
-            time.sleep(3600)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mtf.command import add_vocabulary_options, chosen_vocabulary
-from mtf.errors import UserError
-from mtf.text.vocabularies import ByteVocabulary, Vocabulary
-from tests.conftest import SHARED, needs_shared
-
-VOCABULARIES = SHARED / "data" / "vocabularies"
+from mtf.base.errors import UserError
+from mtf.cli.command import add_vocabulary_options
+from mtf.cli.mixture_choice import chosen_vocabulary
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 
 
 def chosen(*arguments: str, original: str = "t5") -> Vocabulary:
@@ -29,23 +27,21 @@ def test_bytes() -> None:
     assert chosen("--vocabulary", "byt5", "--extra-ids", "100") == ByteVocabulary(100)
 
 
-@needs_shared
-@pytest.mark.parametrize(("name", "vocab_size", "first"), [("t5", 32_100, 32_099),
-                                                           ("mt5", 250_100, 250_099)])  # fmt: skip
+@pytest.mark.parametrize(("fixture", "num_added"), [("t5_model", 100), ("mt5_model", 0)])
 def test_sentinels_are_added_where_the_model_has_none(
-    name: str, vocab_size: int, first: int
+    fixture: str, num_added: int, request: pytest.FixtureRequest
 ) -> None:
-    vocabulary = chosen("--vocabulary", str(VOCABULARIES / f"{name}.spiece.model"))
-    assert vocabulary.vocab_size == vocab_size
-    assert vocabulary.encode("<extra_id_0>") == [first]
+    vocabulary = chosen("--vocabulary", str(request.getfixturevalue(fixture)))
+    assert isinstance(vocabulary, SentencePieceVocabulary) and vocabulary.num_added_ids == num_added
+    assert vocabulary.encode("<extra_id_0>") == [vocabulary.vocab_size - 1]
 
 
 def test_a_vocabulary_that_cannot_be_downloaded_must_be_named() -> None:
-    with pytest.raises(UserError, match="--vocabulary is missing: the vocabulary romanian"):
+    with pytest.raises(UserError, match="--vocabulary is missing; the vocabulary romanian"):
         chosen(original="romanian")
 
 
-@pytest.mark.parametrize("command", ["mtf.convert", "mtf.cache.__main__"])
+@pytest.mark.parametrize("command", ["mtf.cli.convert.command", "mtf.cli.cache"])
 def test_a_command_that_writes_is_not_done_when_its_reader_leaves(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,17 +51,19 @@ def test_a_command_that_writes_is_not_done_when_its_reader_leaves(
         raise BrokenPipeError
 
     module = importlib.import_module(command)
-    monkeypatch.setattr(module, "_export" if command == "mtf.convert" else "_write", closed)
+    is_export = "convert" in command
+    target = f"{command}._convert" if is_export else "mtf.cli.cache_writing._write"
+    monkeypatch.setattr(target, closed)
     arguments = {
-        "mtf.convert": [str(tmp_path), str(tmp_path / "out"), "--to", "hf"],
-        "mtf.cache.__main__": ["mc4", "--output", str(tmp_path / "cache")],
+        "mtf.cli.convert.command": [str(tmp_path), str(tmp_path / "out"), "--to", "hf"],
+        "mtf.cli.cache": ["mc4", "--output", str(tmp_path / "cache")],
     }
     with pytest.raises(BrokenPipeError):
         module.main(arguments[command])
 
 
 def test_a_full_disk_behind_the_output_is_one_message() -> None:
-    command = [sys.executable, "-m", "mtf.data", "--list"]
+    command = [sys.executable, "-m", "mtf", "--help"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1

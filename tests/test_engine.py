@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import recipes
-from mtf.errors import UserError
-from mtf.run import main
+from mtf.base.errors import UserError
+from mtf.cli.run import main
 from mtf.t5x import lowering
 
 REFUSED = "--engine t5x needs T5X, which is not installed"

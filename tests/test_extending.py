@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mtf import config as config_lib
-from mtf.config import Override, apply_overrides
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.config import apply_overrides
 from tests.small import ROOT, SETTINGS, assert_same_end, read_metrics, run, write_text
 
 _PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -89,14 +89,14 @@ def test_the_page_has_all_parts() -> None:
 @pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
 def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
     """Its config prints, can be loaded and compared, and its job can start."""
-    own_data = "OwnDataConfig" in str(command) or command == ["my_parts.py:my_recipe"]
+    own_data = "CustomDataConfig" in str(command) or command == ["my_parts.py:my_recipe"]
     changes = ["--set", *small(own_data=own_data)]
     assert "runs" in run([*command, *changes, "--dry-run"], folder)
-    flat = run([*command, *changes, "--print", "flat"], folder)
+    flat = run([*command, *changes, "--print", "all"], folder)
     assert re.search(r"^[\w.]+ = .*\b(my_parts|optax)\.", flat, re.MULTILINE)
     assert "(command line)" in run([*command, *changes, "--print", "history"], folder)
 
-    assert json.loads(run([*command, *changes, "--print", "json"], folder))["@"].endswith("Train")
+    assert json.loads(run([*command, *changes, "--print", "json"], folder))["train_steps"] == 6
 
     code: dict[str, Any] = {"__name__": "code"}
     exec(run([*command, *changes, "--print", "python"], folder), code)
@@ -105,6 +105,7 @@ def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
     assert config_lib.as_flat_text(config_lib.load_config(folder / "config.json")) == flat
 
 
+@pytest.mark.slow
 def test_a_run_of_all_parts_resumes_bit_for_bit(folder: Path) -> None:
     changes = small(own_data=True, checkpoint__save__period=3, trainer__eval_period=3)
     changes.append("evaluator.period=3")
@@ -127,10 +128,11 @@ def test_a_run_of_all_parts_resumes_bit_for_bit(folder: Path) -> None:
     )
     assert "optimizer.warmup_steps: 100 → 9" in changed
     refused = run([*recipe, "--engine", "t5x", "--print", "flat"], folder, status=2)
-    for part in ("optimizer = @clipped_lion", "model.loss_fn is set", "data = @OwnDataConfig"):
+    for part in ("optimizer = @clipped_lion", "model.loss_fn is set", "data = @CustomDataConfig"):
         assert part in refused
 
 
+@pytest.mark.slow
 def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fiddle as fdl
     import my_parts  # type: ignore[import-not-found]
@@ -139,7 +141,7 @@ def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = apply_overrides(
         my_parts.my_recipe(), [*small(own_data=True, train_steps=1), "model_dir=python"]
     )
-    with pytest.raises(Exception, match=r"optimizer: this object does not say how it was made"):
+    with pytest.raises(Exception, match=r"optimizer: this object does not record how it was made"):
         fdl.build(config).run()
     assert not (folder / "python").exists()
     assert config_lib.run(config).step == 1
@@ -150,13 +152,13 @@ def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("setting", "message"),
     [
         ("optimizer=@optax.lion", r"optimizer.learning_rate \(float"),
-        ("optimizer=@my_parts.triangle", "was not called: it has no return annotation"),
+        ("optimizer=@my_parts.triangle", "was not called, because it has no return annotation"),
         ("optimizer=@mistaken.three", "expected AdafactorConfig, AdamWConfig or GradientTransfor"),
         ("optimizer.learning_rate=0.1", "expected ScheduleConfig or function, got float 0.1"),
         ("optimizer.learning_rate=@mistaken.branching", "the function branches on the step"),
-        ("optimizer.learning_rate=@mistaken.shaped", r"returned an array of shape \(2,\)"),
+        ("optimizer.learning_rate=@mistaken.shaped", r"returned a float32 array of shape \(2,\)"),
         ("model.loss_fn=@mistaken.mean_loss", r"mean_loss returned a loss that is a float32 array"),
-        ("model.loss_fn=@mistaken.only_loss", r"expected \(loss, metrics\)"),
+        ("model.loss_fn=@mistaken.only_loss", r"expected a tuple \(loss, metrics\)"),
         ("model.loss_fn=focal", "expected function or None, got the word focal"),
         (
             "evaluator=@mtf.evaluation.InferEvalConfig(metrics=['my_parts.first_wrd'])",
@@ -195,12 +197,3 @@ def test_a_metric(folder: Path) -> None:
     }
     with pytest.raises(UserError, match=r"metric mistaken\.two returned a dict; expected a number"):
         metrics.compute("mistaken.two", targets, predictions)
-
-
-def test_unset_returns_to_the_recipe(folder: Path) -> None:
-    config = config_lib.resolve("recipes.quickstart")
-    changed = apply_overrides(config, ["optimizer.learning_rate=@my_parts.triangle"])
-    changed = apply_overrides(
-        changed, [Override("set", "optimizer.learning_rate=@mtf.builders.schedule.constant")]
-    )
-    assert config_lib.build(changed).optimizer.learning_rate.base_learning_rate == 1e-3

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mtf.evaluation.metrics import METRICS
-from mtf.storage_errors import PACKAGES
+from mtf.storage.errors import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -27,7 +27,6 @@ FILES = [
 NAMED = re.compile(r"(?:mtf-jax|'\.)\[([a-z0-9,-]+)\]|extra `([a-z0-9-]+)`")
 # Modules whose name differs from that of their package.
 DISTRIBUTIONS = {
-    "apache_beam": "apache-beam",
     "gin": "gin-config",
     "rouge_score": "rouge-score",
     "yaml": "pyyaml",
@@ -57,7 +56,7 @@ def test_every_extra_that_is_named_exists() -> None:
         for match in NAMED.finditer(file.read_text())
         for extra in (match[1] or match[2]).split(",")
     }
-    assert {extra for _, extra in named} >= {"tasks", "seqio", "beam", "torch", "gcs", "lm-eval"}
+    assert {extra for _, extra in named} >= {"tasks", "seqio", "torch", "gcs"}
     assert [each for each in named if each[1] not in EXTRAS] == []
 
 
@@ -84,4 +83,4 @@ def test_metrics_and_stores_name_their_extras() -> None:
     assert all(has("eval", metric.module) for metric in METRICS.values() if metric.module)
     assert all(has(extra, package) for package, extra in PACKAGES.values())
     assert has("torch", "transformers") and has("torch", "torch")
-    assert has("lm-eval", "lm_eval") and has("beam", "seqio")
+    assert has("t5x", "seqio")

@@ -6,20 +6,19 @@ import dataclasses
 import itertools
 import json
 import re
-import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mtf.base.errors import UserError
+from mtf.data.loaders import make_evaluations, make_train_iterator, sample_examples
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator
 from mtf.data.settings import TextFilesConfig
-from mtf.errors import UserError
-from mtf.loaders import make_evaluations, make_train_iterator, sample_examples
-from mtf.tasks.objectives import PrefixLM, SpanCorruption
+from mtf.data.tasks.objectives import PrefixLM, SpanCorruption
 from tests.data.helpers import (
     BYTES,
     EOS,
@@ -94,14 +93,6 @@ def documents(tmp_path: Path) -> TextFilesConfig:
     )
 
 
-@pytest.fixture(params=["documents", "pairs", "unpacked pairs", "unpacked documents"])
-def data(
-    request: pytest.FixtureRequest, documents: TextFilesConfig, pairs: TextFilesConfig
-) -> TextFilesConfig:
-    data = pairs if "pairs" in request.param else documents
-    return dataclasses.replace(data, pack="unpacked" not in request.param)
-
-
 # Completeness.
 
 
@@ -128,37 +119,9 @@ def test_every_pair_is_used_once_an_epoch_and_never_a_held_out_one(
     assert first != sorted(first)
 
 
-def test_packing_loses_no_pair_and_splits_none(pairs: TextFilesConfig) -> None:
-    batch_size, num_shards = 8, 2
-    shards = [
-        make_train_iterator(pairs, batch_size=batch_size, shard_id=i, num_shards=num_shards)
-        for i in range(num_shards)
-    ]
-    used = [Counter[int]() for _ in range(batch_size)]
-    for _ in range(40):
-        rows = [(shard, row) for shard in map(next, shards) for row in range(4)]
-        for counts, (batch, row) in zip(used, rows, strict=True):
-            counts.update(pair_number(*pair) for pair in examples_of_row(batch, row))
-    assert sum(counts.total() for counts in used) > 2 * 40 * batch_size
-    # Without packing, the test above, row r of the batches is pairs r, r + 8, … of the sequence.
-    unpacked = make_train_iterator(dataclasses.replace(pairs, pack=False), batch_size=batch_size)
-    sequence = [
-        pair_number(*examples_of_row(b, r)[0]) for b in take(unpacked, 300) for r in range(8)
-    ]
-    states = {k: v for shard in shards for k, v in shard.get_state().items()}
-    for row, counts in enumerate(used):
-        # What was read and not yet used waits in open rows, which the state names.
-        waiting = [
-            sequence[unit] for opened in states[str(row)]["open"] for (unit,) in opened["cursors"]
-        ]
-        assert len(waiting) < 100
-        (end,) = states[str(row)]["next"]
-        assert counts + Counter(waiting) == Counter(sequence[row:end:batch_size])
-
-
-@pytest.mark.parametrize(("batch_size", "num_units"), [(2, 10), (4, 10), (16, 10)])
+@pytest.mark.parametrize(("batch_size", "num_groups"), [(2, 10), (4, 10), (16, 10)])
 def test_every_document_is_used_once_an_epoch(
-    documents: TextFilesConfig, batch_size: int, num_units: int
+    documents: TextFilesConfig, batch_size: int, num_groups: int
 ) -> None:
     """39 documents in groups of 4 are 10 units an epoch; row r has units r, r + batch_size, …"""
     data = dataclasses.replace(documents, pack=False)
@@ -179,16 +142,16 @@ def test_every_document_is_used_once_an_epoch(
         # No separator, nothing lost at the edges of segments: whole documents one after another.
         found = re.findall(r"<(\d{4})x+>", text)
         assert re.fullmatch(r"(<\d{4}x+>)*(<[\dx]*)?", text)
-        unit = row
+        group = row
         while found:
-            size = 3 if unit % num_units == num_units - 1 else 4
+            size = 3 if group % num_groups == num_groups - 1 else 4
             if len(found) < size:
                 break
-            epochs[unit // num_units] += found[:size]
+            epochs[group // num_groups] += found[:size]
             found = found[size:]
-            unit += batch_size
-        complete[row] = unit
-    num_complete_epochs = min(complete) // num_units
+            group += batch_size
+        complete[row] = group
+    num_complete_epochs = min(complete) // num_groups
     assert num_complete_epochs >= 1
     expected = sorted({f"{i:04d}" for i in range(43)} - held_out)
     for epoch in range(num_complete_epochs):
@@ -274,26 +237,6 @@ def test_noise_differs_between_epochs_and_seeds(tmp_path: Path) -> None:
     assert other["decoder_target_tokens"].tobytes() not in targets
 
 
-def test_noise_differs_between_segments_and_rows(tmp_path: Path) -> None:
-    path = write(tmp_path / "long.txt", f"{'a' * 5000}\n" * 40)
-    data = TextFilesConfig(
-        vocabulary=BYTES,
-        task_feature_lengths=LENGTHS_32,
-        files=path,
-        objective=SpanCorruption(merge_documents=1),
-    )
-    batches = take(make_train_iterator(data, batch_size=8), 20)
-    features = ("encoder_input_tokens", "decoder_target_tokens")
-    seen = {
-        tuple(batch[name][row].tobytes() for name in features)
-        for batch in batches
-        for row in range(8)
-    }
-    # 34 tokens, 5 noise tokens in 2 spans: 28 gaps and 4 gaps give 112 masks. Of 160 draws about
-    # 85 differ; noise that repeats itself along a row or across rows gives at most 20.
-    assert len(seen) > 60
-
-
 def test_without_shuffling_pairs_come_in_the_files_order(pairs: TextFilesConfig) -> None:
     data = dataclasses.replace(pairs, pack=False, shuffle=False, num_held_out=0)
     batches = take(make_train_iterator(data, batch_size=10), 10)
@@ -337,67 +280,10 @@ def test_held_out_examples_are_always_the_same(documents: TextFilesConfig) -> No
 # Sharing and resuming.
 
 
-@pytest.mark.parametrize("num_shards", [2, 4])
-def test_the_global_batch_does_not_depend_on_the_number_of_processes(
-    data: TextFilesConfig, num_shards: int
-) -> None:
-    whole = take(make_train_iterator(data, batch_size=8), 60)
-    shards = [
-        take(make_train_iterator(data, batch_size=8, shard_id=i, num_shards=num_shards), 60)
-        for i in range(num_shards)
-    ]
-    joined = [
-        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        for parts in zip(*shards, strict=True)
-    ]
-    assert_same(joined, whole)
-
-
 def stored(iterator: BatchIterator) -> dict[str, Any]:
     text = json.dumps(iterator.get_state())
     assert len(text) < 20_000
     return json.loads(text)
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_resuming_gives_the_same_batches(data: TextFilesConfig, prefetch: int) -> None:
-    rng = np.random.default_rng(0)
-    iterator = make_train_iterator(data, batch_size=8, prefetch=prefetch)
-    states = {0: stored(iterator)}
-    moments = sorted(rng.choice(np.arange(1, 100), 4, replace=False).tolist())
-    batches = []
-    for step in range(1, 300):
-        batches.append(next(iterator))
-        if step in moments:
-            states[step] = stored(iterator)
-    for step, state in states.items():
-        resumed = make_train_iterator(data, batch_size=8, prefetch=prefetch)
-        resumed.set_state(state)
-        assert stored(resumed) == state
-        assert_same(take(resumed, 200 if step <= 99 else 0), batches[step : step + 200])
-
-
-def test_an_iterator_in_use_can_go_back(data: TextFilesConfig) -> None:
-    iterator = make_train_iterator(data, batch_size=4)
-    take(iterator, 7)
-    state = stored(iterator)
-    expected = take(iterator, 20)
-    iterator.set_state(state)
-    assert_same(take(iterator, 20), expected)
-
-
-def test_resuming_with_another_number_of_processes(data: TextFilesConfig) -> None:
-    whole = make_train_iterator(data, batch_size=8)
-    take(whole, 33)
-    halves = [make_train_iterator(data, batch_size=8, shard_id=i, num_shards=2) for i in range(2)]
-    for half in halves:
-        take(half, 33)
-    union = stored(halves[0]) | stored(halves[1])
-    assert union == stored(whole)
-    last = make_train_iterator(data, batch_size=8, shard_id=3, num_shards=4)
-    last.set_state(union)
-    expected = [{k: v[6:] for k, v in batch.items()} for batch in take(whole, 50)]
-    assert_same(take(last, 50), expected)
 
 
 def test_a_place_of_another_run_is_refused(tmp_path: Path, pairs: TextFilesConfig) -> None:
@@ -472,7 +358,7 @@ def test_a_bad_line_stops_training_with_its_place(tmp_path: Path) -> None:
     data = TextFilesConfig(
         vocabulary=BYTES, task_feature_lengths=PAIR_LENGTHS, files=path, num_held_out=0
     )
-    with pytest.raises(UserError, match=r"bad\.tsv:1501: it has 1 columns"):
+    with pytest.raises(UserError, match=r"bad\.tsv:1501: the line has 1 columns"):
         take(make_train_iterator(data, batch_size=2), 1000)
 
 
@@ -496,13 +382,3 @@ def test_lengths_are_checked_when_json_lines_turn_out_to_be_documents(tmp_path: 
             ),
             batch_size=2,
         )
-
-
-def test_no_thread_outlives_its_iterator(pairs: TextFilesConfig) -> None:
-    before = set(threading.enumerate())
-    iterator = make_train_iterator(pairs, batch_size=2)
-    next(iterator)
-    (worker,) = set(threading.enumerate()) - before
-    del iterator
-    worker.join(timeout=10)
-    assert not worker.is_alive()

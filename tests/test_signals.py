@@ -16,7 +16,7 @@ from tests import small
 from tests.small import ROOT
 
 BEGINNING = """
-from mtf import signals
+from mtf.base import signals
 signals.listen()
 import gc, hashlib, os, sys, time
 """
@@ -148,7 +148,7 @@ def test_status_stays_what_it_was_while_python_ends() -> None:
 
 def test_context_in_a_script_restores_its_handlers() -> None:
     """Without `listen`, as in a notebook, a second Ctrl-C is a KeyboardInterrupt."""
-    from mtf.signals import Interrupts
+    from mtf.base.signals import Interrupts
 
     with small.hearing_ctrl_c():
         before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
@@ -163,16 +163,14 @@ def test_context_in_a_script_restores_its_handlers() -> None:
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-@pytest.mark.parametrize("place", ["mtf.siblings", "mtf.signals"])
 @pytest.mark.parametrize("module", ["mtf.run", "mtf", "mtf.cache"])
-def test_ctrl_c_while_a_command_is_imported(tmp_path: Path, place: str, module: str) -> None:
-    """Python imports the package `mtf` before it runs the first line of a command."""
-    assert _interrupted_at(place, tmp_path, module) == (130, "Interrupted.\n")
+def test_ctrl_c_while_a_command_is_imported(tmp_path: Path, module: str) -> None:
+    assert _interrupted_at("mtf.cli.command", tmp_path, module) == (130, "Interrupted.\n")
 
 
 def test_ctrl_c_while_another_program_imports_mtf(tmp_path: Path) -> None:
-    (tmp_path / "other.py").write_text("import mtf")
-    status, said = _interrupted_at("mtf.siblings", tmp_path, "other")
+    (tmp_path / "other.py").write_text("import mtf.cli.command")
+    status, said = _interrupted_at("mtf.cli.command", tmp_path, "other")
     assert status == -signal.SIGINT and said.endswith("KeyboardInterrupt\n")
 
 

@@ -20,14 +20,14 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from mtf import run as run_command
-from mtf.cache import __main__ as cache_command
-from mtf.cache import build
+from mtf.base.errors import UserError
+from mtf.base.writing import LOCK_FILE, locked, write_failure
 from mtf.checkpoints.manager import CheckpointManager, remove_unfinished
 from mtf.checkpoints.settings import SaveCheckpointConfig
-from mtf.errors import UserError
+from mtf.cli import cache as cache_command
+from mtf.cli import run as run_command
+from mtf.data.cache import build
 from mtf.training.train_state import TrainState
-from mtf.writing import LOCK_FILE, locked, write_failure
 from tests import small
 from tests.cache.helpers import mixture, settings
 from tests.small import ROOT, environment_variables
@@ -37,7 +37,7 @@ SMALL = "tests.config.example.small"
 HOLD = """
 import sys, time
 from pathlib import Path
-from mtf.writing import locked
+from mtf.base.writing import locked
 with locked(Path(sys.argv[1]), "model_dir"):
     print("held", flush=True)
     time.sleep(60)
@@ -183,10 +183,10 @@ def test_cache_on_a_full_disk_goes_on_when_there_is_room(
     chosen = settings(tmp_path, cache_dir=output / "cache")
 
     def write(*_: Any) -> int:
-        build.run_plan(build.make_plan(mixture(), chosen), num_workers, lambda _: None)
+        build.run(build.prepare(mixture(), chosen), num_workers, lambda _: None)
         return 0
 
-    monkeypatch.setattr(cache_command, "_write", write)
+    monkeypatch.setattr("mtf.cli.cache_writing._write", write)
     arguments = ["fruit", "--output", str(output / "cache")]
     with mounted(output, "size=4m"):
         filler = disk_full.fill(output, leave=40_000)

@@ -1,4 +1,4 @@
-"""Typed functions that compute configs of a job's parts. Imports no JAX."""
+"""Typed functions that return configs for the parts of a job. Does not import JAX."""
 
 from mtf.builders import checkpoint, data, model, schedule, start, vocabulary
 

@@ -1,4 +1,4 @@
-"""Configs of checkpoints: Google's released ones, a run's start, and how often it saves."""
+"""Returns configs that determine from which checkpoint a run starts and how often it saves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import fiddle as fdl
 
+from mtf.base.errors import UserError, did_you_mean
 from mtf.checkpoints.settings import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
-from mtf.errors import UserError, did_you_mean
 
-# Released checkpoint in T5X's layout (T5X: docs/models.md) → its step.
+# Name of a checkpoint released in T5X's layout (docs/models.md of T5X) → its step.
 RELEASED_STEPS = {
     name.format(size): step
     for name, step in (
@@ -25,7 +25,7 @@ RELEASED_STEPS = {
 
 
 def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns a checkpoint that Google released for T5X, such as `mt5_base`."""
+    """Returns a config that restores a checkpoint released by Google, such as `mt5_base`."""
     if name not in RELEASED_STEPS:
         raise UserError(
             f"There is no released checkpoint {name!r}; expected one of "
@@ -37,7 +37,7 @@ def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
 
 
 def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns the released checkpoint, or the one at `path`, with the step that it must have."""
+    """Returns a config that restores a released checkpoint (or the one at `path`) and its step."""
     config = released(name)
     config.path = path or config.path
     config.step = RELEASED_STEPS[name] if path is None else _step(path, RELEASED_STEPS[name])
@@ -45,10 +45,11 @@ def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointCon
 
 
 def _step(path: str, default: int) -> int:
-    """Returns 0 for a Hugging Face directory, else the latest step that a name tells.
+    """Returns the latest step of the checkpoints at `path`, or 0 for a Hugging Face directory.
 
-    These are the names `checkpoint_STEP`, and `model.ckpt-STEP` of Mesh TensorFlow. A path without
-    such a name is assumed to be a copy of the released checkpoint (`default`).
+    The step is read from names of the form `checkpoint_STEP` or, for Mesh TensorFlow,
+    `model.ckpt-STEP`. If there are none, returns `default`, assuming that `path` contains a copy of
+    the released checkpoint.
     """
     local = Path(path).expanduser()
     if local.is_dir():
@@ -71,6 +72,6 @@ def every(
     keep: int | None = None,
     restore: fdl.Config[RestoreCheckpointConfig] | None = None,
 ) -> fdl.Config[CheckpointConfig]:
-    """Saves every `period` steps, keeps the last `keep` checkpoints, and starts from `restore`."""
+    """Returns a config that saves every `period` steps and keeps the last `keep` checkpoints."""
     save = fdl.Config(SaveCheckpointConfig, period=period, keep=keep)
     return fdl.Config(CheckpointConfig, save=save, restore=restore)

@@ -1,4 +1,4 @@
-"""Functions on data configs, for recipes and fiddlers."""
+"""Functions with which recipes and fiddlers make or examine data configs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 
 import fiddle as fdl
 
+from mtf.base.errors import NotCheckedError, UserError
 from mtf.builders import vocabulary as vocabularies
 from mtf.data.settings import (
     DatasetTaskConfig,
@@ -15,17 +16,16 @@ from mtf.data.settings import (
     TextConfig,
     TextFilesConfig,
 )
-from mtf.errors import NotCheckedError, UserError
-from mtf.tasks.text import mc4_subsets as mc4_subsets
-from mtf.text.vocabularies import Vocabulary
+from mtf.data.tasks.text import mc4_subsets as mc4_subsets
+from mtf.data.text.vocabularies import Vocabulary
 
 _LENGTHS = {"inputs": 512, "targets": 128}
 
 
 def is_remote(data: fdl.Config) -> bool:
-    """Returns whether data come from the Hugging Face hub.
+    """Returns whether the data come from the Hugging Face hub or another remote location.
 
-    A mixture is local if it has a cache, or reads files or a mirror of its datasets.
+    A mixture is local if it has a cache or reads files or a local mirror.
     """
     kind = fdl.get_callable(data)
     if kind is HubStreamConfig:
@@ -41,7 +41,7 @@ def is_remote(data: fdl.Config) -> bool:
 
 
 def python_text(data: fdl.Config) -> fdl.Config[TextFilesConfig]:
-    """Returns the text of Python's documentation, with the text settings of `data`."""
+    """Returns a config for training on Python's documentation with the text settings of `data`."""
     fields = TextConfig.__dataclass_fields__
     shared = {name: value for name, value in data.__arguments__.items() if name in fields}
     return fdl.Config(TextFilesConfig, files=None, **shared)
@@ -63,25 +63,25 @@ def hub(
     cache_dir: str | None = None,
     data_dir: str | None = None,
 ) -> fdl.Config[TaskMixtureConfig]:
-    """Returns a dataset of the Hugging Face hub as data of a run.
+    """Returns the data config for a dataset on the Hugging Face hub.
 
     Args:
-      dataset: name of the dataset, on the hub or in the local mirror.
-      subset: its configuration, if it has several.
-      inputs: column, or Jinja template over columns (`{{question}} {{context}}`).
-      targets: as `inputs`.
-      split: the dataset's split to train on.
-      eval_split: the split to evaluate; None: no evaluation.
-      name: name of the task; None: `DATASET_SUBSET`.
-      vocabulary: vocabulary of the model; None: T5's.
-      task_feature_lengths: tokens of a row; None: 512 inputs and 128 targets.
-      metrics: names from `mtf.evaluation.metrics`, for an evaluator.
-      answer_choices: all possible targets, if they are classes.
-      cache_dir: token cache, written by `python -m mtf.cache NAME --dataset …`; None: the dataset
-        is tokenized into memory when the run starts.
-      data_dir: local mirror of datasets; None: MTF_DATA_DIR, else the hub.
+      dataset: name of the dataset on the hub or in the local mirror.
+      subset: configuration of the dataset, if the dataset has several.
+      inputs: name of a column, or a Jinja template such as `{{question}} {{context}}`.
+      targets: name of a column, or a template.
+      split: split of the dataset to train on.
+      eval_split: split of the dataset to evaluate; None for no evaluation.
+      name: name of the task; None for `DATASET_SUBSET`.
+      vocabulary: vocabulary of the model; None for T5's vocabulary.
+      task_feature_lengths: numbers of tokens in a row; None for 512 input and 128 target tokens.
+      metrics: names of metrics in `mtf.evaluation.metrics`, which an evaluator computes.
+      answer_choices: all possible targets, if the targets are classes.
+      cache_dir: token cache that was written by `python -m mtf.cache NAME --dataset …`; None to
+        tokenize the dataset into memory when the run starts.
+      data_dir: local mirror of datasets; None for the mirror in MTF_DATA_DIR or, if this variable
+        is not set, the hub.
     """
-    _check_metrics(metrics)
     last = dataset.rpartition("/")[2]
     task = fdl.Config(
         DatasetTaskConfig,
@@ -118,14 +118,14 @@ def files(
     answer_choices: tuple[str, ...] | None = None,
     cache_dir: str | None = None,
 ) -> fdl.Config[TaskMixtureConfig]:
-    """Returns local Parquet, JSON, TSV or text files as data of a run.
+    """Returns the data config for local Parquet, JSON, TSV or text files.
 
-    Trains on the split `train`, and evaluates `validation` if it is there.
+    A run trains on the split `train` and evaluates the split `validation` if `files` contains it.
 
     Args:
-      files: split → path or pattern (see `mtf.sources.files` for the formats).
-      cache_dir: token cache, written by `python -m mtf.cache NAME --files …`; None: the files are
-        tokenized into memory when the run starts.
+      files: dict mapping splits to paths or patterns. `mtf.data.sources.files` lists the formats.
+      cache_dir: token cache that was written by `python -m mtf.cache NAME --files …`; None to
+        tokenize the files into memory when the run starts.
 
     The other arguments are those of `hub`.
     """
@@ -146,18 +146,18 @@ def files(
 
 
 def split_template(template: str) -> tuple[str, str]:
-    """Returns the templates of inputs and targets, which `|||` separates.
+    """Splits a template at `|||` into the Jinja templates of inputs and targets.
 
-    `{column}` stands for a column, as `{{column}}` does; a template with `{{` or `{%` is Jinja as
-    it is. Raises UserError unless there is one `|||`.
+    `{column}` is short for `{{column}}`, unless the template already contains `{{` or `{%`. Raises
+    UserError unless there is exactly one `|||`.
     """
     parts = template.split("|||")
     if len(parts) != 2:
         raise UserError(
-            f"template {template!r} has {len(parts) - 1} separators '|||'; expected one, between "
-            "inputs and targets, for example 'translate: {en} ||| {ro}'."
+            f"template {template!r} has {len(parts) - 1} separators '|||'; expected exactly one, "
+            "between inputs and targets, for example 'translate: {en} ||| {ro}'."
         )
-    from mtf.tasks.columns import is_template  # Imports what most recipes are shown without.
+    from mtf.data.tasks.columns import is_template  # Most recipes do not need it.
 
     if not is_template(template):
         parts = [re.sub(r"\{([^{}]*)\}", _as_jinja, part) for part in parts]
@@ -172,14 +172,14 @@ def _as_jinja(match: re.Match[str]) -> str:
 def fitting_lengths(
     data: fdl.Config[TaskMixtureConfig], limits: dict[str, int], num_records: int = 1000
 ) -> dict[str, int]:
-    """Returns feature lengths for data, from the first records of the split to train on.
+    """Returns feature lengths that fit the first records of the training split.
 
-    A length is that of the longest feature, with a quarter to spare and rounded up to a multiple of
-    16, but at most its limit. If these records are not on this machine, returns the lengths that
-    the data has.
+    Each length is 1.25 times the length of the longest such feature in these records, rounded up to
+    a multiple of 16, but at most the limit for the feature. If the records are not on this machine,
+    the lengths in `data` are returned.
     """
-    from mtf.data.mixtures import open_datasets, open_mixture  # Import NumPy.
-    from mtf.text.features import encode_feature
+    from mtf.data.mixtures import open_datasets, open_mixture  # These modules import NumPy.
+    from mtf.data.text.features import encode_feature
 
     settings = fdl.build(data)
     longest = dict.fromkeys(limits, 0)
@@ -198,11 +198,3 @@ def fitting_lengths(
         name: min(limit, math.ceil(longest[name] * 1.25 / 16) * 16) if longest[name] else limit
         for name, limit in limits.items()
     }
-
-
-def _check_metrics(names: tuple[str, ...]) -> None:
-    """Raises UserError if a metric does not exist."""
-    from mtf.evaluation.metrics import find  # Imports NumPy.
-
-    for name in names:
-        find(name)

@@ -1,4 +1,4 @@
-"""The architectures of the T5 family, by size (`mtf.models.sizes`)."""
+"""Returns configs of the models of the T5 family by size (see `conversion.families`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Literal, TypeAlias
 
 import fiddle as fdl
 
-from mtf.errors import UserError, did_you_mean
-from mtf.models.settings import ModelConfig, T5Config
-from mtf.models.sizes import (
+from conversion.families import (
     BYT5_SIZES,
     BYT5_VOCAB_SIZE,
     MT5_VOCAB_SIZE,
@@ -18,6 +16,8 @@ from mtf.models.sizes import (
     UMT5_VOCAB_SIZE,
     Size,
 )
+from mtf.base.errors import UserError, did_you_mean
+from mtf.models.settings import ModelConfig, T5Config
 
 Dtype = Literal["float32", "bfloat16"]
 RematPolicy = Literal["none", "minimal", "full"]
@@ -25,7 +25,10 @@ Model: TypeAlias = fdl.Config[ModelConfig]
 
 
 def t5_1_0(size: str, *, dropout_rate: float = 0.1, dtype: Dtype = "bfloat16") -> Model:
-    """T5 1.0: ReLU, output projection tied to the embedding. Sizes small, base, large, 3b, 11b."""
+    """Returns T5 1.0, which uses ReLU and ties the output projection to the embedding.
+
+    Sizes: small, base, large, 3b, 11b.
+    """
     model = _model(T5_1_0_SIZES, size, T5_VOCAB_SIZE, dropout_rate, dtype)
     model.network.mlp_activations = ("relu",)
     model.network.logits_via_embedding = True
@@ -40,7 +43,10 @@ def t5_1_1(
     dtype: Dtype = "bfloat16",
     remat_policy: RematPolicy = "none",
 ) -> Model:
-    """T5 1.1, and LM-adapted T5: gated GELU, untied. Sizes small, base, large, xl, xxl."""
+    """Returns T5 1.1 or LM-adapted T5, which use gated GELU and an untied output projection.
+
+    Sizes: small, base, large, xl, xxl.
+    """
     return _model(T5_1_1_SIZES, size, vocab_size, dropout_rate, dtype, remat_policy)
 
 
@@ -51,7 +57,7 @@ def mt5(
     dtype: Dtype = "bfloat16",
     remat_policy: RematPolicy = "none",
 ) -> Model:
-    """mT5: T5 1.1 with 250,112 embedding rows. Sizes small, base, large, xl, xxl."""
+    """Returns mT5, a T5 1.1 with 250,112 embedding rows. Sizes: small, base, large, xl, xxl."""
     return _model(T5_1_1_SIZES, size, MT5_VOCAB_SIZE, dropout_rate, dtype, remat_policy)
 
 
@@ -62,9 +68,9 @@ def umt5(
     dtype: Dtype = "bfloat16",
     remat_policy: RematPolicy = "none",
 ) -> Model:
-    """umT5: mT5 with 256,384 embedding rows and a relative position bias in every layer.
+    """Returns umT5, an mT5 with 256,384 embedding rows and a position bias in each layer.
 
-    Sizes small, base, large (of which no checkpoint was released), xl, xxl.
+    Sizes: small, base, large (never released), xl, xxl.
     """
     model = _model(T5_1_1_SIZES, size, UMT5_VOCAB_SIZE, dropout_rate, dtype, remat_policy)
     model.network.relpos_bias_per_layer = True
@@ -72,7 +78,10 @@ def umt5(
 
 
 def byt5(size: str, *, dropout_rate: float = 0.1, dtype: Dtype = "bfloat16") -> Model:
-    """ByT5: bytes, and an encoder three times as deep. Sizes small, base, large, xl, xxl."""
+    """Returns ByT5, which has 3 encoder layers for each decoder layer.
+
+    Sizes: small, base, large, xl, xxl.
+    """
     return _model(BYT5_SIZES, size, BYT5_VOCAB_SIZE, dropout_rate, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Where a run starts: a checkpoint of any layout, with the configs that its files imply."""
+"""Opens the checkpoint from which a run starts and returns configs for the run."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any, Literal
 
 import fiddle as fdl
 
+from mtf.base.environment import has_accelerator
 from mtf.checkpoints.settings import RestoreCheckpointConfig
-from mtf.environment import has_accelerator
+from mtf.data.text.vocabularies import Vocabulary
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
-from mtf.text.vocabularies import Vocabulary
 
-# The optimizer state of the checkpoint is not read.
+# An assignment map that does not restore the optimizer state of the checkpoint.
 _FRESH_OPTIMIZER: tuple[tuple[str, str | None], ...] = (("state/param_states/.*", None),)
-# From this number of parameters on, a device holds only a part of them, and layers are recomputed.
+# Models with at least this many parameters are split across devices and recompute layers.
 _LARGE = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """A checkpoint to start from.
+    """A checkpoint from which a run starts.
 
     Attributes:
-      model: the network of the checkpoint, with the default loss.
-      vocabulary: the vocabulary of the checkpoint.
-      restore: reads the parameters and the step, but not the optimizer's state.
-      step: step of the checkpoint; 0 if it has none.
+      model: config of the checkpoint's network with the default loss.
+      vocabulary: config of the checkpoint's vocabulary.
+      restore: config that restores the parameters and the step but not the optimizer state.
+      step: step of the checkpoint; 0 if the checkpoint does not contain a step.
       num_parameters: number of parameters.
-      inputs_add_eos: whether inputs of the checkpoint's training end with EOS.
+      inputs_add_eos: whether the inputs on which the checkpoint was trained end with EOS.
     """
 
     model: fdl.Config[ModelConfig]
@@ -43,19 +43,20 @@ class Start:
 
 
 def open_start(checkpoint: str, vocabulary: str | None = None, config: str | None = None) -> Start:
-    """Reads the sizes and the vocabulary of a checkpoint, but no parameters.
+    """Reads the sizes and the vocabulary of a checkpoint, but not its parameters.
 
     Args:
-      checkpoint: a run directory, of which the latest checkpoint is used; a checkpoint of mtf, T5X
-        or Mesh TensorFlow; a Hugging Face directory; a model of the hub (`google/flan-t5-small`);
-        or an address of one of these (`gs://…`).
-      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model; None: that of the checkpoint.
-      config: config.json of a run or of Hugging Face; None: that of the checkpoint.
+      checkpoint: a run directory, whose latest checkpoint is used; an mtf, T5X or Mesh TensorFlow
+        checkpoint; a Hugging Face directory; a model on the hub (`google/flan-t5-small`); or a
+        remote path (`gs://…`) of any of these except models on the hub.
+      vocabulary: "t5", "mt5", "byt5" or the path of a SentencePiece model; None for the
+        checkpoint's vocabulary.
+      config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
 
     Raises:
-      UserError: the checkpoint cannot be read or is no T5, or its vocabulary is unknown.
+      UserError: the checkpoint cannot be read or is not a T5, or its vocabulary is unknown.
     """
-    from mtf.inference.opening import open_model  # Imports NumPy.
+    from mtf.inference.opening import open_model  # This module imports NumPy.
 
     opened = open_model(checkpoint, vocabulary=vocabulary, config=config)
     tensors = opened.checkpoint.tensors
@@ -86,14 +87,15 @@ def model(
     dtype: Literal["float32", "bfloat16"] | None = None,
     hardware: Literal["cpu", "accelerator"] | None = None,
 ) -> fdl.Config[ModelConfig]:
-    """Returns the model of a checkpoint, to train.
+    """Returns the model of a checkpoint with settings for training.
 
     The loss is the mean over the target tokens of a batch.
 
     Args:
-      dropout_rate: dropout rate, whatever the checkpoint says.
-      dtype: dtype of activations; None: bfloat16 with a GPU or TPU, else float32.
-      hardware: whether the machine that trains has a GPU or TPU; None: as this one.
+      start: checkpoint from which training starts.
+      dropout_rate: dropout rate, which replaces the dropout rate of the checkpoint.
+      dtype: dtype of the activations; None for bfloat16 on a GPU or TPU and float32 on a CPU.
+      hardware: hardware on which the model will be trained; None for the hardware of this machine.
     """
     on_accelerator = has_accelerator() if hardware is None else hardware == "accelerator"
     config = copy.deepcopy(start.model)
@@ -107,17 +109,14 @@ def model(
 
 
 def partitioner(start: Start) -> fdl.Config[PartitionerConfig]:
-    """Returns a partitioner that splits a large model over all devices, and a small one over none.
-
-    The batch is split in both cases.
-    """
+    """Returns a partitioner that splits the batch and, if the model is large, the parameters."""
     is_large = start.num_parameters >= _LARGE
     rules = {"logical_axis_rules": FULLY_SHARDED_AXIS_RULES} if is_large else {}
     return fdl.Config(PartitionerConfig, **rules)
 
 
 def _as_config(settings: T5Config | Vocabulary) -> fdl.Config[Any]:
-    """Returns settings as a config, without the values that are defaults."""
+    """Returns a config of settings that omits the values equal to the defaults."""
     given = {
         field.name: getattr(settings, field.name)
         for field in dataclasses.fields(settings)

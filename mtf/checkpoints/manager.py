@@ -1,7 +1,8 @@
-"""Writes checkpoints with Orbax: asynchronously, atomically, from all processes.
+"""Writes checkpoints with Orbax, asynchronously and atomically, from all processes.
 
-`checkpoint_{step}/` contains `state` in the layout of T5X's Orbax checkpoints, with unrolled layers
-under T5X's names; and, as JSON, `data` (data iterators of all processes) and the step's `metrics`.
+`checkpoint_{step}/` contains `state`, in the layout of T5X's Orbax checkpoints (layers are not
+stacked). It also contains two JSON items: `data` (the data iterator states of all processes) and
+`metrics`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import logging
 import math
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,36 +24,28 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from mtf.base.errors import RunError, UserError
+from mtf.base.writing import free_space, write_failure
 from mtf.checkpoints import finite, steps, stores
 from mtf.checkpoints.settings import SaveCheckpointConfig
-from mtf.errors import RunError, UserError
 from mtf.models.stacking import is_stacked, unstack_layers
-from mtf.storage import AnyPath, StorePath, as_path, remove_tree
-from mtf.writing import free_space, write_failure
+from mtf.storage import AnyPath, as_path, is_remote, remove_tree
 
 _MAX_LOOKS = 50
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
-def _is_not_raised(record: logging.LogRecord) -> bool:
-    """Returns False for errors of a failed save, which Orbax and asyncio log and Orbax raises."""
-    if not record.exc_info:
-        return True
-    files = [frame.filename for frame in traceback.extract_tb(record.exc_info[2])]
-    return not any("orbax" in text for text in (record.pathname, record.getMessage(), *files))
-
-
 @functools.cache
 def _print_failed_saves_once() -> None:
-    """Suppresses logged tracebacks of failed saves, whose error is raised as well."""
+    """Suppresses log records and warnings about failed saves, because their errors are raised."""
     for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(_is_not_raised)
-    # About tensors that a failed save has not started to write.
+        logging.getLogger(name).addFilter(lambda record: not record.exc_info)
+    # This warning is about tensors that a failed save has not started to write.
     warnings.filterwarnings("ignore", "coroutine '.*serialize.*' was never awaited", RuntimeWarning)
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        # TensorStore reports further tensors to the event loop of the failed save.
+        # TensorStore may report the results of other tensors after the save has failed.
         if str(unraisable.exc_value) != "Event loop is closed":
             before(unraisable)
 
@@ -61,10 +53,10 @@ def _print_failed_saves_once() -> None:
 
 
 def remove_unfinished(model_dir: str | AnyPath) -> None:
-    """Removes the files of a failed or killed save.
+    """Removes the files of failed or killed saves.
 
-    TensorStore may recreate the directory while it writes other tensors of a save that has just
-    failed, so this looks again until nothing reappears.
+    After a save fails, TensorStore may still write other tensors and recreate the directory, so
+    the directory is checked repeatedly until it no longer reappears.
     """
     num_looks_left = 2
     for _ in range(_MAX_LOOKS):
@@ -80,9 +72,9 @@ def remove_unfinished(model_dir: str | AnyPath) -> None:
 
 @contextlib.contextmanager
 def write_failures_explained(run_dir: AnyPath) -> Iterator[None]:
-    """Turns an error while writing to a run directory into a RunError that says how to resume.
+    """Raises a RunError that explains how to resume if the block cannot write to a run directory.
 
-    The files of an incomplete checkpoint are removed.
+    In this case, the files of an incomplete checkpoint are removed.
     """
     try:
         yield
@@ -101,7 +93,7 @@ def write_failures_explained(run_dir: AnyPath) -> Iterator[None]:
 
 
 class StateNotFiniteError(RunError):
-    """The state to be saved contains NaN or infinity."""
+    """Raised if the state to be saved contains NaN or infinity."""
 
 
 class CheckpointManager:
@@ -114,21 +106,21 @@ class CheckpointManager:
         self._unstack = jax.jit(unstack_layers)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self,
-            best_fn=lambda metrics: 0.0,  # Not used, but without it Orbax writes no metrics.
+            best_fn=lambda metrics: 0.0,  # Without this function, Orbax does not write metrics.
             step_prefix="checkpoint",
             create=True,
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
         )
         folder = self.model_dir.resolve() / steps.CHECKPOINTS
-        if isinstance(folder, StorePath):
+        if is_remote(folder):
             stores.prepare(folder)
             options.atomicity_options = stores.ATOMICITY
         items = ("state", "data")
         self._manager = ocp.CheckpointManager(str(folder), options=options, item_names=items)
 
     def latest_step(self) -> int | None:
-        """Returns the step of the last complete checkpoint."""
+        """Returns the step of the last complete checkpoint, or None if there is none."""
         return self._manager.latest_step()
 
     def due(self, step: int) -> bool:
@@ -137,13 +129,13 @@ class CheckpointManager:
         return (period is not None and step % period == 0) or step in self.config.checkpoint_steps
 
     def best(self) -> tuple[AnyPath, float] | None:
-        """Returns the best checkpoint and its monitored metric; None if none has the metric."""
+        """Returns the best checkpoint and its metric, or None if no checkpoint has the metric."""
         metrics = {step: self._manager.metrics(step) for step in self._manager.all_steps()}
         ranked = self._ranked(metrics)
         return (self.path(ranked[0][0]), ranked[0][1]) if ranked else None
 
     def _ranked(self, metrics: Mapping[int, Mapping[str, float] | None]) -> list[tuple[int, float]]:
-        """Returns (step, monitored metric), best and latest first, of the finite metrics."""
+        """Returns (step, finite metric) pairs, the best first; of equals, the latest first."""
         config = self.config
         name, sign = config.metric_name_to_monitor or "", -1 if config.metric_mode == "min" else 1
         values = {step: (each or {}).get(name, math.nan) for step, each in metrics.items()}
@@ -151,7 +143,7 @@ class CheckpointManager:
         return sorted(known, key=lambda item: (sign * item[1], item[0]), reverse=True)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Returns whether to keep each checkpoint, oldest first (Orbax: `PreservationPolicy`)."""
+        """Returns whether to keep each checkpoint, oldest first (Orbax's `PreservationPolicy`)."""
         config = self.config
         if config.keep is None:
             return [True] * len(checkpoints)
@@ -174,18 +166,19 @@ class CheckpointManager:
         data_state: dict[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts to save; returns when the state has been copied from the devices.
+        """Starts an asynchronous save; returns once the state has been copied from the devices.
 
-        Does nothing if the step has a complete checkpoint.
+        Does nothing if a complete checkpoint of this step exists.
 
         Args:
           step: the step of the state.
           state: a tree of arrays from `TrainState.state_dict`; layers may be stacked.
           data_state: the state of this process's data iterator.
-          metrics: "KIND/…/NAME" → metric of this step. Values that are not finite are left out.
+          metrics: dict mapping "KIND/…/NAME" to a metric of this step. Values that are not finite
+            are not saved.
 
         Raises:
-          StateNotFiniteError: the state contains NaN or infinity, and is not saved.
+          StateNotFiniteError: the state contains NaN or infinity; it is not saved.
         """
         if step in self._manager.all_steps():
             return
@@ -211,31 +204,31 @@ class CheckpointManager:
         )
 
     def add_measured(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds the metrics of evaluations that were due to a complete checkpoint."""
+        """Adds the metrics of previously skipped evaluations to a complete checkpoint."""
         if jax.process_index() == 0:
             steps.add_measured(self.model_dir, step, metrics)
         multihost_utils.sync_global_devices("mtf: add_measured")
         self._manager.reload()
 
     def restore_data_state(self, step: int) -> dict[str, Any]:
-        """Returns the states of all processes' data iterators; UserError if they are missing."""
+        """Returns the data iterator states of all processes; raises UserError if there are none."""
         path = self.path(step)
         if not (path / "data").is_dir():
             raise UserError(
-                f"{path} lacks the position in the data (directory data/), so the run cannot "
-                "resume from it. Delete this checkpoint to resume from the previous one, or start "
-                f"another run with checkpoint.restore.path={path} and "
+                f"{path} has no saved data position (its data/ directory is missing), so the run "
+                "cannot resume from it. Delete this checkpoint to resume from the previous one, or "
+                f"start another run with checkpoint.restore.path={path} and "
                 "checkpoint.restore.mode=specific."
             )
         restored = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore()))
         return restored["data"]
 
     def check(self) -> None:
-        """Raises the error of a save that has failed in the background; does not wait."""
+        """Raises the error of a failed background save, if any, without waiting for saves."""
         self._manager.check_for_errors()
 
     def wait(self) -> None:
-        """Waits until all saves are complete; raises the error of one that failed."""
+        """Waits until all saves are complete; raises an error if one failed."""
         self._manager.wait_until_finished()
 
     def wait_after_failure(self) -> None:
@@ -250,7 +243,7 @@ class CheckpointManager:
 
 
 def _gather(data_state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the iterator states of all processes in one dict."""
+    """Returns the data iterator states of all processes, merged into one dict."""
     if jax.process_count() == 1:
         return data_state
     blob = np.frombuffer(json.dumps(data_state).encode(), np.uint8)

@@ -15,25 +15,25 @@ import conversion
 from conversion import averages
 from conversion.adapters import has_adapters
 from conversion.mesh_tensorflow import find_prefix
+from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
-from mtf.copies import nearest_copy
-from mtf.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.models.stacking import Tree, is_stacked, unstacked_names
-from mtf.storage import AnyPath, StorePath, as_path
+from mtf.storage import AnyPath, as_path, is_listable, is_remote
+from mtf.storage.copies import nearest_copy
 
 AssignmentMap = tuple[tuple[str, str | None], ...]
 
 
 def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
-    """Returns the checkpoint that `config` selects, or all for mode "all"; UserError if none."""
+    """Returns the checkpoints that a config selects; raises UserError if there are none."""
     path, setting = nearest_copy(as_path(config.path)), f"checkpoint.restore.path: {config.path}"
-    if isinstance(path, StorePath) and not path.is_listable:
+    if is_remote(path) and not is_listable(path):
         if config.mode == "specific":
-            return [path]  # Opening the checkpoint says what is missing.
+            return [path]  # Opening the checkpoint reports missing files.
         raise UserError(
-            f"{setting}: checkpoints cannot be listed over {path.scheme}://. To restore this one, "
-            "set checkpoint.restore.mode=specific."
+            f"{setting}: checkpoints cannot be listed over {path.protocol}://. To restore this "
+            "one, set checkpoint.restore.mode=specific."
         )
     if (prefix := find_prefix(path)) is not None:
         return [prefix]
@@ -43,7 +43,7 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
     if not path.is_dir():
         raise UserError(
             f"{setting} is a file; expected a checkpoint_STEP directory, or a directory that "
-            "contains some."
+            "contains such directories."
         )
     if config.mode == "specific":
         return [path]
@@ -62,7 +62,7 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
 
 @conversion_as_user_errors()
 def has_average(path: str | AnyPath) -> bool:
-    """Returns whether a checkpoint has an average of the parameters (`trainer.ema`)."""
+    """Returns whether a checkpoint contains moving averages of the parameters (`trainer.ema`)."""
     return averages.has_average(conversion.open_checkpoint(path))
 
 
@@ -76,26 +76,27 @@ def restore_tree(
     assignment_map: AssignmentMap = (),
     fallback_to_scratch: bool = False,
 ) -> Tree:
-    """Reads a tree from a checkpoint onto the devices. Each process reads only its own slices.
+    """Reads a tree from a checkpoint onto the devices; each process reads only the slices it needs.
 
     Args:
-      path: a checkpoint of any layout that `conversion` opens, or an opened one. LoRA adapters
-        that it lacks are initialized; those that the model lacks are merged into the kernels.
-      shapes: nested dicts with T5X's names (`TrainState.state_dict`), or a part of them; layers
-        may be stacked.
-      shardings: a tree of the same structure.
-      initial: returns the initial values of tensors, or of layers of a stacked tensor, that are
-        not read; called only if there are any. None: all are read.
+      path: the path of a checkpoint in any layout that `conversion` supports, or an opened
+        checkpoint. LoRA adapters that the checkpoint lacks are initialized, and those that the
+        model lacks are merged into the kernels.
+      shapes: nested dicts with T5X's names, such as `TrainState.state_dict`, or a part of them;
+        layers may be stacked.
+      shardings: a tree of shardings with the same structure as `shapes`.
+      initial: a function that returns a tree of initial values, which is called only if some
+        tensors, or some layers of stacked tensors, are not read. None if everything is read.
       assignment_map, fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
-      UserError: the checkpoint lacks tensors or has other shapes, or a pattern of `assignment_map`
-        matches no tensor of this model.
+      UserError: the checkpoint lacks tensors or contains tensors of other shapes, or a pattern of
+        `assignment_map` matches no tensor of this model.
     """
     _, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
 
-    # Initialize before reading, and keep only what is needed, so that at most one state exists.
+    # Initialize before reading, and keep only what is needed, so that only one state is in memory.
     fresh: dict[str, jax.Array] = {}
     if any(None in plan for plan in plans.values()):
         assert initial is not None
@@ -103,19 +104,19 @@ def restore_tree(
 
     def read(name: str) -> jax.Array:
         plan, shape = plans[name], leaf_shapes[name]
-        own = fresh.pop(name, None)
-        if own is not None and all(tensor is None for tensor in plan):
-            return own
+        initialized = fresh.pop(name, None)
+        if initialized is not None and all(tensor is None for tensor in plan):
+            return initialized
         stacked = is_stacked(name)
-        parts = own.addressable_shards if own is not None else ()
-        own_parts = {_bounds(part.index, shape): part.data for part in parts}
+        parts = initialized.addressable_shards if initialized is not None else ()
+        pieces = {_bounds(part.index, shape): part.data for part in parts}
 
         def piece(index: Any) -> np.ndarray:
             if not stacked:
                 return np.asarray(plan[0].read(index)).astype(shape.dtype)
-            own_layers = np.asarray(own_parts.get(_bounds(index, shape)))
+            initial_layers = np.asarray(pieces.get(_bounds(index, shape)))
             layers = [
-                own_layers[i] if tensor is None else tensor.read(index[1:])
+                initial_layers[i] if tensor is None else tensor.read(index[1:])
                 for i, tensor in enumerate(plan[index[0]])
             ]
             return np.stack(layers).astype(shape.dtype)
@@ -130,12 +131,12 @@ def restore_tree(
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """How a checkpoint fits a model.
+    """A summary of how a checkpoint fits a model.
 
     Attributes:
-      layout: layout of the checkpoint, as in `conversion.Checkpoint`.
-      num_read, num_initial: numbers of the model's tensors that are read, and that are not.
-      step: the step that is restored; 0 if it is not read.
+      layout: the layout of the checkpoint, as in `conversion.Checkpoint`.
+      num_read, num_initial: the numbers of the model's tensors that are read and initialized.
+      step: the restored step, or 0 if the step is not restored.
     """
 
     layout: str
@@ -152,7 +153,7 @@ def check_tree(
     assignment_map: AssignmentMap = (),
     fallback_to_scratch: bool = False,
 ) -> Fit:
-    """Checks that `restore_tree` can read a tree, without reading arrays; see there."""
+    """Checks that `restore_tree` with these arguments would succeed, without reading arrays."""
     checkpoint, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     read = [tensor is not None for plan in plans.values() for tensor in plan]
     step = next(iter(plans.get("state/step", ())), None)
@@ -170,7 +171,7 @@ def _open(
     assignment_map: AssignmentMap,
     fallback_to_scratch: bool,
 ) -> tuple[conversion.Checkpoint, dict[str, list[Any]]]:
-    """Opens a checkpoint, and returns the tensors to read each leaf from (see `_plan`)."""
+    """Returns the opened checkpoint and the tensors to read for each leaf (see `_plan`)."""
     leaf_shapes = flat_names(shapes)
     adapts = any(name.endswith("/lora_a") for name in leaf_shapes)
     checkpoint = path
@@ -178,7 +179,7 @@ def _open(
         checkpoint = conversion.open_checkpoint(checkpoint, merge_adapters=not adapts)
     patterns = assignment_map
     if checkpoint.layout == "huggingface":
-        assignment_map = (*assignment_map, ("state/.*", None))  # It has no optimizer state.
+        assignment_map = (*assignment_map, ("state/.*", None))  # There is no optimizer state.
     if adapts and not has_adapters(checkpoint):
         assignment_map = (*assignment_map, (r".*/lora_(a|b|scale)(/.*)?", None))
     _check_patterns(
@@ -188,12 +189,12 @@ def _open(
 
 
 def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
-    """Returns (start, stop) per dimension for a part of an array."""
+    """Returns the (start, stop) range of a slice in each dimension of an array."""
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
 
 
 def _source(name: str, assignment_map: AssignmentMap) -> str | None:
-    """Returns the name in the checkpoint of a tensor of the model; None: it is not read."""
+    """Returns the checkpoint's name for a tensor of the model, or None if it is not read."""
     for pattern, replacement in assignment_map:
         match = re.fullmatch(pattern, name)
         if match:
@@ -207,7 +208,10 @@ def _plan(
     assignment_map: AssignmentMap,
     fallback_to_scratch: bool,
 ) -> dict[str, list[Any]]:
-    """Returns the tensors to read each leaf from, one per layer if stacked; None: not read."""
+    """Returns a dict mapping each leaf to its tensors in the checkpoint, one per stacked layer.
+
+    A tensor is None if it is not read.
+    """
     plans: dict[str, list[Any]] = {name: [] for name in shapes}
     problems = []
     for name, shape in shapes.items():
@@ -236,7 +240,7 @@ def _plan(
 
 
 def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
-    """Refuses patterns that match no tensor."""
+    """Raises UserError if a pattern matches no tensor."""
 
     def matches(pattern: str) -> bool:
         return any(re.fullmatch(pattern, name) for name in names)
@@ -247,6 +251,6 @@ def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
         near = next((f" Did you mean {p!r}?" for p in tried if matches(p)), "")
         raise UserError(
             "checkpoint.restore.assignment_map: no tensor of this model matches "
-            f"{', '.join(map(repr, unused))}. A pattern must match a whole name, such as "
-            f"{names[0]!r}; each layer has its own names, even with scanned layers.{near}"
+            f"{', '.join(map(repr, unused))}. A pattern must match a full name, such as "
+            f"{names[0]!r}. Each layer has separate names, even if layers are scanned.{near}"
         )

@@ -1,4 +1,4 @@
-"""Settings of saving and restoring. Imports no JAX."""
+"""Settings for saving and restoring checkpoints. Does not import JAX."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import dataclasses
 import re
 from typing import Literal
 
-from mtf.checks import AT_LEAST_ONE, check_fields, one_of
-from mtf.errors import UserError, did_you_mean
+from mtf.base.checks import AT_LEAST_ONE, check_fields, one_of
+from mtf.base.errors import UserError, did_you_mean
 
-# Kinds of metrics, each in a directory of this name (T5X's names).
+# The kinds of metrics. Each kind has a directory of this name, as in T5X.
 METRIC_KINDS = ("train", "training_eval", "inference_eval")
 
 
 @dataclasses.dataclass(frozen=True)
 class SaveCheckpointConfig:
-    """When a run saves, and which checkpoints it keeps (T5X: `SaveCheckpointConfig`).
+    """Defines when a run saves and which checkpoints it keeps (T5X: `SaveCheckpointConfig`).
 
-    The last step is always saved, and the current step on SIGTERM or Ctrl-C.
+    The last step is always saved. On SIGTERM or Ctrl-C, the current step is saved.
 
     Attributes:
-      period: number of steps between checkpoints; None: only the last step.
-      keep: number of newest checkpoints to keep; None: all. (In T5X's SaveBestCheckpointer: number
-        of best checkpoints.)
-      dtype: dtype of the parameters on disk. The optimizer state stays float32.
-      checkpoint_steps: additional steps to save.
+      period: number of steps between checkpoints; None to save only the last step.
+      keep: number of newest checkpoints to keep; None to keep all. (In T5X's SaveBestCheckpointer,
+        this is the number of best checkpoints.)
+      dtype: dtype of the parameters on disk. The optimizer state remains float32.
+      checkpoint_steps: additional steps at which to save.
       metric_name_to_monitor: the metric that ranks checkpoints, such as
-        "training_eval/held_out/loss_per_target_token"; None: only the newest are kept.
-      metric_mode: whether the largest ("max") or the smallest value ("min") is the best.
+        "training_eval/held_out/loss_per_target_token"; None to keep only the newest checkpoints.
+      metric_mode: whether the largest ("max") or the smallest ("min") value is the best.
       keep_best: number of best checkpoints to keep in addition to the newest.
-      keep_checkpoints_without_metrics: whether to keep checkpoints that lack the metric because a
-        signal caused them between two evaluations. (T5X: True.)
+      keep_checkpoints_without_metrics: whether to keep checkpoints that lack the metric because
+        they were saved after a signal, between two evaluations. (T5X's default is True.)
     """
 
     period: int | None = 1000
@@ -54,7 +54,8 @@ class SaveCheckpointConfig:
         if name is None:
             if mode is not None:
                 raise UserError(
-                    f"metric_mode is {mode!r} without metric_name_to_monitor. Set both or neither."
+                    f"metric_mode is {mode!r}, but metric_name_to_monitor is not set. Set both or "
+                    "neither."
                 )
             return
         kind = name.partition("/")[0]
@@ -75,19 +76,19 @@ class SaveCheckpointConfig:
 class RestoreCheckpointConfig:
     """The checkpoint from which a new run starts (T5X: `RestoreCheckpointConfig`).
 
-    A run directory that has checkpoints ignores it and resumes from its latest.
+    If the run directory already contains checkpoints, the run resumes from the latest one instead.
 
     Attributes:
-      path: a checkpoint (of mtf, T5X's zarr+msgpack or Orbax, or Mesh TensorFlow) or a Hugging
-        Face directory for mode "specific", else a directory of checkpoints.
-      mode: "specific", "latest", or "all" (evaluation of all checkpoints in turn).
-      assignment_map: (pattern, replacement) pairs. The first pattern that matches the whole name
-        of a tensor of the model ("target/…", "state/param_states/…", "state/step") gives its name
-        in the checkpoint; with replacement None it keeps its initial value.
+      path: for mode "specific", a checkpoint of mtf, T5X (zarr with msgpack, or Orbax) or Mesh
+        TensorFlow, or a Hugging Face directory; otherwise, a directory of checkpoints.
+      mode: "specific", "latest", or "all" (to evaluate all checkpoints in turn).
+      assignment_map: (pattern, replacement) pairs. If a pattern matches the full name of a tensor
+        of the model ("target/…", "state/param_states/…", "state/step"), the replacement is the
+        tensor's name in the checkpoint, or None to keep the initial value. The first match counts.
       fallback_to_scratch: whether tensors that the checkpoint lacks keep their initial values
         instead of causing an error.
-      step: the checkpoint's expected step, from which the recipe computed `train_steps`; another
-        step is refused. A Hugging Face directory is at step 0. None: any step.
+      step: the step that the checkpoint must have because the recipe computed `train_steps` from
+        it; None to accept any step. The step of a Hugging Face directory is 0.
     """
 
     path: str = dataclasses.field(metadata={"path": True})
@@ -110,11 +111,11 @@ class RestoreCheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When to save, and the checkpoint from which a new run starts (T5X: `CheckpointConfig`).
+    """Defines when to save and from which checkpoint a new run starts (T5X: `CheckpointConfig`).
 
     Attributes:
       save: when to save, and which checkpoints to keep.
-      restore: the checkpoint from which a new run starts; None: it starts from scratch.
+      restore: the checkpoint from which a new run starts; None to start from scratch.
     """
 
     save: SaveCheckpointConfig = dataclasses.field(

@@ -1,9 +1,11 @@
-"""Prepares Orbax to write checkpoints to `gs://` and `s3://`."""
+"""Prepares Orbax to write checkpoints to `gs://` and `s3://` paths."""
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import orbax.checkpoint as ocp
@@ -11,20 +13,22 @@ import orbax.checkpoint as ocp
 from conversion.checkpoint import COMMITTED
 from mtf import storage
 from mtf.checkpoints import steps
-from mtf.storage import StorePath
+from mtf.storage.remote import RemotePath, filesystem
 
-# A store cannot rename a directory, so Orbax writes a file when a checkpoint is complete.
+# Object stores cannot rename directories, so Orbax marks complete checkpoints with a file.
 ATOMICITY = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
 
 
-def prepare(folder: StorePath) -> None:
-    """Makes Orbax use our libraries and endpoints for a folder of checkpoints.
+def prepare(folder: RemotePath) -> None:
+    """Makes Orbax use mtf's storage libraries and endpoints for a checkpoint directory.
 
-    Marks checkpoints that were copied from a file system as complete, since Orbax deletes others.
+    Also marks checkpoints that were copied from a file system as complete, because Orbax deletes
+    unmarked ones.
     """
-    os.environ.setdefault("EPATH_USE_TF", "false")  # Orbax would import TensorFlow if installed.
-    storage.configure(folder)
-    if folder.scheme == "s3":
+    os.environ.setdefault("EPATH_USE_TF", "false")  # Otherwise Orbax may import TensorFlow.
+    filesystem(folder.protocol)
+    storage.use_emulator()
+    if folder.protocol == "s3":
         _teach_orbax_s3()
     for step in steps.saved_steps(folder.parent):
         marker = folder / f"checkpoint_{step}" / COMMITTED
@@ -34,25 +38,20 @@ def prepare(folder: StorePath) -> None:
 
 @functools.cache
 def _teach_orbax_s3() -> None:
-    """Lets Orbax's TensorStore specs have s3:// paths, which it takes for relative local paths."""
-    from orbax.checkpoint._src.path import gcs_utils
-    from orbax.checkpoint._src.serialization import tensorstore_utils
+    """Adds s3:// support to Orbax, which otherwise treats such paths as relative local paths.
 
-    use_gcs, normalize = tensorstore_utils._use_gcs_driver, tensorstore_utils._normalize_path
-    gcs_spec = gcs_utils.get_kvstore_for_gcs
+    Orbax has no setting for this. Therefore, this function wraps `build_kvstore_tspec`, a private
+    function in the module that defines the public `get_ts_context`.
+    """
+    module = sys.modules[ocp.serialization.get_ts_context.__module__]
+    build: Callable[..., dict[str, Any]] = vars(module)["build_kvstore_tspec"]
 
-    def spec(path: str) -> dict[str, Any]:
-        if not path.startswith("s3://"):
-            return gcs_spec(path)
-        key = storage.as_path(path)
-        return {**storage.kvstore(key), "path": key.key.partition("/")[2]}  # type: ignore[union-attr]
+    def build_spec(directory: str, *args: Any, **options: Any) -> dict[str, Any]:
+        if not directory.startswith("s3://"):
+            return build(directory, *args, **options)
+        spec = build(f"gs{directory.removeprefix('s3')}", *args, **options)
+        found = spec.get("base", spec)  # The spec of a database contains "base".
+        found |= storage.kvstore(storage.as_path(directory)) | {"path": found["path"]}
+        return spec
 
-    def is_store(path: str) -> bool:
-        return path.startswith("s3://") or use_gcs(path)
-
-    def normalized(path: str) -> str:
-        return str(storage.as_path(path)) if path.startswith("s3://") else normalize(path)
-
-    tensorstore_utils._use_gcs_driver = is_store
-    tensorstore_utils._normalize_path = normalized
-    gcs_utils.get_kvstore_for_gcs = spec
+    vars(module)["build_kvstore_tspec"] = build_spec

@@ -1,4 +1,4 @@
-"""Finds recipes and overrides, checks, prints, compares and stores configs. Imports no JAX."""
+"""Finds recipes, and overrides, checks, shows, compares and stores configs. Does not import JAX."""
 
 from mtf.config.checks import build, find_problems, find_refusals, summarize
 from mtf.config.codegen import as_python
@@ -7,17 +7,13 @@ from mtf.config.overrides import Override, apply_overrides, try_overrides
 from mtf.config.run_dir import (
     check_resume,
     load_config,
-    locate,
-    located,
     new_run_dir,
-    undone_on_refusal,
     write_run_dir,
 )
 from mtf.config.serialize import dump_json, load_json
 from mtf.config.show import (
     as_flat_text,
     as_history_text,
-    as_json,
     diff,
     flat_values,
     write_graph,
@@ -31,7 +27,6 @@ __all__ = [
     "as_checked",
     "as_flat_text",
     "as_history_text",
-    "as_json",
     "as_python",
     "build",
     "check_resume",
@@ -46,8 +41,6 @@ __all__ = [
     "list_recipes",
     "load_config",
     "load_json",
-    "locate",
-    "located",
     "new_run_dir",
     "recipe_name",
     "resolve",
@@ -55,7 +48,6 @@ __all__ = [
     "stored",
     "summarize",
     "try_overrides",
-    "undone_on_refusal",
     "write_graph",
     "write_run_dir",
 ]

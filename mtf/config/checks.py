@@ -1,4 +1,4 @@
-"""Checks a whole config, and builds the job that it describes."""
+"""Checks all values of a config and builds its job."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import fiddle as fdl
 
+from mtf.base.errors import UserError, did_you_mean
 from mtf.config import provenance, tree, types
 from mtf.config.paths import Path, format_path
-from mtf.errors import UserError, did_you_mean
 
 
 def summarize(problems: Sequence[str]) -> str:
-    """Joins mistakes into one message; a single mistake is returned unchanged."""
+    """Joins error messages into one message. A single message is returned unchanged."""
     if len(problems) == 1:
         return problems[0]
     lines = (problem.replace("\n", "\n    ") for problem in problems)
@@ -22,7 +22,7 @@ def summarize(problems: Sequence[str]) -> str:
 
 
 def find_problems(config: fdl.Config) -> list[str]:
-    """Returns every wrong type, unknown field and missing required value, with its full path."""
+    """Returns messages about wrong types, unknown fields and missing values, with their paths."""
     wrong: list[str] = []
     missing: list[str] = []
     for path, node in tree.components(config, parents_first=True):
@@ -35,10 +35,10 @@ def find_problems(config: fdl.Config) -> list[str]:
 
 
 def find_refusals(config: fdl.Config) -> list[str]:
-    """Builds each component and returns its UserError, if any, with its full path.
+    """Builds each component separately and returns the messages of all UserErrors, with full paths.
 
-    Components that have problems or contain refused components are skipped, since their own errors
-    may only be consequences.
+    A component is skipped if `find_problems` reports it, or if it contains a component that was
+    skipped or failed, because its error may only follow from another error.
     """
     problems: list[str] = []
     refused: set[int] = set()
@@ -51,7 +51,7 @@ def find_refusals(config: fdl.Config) -> list[str]:
             fdl.build(node)
         except UserError as error:
             refused.add(id(node))
-            # Fiddle appends its context to the text; the path replaces it.
+            # Fiddle appends its own context to the message. Show the original message and the path.
             text = str(getattr(error, "proxy_base_exception", error))
             where = format_path(path)
             named = not path or text.startswith((f"{where}.", f"{where}:"))
@@ -75,7 +75,7 @@ def _wrong_fields(path: Path, node: fdl.Buildable) -> list[str]:
         except types.Mismatch as mismatch:
             reason = tree.refusal(node, field, value) or mismatch
             origin = provenance.of_field(node, field)
-            wrong.append(f"{where}: {reason} (The value is set at {origin}.)")
+            wrong.append(f"{where}: {reason} (The value comes from {origin}.)")
     return wrong
 
 
@@ -92,7 +92,7 @@ def _missing_fields(path: Path, node: fdl.Buildable) -> list[str]:
 
 
 def build(config: fdl.Config) -> Any:
-    """Checks and builds a config; raises a UserError with all mistakes and their paths."""
+    """Checks a config and builds its job. Raises a single UserError that lists all mistakes."""
     problems = find_problems(config)
     with contextlib.suppress(UserError):
         if not problems:

@@ -1,6 +1,6 @@
-"""Writes a config as readable Python code that creates the same config.
+"""Generates readable Python code that creates a given config and runs its job.
 
-Fiddle's code generation imports modules under aliases, and its code does not run the job.
+Fiddle's code generator is not used, because it imports modules under aliases and omits the job.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 import fiddle as fdl
 from fiddle import daglish
 
+from mtf.base.errors import UserError
 from mtf.config import tree, types
-from mtf.errors import UserError
 
 _WIDTH = 100
 _INDENT = "    "
 
 
 def as_python(config: fdl.Config, title: str) -> str:
-    """Returns a module whose function `config()` returns an equal config, and runs the job."""
+    """Returns the code of a script that defines `config()` and runs the job that it describes."""
     config = tree.complete(config)
     if any(inspect.isroutine(fdl.get_callable(node)) for _, node in tree.components(config)):
-        # The job does not say how the results of calls were made.
+        # The built job does not record function calls, so `run` must store the config instead.
         return write_module(
             config, title, run="run(config())", imports="from mtf.config import run\n"
         )
@@ -35,15 +35,15 @@ def as_python(config: fdl.Config, title: str) -> str:
 
 
 def write_module(config: fdl.Config, title: str, *, run: str, imports: str = "") -> str:
-    """Returns a module whose function `config()` returns an equal config.
+    """Returns the code of a module with a function `config()` that recreates the given config.
 
     Args:
-      config: the config, whose defaults are not written.
-      title: first line of the docstring.
-      run: statement that runs the config.
-      imports: lines of imports that must come before those of the config.
+      config: the config to recreate; values that equal their defaults are omitted.
+      title: the docstring of the module.
+      run: the statement that runs the job.
+      imports: import statements to put before the generated ones.
     """
-    writer = _Writer()
+    writer = Writer()
     lines = []
     for value, field in _shared(config):
         name = writer.variable(value, field)
@@ -59,17 +59,18 @@ def write_module(config: fdl.Config, title: str, *, run: str, imports: str = "")
     )
 
 
-class _Writer:
-    """Writes values as expressions."""
+class Writer:
+    """Converts values to Python expressions and collects the imports that these need."""
 
     def __init__(self) -> None:
-        self.imports: dict[str, Any] = {}  # name in the code → class or function
-        self.variables: dict[int, str] = {}  # id of a value that is used twice → its variable
+        # Name in the code → (module, name in the module).
+        self.imports: dict[str, tuple[str, str]] = {}
+        self.variables: dict[int, str] = {}  # id of a value that is used more than once → name
 
     def import_lines(self) -> str:
+        """Returns the import statements for the expressions written so far."""
         by_module: dict[str, list[str]] = {}
-        for name, target in self.imports.items():
-            module, top = _module_and_top(target)
+        for name, (module, top) in self.imports.items():
             names = by_module.setdefault(module, [])
             names.append(top if name == top else f"{top} as {name}")
         lines = []
@@ -83,7 +84,7 @@ class _Writer:
         return "".join(lines)
 
     def variable(self, value: Any, field: str) -> str:
-        """Returns an unused variable name for a value of that field."""
+        """Returns an unused variable name for a value of the given field."""
         base = field
         if isinstance(value, fdl.Buildable):
             name = getattr(fdl.get_callable(value), "__name__", "component")
@@ -91,13 +92,13 @@ class _Writer:
         if not base.isidentifier() or keyword.iskeyword(base):
             base = "value"
         taken = {*self.variables.values(), *self.imports, "fdl", "config"}
-        if isinstance(value, fdl.Buildable):  # A function's name may be the base itself.
+        if isinstance(value, fdl.Buildable):  # Do not shadow the function if it is called `base`.
             taken.add(getattr(fdl.get_callable(value), "__name__", ""))
         names = (f"{base}_{i}" if i else base for i in range(len(taken) + 1))
         return next(name for name in names if name not in taken)
 
     def name(self, target: Any) -> str:
-        """Returns the name of a class or function in the code, and adds its import."""
+        """Returns the expression for a class or function, and records the import that it needs."""
         qualified = getattr(target, "__qualname__", "<")
         if "<" in qualified:
             raise UserError(
@@ -107,16 +108,18 @@ class _Writer:
         if target.__module__ == "builtins":
             return qualified
         name, dot, rest = qualified.partition(".")
-        wanted = _module_and_top(target)
-        while name in self.variables.values() or (
-            name in self.imports and _module_and_top(self.imports[name]) != wanted
-        ):
+        wanted = self.module_of(target), name
+        while name in self.variables.values() or self.imports.get(name, wanted) != wanted:
             name = f"{target.__module__.replace('.', '_')}_{name}"
-        self.imports[name] = target
+        self.imports[name] = wanted
         return f"{name}{dot}{rest}"
 
+    def module_of(self, target: Any) -> str:
+        """Returns the module from which to import a class or function."""
+        return types.public_module(target.__module__, target.__qualname__)
+
     def value(self, value: Any, depth: int, prefix: str) -> str:
-        """Returns the expression of a value, to be written after `prefix` at a depth."""
+        """Returns the expression for a value. `bracketed` explains `depth` and `prefix`."""
         if _can_be_shared(value) and id(value) in self.variables:
             return self.variables[id(value)]
         if isinstance(value, enum.Enum):
@@ -147,9 +150,14 @@ class _Writer:
 
 
 def bracketed(opening: str, items: list[str], closing: str, depth: int, prefix: str) -> str:
-    """Returns items in brackets on one line, or an item per line if that is too long.
+    """Returns bracketed items on one line, or with one item per line if the line would be too long.
 
-    The text stands after `prefix`, at a depth of indentation. `closing` of a tuple of one is ",)".
+    Args:
+      opening: the opening bracket and any text before it.
+      items: the expressions in the brackets.
+      closing: the closing bracket, or ",)" for a tuple with one element.
+      depth: the indentation level of the line.
+      prefix: the text that precedes `opening` on the line.
     """
     line = f"{opening}{', '.join(items)}{closing}"
     if "\n" not in line and len(_INDENT) * depth + len(prefix) + len(line) < _WIDTH:
@@ -159,26 +167,20 @@ def bracketed(opening: str, items: list[str], closing: str, depth: int, prefix: 
 
 
 def literal(value: Any) -> str:
-    """Returns a literal; strings are in double quotes unless that needs escapes."""
+    """Returns a value as a literal. Strings are double-quoted unless they contain double quotes."""
     text = repr(value)
     if isinstance(value, str) and text[0] == "'" and '"' not in text:
         return f'"{text[1:-1]}"'
     return text
 
 
-def _module_and_top(target: Any) -> tuple[str, str]:
-    """Returns the module of a class or function, and the top-level name to import."""
-    name = target.__qualname__
-    return types.public_module(target.__module__, name), name.partition(".")[0]
-
-
 def _can_be_shared(value: Any) -> bool:
-    """Returns whether two uses of a value must stay the same object."""
+    """Returns whether a value is a component, dict or list, whose uses must share one object."""
     return isinstance(value, fdl.Buildable | dict | list)
 
 
 def _shared(config: fdl.Config) -> list[tuple[Any, str]]:
-    """Returns the values that are used more than once, inner ones first, with their fields."""
+    """Returns a (value, field name) pair for each value used more than once, inner values first."""
     uses: Counter[int] = Counter()
     found: dict[int, tuple[Any, str]] = {}
 

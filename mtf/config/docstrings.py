@@ -1,4 +1,4 @@
-"""Reads what docstrings say about fields and arguments."""
+"""Reads the descriptions of fields and arguments from docstrings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _ITEM = re.compile(r"  (\w+(?:, \w+)*): (.*)")
 
 
 class Docstring(NamedTuple):
-    """A docstring in parts.
+    """The parts of a docstring.
 
     Attributes:
-      text: what stands before the sections.
-      items: field or argument → what it means, in one line.
+      text: the text outside the sections.
+      items: a dict mapping each field or argument to its description, which is one line.
     """
 
     text: str
@@ -24,26 +24,27 @@ class Docstring(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The first sentence, without its full stop, or the first paragraph without a sentence."""
+        """The first sentence without its period, or the first paragraph if that has no period."""
         paragraph = " ".join(self.text.partition("\n\n")[0].split())
         return re.split(r"\.(?=\s|$)", paragraph, maxsplit=1)[0]
 
 
 def read(target: Any) -> Docstring:
-    """Returns the docstring of a class or a function in parts.
+    """Parses the docstring of a class or function.
 
-    A class has the items of its bases, too. A recipe has those of the recipes of its file to which
-    its docstring refers, as in "as `t0pp_xxl`".
+    The items of a class include those of its base classes. If the docstring of a recipe refers to
+    another recipe in the same file with words such as "as `t0pp_xxl`", the items of that recipe are
+    included too.
     """
-    own = _parse(target)
+    parsed = _parse(target)
     items: dict[str, str] = {}
     for base in reversed(inspect.getmro(target)[1:]) if isinstance(target, type) else ():
         items |= _parse(base).items
     if inspect.isfunction(target):
-        for name in re.findall(r"\b[Aa]s `(\w+)`", own.text):
+        for name in re.findall(r"\b[Aa]s `(\w+)`", parsed.text):
             other = target.__globals__.get(name)
             items |= _parse(other).items if inspect.isfunction(other) else {}
-    return Docstring(own.text, items | own.items)
+    return Docstring(parsed.text, items | parsed.items)
 
 
 def _parse(target: Any) -> Docstring:
@@ -53,7 +54,7 @@ def _parse(target: Any) -> Docstring:
         and dataclasses.is_dataclass(target)
         and doc.startswith(f"{target.__name__}(")
     ):
-        doc = ""  # `dataclasses` wrote it.
+        doc = ""  # `dataclasses` generated this docstring.
     text: list[str] = []
     items: dict[str, str] = {}
     names: list[str] = []

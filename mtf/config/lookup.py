@@ -1,10 +1,9 @@
-"""Finds recipes, builders and fiddlers by name, lists recipes, and calls them with arguments."""
+"""Finds and calls recipes, builders and fiddlers by name, and lists recipes and fiddlers."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import importlib
 import inspect
 import os
@@ -13,41 +12,43 @@ import re
 import sys
 import traceback
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from mtf import siblings
+from mtf.base.environment import hiding_file
+from mtf.base.errors import UserError, did_you_mean, nearest, suggestion
 from mtf.config import docstrings, provenance, tree, types
-from mtf.errors import UserError, did_you_mean, nearest, suggestion
 
 RECIPES = "recipes"
 
-# An `@` that starts a value is no Python expression, so a name replaces it for the parser.
+# `@name` is not a Python expression, so each `@` is replaced with `_AT` before parsing.
 _ELEMENT = re.compile(r"(?<=[=\[(,\s])@(?=[^\W\d])")
 _AT = "__component__."
 
 
 def resolve(name: str) -> fdl.Config:
-    """Calls the recipe `module.recipe(kw=…)` or `file.py:recipe(kw=…)`; UserError if it cannot."""
+    """Returns the config created by the recipe `module.recipe(kw=…)` or `file.py:recipe(kw=…)`."""
     what, arguments = split_call(name)
     config = _call(find_recipe(what), arguments, what)
     if not isinstance(config, fdl.Config):
         raise UserError(
-            f"{what} returns a {type(config).__name__}. A recipe must return a fdl.Config "
+            f"{what} returns a {type(config).__name__}. A recipe must return an fdl.Config "
             "of a job, for example: def my_recipe() -> fdl.Config[mtf.jobs.Train]."
         )
     return config
 
 
 def make_component(text: str, declared: Any = Any) -> Any:
-    """Returns the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` creates.
+    """Returns the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` describes.
 
-    Calls only builders whose annotation says that they return a config of the `declared` type. If
-    a function may be the value itself, or may make it when the job is built, it is not called
-    (`types.is_value`, `types.makes_value`). Raises UserError or `types.Mismatch` for anything else.
+    A function is called only if its return annotation is a config of the `declared` type. A
+    function that is itself a valid value (`types.is_value`) is returned without a call. A function
+    that returns such a value (`types.makes_value`) is called later, when the job is built. Raises
+    UserError or `types.Mismatch` for any other function.
     """
     name, arguments = split_call(text)
     builder = find(name, "builder")
@@ -58,24 +59,26 @@ def make_component(text: str, declared: Any = Any) -> Any:
     if not makes_value:
         types.check_builder(builder, name, declared)
     if isinstance(builder, type) or makes_value:
-        # Fields without a default may still be set by a later override.
+        # A later override may still set fields that have no default.
         given = _parse_arguments(builder, arguments, name, complete=False)
         return tree.complete(fdl.Config(builder, **given))
     made = _call(builder, arguments, name, tracked=False)
     if not isinstance(made, fdl.Buildable):
         raise UserError(
-            f"{name} returns a {type(made).__name__}, although its annotation says a fdl.Config."
+            f"{name} returns a {type(made).__name__}, although it is annotated to return a config."
         )
     return tree.complete(made)
 
 
 def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
-    """Returns the config as changed or replaced by the fiddler `name(kw=…)`."""
+    """Applies the fiddler `name(kw=…)` to a config and returns the resulting config."""
     name, arguments = split_call(text)
     dotted = name if "." in name else f"{RECIPES}.fiddlers.{name}"
     function = find_recipe(name) if ":" in name else find(dotted, "fiddler")
     if not callable(function):
-        raise UserError(f"{name} is a {type(function).__name__}, not a fiddler (a function).")
+        raise UserError(
+            f"{name} is a {type(function).__name__}, not a fiddler. A fiddler is a function."
+        )
     changed = _call(function, arguments, name, config)
     if changed is not None and not isinstance(changed, fdl.Config):
         raise UserError(
@@ -86,29 +89,30 @@ def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
 
 
 def split_call(text: str) -> tuple[str, str]:
-    """Splits `name(kw=1)` into `name` and `(kw=1)`, or `name` into `name` and ""."""
+    """Splits `name(kw=1)` into `name` and `(kw=1)`. The second part of a plain `name` is ""."""
     name, bracket, rest = text.partition("(")
     return name.strip(), bracket + rest
 
 
 def recipe_name(name: str) -> str:
-    """Returns the last part of a recipe's dotted name."""
+    """Returns the name of a recipe without its module, file and arguments."""
     return split_call(name)[0].rpartition(":")[2].rpartition(".")[2]
 
 
 def _parse_arguments(
     function: Any, arguments: str, what: str, *, skip: int = 0, complete: bool = True
 ) -> dict[str, Any]:
-    """Parses `(kw=literal, kw=@builder, …)` by the annotations of `function`.
+    """Parses `(kw=literal, kw=@builder, …)` according to the annotations of `function`.
 
-    The first `skip` parameters are positional. `complete` requires all others without a default.
+    The first `skip` parameters, which are passed by position, are ignored. If `complete` is true,
+    all other parameters that have no default are required.
     """
     known = dict(list(inspect.signature(function).parameters.items())[skip:])
     hints = types.type_hints(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
     parsed: dict[str, Any] = {}
     problems: list[str] = []
-    for name, text in keywords(arguments, what).items():
+    for name, text in _keywords(arguments, what).items():
         try:
             if name in known or takes_any:
                 parsed[name] = parse_value(text, hints.get(name, Any))
@@ -134,7 +138,7 @@ def _parse_arguments(
 
 
 def parse_value(text: str, declared: Any) -> Any:
-    """Parses a literal, a bare word or `@builder(kw=…)`; raises Mismatch on a wrong type."""
+    """Parses a literal, a bare word or `@builder(kw=…)`; raises Mismatch if the type is wrong."""
     if text.startswith("@"):
         return types.convert(make_component(text[1:], declared), declared)
     if text.startswith(("[", "(")) and _ELEMENT.search(text):
@@ -143,53 +147,51 @@ def parse_value(text: str, declared: Any) -> Any:
 
 
 def _parse_elements(text: str, declared: Any) -> list[Any]:
-    """Parses `[@builder(kw=…), …]` or `(@builder(kw=…), …)`."""
-    parsable = _ELEMENT.sub(_AT, text)
-    try:
-        parsed = ast.parse(parsable, mode="eval").body
-    except SyntaxError:
-        parsed = None
+    """Parses a list or tuple of components, such as `[@builder(kw=…), …]`."""
+    parsed, source_of = _parsed(text)
     if not isinstance(parsed, ast.List | ast.Tuple):
         raise types.Mismatch(
             f"expected {types.describe(declared)}; {text} is not a list. Write [@builder(…), …]."
         )
     elements: list[Any] = []
     for index, node in enumerate(parsed.elts):
-        element = (ast.get_source_segment(parsable, node) or "").replace(_AT, "@")
+        element = types.element_type(declared, elements, index)
         try:
-            elements.append(parse_value(element, types.element_type(declared, elements, index)))
+            elements.append(parse_value(source_of(node), element))
         except types.Mismatch as mismatch:
             raise types.Mismatch(f"at [{index}]: {mismatch}") from None
     return elements
 
 
-def keywords(arguments: str, what: str) -> dict[str, str]:
-    """Splits `(a=1, b=@x.y(c=2))` into {"a": "1", "b": "@x.y(c=2)"}."""
-    if not arguments:
-        return {}
-    text = "f" + _ELEMENT.sub(_AT, arguments)
+def _keywords(arguments: str, what: str) -> dict[str, str]:
+    """Splits arguments, for example `(a=1, b=@x.y(c=2))` into {"a": "1", "b": "@x.y(c=2)"}."""
+    parsed, source_of = _parsed(f"f{arguments or '()'}")
+    if isinstance(parsed, ast.Call) and not parsed.args and all(k.arg for k in parsed.keywords):
+        return {str(keyword.arg): source_of(keyword.value) for keyword in parsed.keywords}
+    raise UserError(
+        f"{what}: {arguments} is not a list of keyword arguments. Write {what}(name=value)."
+    )
+
+
+def _parsed(text: str) -> tuple[ast.expr | None, Callable[[ast.expr], str]]:
+    """Parses an expression that may contain components.
+
+    Returns the parsed expression, or None if it is invalid, and a function that returns the source
+    text of a node of this expression.
+    """
+    text = _ELEMENT.sub(_AT, text)
     try:
         parsed = ast.parse(text, mode="eval").body
     except SyntaxError:
         parsed = None
-    if (
-        not isinstance(parsed, ast.Call)
-        or parsed.args
-        or any(keyword.arg is None for keyword in parsed.keywords)
-    ):
-        raise UserError(
-            f"{what}: {arguments} is not a list of keyword arguments. Write {what}(name=value)."
-        )
-    return {
-        str(keyword.arg): (ast.get_source_segment(text, keyword.value) or "").replace(_AT, "@")
-        for keyword in parsed.keywords
-    }
+    return parsed, lambda node: (ast.get_source_segment(text, node) or "").replace(_AT, "@")
 
 
 def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: bool = True) -> Any:
-    """Calls a recipe, builder or fiddler; turns its exceptions into a UserError with a traceback.
+    """Calls a recipe, builder or fiddler; re-raises any exception as a UserError.
 
-    If `tracked`, the history of the values that it sets refers to lines of its file.
+    Unless the exception is a UserError, the new message contains its traceback. If `tracked` is
+    true, the history of each value that the function sets names a line in the function's file.
     """
     parsed = _parse_arguments(function, arguments, what, skip=len(positional))
     tracking = provenance.in_file_of(function) if tracked else contextlib.nullcontext()
@@ -199,13 +201,12 @@ def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: b
     except UserError as error:
         raise UserError(f"{what}: {error}") from None
     except Exception as error:
-        raise UserError(_user_traceback(error, f"{what} fails:")) from None
+        raise UserError(_user_traceback(error, f"{what} failed:")) from None
 
 
 def _user_traceback(error: BaseException, headline: str) -> str:
-    """Formats an error without the frames of this package and of importlib."""
-    own = (os.path.dirname(__file__), siblings.__file__)
-    machinery = (*own, os.path.dirname(importlib.__file__), "<frozen")
+    """Formats an error and its traceback, omitting frames in this package and in importlib."""
+    machinery = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen")
     report = traceback.TracebackException.from_exception(error)
     kept = [frame for frame in report.stack if not frame.filename.startswith(machinery)]
     report.stack = traceback.StackSummary.from_list(kept)
@@ -213,7 +214,7 @@ def _user_traceback(error: BaseException, headline: str) -> str:
 
 
 def find_recipe(name: str) -> Any:
-    """Returns the recipe `package.module.name` or `file.py:name`."""
+    """Returns the recipe function with the name `package.module.name` or `file.py:name`."""
     in_file = ":" in name or name.endswith(".py")
     function = _find_in_file(name) if in_file else find(name, "recipe")
     if isinstance(function, ModuleType):
@@ -226,7 +227,7 @@ def find_recipe(name: str) -> Any:
 
 
 def find(dotted: str, kind: str) -> Any:
-    """Imports `package.module.name`; the error messages call it a `kind` and suggest names."""
+    """Returns the object with a dotted name. Error messages describe it as a `kind`."""
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
         raise UserError(f"{dotted!r} is not the name of a {kind}.{_hint(dotted, kind)}")
@@ -234,54 +235,17 @@ def find(dotted: str, kind: str) -> Any:
     if found is None:
         raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind)}")
     for part in parts[depth:]:
-        if not _has(found, part):
+        if not hasattr(found, part):
             raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind, found)}")
-        _check_unambiguous(found, part, dotted)
         found = getattr(found, part)
     return found
 
 
-def _has(found: Any, name: str) -> bool:
-    try:
-        return hasattr(found, name)
-    except Exception as error:  # The lookup imports the user's module of the same name.
-        headline = f"Importing your module {found.__name__} fails:"
-        raise UserError(_user_traceback(error, headline)) from None
-
-
-def _check_unambiguous(module: Any, name: str, dotted: str) -> None:
-    """Refuses a name that both mtf's module and the user's module of the same name define."""
-    file = getattr(module, "__file__", None)
-    if not siblings.is_ours(file) or name not in vars(module):
-        return
-    package, _, inside = module.__name__.partition(".")
-    own = siblings.own_file(package, inside)
-    if own is None or not _defines(own, name):
-        return
-    ours = getattr(sys.modules.get(getattr(module, name).__module__), "__file__", file)
-    raise UserError(
-        f"{dotted} is defined twice. Use {_shown(own)}:{name} for yours or {ours}:{name} for mtf's."
-    )
-
-
-def _defines(file: Path, name: str) -> bool:
-    try:
-        body = ast.parse(file.read_bytes()).body
-    except (SyntaxError, ValueError, OSError):
-        return False
-    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in body)
-
-
-def _shown(file: Path) -> str:
-    relative = os.path.relpath(file)
-    return str(file) if relative.startswith("..") else f".{os.sep}{relative}"
-
-
 def _import_prefix(parts: list[str]) -> tuple[Any, int]:
-    """Imports the longest prefix that is a module; returns the module and the prefix's length."""
+    """Imports the longest prefix that names a module; returns the module and the prefix length."""
     module, depth = None, 0
     for length in range(1, len(parts) + 1):
-        if module is not None and length == len(parts) and _has(module, parts[-1]):
+        if module is not None and length == len(parts) and hasattr(module, parts[-1]):
             break
         try:
             module, depth = _import(".".join(parts[:length])), length
@@ -290,51 +254,55 @@ def _import_prefix(parts: list[str]) -> tuple[Any, int]:
     return module, depth
 
 
-def _import(name: str) -> Any:
-    """Imports a module; raises ModuleNotFoundError if it does not exist, else a UserError."""
+def _import(name: str, setting: str = "") -> Any:
+    """Imports and returns a module.
+
+    Raises ModuleNotFoundError if the module does not exist, and a UserError, whose message starts
+    with `setting`, if importing the module fails.
+    """
+    headline = f"{setting}importing {name} failed:"
     try:
         return importlib.import_module(name)
+    except UserError as error:
+        raise UserError(f"{headline} {error}") from error
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
             raise
-        raise UserError(_user_traceback(error, f"Importing {name} fails:")) from None
-
-
-def import_user_module(name: str, setting: str) -> None:
-    """Imports a module from the working directory or Python's path.
-
-    Raises UserError, which names `setting`, if it does not exist or fails.
-    """
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise UserError(f"{setting}: {name!r} is not the name of a module, such as my.tasks")
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)  # The command `mtf`, unlike `python -m mtf`, does not search it.
-    try:
-        importlib.import_module(name)
-    except UserError as error:
-        raise UserError(f"{setting}: importing {name} fails: {error}") from error
-    except Exception as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{name}.".startswith(f"{missing}."):
-            raise UserError(
-                f"{setting}: there is no module {name} (no module named {missing}); expected a "
-                f"module in {here} or on Python's path.{did_you_mean(name, _modules_here())}"
-            ) from None
-        headline = f"{setting}: importing {name} fails:"
         raise UserError(_user_traceback(error, headline)) from None
 
 
-def _modules_here() -> list[str]:
-    """Returns the names of the modules in the working directory and its folders."""
-    files = [*Path().glob("*.py"), *Path().glob("*/*.py")]
-    names = (".".join(file.with_suffix("").parts) for file in files)
-    return [name.removesuffix(".__init__") for name in names]
+def import_user_module(name: str, setting: str) -> None:
+    """Imports a module from the working directory or the Python path.
+
+    Raises a UserError that names `setting` if the module does not exist or importing it fails.
+    """
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UserError(
+            f"{setting}: {name!r} is not a module name; expected, for example, my.tasks"
+        )
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)  # `python -m mtf` adds this path; the command `mtf` does not.
+    try:
+        _import(name, f"{setting}: ")
+    except ModuleNotFoundError as error:
+        files = [*Path().glob("*.py"), *Path().glob("*/*.py")]
+        names = [".".join(file.with_suffix("").parts) for file in files]
+        hint = did_you_mean(name, [each.removesuffix(".__init__") for each in names])
+        raise UserError(
+            f"{setting}: there is no module {name} (no module named {error.name}); expected a "
+            f"module in {here} or on the Python path.{hint}"
+        ) from None
 
 
 def _hint(dotted: str, kind: str, inside: Any = None) -> str:
-    """Suggests names for one that does not exist; `inside` is the module that was found."""
+    """Returns a sentence to append to an error message; it suggests names similar to `dotted`.
+
+    `inside` is the object that does not have the attribute, or None if no module was found.
+    """
+    if dotted.startswith(f"{RECIPES}.") and (file := hiding_file(RECIPES)):
+        return f" {file} hides mtf's package {RECIPES}; rename the file."
     last = dotted.rpartition(".")[2]
     prefix = getattr(inside, "__name__", "")
     if kind != "recipe":
@@ -342,21 +310,16 @@ def _hint(dotted: str, kind: str, inside: Any = None) -> str:
         return suggestion(f"{prefix}.{name}" for name in (nearest(last, names) if inside else ()))
     options = [listing.name for listing in list_recipes()]
     is_other = isinstance(inside, ModuleType) and prefix != RECIPES
-    own = [f"{prefix}.{name}" for name in _recipes_in(inside)] if is_other else []
-    # If the module exists, its own recipes come first.
-    found = _nearest_by_last(last, own) or _nearest_by_last(last, options)
-    hint = suggestion(found or nearest(dotted, [*options, *own]))
+    here = [f"{prefix}.{name}" for name in _recipes_in(inside)] if is_other else []
+    # If the module exists, suggest recipes from it first.
+    found = _nearest_by_last(last, here) or _nearest_by_last(last, options)
+    hint = suggestion(found or nearest(dotted, [*options, *here]))
     return hint or " `python -m mtf.run --list` lists all recipes."
 
 
 def _nearest_by_last(last: str, options: list[str]) -> list[str]:
     by_last = {recipe_name(option): option for option in reversed(options)}
     return [by_last[name] for name in nearest(last, by_last)]
-
-
-def recipes_in_file(file: str) -> list[str]:
-    """Returns the names of the recipes in a Python file."""
-    return list(_recipes_in(_import_file(Path(file)))) if Path(file).is_file() else []
 
 
 def _find_in_file(name: str) -> Any:
@@ -379,14 +342,16 @@ def _find_in_file(name: str) -> Any:
 
 
 def _import_file(path: Path) -> Any:
-    """Imports a file as a module, with its folder on Python's path."""
-    folder = str(path.parent.resolve())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    """Imports a file as a module and adds its directory to the Python path."""
+    folder, name = path.parent.resolve(), path.stem
+    if folder.name == RECIPES:  # The file belongs to the package `recipes`.
+        folder, name = folder.parent, f"{RECIPES}.{name}".removesuffix(".__init__")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     try:
-        module = importlib.import_module(siblings.module_name(path) or path.stem)
+        module = importlib.import_module(name)
     except Exception as error:
-        raise UserError(_user_traceback(error, f"Importing {path} fails:")) from None
+        raise UserError(_user_traceback(error, f"Importing {path} failed:")) from None
     if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise UserError(
             f"{path} has the same name as another module, {module.__name__}. Rename the file."
@@ -394,16 +359,15 @@ def _import_file(path: Path) -> Any:
     return module
 
 
-@dataclasses.dataclass(frozen=True)
-class Listing:
-    """A recipe or fiddler in the output of `--list`; `summary` is a sentence of its docstring."""
+class Listing(NamedTuple):
+    """The name of a recipe or fiddler, and the summary from its docstring, as shown by `--list`."""
 
     name: str
     summary: str
 
 
 def _recipes_in(module: Any) -> dict[str, Any]:
-    """Returns a module's public functions that are annotated to return a fdl.Config, by name."""
+    """Returns, by name, a module's public functions that are annotated to return an fdl.Config."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -422,74 +386,39 @@ def _returns_config(function: Any) -> bool:
 
 
 def list_recipes() -> list[Listing]:
-    """Returns all recipes of mtf's and of the user's `recipes`, module by module.
+    """Returns the recipes in the package `recipes`, module by module.
 
-    An exported recipe is listed without its module; a user's by its file, if mtf has the name.
+    A recipe that the package itself exports is listed without the name of its module.
     """
     try:
         package = _import(RECIPES)
     except ModuleNotFoundError:
         return []
-    names = [module.name for module in pkgutil.iter_modules(package.__path__[:1])]
-    ours = {name: f"{RECIPES}.{name}" for name in names if name[0] != "_"}
-    names = siblings.own_modules(RECIPES)
-    yours = {name: siblings.own_module_name(RECIPES, name) for name in names}
-    has_top = siblings.own_file(RECIPES) is not None
-    top = _import(siblings.own_module_name(RECIPES)) if has_top else None
-    return _list_package(package, ours) + _list_package(top, yours)
-
-
-def _list_package(package: Any, modules: dict[str, str]) -> list[Listing]:
-    """Lists the recipes of modules (module name → import name) and of the package itself."""
-    exported = _recipes_in(package) if package is not None else {}
-    public = {id(function): name for name, function in exported.items()}
-    found: list[Listing] = []
-    for module_name, imported_as in modules.items():
-        module = _import(imported_as)
-        for name, function in _recipes_in(module).items():
-            if function.__module__ == module.__name__:
-                short = public.pop(id(function), None)
-                place = (package, short) if short else (module, f"{module_name}.{name}")
-                found.append(_listing(_free_name(*place), function))
-    for name in public.values():
-        function = exported[name]
-        defined_here = function.__module__ == package.__name__
-        exports = Path(package.__file__).name == "__init__.py"
-        mine = package.__name__ == RECIPES or not siblings.is_ours(inspect.getfile(function))
-        if defined_here or (exports and mine):
-            found.append(_listing(_free_name(package, name), function))
-    return found
-
-
-def _free_name(module: Any, dotted: str) -> str:
-    """Returns `recipes.DOTTED`, or `FILE:NAME` if that name is mtf's."""
-    if not siblings.is_ours(module.__file__):
-        inside, _, name = dotted.rpartition(".")
-        ours = sys.modules.get(f"{RECIPES}.{inside}".removesuffix("."))
-        if ours is not None and siblings.is_ours(ours.__file__) and name in vars(ours):
-            return f"{_shown(Path(module.__file__))}:{name}"
-    return f"{RECIPES}.{dotted}"
-
-
-def list_fiddlers() -> list[Listing]:
-    """Returns the fiddlers of mtf's and of the user's `recipes/fiddlers.py`."""
-    name = f"{RECIPES}.fiddlers"
-    own = siblings.own_file(RECIPES, "fiddlers")
-    modules = [_import(name)]
-    if own is not None:
-        modules.append(_import(siblings.own_module_name(RECIPES, "fiddlers")))
+    exported = {id(each): f"{RECIPES}.{name}" for name, each in _recipes_in(package).items()}
+    inside = [each.name for each in pkgutil.iter_modules(getattr(package, "__path__", ()))]
+    modules = [package, *(_import(f"{RECIPES}.{name}") for name in inside if name[0] != "_")]
     return [
-        _listing(fiddler, function)
+        Listing(exported.get(id(each), f"{module.__name__}.{name}"), docstrings.read(each).summary)
         for module in modules
-        for fiddler, function in vars(module).items()
-        if not fiddler.startswith("_") and inspect.isfunction(function) and _takes_config(function)
+        for name, each in _recipes_in(module).items()
+        if each.__module__ == module.__name__
     ]
 
 
-def _takes_config(function: Any) -> bool:
+def list_fiddlers() -> list[Listing]:
+    """Returns the fiddlers in the module `recipes.fiddlers`."""
+    name = f"{RECIPES}.fiddlers"
+    try:
+        functions = vars(_import(name))
+    except ModuleNotFoundError:
+        return []
+    return [
+        Listing(fiddler, docstrings.read(function).summary)
+        for fiddler, function in functions.items()
+        if not fiddler.startswith("_") and inspect.isfunction(function) and _is_fiddler(function)
+    ]
+
+
+def _is_fiddler(function: Any) -> bool:
     first = next(iter(inspect.signature(function).parameters.values()), None)
     return first is not None and "Config" in str(first.annotation)
-
-
-def _listing(name: str, function: Any) -> Listing:
-    return Listing(name, docstrings.read(function).summary)

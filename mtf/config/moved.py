@@ -1,31 +1,41 @@
-"""Today's names of moved and renamed classes, which a config.json of an older version names."""
+"""Updates the names of moved and renamed classes in a config.json."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-# Old module → new module.
-_PACKAGES = ("checkpoints", "data", "decoding", "evaluation", "models", "partitioning", "training")
+_TRACKERS = "mtf.training.trackers.libraries"
+# Old module or package → new module or package.
 _MODULES = {
-    "mtf.data.objectives": "mtf.tasks.objectives",
-    "mtf.data.vocabularies": "mtf.text.vocabularies",
-    **{f"mtf.{name}.config": f"mtf.{name}.settings" for name in _PACKAGES},
+    "mtf.data.objectives": "mtf.data.tasks.objectives",
+    "mtf.data.vocabularies": "mtf.data.text.vocabularies",
+    "mtf.decoding": "mtf.inference.decoding",
+    "mtf.tasks": "mtf.data.tasks",
+    "mtf.text": "mtf.data.text",
+    **{f"mtf.trackers.{name}": _TRACKERS for name in ("mlflow", "wandb")},
 }
-# Classes to whose names "Config" was appended, then all renamed classes, old name → new name.
+# Classes that were renamed to NAMEConfig when the modules `config` were renamed to `settings`.
 _NOW_CONFIGS = (
     *("AdamW", "Adafactor", "Decoding", "HubStream", "InferEval", "RankFiles", "Schedule"),
     *("TaskMixture", "TextCorpora", "TextFiles", "Trainer"),
 )
 _CLASSES = {
     "EncoderDecoderModel": "ModelConfig",
+    "OwnDataConfig": "CustomDataConfig",
     "PjitPartitioner": "PartitionerConfig",
     **{name: f"{name}Config" for name in _NOW_CONFIGS},
 }
 
 
 def with_todays_names(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns an object of a config.json, with today's name if it names a moved class."""
-    module, name = value.get("module"), value.get("name")
-    if value.get("type") != "pyref" or module not in _MODULES:
+    """Returns a JSON object of a config.json with old module and class names replaced."""
+    module, name = str(value.get("module")), str(value.get("name"))
+    if module.startswith("recipes._own"):  # This is the user's recipes.py or recipes/MODULE.py.
+        return {**value, "module": re.sub("_own_|[.]_own$", "", module)}
+    if value.get("type") != "pyref" or not module.startswith("mtf."):
         return value
-    return {**value, "module": _MODULES[module], "name": _CLASSES.get(str(name), name)}
+    old = next((old for old in _MODULES if f"{module}.".startswith(f"{old}.")), "")
+    module = _MODULES.get(old, "") + module.removeprefix(old)
+    module = re.sub(r"^(mtf\..+)\.config$", r"\1.settings", module)
+    return {**value, "module": module, "name": _CLASSES.get(name, name)}

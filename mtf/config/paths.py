@@ -1,8 +1,9 @@
-"""Paths into a config, such as `model.network.mlp_activations.0` or `data.lengths['a.b']`."""
+"""Parses and formats paths in a config, such as `model.network.emb_dim` or `lengths['a.b']`."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Sequence
@@ -10,10 +11,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 
 Path = tuple[Any, ...]
-"""Steps from the root: names of fields, keys of dicts, indices of lists and tuples."""
+"""The steps from the root, which are field names, dict keys, and indices of lists and tuples."""
 
 NOWHERE = object()
 """The result of `follow` for a path that does not exist."""
@@ -22,14 +23,39 @@ _STEP = re.compile(r"\.?(?:(?P<name>[^.\[\]]+)|\[(?P<key>[^\[\]]*)\])")
 _ASSIGNMENT = re.compile(r"(?P<path>\+?(?:[^=\[\]]|\[[^\]]*\])+)=(?P<value>.*)", re.DOTALL)
 
 
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A value or component of a config.
+
+    Attributes:
+      path: the path from the root.
+      value: the value, or the class or function of a component.
+      is_component: whether this is a component.
+      declared: the declared type.
+      node: the component whose field contains this value, or the root if this is the root.
+      field: the name of that field, or "" if this is the root.
+      steps: the keys and indices from the field's value to this value; empty if they are the same.
+    """
+
+    path: Path
+    value: Any
+    is_component: bool
+    declared: Any
+    node: fdl.Buildable
+    field: str
+    steps: Path = ()
+
+
 def parse_path(text: str) -> Path:
-    """Parses `a.b.0`, `a[0]` or `a['some.key']`; raises a UserError if it is not a path."""
+    """Parses `a.b.0`, `a[0]` or `a['some.key']`; raises a UserError if the path is invalid."""
     steps: list[Any] = []
     position = 0
     while position < len(text):
         match = _STEP.match(text, position)
         if match is None or (position == 0 and text[0] == "."):
-            raise UserError(f"{text!r} is not a path; write, for example, model.network.emb_dim.")
+            raise UserError(
+                f"{text!r} is not a path. A valid path is, for example, model.network.emb_dim."
+            )
         if match["name"] is not None:
             name = match["name"].strip()
             steps.append(int(name) if name.isdecimal() else name)
@@ -40,12 +66,12 @@ def parse_path(text: str) -> Path:
                 steps.append(match["key"])
         position = match.end()
     if not steps:
-        raise UserError("The path is missing; write, for example, model.network.emb_dim.")
+        raise UserError("The path is empty. A valid path is, for example, model.network.emb_dim.")
     return tuple(steps)
 
 
 def format_path(path: Sequence[Any]) -> str:
-    """Formats a path so that `parse_path` parses it; the root is "config"."""
+    """Formats a path as text that `parse_path` accepts. The root is formatted as "config"."""
     text = ""
     for step in path:
         plain = isinstance(step, int) or (
@@ -56,7 +82,7 @@ def format_path(path: Sequence[Any]) -> str:
 
 
 def follow(value: Any, path: Path) -> Any:
-    """Returns the value at a path, or `NOWHERE`."""
+    """Returns the value at a path, or `NOWHERE` if the path does not exist."""
     for step in path:
         try:
             if isinstance(value, fdl.Buildable):
@@ -69,7 +95,7 @@ def follow(value: Any, path: Path) -> Any:
 
 
 def split_assignment(text: str) -> tuple[str, str]:
-    """Splits `PATH=VALUE` at the first `=` outside brackets; raises a UserError without one."""
+    """Splits `PATH=VALUE` at the first `=` outside brackets; raises UserError if it has no `=`."""
     match = _ASSIGNMENT.fullmatch(text)
     if match is None:
         raise UserError(f"{text!r} has no value. Write PATH=VALUE, for example train_steps=100.")
@@ -77,26 +103,16 @@ def split_assignment(text: str) -> tuple[str, str]:
 
 
 def nearest_paths(path: str, known: Iterable[str], n: int = 3) -> list[str]:
-    """Returns up to `n` of the `known` paths that `path` may have meant, best first.
+    """Returns up to `n` of the `known` paths that are similar to `path`, the most similar first.
 
-    Paths that end in `path` come first, then those with a similar last step.
+    Paths are similar if their last steps are. Of the paths with the same last step, those that end
+    in `path` come first, followed by those with the fewest steps.
     """
-    last = path.rpartition(".")[2]
-    scored: list[tuple[float, str]] = []
-    for candidate in known:
-        candidate_last = candidate.rpartition(".")[2]
-        if candidate.endswith("." + path):
-            score = 3.0
-        elif candidate_last == last:
-            score = 1.0 + _similarity(path, candidate)
-        else:
-            similar = _similarity(last, candidate_last)
-            score = 0.7 * similar + 0.3 * _similarity(path, candidate) if similar >= 0.6 else 0.0
-        if score >= 0.5:
-            scored.append((score, candidate))
-    scored.sort(key=lambda item: (-item[0], item[1].count(".")))
-    return [candidate for _, candidate in scored[:n]]
-
-
-def _similarity(a: str, b: str) -> float:
-    return difflib.SequenceMatcher(None, a, b).ratio()
+    by_last: dict[str, list[str]] = {}
+    for each in known:
+        by_last.setdefault(each.rpartition(".")[2], []).append(each)
+    found: list[str] = []
+    for last in difflib.get_close_matches(path.rpartition(".")[2], by_last, n):
+        by_last[last].sort(key=lambda each: (not each.endswith(f".{path}"), each.count(".")))
+        found += by_last[last]
+    return found[:n]

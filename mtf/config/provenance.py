@@ -1,4 +1,4 @@
-"""Tracks where each value was set: by a line of a recipe, an override or a default."""
+"""Tracks the origin of each value, which is a line of a recipe, an override or a default."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import inspect
 import os
 import sys
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fiddle as fdl
 from fiddle import history
 
-from mtf.config.paths import follow
-
-if TYPE_CHECKING:
-    from mtf.config.tree import Leaf
+from mtf.config.paths import Leaf, follow
 
 _DEFAULT = history.Location("default", 0, None)
 _FIDDLE = os.path.dirname(fdl.__file__) + os.sep
 
 
 def in_file_of(function: Any) -> AbstractContextManager[Any]:
-    """Attributes values that are set in the context to lines of the function's file.
+    """Returns a context manager that records a line in the function's file for each value set.
 
-    A value that a recipe's builder sets is shown as `recipes/t5.py:12 (small → model.t5)`.
+    If a recipe calls a builder that sets a value, the line of the call is recorded, for example
+    `recipes/t5.py:12 (small → model.t5)`.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     own_file = code.co_filename if code is not None else None
@@ -46,31 +44,31 @@ def in_file_of(function: Any) -> AbstractContextManager[Any]:
 
 
 def set_by(origin: str | history.Location) -> AbstractContextManager[Any]:
-    """Attributes values that are set in the context to a location, or to a text."""
+    """Returns a context manager that records `origin` as the source of the values set within it."""
     location = history.Location(origin, 0, None) if isinstance(origin, str) else origin
     return history.custom_location(lambda: location)
 
 
 def record(node: fdl.Buildable, origin: str) -> None:
-    """Attributes all values of a component, which were set without history, to a text."""
+    """Records `origin` as the source of all values currently set on a component."""
     with set_by(origin):
         for field, value in node.__arguments__.items():
             node.__argument_history__.add_new_value(field, value)
 
 
 def location(node: fdl.Buildable, field: Any) -> history.Location:
-    """Returns where a component's field was last set; `default` if it never was."""
+    """Returns where a component's field was last set, or the location "default" if it is unset."""
     entries = _values_set(node, field)
     return entries[-1].location if entries else _DEFAULT
 
 
 def of_field(node: fdl.Buildable, field: Any) -> str:
-    """Returns where a component's field was last set, as text."""
+    """Returns a description of where a component's field was last set."""
     return _describe(location(node, field))
 
 
 def of_leaf(leaf: Leaf) -> str:
-    """Returns where a leaf was set to its value, also inside a dict, list or tuple, as text."""
+    """Returns a description of where a leaf, possibly inside a container, was set to its value."""
     if not leaf.path:
         return of_field(leaf.node, "__fn_or_cls__")
     entries = _values_set(leaf.node, leaf.field)
@@ -81,20 +79,8 @@ def of_leaf(leaf: Leaf) -> str:
     return _describe(entries[-1].location if entries else _DEFAULT)
 
 
-def is_of_builder(node: fdl.Buildable, field: Any) -> bool:
-    """Returns whether the builder that created a component set this field of it."""
-    made, was_set = _values_set(node, "__fn_or_cls__"), _values_set(node, field)
-    if not made or not was_set:
-        return True
-    maker, setter = made[0].location, was_set[-1].location
-    if setter.line_number == 0:  # The command line.
-        return maker == setter
-    modules = [str(at.function_name).rpartition(".")[0] for at in (maker, setter)]
-    return " → " in modules[0] and modules[0] == modules[1]
-
-
 def _values_set(node: fdl.Buildable, field: Any) -> list[history.HistoryEntry]:
-    """Returns the changes of a field since it was last unset."""
+    """Returns the history entries that have set a field since it was last unset, oldest first."""
     entries: list[history.HistoryEntry] = []
     for entry in node.__argument_history__.get(field, []):
         if entry.new_value is history.DELETED:
@@ -105,7 +91,7 @@ def _values_set(node: fdl.Buildable, field: Any) -> list[history.HistoryEntry]:
 
 
 def _describe(location: history.Location) -> str:
-    """Formats a location: `recipes/t5.py:12 (quickstart)`, `--set x=1 (command line)`."""
+    """Formats a location, for example `recipes/t5.py:12 (small)` or `--set x=1 (command line)`."""
     if location.line_number == 0:
         return location.filename
     name = os.path.relpath(location.filename)

@@ -1,26 +1,29 @@
-"""Writes configs as JSON and reads them back."""
+"""Converts configs to JSON and back."""
 
 from __future__ import annotations
 
 import enum
 import inspect
 import json
+import os
 import sys
 from typing import Any
 
 import fiddle as fdl
 from fiddle.experimental import serialization
 
+from mtf.base.environment import working_directory
+from mtf.base.errors import UserError
 from mtf.config import moved, tree, types
-from mtf.errors import UserError
+from mtf.storage import as_path
 
 _BUILTIN_TYPES = {"tuple", "list", "dict", "set", "frozenset", "bytes", "slice"}
 
 
 class ImportPolicy(serialization.PyrefPolicy):
-    """Allows classes and functions outside the standard library.
+    """Allows a config to refer only to classes and functions outside the standard library.
 
-    A config.json from elsewhere thus cannot name `os.system` as a component.
+    This prevents an untrusted config.json from naming `os.system` as a component.
     """
 
     def allows_import(self, module: str, symbol: str) -> bool:
@@ -30,7 +33,7 @@ class ImportPolicy(serialization.PyrefPolicy):
         return module.partition(".")[0] not in sys.stdlib_module_names
 
     def allows_value(self, value: Any) -> bool:
-        """Returns whether a config may have this imported value."""
+        """Returns whether a config may contain this imported value."""
         return isinstance(value, type | enum.Enum) or inspect.isroutine(value)
 
     def __str__(self) -> str:
@@ -38,9 +41,10 @@ class ImportPolicy(serialization.PyrefPolicy):
 
 
 def dump_json(config: fdl.Config, *, defaults: bool = True) -> str:
-    """Returns the config as JSON; raises a UserError for values like lambdas.
+    """Returns a config as JSON; raises UserError if a value, for example a lambda, has no name.
 
-    `defaults` adds the defaults, so that the JSON is still true when they change.
+    If `defaults` is true, all default values are included, so that a later change of a default in
+    the code does not change the stored config.
     """
     errors = (serialization.UnserializableValueError, serialization.PyrefPolicyError)
     try:
@@ -56,14 +60,14 @@ def dump_json(config: fdl.Config, *, defaults: bool = True) -> str:
 
 
 def _with_public_module(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns an object of a config.json; a class or function is named as users import it."""
+    """Replaces the module in a JSON reference to a class or function with its public module."""
     if value.get("type") != "pyref":
         return value
     return {**value, "module": types.public_module(value["module"], value["name"])}
 
 
 def load_json(text: str, source: str) -> fdl.Config:
-    """Returns the config in `text` of the file `source`; raises a UserError if it cannot."""
+    """Returns the config that the JSON `text` describes. Error messages name the file `source`."""
     try:
         todays = json.loads(text, object_hook=moved.with_todays_names)
         config = serialization.load_json(json.dumps(todays), ImportPolicy())
@@ -71,16 +75,16 @@ def load_json(text: str, source: str) -> fdl.Config:
         raise UserError(f"{source} is not JSON: {error}.") from None
     except (ModuleNotFoundError, AttributeError) as error:
         reason = str(getattr(error, "proxy_base_exception", error))
+        folder = working_directory(as_path(source).parent)
+        started = f"; the run was started in {folder}" if folder else ""
         raise UserError(
-            f"{source} names code that cannot be imported: {reason}. Use the code that started the "
-            "run, in the same working directory (working_directory in environment.json)."
+            f"{source} names code that cannot be imported: {reason}. Your modules are imported "
+            f"from the working directory ({os.getcwd()}) or PYTHONPATH{started}."
         ) from None
     except serialization.PyrefPolicyError as error:
         raise UserError(f"{source}: {error}") from None
     except (KeyError, TypeError, serialization.DeserializationError):
         config = None
     if not isinstance(config, fdl.Config):
-        printed = isinstance(todays, dict) and "@" in todays
-        hint = " --print json is for reading; load the config.json of a run directory." * printed
-        raise UserError(f"{source} is not a config written by mtf.{hint}")
+        raise UserError(f"{source} is not a config written by mtf.")
     return config

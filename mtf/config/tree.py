@@ -1,4 +1,4 @@
-"""Walks a config: its components, values and declared types."""
+"""Iterates over the components and values of a config, and makes its default values explicit."""
 
 from __future__ import annotations
 
@@ -14,34 +14,11 @@ import fiddle as fdl
 from fiddle import daglish, history
 
 from mtf.config import provenance, types
-from mtf.config.paths import Path, format_path
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    """A value or a component of a config.
-
-    Attributes:
-      path: path from the root.
-      value: plain value, or the class or function of a component.
-      is_component: whether this is a component.
-      declared: declared type.
-      node: component that has the value; the root has itself.
-      field: field of `node` that has the value; "" for the root.
-      steps: path from the field to the value, through dicts, lists and tuples.
-    """
-
-    path: Path
-    value: Any
-    is_component: bool
-    declared: Any
-    node: fdl.Buildable
-    field: str
-    steps: Path = ()
+from mtf.config.paths import Leaf, Path, format_path
 
 
 def parameters(node: fdl.Buildable) -> dict[str, inspect.Parameter]:
-    """Returns the parameters that can be set by name, in order, without `**kwargs`."""
+    """Returns a component's parameters that can be set by name, in order, except `**kwargs`."""
     return {
         name: parameter
         for name, parameter in node.__signature_info__.parameters.items()
@@ -50,7 +27,7 @@ def parameters(node: fdl.Buildable) -> dict[str, inspect.Parameter]:
 
 
 def arguments(node: fdl.Buildable) -> dict[Any, Any]:
-    """Returns the values and defaults of a component, in the order of its fields."""
+    """Returns a dict mapping a component's fields, in order, to their values or defaults."""
     return fdl.ordered_arguments(node, include_defaults=True)
 
 
@@ -59,22 +36,22 @@ def _dataclass_field(node: fdl.Buildable, name: str) -> Any:
 
 
 def field_metadata(node: fdl.Buildable, name: str) -> dict[str, Any]:
-    """Returns the metadata of a dataclass's field; empty if there is none."""
+    """Returns the metadata of a dataclass field, or {} if there is no such field."""
     field = _dataclass_field(node, name)
     return {} if field is None else dict(field.metadata)
 
 
 def refusal(node: fdl.Buildable, name: Any, value: Any) -> str | None:
-    """Returns why a field refuses a value, from the metadata `refused`: value → reason."""
+    """Returns the reason in a field's metadata {"refused": {value: reason}}, or None."""
     reasons = field_metadata(node, str(name)).get("refused", {})
     return reasons.get(value) if isinstance(value, str) else None
 
 
 def leaves(config: fdl.Buildable) -> Iterator[Leaf]:
-    """Yields every component and value, parents first, in the order of the fields.
+    """Yields every component and value of a config in the order of the fields, parents first.
 
-    Elements of dicts are yielded one by one, those of lists and tuples only if there is a component
-    among them. A shared component is yielded with each of its paths.
+    A dict is split into its elements, but a list or tuple is split only if it contains a component.
+    A shared component is yielded once for each of its paths.
     """
     yield Leaf((), fdl.get_callable(config), True, Any, config, "")
     yield from _leaves_below(config, ())
@@ -108,7 +85,10 @@ def _opened(leaf: Leaf) -> Iterator[Leaf]:
 
 
 def components(config: Any, *, parents_first: bool = False) -> Iterator[tuple[Path, fdl.Buildable]]:
-    """Yields every component once, with the first of its paths, children first."""
+    """Yields a pair (first path, component) for each component, children before their parents.
+
+    If `parents_first` is true, parents are yielded before their children instead.
+    """
 
     def visit(value: Any, state: daglish.State) -> Iterator[tuple[Path, fdl.Buildable]]:
         here: list[tuple[Path, fdl.Buildable]] = []
@@ -121,7 +101,7 @@ def components(config: Any, *, parents_first: bool = False) -> Iterator[tuple[Pa
         if not parents_first:
             yield from here
 
-    # The generator of a shared value is exhausted when the value is visited again.
+    # A shared value is yielded once, because its generator is exhausted on the second visit.
     return visit(config, daglish.MemoizedTraversal(visit, config).initial_state())
 
 
@@ -134,10 +114,10 @@ def _step(element: daglish.PathElement) -> Any:
 
 
 def complete(config: fdl.Buildable) -> fdl.Buildable:
-    """Returns a copy in which overrides can set every field, also in default components.
+    """Returns a copy of a config in which overrides can set every field, even in default values.
 
-    Default factories are called, dataclass instances become components, and values are converted
-    to their declared types (1 → 1.0, list → tuple). Shared components stay shared.
+    Default factories are called, dataclass instances become components, and values are converted to
+    their declared types (such as 1 to 1.0 or a list to a tuple). Shared components remain shared.
     """
     config = copy.deepcopy(config)
     _complete(config)
@@ -153,7 +133,7 @@ def _complete(config: Any) -> None:
                 if _has_instance(value):
                     with provenance.set_by(provenance.location(node, name)):
                         value = _as_components(value)
-                with contextlib.suppress(types.Mismatch):  # `find_problems` reports it.
+                with contextlib.suppress(types.Mismatch):  # `find_problems` reports mismatches.
                     node.__arguments__[name] = types.convert(value, hints.get(name, Any))
                 continue
             field = _dataclass_field(node, name)
@@ -178,10 +158,10 @@ def _has_instance(value: Any) -> bool:
 
 
 def _as_components(value: Any) -> Any:
-    """Converts dataclass instances and partial functions, at any depth, to their configs.
+    """Converts dataclass instances and partial functions, at any depth, to configs.
 
-    Fiddle's `convert_dataclasses_to_configs` shares an instance that is the default of two fields,
-    and copies shared dicts.
+    Unlike Fiddle's `convert_dataclasses_to_configs`, this function creates separate configs for two
+    fields with the same default instance, and does not copy dicts that contain no instances.
     """
     if not _has_instance(value):
         return value
@@ -197,7 +177,7 @@ def _as_components(value: Any) -> Any:
 
 
 def from_instance(instance: Any) -> fdl.Config:
-    """Returns the config of a dataclass instance; the history says "the arguments of NAME"."""
+    """Converts a dataclass instance to a config; values get the origin "the arguments of NAME"."""
     with history.suspend_tracking():
         config = _as_components(instance)
     for _, node in components(config):
@@ -207,7 +187,7 @@ def from_instance(instance: Any) -> fdl.Config:
 
 
 def freeze_defaults(config: fdl.Buildable) -> fdl.Buildable:
-    """Returns a copy in which every default is set, so that later code can read it."""
+    """Returns a copy of a config in which every default value is set explicitly."""
     config = complete(config)
     with history.suspend_tracking():
         fdl.materialize_defaults(config)
@@ -215,7 +195,7 @@ def freeze_defaults(config: fdl.Buildable) -> fdl.Buildable:
 
 
 def known_paths(config: fdl.Buildable) -> list[str]:
-    """Returns the paths of all components, values and fields without a value."""
+    """Returns the paths of all components and values, and of fields that have no value."""
     found: dict[Path, None] = {leaf.path: None for leaf in leaves(config) if leaf.path}
     for path in list(found):
         found.update(dict.fromkeys(path[:length] for length in range(1, len(path))))

@@ -1,4 +1,4 @@
-"""Describes declared types, checks and converts values, and parses values from text."""
+"""Formats declared types, checks and converts values, and parses values from text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import collections.abc
 import contextlib
 import dataclasses
+import enum
 import functools
 import inspect
 import sys
@@ -15,24 +16,23 @@ from typing import Any, Literal, Union
 
 import fiddle as fdl
 
-from mtf.config import arithmetic
-from mtf.errors import UserError, did_you_mean
+from mtf.base.errors import UserError, did_you_mean
 
 _EXPECTED_BUILDER = (
     " Expected a dataclass, or a function with a return annotation such as fdl.Config[NAME]."
 )
 SWAP_HINT = " Set its fields one by one, or replace the component with @builder(…)."
 
-# Cached because evaluating annotations takes most of the time of showing a config.
+# Cached because evaluating annotations takes most of the time needed to show a config.
 _get_type_hints = functools.cache(typing.get_type_hints)
 
 
 class Mismatch(Exception):
-    """Raised if a value does not have its declared type; the text says what was expected."""
+    """Raised if a value does not have its declared type; the message gives the expected type."""
 
 
 def type_hints(target: Any) -> dict[str, Any]:
-    """Returns the annotations of a class's or function's parameters (and "return")."""
+    """Returns a dict mapping the parameters of a callable, and "return", to their annotations."""
     is_plain_class = inspect.isclass(target) and not dataclasses.is_dataclass(target)
     try:
         return _get_type_hints(target.__init__ if is_plain_class else target)
@@ -49,9 +49,9 @@ def type_hints(target: Any) -> dict[str, Any]:
 
 @functools.cache
 def _hints_one_by_one(target: Any) -> dict[str, Any]:
-    """Returns annotations, and Any for those whose aliases cannot be read outside their module.
+    """Returns the annotations of a callable, with Any in place of those that cannot be evaluated.
 
-    optax's alias of a tree of arrays, for example, refers to itself by name.
+    One of these is Optax's type alias for a tree of arrays, which refers to itself by name.
     """
     hints: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(target, eval_str=True).items():
@@ -70,9 +70,9 @@ def qualified_name(target: Any) -> str:
 
 
 def public_module(module: str, qualified: str) -> str:
-    """Returns the package that exports a class or function of a private module, else the module.
+    """Returns the public package that exports a class or function, or `module` if there is none.
 
-    `optax.lion`, for example, is defined in `optax._src.alias`.
+    For example, `optax` exports `lion`, which is defined in the private module `optax._src.alias`.
     """
     public, private, _ = module.partition("._")
     target = _attribute(module, qualified)
@@ -85,7 +85,7 @@ def public_module(module: str, qualified: str) -> str:
 
 
 def _attribute(module: str, qualified: str) -> Any:
-    """Returns a value by its name in an imported module, or None."""
+    """Returns the object with a qualified name in an imported module, or None if there is none."""
     value: Any = sys.modules.get(module)
     for name in qualified.split("."):
         value = getattr(value, name, None)
@@ -93,7 +93,7 @@ def _attribute(module: str, qualified: str) -> Any:
 
 
 def members(declared: Any) -> tuple[Any, ...]:
-    """Returns the alternatives of a union, or the type alone."""
+    """Returns the members of a union, or `(declared,)` for any other type."""
     if typing.get_origin(declared) in (Union, types.UnionType):
         return typing.get_args(declared)
     return (declared,)
@@ -114,7 +114,7 @@ def _origin(declared: Any) -> Any:
 
 
 def describe(declared: Any) -> str:
-    """Formats a type for messages: `int or None`, `'full' or 'none'`, `tuple[str, ...]`."""
+    """Formats a type for messages, for example `'full' or 'none'` or `tuple[str, ...] or None`."""
     parts: list[str] = []
     for member in members(declared):
         parts += map(repr, _literals(member)) if _literals(member) else [_describe_one(member)]
@@ -144,7 +144,7 @@ def is_component(declared: Any) -> bool:
 
 
 def element_type(declared: Any, container: Any, step: Any) -> Any:
-    """Returns the declared type of `container[step]`, a dict, list or tuple of type `declared`."""
+    """Returns the declared type of `container[step]` if the container has the type `declared`."""
     for member in members(declared):
         origin, arguments = _origin(member), typing.get_args(member)
         if not arguments:
@@ -161,12 +161,32 @@ def element_type(declared: Any, container: Any, step: Any) -> Any:
     return Any
 
 
+def choices(declared: Any) -> list[str]:
+    """Returns the values of a type that has few, in the syntax of `--set` (`@` marks a class)."""
+    found: list[str] = []
+    for member in members(declared):
+        if typing.get_origin(member) is Literal:
+            found += map(str, typing.get_args(member))
+        elif member is bool:
+            found += ["True", "False"]
+        elif member in (None, type(None)):
+            found.append("None")
+        elif isinstance(member, type) and issubclass(member, enum.Enum):
+            found += [value.name for value in member]
+        elif is_component(member) and not _is_checkable_protocol(member):
+            found.append(f"@{qualified_name(member)}")
+    return found
+
+
 def _is_variadic(arguments: tuple[Any, ...]) -> bool:
     return len(arguments) == 2 and arguments[1] is Ellipsis
 
 
 def convert(value: Any, declared: Any) -> Any:
-    """Converts ints to floats and lists to tuples as `declared`; raises Mismatch if not allowed."""
+    """Converts a value to its declared type, for example an int to a float or a list to a tuple.
+
+    Raises Mismatch if the value cannot be converted.
+    """
     alternatives = members(declared)
     if any(_is_exactly(value, member) for member in alternatives):
         return value
@@ -175,7 +195,7 @@ def convert(value: Any, declared: Any) -> Any:
         try:
             return _convert_one(value, member)
         except Mismatch as mismatch:
-            # The message about an element of a container is the most precise one.
+            # A message about an element of a container is more precise than the one below.
             if first is None and str(mismatch):
                 first = mismatch
     raise first or Mismatch(
@@ -190,7 +210,7 @@ def _is_exactly(value: Any, declared: Any) -> bool:
 
 
 def _convert_one(value: Any, declared: Any) -> Any:
-    """Converts a value whose type is not exactly the declared one."""
+    """Converts a value to a declared type that is neither a union nor exactly the value's type."""
     origin, arguments = _origin(declared), typing.get_args(declared)
     if isinstance(value, fdl.Buildable):
         fits = _buildable_fits(value, declared)
@@ -200,7 +220,7 @@ def _convert_one(value: Any, declared: Any) -> Any:
         fits = any(type(value) is type(each) and value == each for each in arguments)
     elif declared is float and type(value) is int:
         return float(value)
-    elif declared in (int, float, complex):  # A bool is an int for Python, but not here.
+    elif declared in (int, float, complex):  # Python would accept a bool as an int.
         fits = False
     elif origin in (list, tuple) and isinstance(value, list | tuple):
         return _convert_items(value, declared)
@@ -231,7 +251,7 @@ def _is_checkable_protocol(declared: Any) -> bool:
 
 
 def _convert_items(value: Any, declared: Any) -> Any:
-    """Converts a list or a tuple; returns the same object if nothing changes."""
+    """Converts the elements of a list or tuple; returns the same object if nothing changes."""
     origin, each = _origin(declared), typing.get_args(declared) or (Any,)
     if origin is list or _is_variadic(each) or not typing.get_args(declared):
         each = each[:1] * len(value)
@@ -254,7 +274,8 @@ def _buildable_fits(value: fdl.Buildable, declared: Any) -> bool:
     if declared is Any or isinstance(declared, typing.TypeVar):
         return True
     origin = _origin(declared)
-    if isinstance(origin, type) and issubclass(origin, fdl.Buildable):  # A builder's parameter.
+    # A builder's parameter may be declared as a config.
+    if isinstance(origin, type) and issubclass(origin, fdl.Buildable):
         inside = typing.get_args(declared)
         return isinstance(value, origin) and (
             not inside or any(_buildable_fits(value, member) for member in members(inside[0]))
@@ -268,7 +289,7 @@ def _buildable_fits(value: fdl.Buildable, declared: Any) -> bool:
 
 
 def _is_produced(produced: Any, declared: Any) -> bool:
-    """Returns whether a class or annotation is the declared type, or a subclass of it."""
+    """Returns whether a class or annotation is the declared type or a subclass of it."""
     if produced is Any or declared is Any or isinstance(declared, typing.TypeVar):
         return True
     produced, origin = _origin(produced), _origin(declared)
@@ -278,10 +299,12 @@ def _is_produced(produced: Any, declared: Any) -> bool:
 
 
 def check_builder(builder: Any, name: str, declared: Any) -> None:
-    """Checks that `@name` makes a component of the declared type, without calling it.
+    """Checks that `@name` creates a component of the declared type, without calling the builder.
 
-    Raises UserError unless `builder` is a dataclass, a class of the declared type, or a function
-    whose return annotation is a `fdl.Config`, and Mismatch if that is a config of another type.
+    Raises:
+      UserError: if `builder` is not a dataclass, a class of the declared type, or a function whose
+        return annotation is an `fdl.Config`.
+      Mismatch: if the return annotation is a config of another type.
     """
     if isinstance(builder, type):
         named = any(isinstance(m, type) and issubclass(builder, m) for m in members(declared))
@@ -298,16 +321,17 @@ def check_builder(builder: Any, name: str, declared: Any) -> None:
             says = f"the return annotation {describe(returned)}"
         makes = "".join(f" or {describe(m)}" for m in members(declared) if _is_open(m))
         raise UserError(
-            f"{name} was not called: it has {says}.{_EXPECTED_BUILDER.removesuffix('.')}{makes}."
+            f"{name} was not called, because it has {says}."
+            f"{_EXPECTED_BUILDER.removesuffix('.')}{makes}."
         )
     if not any(_may_be(each, member) for each in configs for member in members(declared)):
         raise Mismatch(f"expected {describe(declared)}, but {name} returns {describe(returned)}.")
 
 
 def makes_value(function: Any, declared: Any) -> bool:
-    """Returns whether the annotation of a function promises a declared protocol or callable.
+    """Returns whether a function's return annotation is the declared protocol or callable type.
 
-    `optax.lion` thus makes an optimizer, and `optax.cosine_decay_schedule` a schedule.
+    For example, `optax.lion` returns an optimizer and `optax.linear_schedule` returns a schedule.
     """
     if not inspect.isroutine(function):
         return False
@@ -318,7 +342,7 @@ def makes_value(function: Any, declared: Any) -> bool:
 
 
 def is_value(function: Any, declared: Any) -> bool:
-    """Returns whether a function, without being called, is a value of a declared callable type."""
+    """Returns whether a function itself, not its result, is a value of a declared callable type."""
     if not inspect.isroutine(function):
         return False
     returned = type_hints(function).get("return", Any)
@@ -337,58 +361,24 @@ def _is_config(annotation: Any) -> bool:
 
 
 def _may_be(config: Any, declared: Any) -> bool:
-    """Returns whether a `fdl.Config[…]` that a builder returns may have the declared type."""
-    if _is_config(declared):  # A builder's parameter.
+    """Returns whether a component with the annotation `config` can have the declared type."""
+    if _is_config(declared):  # The value is an argument of a builder that takes configs.
         if not issubclass(_origin(config), _origin(declared)):
             return False
         declared = (*typing.get_args(declared), Any)[0]
     elif issubclass(_origin(config), fdl.Partial):
-        return True  # `convert` knows what it calls.
+        return True  # `convert` checks the function of the fdl.Partial.
     inside = (*typing.get_args(config), Any)[0]
     return any(_is_produced(p, d) for p in members(inside) for d in members(declared))
 
 
 def parse(text: str, declared: Any) -> Any:
-    """Parses a literal, arithmetic or a bare word; raises Mismatch on a wrong type."""
+    """Parses a literal or a bare word; raises Mismatch if the type is wrong."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return _parse_arithmetic(text, declared)
-    return convert(value, declared)
-
-
-def _parse_arithmetic(text: str, declared: Any) -> Any:
-    """Parses arithmetic, also inside a literal, or a bare word.
-
-    `2024-12-01` is a word if the type has strings but no numbers.
-    """
-    allows_float = any(member in (float, Any) for member in members(declared))
-    allows_int = int in members(declared)
-    try:
-        parsed = ast.parse(text, mode="eval").body
-        is_number = arithmetic.is_arithmetic(parsed)
-        if is_number and not (allows_float or allows_int) and _allows_word(declared):
-            return convert(text, declared)
-        value = arithmetic.literal(parsed)
-    except arithmetic.ArithmeticRefused as refused:
-        raise Mismatch(f"expected {describe(declared)}; {refused}.") from None
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return _parse_word(text, declared)
-    if type(value) is float and allows_int and not allows_float:
-        hint = _floor_hint(parsed, value) or _hint(value, declared)
-        raise Mismatch(f"expected {describe(declared)}, got {_show(value)}.{hint}")
     return convert(value, declared)
-
-
-def _floor_hint(expression: ast.expr, value: float) -> str:
-    """Suggests `8//4` instead of `8/4`."""
-    try:
-        written, floored = arithmetic.with_floor_division(expression)
-    except arithmetic.ArithmeticRefused:
-        return ""
-    if type(floored) is not int:
-        return ""
-    return f" Write {written}" + ("." if floored == value else f", which is {floored}.")
 
 
 def _parse_word(text: str, declared: Any) -> Any:
@@ -432,14 +422,14 @@ def _hint(value: Any, declared: Any) -> str:
         words = [word for word in _literals(declared) if isinstance(word, str)]
         return did_you_mean(value, words) if words else _word_hint(value, declared)
     if callable(value) and any(map(_is_checkable_protocol, alternatives)):
-        return f" It was not called: write fdl.Config({getattr(value, '__name__', value)}, …)."
+        return f" To call it, write fdl.Config({getattr(value, '__name__', value)}, …)."
     if not isinstance(value, fdl.Buildable) and any(map(is_component, alternatives)):
         return SWAP_HINT
     return ""
 
 
 def _word_hint(word: str, declared: Any) -> str:
-    """Suggests how to write a bare word that is not allowed."""
+    """Returns a suggestion for how to write a bare word that the declared type does not allow."""
     alternatives = members(declared)
     constants = {"true": True, "false": False, "none": None, "null": None}
     meant = constants.get(word.lower(), word)

@@ -1,23 +1,23 @@
-"""Data: documents or pairs become examples, and examples packed batches. See `mtf.loaders`."""
+"""Turns documents and pairs of texts into examples, and packs the examples into batches."""
 
 from mtf.data.settings import (
+    CustomDataConfig,
     DatasetTaskConfig,
     HubStreamConfig,
-    OwnDataConfig,
     TaskMixtureConfig,
     TextCorporaConfig,
     TextFilesConfig,
 )
-from mtf.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
-from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.data.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 __all__ = [
     "BertStyle",
     "ByteVocabulary",
+    "CustomDataConfig",
     "DatasetTaskConfig",
     "HubStreamConfig",
     "IidDenoising",
-    "OwnDataConfig",
     "PrefixLM",
     "SentencePieceVocabulary",
     "SpanCorruption",

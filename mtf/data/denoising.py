@@ -1,15 +1,15 @@
 """Applies T5's objectives to segments of tokens.
 
 See https://arxiv.org/abs/1910.10683, section 3, and t5/data/preprocessors.py. The number of noise
-tokens is the exact product, rounded half to even; with TensorFlow's float32 product, a few lengths
-(190, …) have one noise token more.
+tokens is the exact product of the length and the noise density, rounded half to even. T5 computes
+this product in float32, which yields one more noise token for a few lengths, such as 190.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mtf.tasks.objectives import (
+from mtf.data.tasks.objectives import (
     BertStyle,
     IidDenoising,
     Objective,
@@ -19,9 +19,9 @@ from mtf.tasks.objectives import (
     num_noise_tokens_and_spans,
 )
 
-# Largest number of random uint64 that an objective uses for each token of a segment.
+# Maximum number of random uint64 values that an objective uses per token of a segment.
 BITS_PER_TOKEN = 3
-_NUM_RESERVED_IDS = 3  # padding, EOS and unknown, which are never random tokens
+_NUM_RESERVED_IDS = 3  # padding, EOS and unknown, which are never used as random tokens
 
 
 def apply_objective(
@@ -31,14 +31,14 @@ def apply_objective(
     vocab_size: int,
     bits: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (inputs, targets) of a segment, without EOS.
+    """Returns the inputs and targets made from a segment, as token ids without EOS.
 
     Args:
-      tokens: ids without padding, (length,); 1 to `lengths.num_tokens` of them.
-      objective: objective to apply.
-      lengths: the objective's `segment_lengths`.
-      vocab_size: number of ids, including extra ids; sentinels descend from `vocab_size - 1`.
-      bits: at least `BITS_PER_TOKEN * length` random uint64.
+      tokens: array of 1 to `lengths.num_tokens` token ids without padding.
+      objective: the objective to apply.
+      lengths: the segment lengths that the objective's method `segment_lengths` returns.
+      vocab_size: number of ids, including extra ids. Sentinel ids count down from `vocab_size - 1`.
+      bits: array of at least `BITS_PER_TOKEN * len(tokens)` random uint64 values.
     """
     match objective:
         case SpanCorruption():
@@ -51,17 +51,17 @@ def apply_objective(
         case PrefixLM():
             most_targets = lengths.targets_length - 1
             fewest = 1 if objective.truncate_targets else max(1, len(tokens) - most_targets)
-            fewest = min(fewest, len(tokens) - 1)  # There is at least one target.
+            fewest = min(fewest, len(tokens) - 1)  # At least one token is left for the targets.
             split = fewest + int(bits[0] % np.uint64(len(tokens) - fewest))
             return tokens[:split], tokens[split : split + most_targets]
     return replace_spans(tokens, mask, vocab_size), replace_spans(tokens, ~mask, vocab_size)
 
 
 def noise_mask(length: int, config: SpanCorruption, bits: np.ndarray) -> np.ndarray:
-    """Returns which of `length` tokens are noise in span corruption, (length,) bool.
+    """Returns a boolean mask, of shape (length,), of the noise tokens for span corruption.
 
-    Kept spans and noise spans alternate; the first span is kept, the last one is noise. A single
-    token is kept. `bits` are at least `length` random uint64.
+    Kept spans and noise spans alternate. The first span is kept, and the last span is noise. If
+    there is only one token, it is kept. `bits` contains at least `length` random uint64 values.
     """
     num_tokens = max(length, 2)
     num_noise, num_spans = num_noise_tokens_and_spans(
@@ -75,20 +75,23 @@ def noise_mask(length: int, config: SpanCorruption, bits: np.ndarray) -> np.ndar
 
 
 def replace_spans(tokens: np.ndarray, mask: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Returns `tokens` with each span of `mask` replaced by a sentinel; both are (length,)."""
+    """Returns `tokens` with one sentinel in place of each span that `mask` selects.
+
+    Both `tokens` and the boolean `mask` have the shape (length,).
+    """
     starts = _span_starts(mask)
     return np.where(starts, vocab_size - np.cumsum(starts), tokens)[starts | ~mask]
 
 
 def _span_starts(mask: np.ndarray) -> np.ndarray:
-    """Returns the positions at which runs of True begin, (length,) bool."""
+    """Returns a boolean mask, of shape (length,), of the positions where runs of True begin."""
     return mask & ~np.concatenate(([False], mask[:-1]))
 
 
 def _random_segmentation(num_items: int, num_segments: int, bits: np.ndarray) -> np.ndarray:
-    """Returns the lengths of a uniformly random division into nonempty segments, (segments,).
+    """Divides items uniformly at random into nonempty segments; returns the segments' lengths.
 
-    `bits` has a number for each of the `num_items - 1` gaps between items.
+    `bits` contains one random number for each of the `num_items - 1` gaps between items.
     """
     gaps = np.argsort(bits, kind="stable")[: num_segments - 1] + 1
     edges = np.concatenate(([0], np.sort(gaps), [num_items]))
@@ -96,13 +99,13 @@ def _random_segmentation(num_items: int, num_segments: int, bits: np.ndarray) ->
 
 
 def _limit_noise(mask: np.ndarray, lengths: SegmentLengths) -> np.ndarray:
-    """Returns `mask` without its last noise tokens if it yields too many targets or sentinels."""
+    """Removes the last noise tokens from `mask` if they yield too many targets or sentinels."""
     kept_spans, noise_spans = np.cumsum(_span_starts(~mask)), np.cumsum(_span_starts(mask))
     num_targets = np.cumsum(mask) + kept_spans + 1
     num_sentinels = np.maximum(kept_spans, noise_spans)
     if num_targets[-1] <= lengths.targets_length and num_sentinels[-1] <= lengths.num_sentinels:
         return mask
-    # One more span of kept tokens follows the last noise.
+    # One more span of kept tokens follows the last noise token.
     return mask & (num_targets < lengths.targets_length) & (num_sentinels < lengths.num_sentinels)
 
 
@@ -120,5 +123,5 @@ def _mask_tokens(
 
 
 def _less_than(bits: np.ndarray, probability: float) -> np.ndarray:
-    """Returns whether each uint64, as a number in [0, 1), is less than `probability`."""
+    """Maps each uint64 to a number in [0, 1), and returns whether it is less than `probability`."""
     return (bits >> np.uint64(11)) * 2.0**-53 < probability

@@ -1,41 +1,34 @@
-"""Opens the mixture that a config names."""
+"""Opens the mixture that a config names, and the datasets of its tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from mtf.base.errors import UserError
+from mtf.data.seqio_tasks import opening
 from mtf.data.settings import DatasetTaskConfig, TaskMixtureConfig
-from mtf.errors import UserError
-from mtf.sources.datasets import (
+from mtf.data.sources.datasets import (
     FILES,
-    OPENERS,
     PAIRS,
+    SEQIO,
     MissingDatasetError,
     Rows,
     check_downloaded,
     open_all,
 )
-from mtf.tasks.columns import FromColumns
-from mtf.tasks.missing import check_missing
-from mtf.tasks.mixtures import Mixture, mixture
-from mtf.tasks.prompts.templates import load_templates
-from mtf.tasks.registry import RowTask, import_module, is_registered
-from mtf.tasks.task import SAME_SPLITS
-from mtf.text.vocabularies import Vocabulary
-
-# Functions from a name, the vocabulary and the imported module to a mixture that the module has
-# registered elsewhere, or None; `mtf.loaders` adds SeqIO's.
-FINDERS: list[Callable[[str, Vocabulary, str], Mixture | None]] = []
+from mtf.data.tasks.columns import FromColumns
+from mtf.data.tasks.missing import check_missing
+from mtf.data.tasks.mixtures import Mixture, mixture
+from mtf.data.tasks.prompts.templates import load_templates
+from mtf.data.tasks.registry import RowTask, import_module, is_registered
+from mtf.data.tasks.task import SAME_SPLITS
+from mtf.data.text.vocabularies import Vocabulary
 
 
-def open_mixture(data: TaskMixtureConfig, *, check_version: bool = True) -> Mixture:
-    """Returns the mixture of a config; raises UserError as `find_mixture`."""
+def open_mixture(data: TaskMixtureConfig) -> Mixture:
+    """Returns the mixture that a config selects; raises the same errors as `find_mixture`."""
     name = data.mixture_or_task_name
     if data.task is not None:
         return dataset_mixture(name, data.task, data.split, data.eval_split)
-    return find_mixture(
-        name, data.vocabulary, data.module, data.templates, check_version=check_version
-    )
+    return find_mixture(name, data.vocabulary, data.module, data.templates)
 
 
 def find_mixture(
@@ -43,25 +36,23 @@ def find_mixture(
     vocabulary: Vocabulary,
     module: str | None = None,
     templates: str | None = None,
-    *,
-    check_version: bool = True,
 ) -> Mixture:
-    """Returns a mixture or a task by name, after the import of `module`.
+    """Imports `module`, if it is given, and returns the mixture or task called `name`.
 
-    What the module registers comes first: with mtf, then with SeqIO. Raises UserError as `mixture`,
-    or if the module cannot be imported.
+    Names that the module registers with mtf take precedence, followed by names that it registers
+    with SeqIO. Raises UserError if the module cannot be imported, and the same errors as `mixture`.
     """
     if module is not None:
         import_module(module)
-        for find in FINDERS if not is_registered(name) else ():
-            if (found := find(name, vocabulary, module)) is not None:
-                return found
+        found = None if is_registered(name) else opening.find_mixture(name, vocabulary, module)
+        if found is not None:
+            return found
     loaded = None if templates is None else load_templates(templates)
-    return mixture(name, loaded, check_version=check_version)
+    return mixture(name, loaded)
 
 
 def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None) -> Mixture:
-    """Returns a dataset as a mixture of one task, which has `splits` and the usual ones."""
+    """Returns a mixture of one task that reads a dataset; adds `splits` to the usual splits."""
     if settings.files is not None:
         source: tuple[str, str | None] = (FILES if settings.tsv_header else PAIRS, name)
         found = settings.files
@@ -82,21 +73,22 @@ def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None)
 
 
 def open_datasets(data: TaskMixtureConfig, *, download: bool = True) -> dict[str, Rows | UserError]:
-    """Returns the records of `data.split`, or the reason they are missing, of each task.
+    """Returns a dict that maps the name of each task to its records, or to an error if it has none.
 
-    Leaves out tasks of other libraries (`OPENERS`), unless they lack the split and have a rate.
-    `download` is that of `open_split`.
+    The records are those of `data.split`. Tasks that are registered with SeqIO are included only if
+    they lack the split and their rate is not 0. If `download` is False, no dataset is downloaded
+    from the Hugging Face hub.
     """
     tasks = open_mixture(data).tasks
     sources = {
-        task.name: (task.dataset, task.subset, task.source_split(data.split))
+        task.name: task.source_of(data.split)
         for task, _ in tasks
-        if data.split in task.splits and task.dataset not in OPENERS
+        if data.split in task.splits and task.dataset != SEQIO
     }
     opened = open_all(sources.values(), data_dir=data.data_dir, download=download)
     found: dict[str, Rows | UserError] = {name: opened[source] for name, source in sources.items()}
     for task, rate in tasks:
-        if task.dataset in OPENERS and rate != 0:
+        if task.dataset == SEQIO and rate != 0:
             try:
                 task.source_split(data.split)
             except UserError as error:
@@ -105,11 +97,11 @@ def open_datasets(data: TaskMixtureConfig, *, download: bool = True) -> dict[str
 
 
 def check_datasets(data: TaskMixtureConfig) -> str:
-    """Checks that the tasks of a mixture have datasets; returns a text about them.
+    """Checks that the datasets of a mixture's tasks are available, and returns a summary.
 
-    Raises UserError if tasks are missing, unless `data.allow_missing_tasks`, or if a task of the
-    user's own does not fit the first record of its dataset; NotCheckedError if datasets are on the
-    Hugging Face hub.
+    Raises UserError if a task has no dataset (unless `data.allow_missing_tasks` is set), or if a
+    custom task fails on the first record of its dataset. Raises NotCheckedError if any dataset is
+    on the Hugging Face hub and has not been downloaded.
     """
     tasks = [task for task, _ in open_mixture(data).tasks]
     name, num_tasks = data.mixture_or_task_name, len(tasks)

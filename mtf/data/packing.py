@@ -1,8 +1,9 @@
-"""Packs several examples into a row, without splitting or dropping any, and rows into arrays.
+"""Packs examples into rows without splitting or dropping them, and converts rows to arrays.
 
-Training packs a stream by best fit into a few open rows (`Packer`). Scoring knows all examples and
-packs them by first fit (`first_fit`). Grain's `grain.experimental.BestFitPackIterDataset` does not
-replace this: it closes all rows of a batch at once, and packs the open batch again on resume.
+For training, `Packer` packs a stream of examples by best fit into a few open rows. For scoring, all
+examples are known in advance, and `first_fit` packs them by first fit. Grain's
+`grain.experimental.BestFitPackIterDataset` is not used, because it closes all rows of a batch
+together, and packs the open batch again when a run resumes.
 """
 
 from __future__ import annotations
@@ -10,32 +11,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from mtf.data.examples import Cursor, Example
 
+# The examples of a row.
 Row = list[Example]
 HostBatch = dict[str, np.ndarray]
 
-# The lengths of trimmed batches: parts of the full length, rounded up. Each pair of lengths is a
-# program to compile. With these parts, the longest row of a batch is padded by at most about 40%,
-# unless it is shorter than the shortest length.
+# Lengths of trimmed batches, as fractions of the full length. The model is compiled once for each
+# pair of an encoder length and a decoder length. With these fractions, padding adds at most about
+# 40% to the longest row of a batch, unless that row is shorter than the shortest length.
 _TRIMMED_PARTS = (2**-1.5, 2**-1.0, 2**-0.5, 1.0)
 _TRIMMED_MULTIPLE = 8
 
-# With T0's prompts at 1024/256 (social_i_qa, piqa, trec, rotten_tomatoes and xsum), 4 open rows
-# fill 96.4% of the inputs, 8 rows 98.3% and 16 rows 99.2%; but more open rows delay the first row.
-# SeqIO's packing in sequence (1 open row) fills 81.7%, first fit into 8 rows 97.4%.
+# On T0's prompts (social_i_qa, piqa, trec, rotten_tomatoes and xsum), with 1024 inputs and 256
+# targets, 4 open rows fill 96.4% of the input positions, 8 rows fill 98.3%, and 16 rows fill 99.2%.
+# However, more open rows delay the first row. SeqIO's packing, which has only one open row, fills
+# 81.7% of the input positions, and first fit into 8 rows fills 97.4%.
 NUM_OPEN_ROWS = 8
 
 
 @dataclass
 class OpenRow:
-    """A row that may take further examples, and the cursors of its examples.
+    """A row to which examples may still be added, with the cursors of its examples.
 
-    After a resume, `earlier` reads the examples that the row had before. It is called only when the
-    row is closed, because packing needs only their lengths.
+    In a resumed run, `earlier` reads the examples that the row contained when the state was stored.
+    It is called only when the row is closed, because packing needs only the examples' lengths.
     """
 
     examples: Row = field(default_factory=list)
@@ -45,7 +49,7 @@ class OpenRow:
     earlier: Callable[[], Row] = list
 
     def add(self, example: Example, cursor: Cursor) -> None:
-        """Appends an example, which must fit."""
+        """Appends an example, which must fit into the row."""
         self.examples.append(example)
         self.cursors.append(cursor)
         self.num_inputs += len(example.inputs)
@@ -55,11 +59,11 @@ class OpenRow:
 class Packer:
     """Adds each example to the fullest open row that has room for it (best fit).
 
-    If no row has room and `NUM_OPEN_ROWS` are open, the fullest one is closed. Without `pack`, each
-    example is a row.
+    If no row has room and `NUM_OPEN_ROWS` rows are open, the fullest row is closed. If `pack` is
+    False, each example becomes a row.
 
     Attributes:
-      open_rows: open rows, oldest first.
+      open_rows: the open rows, from the oldest to the newest.
     """
 
     def __init__(self, task_feature_lengths: Mapping[str, int], pack: bool):
@@ -69,7 +73,7 @@ class Packer:
         self._pack = pack
 
     def add(self, example: Example, cursor: Cursor = ()) -> Row | None:
-        """Adds an example that fits an empty row; returns the row that this closes, if any."""
+        """Adds an example, which must fit into an empty row; returns the closed row, or None."""
         inputs_room = self._inputs_length - len(example.inputs)
         targets_room = self._targets_length - len(example.targets)
         fitting = [
@@ -93,8 +97,21 @@ class Packer:
         """Closes and returns all open rows."""
         return [self._close(row) for row in self.open_rows.copy()]
 
+    def get_state(self) -> list[Any]:
+        """Returns the examples of the open rows as lists of token ids."""
+        return [[[ids.tolist() for ids in e] for e in row.examples] for row in self.open_rows]
+
+    def set_state(self, state: list[Any]) -> None:
+        """Restores the open rows from the result of `get_state`."""
+        self.open_rows = []
+        for examples in state:
+            row = OpenRow()
+            for ids in examples:
+                row.add(Example(*(np.array(feature, np.int32) for feature in ids)), ())
+            self.open_rows.append(row)
+
     def _fill(self, row: OpenRow) -> int:
-        """Returns the fill of the fuller feature; it is at most inputs length * targets length."""
+        """Returns how full the fuller feature is, between 0 and inputs length * targets length."""
         return max(row.num_inputs * self._targets_length, row.num_targets * self._inputs_length)
 
     def _close(self, row: OpenRow) -> Row:
@@ -105,9 +122,15 @@ class Packer:
 def first_fit(
     inputs: np.ndarray, targets: np.ndarray, inputs_length: int, targets_length: int
 ) -> list[list[int]]:
-    """Returns the indices of each row's examples: the longest first, in the first row with room.
+    """Packs each example, longest first, into the first row that has room for it.
 
-    `inputs` and `targets` are numbers of tokens, (examples,), at most the lengths of a row.
+    Args:
+      inputs: array with the number of input tokens of each example, at most `inputs_length`.
+      targets: array with the number of target tokens of each example, at most `targets_length`.
+      inputs_length: number of input tokens that fit into a row.
+      targets_length: number of target tokens that fit into a row.
+
+    Returns a list that contains, for each row, the indices of its examples.
     """
     order = np.argsort(-(inputs / inputs_length + targets / targets_length), kind="stable")
     inputs_left = np.full(len(order), inputs_length)
@@ -127,26 +150,26 @@ def first_fit(
 def lay_out(
     rows: Sequence[Sequence[Sequence[int] | np.ndarray]], num_rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Concatenates the sequences of each row, and pads rows to `length` and their number.
+    """Concatenates the sequences of each row, and pads to `num_rows` rows of `length` ids each.
 
-    Returns ids, segment ids (from 1; 0 is padding) and positions (from 0 in each sequence), each
-    (num_rows, length) int32.
+    Returns ids, segment ids and positions, as int32 arrays of shape (num_rows, length). Segment ids
+    start at 1 (0 marks padding), and positions start at 0 in each sequence.
     """
     ids, segments, positions = np.zeros((3, num_rows, length), np.int32)
     counting = np.arange(length)
     for i, row in enumerate(rows):
         start = 0
         for segment, sequence in enumerate(row, start=1):
-            place = slice(start, start + len(sequence))
-            ids[i, place] = sequence
-            segments[i, place] = segment
-            positions[i, place] = counting[: len(sequence)]
-            start = place.stop
+            stop = start + len(sequence)
+            ids[i, start:stop] = sequence
+            segments[i, start:stop] = segment
+            positions[i, start:stop] = counting[: len(sequence)]
+            start = stop
     return ids, segments, positions
 
 
 def shifted_right(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Returns ids from `lay_out` with each sequence shifted right after a zero."""
+    """Shifts each sequence of ids from `lay_out` right by one; its first id becomes 0."""
     shifted = np.zeros_like(ids)
     np.multiply(ids[:, :-1], positions[:, 1:] > 0, out=shifted[:, 1:])
     return shifted
@@ -155,10 +178,11 @@ def shifted_right(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
 def to_batch(
     rows: Sequence[Row], task_feature_lengths: Mapping[str, int], num_rows: int, pack: bool
 ) -> HostBatch:
-    """Returns T5X's features of `rows`, each (num_rows, length) int32.
+    """Converts rows to T5X's features, which are int32 arrays of shape (num_rows, length).
 
-    `decoder_input_tokens` are the targets shifted right within each example. With `pack`, segment
-    ids and positions are added. Rows beyond `rows` are padding, with zero weights.
+    `decoder_input_tokens` are the targets, shifted right within each example. If `pack` is True,
+    there are also segment ids and positions. If there are fewer than `num_rows` rows, padding rows
+    with loss weights of 0 are added.
     """
     (inputs, *encoder), (targets, *decoder) = (
         lay_out([[e[i] for e in row] for row in rows], num_rows, task_feature_lengths[name])
@@ -177,11 +201,11 @@ def to_batch(
 
 
 def trimmed(batch: HostBatch) -> HostBatch:
-    """Returns a batch without the columns of padding after its longest row.
+    """Removes most of the padding beyond the longest row of a batch.
 
-    The encoder's and the decoder's features are each cut to one of four lengths: the full length,
-    or that divided by √2, 2 or 2√2, rounded up to a multiple of 8. So there are few shapes to
-    compile.
+    To limit the number of shapes to compile, the features of the encoder and those of the
+    decoder are each cut to one of four lengths. These are the full length, and the full length
+    divided by √2, 2 or 2√2 and rounded up to a multiple of 8.
     """
     sides = {name: name.partition("_")[0] for name in batch}
     lengths = {}

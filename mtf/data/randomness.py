@@ -1,6 +1,6 @@
-"""Random choices as pure functions of (seed, epoch, purpose, place), so resuming needs no state.
+"""Makes random choices that depend only on the arguments, so that no state has to be stored.
 
-Philox is used because its raw numbers are the same in all versions of numpy.
+The generator is Philox, because its raw output is the same in all versions of NumPy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Purpose(enum.IntEnum):
-    """Purpose of a random choice; choices with different purposes are independent."""
+    """The purpose of a random choice; choices with different purposes are independent."""
 
     HELD_OUT = 0
     ORDER = 1
@@ -27,16 +27,17 @@ class Purpose(enum.IntEnum):
 
 
 def random_bits(
-    count: int, seed: int, epoch: int, purpose: Purpose, place: int = 0, item: int = 0
+    count: int, seed: int, epoch: int, purpose: Purpose, index: int = 0, item: int = 0
 ) -> np.ndarray:
-    """Returns `count` uniform uint64, determined by the arguments."""
+    """Returns `count` uniform random uint64 values, which depend only on the arguments."""
     key = np.array([seed, epoch], dtype=np.uint64)
-    # The generator counts in the first word.
-    counter = np.array([0, purpose, place, item], dtype=np.uint64)
+    # Philox increments the first word of its counter.
+    counter = np.array([0, purpose, index, item], dtype=np.uint64)
     return np.random.Philox(key=key, counter=counter).random_raw(count)
 
 
-# A cache of permutations: at least `_MIN_KEPT`, and more while they have at most 2**25 numbers.
+# The most recently used permutations. At least `_MIN_KEPT` of them are kept, and more as long as
+# they contain at most 2**25 numbers in total.
 _kept: OrderedDict[tuple[int, ...], np.ndarray] = OrderedDict()
 _MIN_KEPT = 4
 _room = 2**25
@@ -44,7 +45,7 @@ _lock = threading.Lock()
 
 
 def permutation(num_items: int, seed: int, epoch: int, purpose: Purpose) -> np.ndarray:
-    """Returns a random order of the numbers below `num_items`, read-only, (num_items,) int64."""
+    """Returns a random permutation of 0 … num_items - 1 as a read-only int64 array."""
     global _room
     key = (num_items, seed, epoch, purpose)
     with _lock:
@@ -59,6 +60,6 @@ def permutation(num_items: int, seed: int, epoch: int, purpose: Purpose) -> np.n
         return order
 
 
-def derived_seed(seed: int, purpose: Purpose, place: int, item: int = 0) -> int:
-    """Returns the seed for a part of the data, from 0 to 2**63 - 1."""
-    return int(random_bits(1, seed, 0, purpose, place, item)[0] >> np.uint64(1))
+def derived_seed(seed: int, purpose: Purpose, index: int, item: int = 0) -> int:
+    """Returns a seed in [0, 2**63) for a part of the data."""
+    return int(random_bits(1, seed, 0, purpose, index, item)[0] >> np.uint64(1))

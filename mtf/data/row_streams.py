@@ -1,8 +1,9 @@
-"""Streams of rows: each row of the global batch has its own sequence of examples.
+"""Makes batches in which each row is read from a separate stream of examples.
 
-Row r takes the units r, r + batch_size, … of the endless sequence in `mtf.data.examples`. So
-batches do not depend on the number of processes, and the rows together use every document or pair
-once per epoch. Packed rows advance at different speeds, so their epochs may differ.
+Row r reads the groups r, r + batch_size, … of the endless sequence that `mtf.data.examples`
+describes. Therefore, batches do not depend on the number of processes, and the rows together use
+every document or pair once per epoch. Packed rows advance at different speeds, so they may be in
+different epochs at the same step.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
+from mtf.base.errors import UserError
 from mtf.data.examples import Cursor, Example, ExampleSource
 from mtf.data.mixing import Mixing, scattered
 from mtf.data.packing import HostBatch, OpenRow, Packer, Row, to_batch
 from mtf.data.settings import DataConfig
-from mtf.errors import UserError
 
 IteratorState = dict[str, Any]
-# Name of an evaluation → functions that read its examples, which are the same at every call.
+# Function that yields the examples of an evaluation, which are the same on every call.
 ExamplesReader = Callable[[], Iterator[Example]]
-EvaluationParts = dict[str, list[ExamplesReader]]
-# If there are more evaluations than this, they are joined.
+# Name of an evaluation → function that yields its examples.
+EvaluationParts = dict[str, ExamplesReader]
+# If there are more evaluations than this, they are joined into one.
 MAX_EVALUATIONS = 20
-# Name of an evaluation → function that returns its batches, which are the same at every call.
+# Name of an evaluation → function that yields its batches, which are the same on every call.
 Evaluations = dict[str, Callable[[], Iterator[HostBatch]]]
 
 
@@ -40,15 +42,15 @@ class BatchIterator(Protocol):
         """Returns this process's rows of the next global batch."""
 
     def get_state(self) -> IteratorState:
-        """Returns the position after the last returned batch, as small JSON values."""
+        """Returns the position after the last returned batch, as a small JSON object."""
 
     def set_state(self, state: IteratorState) -> None:
-        """Restores a position; `state` may be the union of several processes' states."""
+        """Restores a position; `state` may combine the states of several processes."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of each global batch that a process makes.
+    """The part of each global batch that one process makes.
 
     Attributes:
       batch_size: number of rows in the global batch.
@@ -73,20 +75,20 @@ class Shard:
 
     @property
     def rows(self) -> range:
-        """Indices of the rows in the global batch."""
+        """The indices of the process's rows in the global batch."""
         num_rows = self.batch_size // self.num_shards
         return range(self.shard_id * num_rows, (self.shard_id + 1) * num_rows)
 
 
 def all_examples(source: ExampleSource) -> Iterator[Example]:
     """Yields the examples of one epoch."""
-    for unit in range(source.num_units):
-        yield from unit_examples(source, unit)
+    for group in range(source.num_groups):
+        yield from group_examples(source, group)
 
 
-def unit_examples(source: ExampleSource, unit: int) -> Iterator[Example]:
-    """Yields the examples of one unit."""
-    cursor: Cursor | None = source.start(unit)
+def group_examples(source: ExampleSource, group: int) -> Iterator[Example]:
+    """Yields the examples of one group."""
+    cursor: Cursor | None = source.start(group)
     while cursor is not None:
         example, cursor = source.read(cursor)
         if example is not None:
@@ -94,7 +96,7 @@ def unit_examples(source: ExampleSource, unit: int) -> Iterator[Example]:
 
 
 def in_turn(readers: Iterable[ExamplesReader]) -> Iterator[Example]:
-    """Yields an example from each reader in turn, until all have ended."""
+    """Yields one example from each reader in turn, until all readers have ended."""
     waiting = deque(read() for read in readers)
     while waiting:
         reader = waiting.popleft()
@@ -103,18 +105,20 @@ def in_turn(readers: Iterable[ExamplesReader]) -> Iterator[Example]:
             waiting.append(reader)
 
 
-def at_most_some(parts: EvaluationParts, name: str) -> EvaluationParts:
-    """Returns the evaluations; if there are too many, one called `name` takes them in turn."""
+def joined_if_many(parts: EvaluationParts, name: str) -> EvaluationParts:
+    """Returns `parts`, joined into one evaluation if there are more than `MAX_EVALUATIONS`.
+
+    The joined evaluation is called `name`, and it alternates between the parts.
+    """
     if len(parts) <= MAX_EVALUATIONS:
         return parts
-    readers = list(itertools.chain.from_iterable(parts.values()))
-    return {name: [functools.partial(in_turn, readers)]}
+    return {name: functools.partial(in_turn, list(parts.values()))}
 
 
 def eval_batches(
     examples: Iterator[Example], task_feature_lengths: Mapping[str, int], pack: bool, shard: Shard
 ) -> Iterator[HostBatch]:
-    """Yields a shard of each batch of the examples; the last batch is padded."""
+    """Packs the examples into batches, and yields one shard of each; pads the last batch."""
 
     def packed() -> Iterator[Row]:
         packer = Packer(task_feature_lengths, pack)
@@ -135,21 +139,21 @@ class Reader(Protocol):
 
 
 class SourceReader:
-    """The examples of a source's units first_unit, first_unit + stride, ….
+    """Reads the examples in the groups first_group, first_group + stride, … of a source.
 
     Attributes:
-      source: the source, which is not shared with other readers.
-      cursor: cursor from which the next example is read.
+      source: the source of the examples, which no other reader uses.
+      cursor: cursor of the next example.
     """
 
-    def __init__(self, source: ExampleSource, first_unit: int, stride: int):
+    def __init__(self, source: ExampleSource, first_group: int, stride: int):
         self.source = source
-        self.cursor = source.start(first_unit)
+        self.cursor = source.start(first_group)
         self._stride = stride
 
     def next_example(self) -> tuple[Example, Cursor]:
-        """Returns the next example and its cursor; raises UserError if an epoch has none."""
-        for _ in range(self.source.num_units + 2):
+        """Returns the next example and its cursor; raises UserError if an epoch has no examples."""
+        for _ in range(self.source.num_groups + 2):
             cursor = self.cursor
             example, following = self.source.read(cursor)
             self.cursor = following or self.source.start(cursor[0] + self._stride)
@@ -158,20 +162,22 @@ class SourceReader:
         raise UserError("data: the training text contains no tokens")
 
 
-R = TypeVar("R", bound=Reader)
+class RowStream:
+    """Packs the examples from one or more readers into one row of every batch.
 
-
-class RowStream(Generic[R]):
-    """A row of every batch, packed from the examples of one reader, or of several at rates.
-
-    Several readers are mixed (`mtf.data.mixing`): row r has the examples r, r + stride, … of a
-    sequence that says which reader each example is from.
+    If there are several readers, `mtf.data.mixing` mixes them at given rates. The positions r,
+    r + stride, … of the mixed sequence determine which readers provide the examples of row r.
     """
 
     def __init__(
-        self, readers: Sequence[R], data: DataConfig, row: int, stride: int, mixing: Mixing | None
+        self,
+        readers: Sequence[Reader],
+        data: DataConfig,
+        row: int,
+        stride: int,
+        mixing: Mixing | None,
     ):
-        """`mixing` has a component for each reader; None if there is only one."""
+        """Initializes the stream; `mixing` has one component per reader, or is None for one."""
         self._readers = readers
         self._packer = Packer(data.task_feature_lengths, data.pack)
         self._seed, self._row, self._stride = data.seed, row, stride
@@ -181,15 +187,13 @@ class RowStream(Generic[R]):
     def next_row(self) -> Row:
         """Returns the examples of the next row."""
         while True:
-            if self._mixing is None:
-                example, cursor = self._readers[0].next_example()
-            else:
-                unit = scattered(self._row + self._stride * self._num_taken, self._seed)
-                component, _ = self._mixing.locate(unit)
-                example, cursor = self._readers[component].next_example()
-                cursor = (component, *cursor)
+            reader = 0
+            if self._mixing is not None:
+                position = scattered(self._row + self._stride * self._num_taken, self._seed)
+                reader, _ = self._mixing.locate(position)
+            example, cursor = self._readers[reader].next_example()
             self._num_taken += 1
-            row = self._packer.add(example, cursor)
+            row = self._packer.add(example, (reader, *cursor))
             if row is not None:
                 return row
 
@@ -198,18 +202,27 @@ class RowStream(Generic[R]):
         raise NotImplementedError
 
     def set_state(self, state: IteratorState) -> None:
-        """Restores a position."""
+        """Continues from a position that `get_state` returned."""
         raise NotImplementedError
 
 
-class SourceRowStream(RowStream[SourceReader]):
-    """A row of every batch from sources; its state has the cursors of the open rows' examples."""
+class SourceRowStream(RowStream):
+    """A `RowStream` whose state contains the cursors of the examples in the open rows.
+
+    If there is only one reader, these cursors do not include the index of the reader.
+    """
+
+    _readers: Sequence[SourceReader]
 
     def get_state(self) -> IteratorState:
         """See `RowStream`."""
         cursors = [list(reader.cursor) for reader in self._readers]
+        start = 1 if self._mixing is None else 0
         open_rows = [
-            {"cursors": row.cursors.copy(), "lengths": [row.num_inputs, row.num_targets]}
+            {
+                "cursors": [cursor[start:] for cursor in row.cursors],
+                "lengths": [row.num_inputs, row.num_targets],
+            }
             for row in self._packer.open_rows
         ]
         if self._mixing is None:
@@ -217,56 +230,52 @@ class SourceRowStream(RowStream[SourceReader]):
         return {"taken": self._num_taken, "next": cursors, "open": open_rows}
 
     def set_state(self, state: IteratorState) -> None:
-        """See `RowStream`; an open row's examples are read again when it is closed."""
+        """See `RowStream`; the examples of an open row are read again when the row is closed."""
         self._num_taken = state.get("taken", 0)
         following = [state["next"]] if self._mixing is None else state["next"]
         for reader, cursor in zip(self._readers, following, strict=True):
             reader.cursor = tuple(cursor)
+        prefix = (0,) if self._mixing is None else ()
         self._packer.open_rows = []
         for row in state["open"]:
-            cursors = [tuple(cursor) for cursor in row["cursors"]]
-            earlier = functools.partial(self._read_again, cursors)
+            cursors = [(*prefix, *cursor) for cursor in row["cursors"]]
             num_inputs, num_targets = row["lengths"]
-            open_row = OpenRow([], cursors.copy(), num_inputs, num_targets, earlier)
+            earlier = functools.partial(self._read_again, cursors.copy())
+            open_row = OpenRow([], cursors, num_inputs, num_targets, earlier)
             self._packer.open_rows.append(open_row)
 
     def _read_again(self, cursors: Sequence[Cursor]) -> Row:
-        if self._mixing is None:
-            return self._readers[0].source.read_again(cursors)
-        return [
-            example
-            for component, *cursor in cursors
-            for example in self._readers[component].source.read_again([tuple(cursor)])
-        ]
+        found = (self._readers[reader].source.read(tuple(cursor))[0] for reader, *cursor in cursors)
+        return [example for example in found if example is not None]
 
 
 class StreamsIterator:
-    """Batches of row streams, made in advance by a thread (`BatchIterator`)."""
+    """A `BatchIterator` that makes batches from row streams in advance in a background thread."""
 
     def __init__(
         self,
-        streams: Mapping[int, RowStream[Any]],
+        streams: Mapping[int, RowStream],
         data: DataConfig,
         fingerprint: str,
         prefetch: int,
         rows_per_stream: int = 1,
         kept: slice = slice(None),
     ):
-        """Starts at the beginning.
+        """Initializes the iterator at the beginning of the streams.
 
         Args:
-          streams: streams by their index in the global batch.
-          data: settings with the lengths of rows and `pack`.
-          fingerprint: description of the data, `name=value; …`, which must match on resume.
-          prefetch: number of batches made in advance.
-          rows_per_stream: number of rows of a batch that each stream makes.
-          kept: the part of the streams' rows that this process returns.
+          streams: dict that maps the index of each stream in the global batch to the stream.
+          data: settings that include the lengths of rows and `pack`.
+          fingerprint: description of the data (`name=value; …`), which must match on resume.
+          prefetch: number of batches that are made in advance.
+          rows_per_stream: number of rows that each stream adds to a batch.
+          kept: slice that selects the rows that this process returns from all rows of the streams.
         """
         self._streams, self._rows_per_stream, self._kept = streams, rows_per_stream, kept
         self._data, self._fingerprint = data, fingerprint
         self._prefetch = prefetch
-        # One worker makes the batches in order. Each comes with the position after it, so batches
-        # made in advance do not advance the state.
+        # One worker makes the batches in order, and pairs each batch with the position after it.
+        # Therefore, batches made in advance do not change the state that `get_state` returns.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data")
         self._ahead: deque[Future[tuple[HostBatch, IteratorState]]] = deque()
         self._state = self._streams_state()
@@ -291,7 +300,7 @@ class StreamsIterator:
             raise UserError(
                 "the data position in the checkpoint has no entry for row "
                 f"{', '.join(missing[:5])} of the batch, so it was stored with another batch_size. "
-                "Set batch_size to the value of the run that wrote the checkpoint"
+                "Set batch_size to the value that was used by the run that wrote the checkpoint"
             )
         if state["data"] != self._fingerprint:
             now, then = self._fingerprint.split("; "), state["data"].split("; ")
@@ -299,7 +308,7 @@ class StreamsIterator:
                 "the data position in the checkpoint belongs to different training text or "
                 f"settings: now {'; '.join(part for part in now if part not in then)}, but in the "
                 f"checkpoint {'; '.join(part for part in then if part not in now)}. To continue "
-                "from this position, use the text and the settings of the checkpoint's run"
+                "from this position, use the text and the settings of the run that wrote it"
             )
         self._cancel()
         for row, stream in self._streams.items():
@@ -307,7 +316,7 @@ class StreamsIterator:
         self._state = self._streams_state()
 
     def _cancel(self) -> None:
-        """Drops the batches that were made in advance."""
+        """Discards the batches that were made in advance."""
         for future in self._ahead:
             future.cancel()
         wait(self._ahead)

@@ -1,38 +1,39 @@
-"""Settings of the data that a run trains on; `mtf.loaders` opens it."""
+"""Defines the settings for the data that a run trains on; `mtf.data.loaders` opens the data."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
-from mtf.errors import UserError, did_you_mean
-from mtf.sources.lines import TEXT_SUFFIXES
-from mtf.tasks.objectives import Objective, SegmentLengths, SpanCorruption
-from mtf.text.normalization import Normalization
-from mtf.text.vocabularies import ByteVocabulary, Vocabulary
+from mtf.base.errors import UserError, did_you_mean
+from mtf.data.sources.lines import TEXT_SUFFIXES
+from mtf.data.tasks.objectives import Objective, SegmentLengths, SpanCorruption
+from mtf.data.text.normalization import Normalization
+from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
 
-# Paths may change on resume, because the loaders compare the content.
+# Paths may change when a run resumes, because the loaders compare the content instead.
 _MAY_CHANGE = {"on_resume": "may change"}
-# Paths are relative to the directory in which the run was first started, also on resume.
+# Paths are relative to the directory in which the run was first started, even on resume.
 _PATH = {"path": True}
 _FEATURES = ("inputs", "targets")
-# Attention is quadratic in the length, so no machine has memory for a longer row.
-MAX_LENGTH = 2**20
+# The memory of attention is quadratic in the length, so no machine can process a longer row.
+_MAX_LENGTH = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Settings of all training data.
+    """Settings that are common to all kinds of data.
 
     Attributes:
       vocabulary: ByteVocabulary or SentencePieceVocabulary.
-      task_feature_lengths: {"inputs": tokens, "targets": tokens} of a row, including EOS.
+      task_feature_lengths: number of tokens per row, including EOS: {"inputs": …, "targets": …}.
       pack: whether to put several examples into a row if they fit.
-      shuffle: whether to use a new random order in every epoch, instead of the data's order.
-      seed: seed of the order and of all other random choices about the data.
+      shuffle: whether to read the data in a new random order in every epoch instead of in its own
+        order.
+      seed: seed for shuffling and for all other random choices about the data.
     """
 
     vocabulary: Vocabulary
@@ -42,24 +43,16 @@ class DataConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in self.task_feature_lengths:
-            if name not in _FEATURES:
-                raise UserError(
-                    f"data.task_feature_lengths: unknown feature {name!r}; "
-                    f"expected 'inputs' and 'targets'.{did_you_mean(name, _FEATURES)}"
-                )
-        for name in _FEATURES:
-            length = self.task_feature_lengths.get(name)
-            if length is None:
-                raise UserError(f"data.task_feature_lengths: the length of {name!r} is missing")
+        _check_keys("data.task_feature_lengths", self.task_feature_lengths, _FEATURES)
+        for name, length in self.task_feature_lengths.items():
             if length < 1:
                 raise UserError(
                     f"data.task_feature_lengths[{name!r}] must be at least 1, not {length}"
                 )
-            if length > MAX_LENGTH:
+            if length > _MAX_LENGTH:
                 raise UserError(
-                    f"data.task_feature_lengths[{name!r}] must be at most {MAX_LENGTH:,}, not "
-                    f"{length:,}; at {MAX_LENGTH:,}, the attention weights of one head take 4 TiB"
+                    f"data.task_feature_lengths[{name!r}] must be at most {_MAX_LENGTH:,}, not "
+                    f"{length:,}; at {_MAX_LENGTH:,}, the attention weights of one head take 4 TiB"
                 )
         if not 0 <= self.seed < 2**63:
             raise UserError(f"data.seed must be in [0, 2**63), not {self.seed}")
@@ -67,7 +60,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(DataConfig):
-    """Settings of documents that an objective turns into inputs and targets.
+    """Settings for text data, which consists of pairs or of documents.
 
     Attributes:
       objective: objective that turns documents into inputs and targets.
@@ -80,12 +73,13 @@ class TextConfig(DataConfig):
     normalization: Normalization = None
 
     def check_objective(self, vocab_size: int | None = None) -> SegmentLengths:
-        """Returns the lengths of segments; raises UserError if the settings exclude documents.
+        """Returns the lengths of segments; raises UserError if the objective cannot be used.
 
-        Sentinels descend from `vocab_size - 1`. If the vocabulary has extra ids, all sentinels must
-        be extra ids. If it has none, they are its last ids, as in T5X (mT5's sentinels are pieces
-        of its model; ByT5's descend from 258), and there must be enough ids besides padding, EOS
-        and unknown. For a SentencePiece model without extra ids, this needs `vocab_size`.
+        The ids of the sentinels count down from `vocab_size - 1`. If the vocabulary has extra ids,
+        all sentinels must be extra ids. Otherwise, the sentinels are the last ids of the
+        vocabulary, as in T5X: mT5's sentinels are pieces of its model, and ByT5's count down from
+        258. In this case, the vocabulary must have enough ids besides padding, EOS and unknown; for
+        a SentencePiece model, this is checked only if `vocab_size` is given.
         """
         lengths = self.objective.segment_lengths(self.task_feature_lengths, self.inputs_add_eos)
         extra_ids, num_sentinels = self.vocabulary.extra_ids, lengths.num_sentinels
@@ -101,38 +95,30 @@ class TextConfig(DataConfig):
             )
         return lengths
 
-    def example_settings(self) -> dict[str, object]:
-        """Returns the settings that determine the examples of a document."""
-        return {
-            "vocabulary": self.vocabulary.fingerprint(),
-            "task_feature_lengths": self.task_feature_lengths,
-            "objective": self.objective,
-            "inputs_add_eos": self.inputs_add_eos,
-            "normalization": self.normalization,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class TextFilesConfig(TextConfig):
-    """Text files as training data.
+    """Settings for training on text files.
 
-    Documents go through the objective; pairs are used as they are, truncated to
+    The objective turns documents into examples. Pairs are used as they are, but are truncated to
     `task_feature_lengths`. The suffix of a file, before an optional `.gz`, determines its format:
 
     * `.txt`: each line is a document; blank lines are skipped.
-    * `.jsonl`: each line is `{"text": …}`, a document, or `{"inputs": …, "targets": …}`, a pair.
-    * `.tsv`: each line is a pair: inputs, a tab, targets. There are no header and no quotes.
+    * `.jsonl`: each line is a document `{"text": …}` or a pair `{"inputs": …, "targets": …}`.
+    * `.tsv`: each line is a pair of inputs and targets, separated by a tab. Quotes have no
+      special meaning, and there is no header.
 
-    Files must be UTF-8 and of one kind. All lines are checked first. Files are indexed (8 bytes of
-    memory per line), not loaded, except that `.gz` files are decompressed into memory.
+    Files must be encoded in UTF-8, and must contain either only documents or only pairs. All lines
+    are checked before training. Files are not loaded into memory, but they are indexed, which takes
+    8 bytes of memory per line. Files that end in `.gz` are decompressed into memory.
 
     Attributes:
-      files: a path, a pattern (`corpus/*.jsonl`) or several; None: the English text that ships with
-        Python (its documentation topics and the docstrings of its standard library).
-      num_held_out: number of documents or pairs that are only evaluated; at most a tenth of all,
-        but at least one if there are two or more.
-      allow_empty_targets: whether to train on pairs with empty targets (the model then learns only
-        EOS from them) instead of refusing them.
+      files: a path, a pattern (`corpus/*.jsonl`), or a tuple of these; None for the English text
+        that ships with Python (documentation topics and the docstrings of the standard library).
+      num_held_out: number of documents or pairs to hold out for evaluation. At most a tenth is held
+        out, but at least one document or pair if there are two or more.
+      allow_empty_targets: whether to accept pairs with empty targets, which teach the model only
+        EOS. If False, such pairs are an error.
     """
 
     files: str | tuple[str, ...] | None = field(default=None, metadata=_PATH)
@@ -145,10 +131,10 @@ class TextFilesConfig(TextConfig):
             raise UserError(f"data.num_held_out must be at least 0, not {self.num_held_out}")
         if self.files is not None and not self.patterns:
             raise UserError(
-                "data.files is empty; expected at least one file, or None (the docstrings of "
-                "Python's standard library)"
+                "data.files is empty; expected at least one file, or None for the docstrings "
+                "of Python's standard library"
             )
-        # The kind of a .jsonl file is unknown until the loader opens it, which then checks this.
+        # The loader checks the objective for .jsonl files, which may contain documents or pairs.
         if all(pattern.endswith(TEXT_SUFFIXES) for pattern in self.patterns):
             self.check_objective()
 
@@ -160,19 +146,20 @@ class TextFilesConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TextCorporaConfig(TextConfig):
-    """Several corpora of text files, for example one per language, mixed at rates.
+    """Settings for training on several corpora of text files, for example one per language.
 
-    A rate is a proportion of examples, as in SeqIO's mixtures. Each corpus has its own order and
-    starts over at its end.
+    The corpora are mixed at given rates. A rate is a proportion of examples, as in SeqIO's
+    mixtures. Each corpus is shuffled separately, and is repeated when it ends.
 
     Attributes:
-      files: name of a corpus → its files, as in `TextFilesConfig`.
-      rates: name of a corpus → its relative rate; None: |L| ** sampling_exponent, where |L| is the
-        number of its training documents.
-      sampling_exponent: exponent in `rates`; mT5's is 0.3 (https://arxiv.org/abs/2010.11934,
-        section 3.1). 0 samples all corpora equally, 1 in proportion to their sizes.
-      num_held_out: number of documents of each corpus that are only evaluated, with the limits of
-        `TextFilesConfig`.
+      files: dict that maps the name of each corpus to its files (see `TextFilesConfig`).
+      rates: dict that maps the name of each corpus to its relative rate; None to use
+        |L| ** sampling_exponent, where |L| is the number of training documents in the corpus.
+      sampling_exponent: exponent for the default rates; mT5 uses 0.3
+        (https://arxiv.org/abs/2010.11934, section 3.1). With 0, all corpora have the same rate;
+        with 1, rates are proportional to sizes.
+      num_held_out: number of documents to hold out from each corpus for evaluation, with the same
+        limits as in `TextFilesConfig`.
     """
 
     files: dict[str, str | tuple[str, ...]] = field(metadata=_PATH)
@@ -184,22 +171,11 @@ class TextCorporaConfig(TextConfig):
         super().__post_init__()
         if not self.files:
             raise UserError("data.files is empty; expected the files of at least one corpus")
-        for name, patterns in self.files.items():
+        for name in self.files:
             _check_name("data.files", name)
-            if not patterns:
-                raise UserError(f"data.files[{name!r}] is empty; expected at least one file")
         if self.rates is not None:
             _check_rates("data.rates", self.rates)
-            for name in self.rates:
-                if name not in self.files:
-                    hint = did_you_mean(name, self.files)
-                    raise UserError(
-                        f"data.rates: {name!r} is not a corpus in data.files; expected "
-                        f"{', '.join(self.files)}.{hint}"
-                    )
-            missing = [name for name in self.files if name not in self.rates]
-            if missing:
-                raise UserError(f"data.rates: the rate of {', '.join(missing)} is missing")
+            _check_keys("data.rates", self.rates, self.files)
         if not 0 <= self.sampling_exponent <= 1:
             raise UserError(
                 f"data.sampling_exponent must be in [0, 1], not {self.sampling_exponent}"
@@ -209,34 +185,38 @@ class TextCorporaConfig(TextConfig):
 
     def corpus(self, name: str, seed: int) -> TextFilesConfig:
         """Returns the settings of one corpus."""
-        shared = {field.name: getattr(self, field.name) for field in fields(TextConfig)}
-        own = {"seed": seed, "files": self.files[name], "num_held_out": self.num_held_out}
-        return TextFilesConfig(**shared | own)
+        values = {field.name: getattr(self, field.name) for field in fields(TextConfig)}
+        values |= {"seed": seed, "files": self.files[name], "num_held_out": self.num_held_out}
+        return TextFilesConfig(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubStreamConfig(TextConfig):
-    """Documents that are streamed from the Hugging Face hub during training.
+    """Settings for streaming documents from the Hugging Face hub during training.
 
-    The dataset's files are divided among `num_streams` streams. Each stream makes
+    The dataset's files are divided among `num_streams` streams. Each stream provides
     batch_size / num_streams rows of every batch, so batches do not depend on the number of
     processes. If there are fewer files than streams, each stream reads all files and keeps every
     num_streams-th document.
 
     Attributes:
-      dataset: a repository of the hub (`dumitrescustefan/rlm`), or the format of `data_files`
-        (`parquet`, `json`, `text`).
-      subsets: configuration of the dataset → its relative rate; None if it has only one.
-      data_files: paths or patterns of local or remote files, or a dict from splits to these.
+      dataset: name of a dataset repository on the hub (`dumitrescustefan/rlm`) or, if `data_files`
+        is set, the format of these files (`parquet`, `json` or `text`).
+      subsets: dict that maps each configuration to be used to its relative rate; None if the
+        dataset has only one configuration.
+      data_files: path or pattern of local or remote files, a tuple of these, or a dict that maps
+        each split to its files.
       split: split to train on.
-      eval_split: split to evaluate, if the dataset has it; None: none.
-      text_key: name of the text's column.
-      num_streams: number of streams, a divisor of the batch size. With more processes than streams,
-        several processes read the same stream; a multiple of the number of processes avoids this.
-      window_documents: number of documents of each subset that a stream shuffles at a time; it
-        reads as many ahead. A resumed run reads up to this many again.
-      eval_documents: maximum number of documents of `eval_split` to evaluate, in equal parts per
-        subset; None: as many as `trainer.eval_steps` batches hold. They stay in memory.
+      eval_split: split to evaluate on, if the dataset has it; None for no evaluation.
+      text_key: name of the column that contains the text.
+      num_streams: number of streams, a divisor of the batch size. If there are more processes than
+        streams, several processes read the same stream; to avoid this, use a multiple of the number
+        of processes.
+      window_documents: number of documents of each subset that a stream shuffles together. A stream
+        also reads this many documents ahead, and a resumed run reads up to this many again.
+      eval_documents: maximum number of documents of `eval_split` to evaluate on, divided equally
+        among subsets; None for as many as fit into `trainer.eval_steps` batches. The documents are
+        kept in memory.
     """
 
     dataset: str
@@ -271,19 +251,19 @@ class HubStreamConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetTaskConfig:
-    """A dataset whose records become examples by columns or templates.
+    """A task that makes examples from a dataset's columns, directly or with templates.
 
     Attributes:
-      inputs, targets: name of a column, or a Jinja template over columns
-        (`{{question}} {{context}}`).
+      inputs, targets: name of a column, or a Jinja template that refers to columns, such as
+        `{{question}} {{context}}`.
       dataset: name of a dataset on the Hugging Face hub, or in the local mirror.
       subset: configuration of the dataset; None if it has none.
-      files: split → path or pattern of local files, instead of a dataset; their suffixes are those
-        of `mtf.sources.files`.
-      tsv_header: whether the first line of a TSV file names its columns; if not, they are `inputs`
-        and `targets`, and a first line with exactly these names is skipped.
-      metrics: names from `mtf.evaluation.metrics`.
-      answer_choices: all possible targets, the classes of metrics such as `f1`.
+      files: dict that maps each split to the path or pattern of the local files to use instead of a
+        dataset; `mtf.data.sources.files` lists the supported formats.
+      tsv_header: whether the first line of a TSV file names its columns; if not, the columns are
+        `inputs` and `targets`, and a first line that consists of these two names is skipped.
+      metrics: names of metrics in `mtf.evaluation.metrics`.
+      answer_choices: all possible targets, which are the classes for metrics such as `f1`.
       inputs_add_eos: whether inputs end with EOS; targets always do.
     """
 
@@ -310,26 +290,29 @@ class DatasetTaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskMixtureConfig(DataConfig):
-    """A mixture of tasks, or one task (T5X: `utils.DatasetConfig`).
+    """Settings for a mixture of tasks or a single task, like `utils.DatasetConfig` in T5X.
 
     Attributes:
-      mixture_or_task_name: `t0++_train`, `c4_v220_span_corruption`, …; `python -m mtf.data --list`
-        lists all mixtures. With `task`, any name.
-      loader: "cache" reads a token cache. "memory" renders and tokenizes into memory when the run
-        starts, for small datasets; it yields the same batches. "seqio" renders and tokenizes
-        during training, with SeqIO and TensorFlow.
-      cache_dir: directory of the token cache or, with "seqio", of SeqIO's caches; of several
-        directories, each task is taken from the first that has it.
+      mixture_or_task_name: name of the mixture or task, such as `t0++_train` or
+        `c4_v220_span_corruption`; `python -m mtf data --list` prints all mixtures. If `task` is
+        set, any name is valid.
+      loader: "cache" reads a token cache. "memory" renders and tokenizes a small dataset into
+        memory when the run starts, and yields the same batches as "cache". "seqio" renders and
+        tokenizes during training, with SeqIO and TensorFlow.
+      cache_dir: directory of the token cache or, for the loader "seqio", one or more directories of
+        SeqIO's caches. Each task is read from the first directory that contains it.
       split: split to train on.
-      eval_split: split to evaluate; None: none.
-      use_cached: with "seqio", whether to read SeqIO's caches in `cache_dir`.
-      data_dir: unless "cache", a local mirror of the datasets; None: MTF_DATA_DIR, else the hub.
-      templates: unless "cache", an archive or directory of templates; None: see `load_templates`.
-      module: module that registers tasks and mixtures of your own (`my.tasks`), which is imported
-        before the mixture is looked up.
-      task: a dataset as the only task, instead of a task that is known by its name.
-      allow_missing_tasks: whether to use the other tasks of a mixture if some are missing from the
-        cache or have no dataset, instead of refusing it.
+      eval_split: split to evaluate on; None for no evaluation.
+      use_cached: whether the loader "seqio" reads SeqIO's caches in `cache_dir`.
+      data_dir: local mirror of the datasets; None for the directory in the environment variable
+        MTF_DATA_DIR or, if it is not set, the hub. The loader "cache" does not use the datasets.
+      templates: archive or directory of templates; None for the default of `load_templates`. The
+        loader "cache" does not use them.
+      module: name of a module, such as `my.tasks`, that registers custom tasks and mixtures. It is
+        imported before the mixture is looked up.
+      task: settings of a dataset to use as the only task, instead of a registered mixture or task.
+      allow_missing_tasks: whether to use the remaining tasks of a mixture if some are missing from
+        the cache or have no dataset; if False, missing tasks are an error.
     """
 
     mixture_or_task_name: str
@@ -368,16 +351,16 @@ class TaskMixtureConfig(DataConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnDataConfig(DataConfig):
-    """Examples or batches from an iterator of your own; docs/extending.md describes it.
+class CustomDataConfig(DataConfig):
+    """Settings for training on examples from a custom iterator; see docs/extending.md.
 
-    `shuffle` and `seed` have no effect: the order is the iterator's.
+    `shuffle` and `seed` have no effect, because the iterator determines the order.
 
     Attributes:
-      train: function of `shard_index` and `shard_count` that returns an endless iterable, whose
-        iterator has `get_state` and `set_state`; in each of several processes, a part of the data.
-      evaluation: function that returns a finite iterable of the examples to evaluate, the same at
-        every call and in every process; None: none.
+      train: function that takes `shard_index` and `shard_count`, and returns an endless iterable
+        over this shard of the data. Its iterator must have the methods `get_state` and `set_state`.
+      evaluation: function that returns a finite iterable of the examples to evaluate on, which must
+        be the same on every call and in every process; None for no evaluation.
       inputs_add_eos: whether EOS is appended to inputs that are texts.
     """
 
@@ -387,18 +370,29 @@ class OwnDataConfig(DataConfig):
 
 
 AnyData: TypeAlias = (
-    TextFilesConfig | TextCorporaConfig | HubStreamConfig | TaskMixtureConfig | OwnDataConfig
+    TextFilesConfig | TextCorporaConfig | HubStreamConfig | TaskMixtureConfig | CustomDataConfig
 )
 
 
-def _check_name(place: str, name: str) -> None:
+def _check_name(setting: str, name: str) -> None:
     if not re.fullmatch(r"[\w.+-]+", name):
         raise UserError(
-            f"{place}: {name!r} is not a valid name; use only letters, digits, and . _ + -"
+            f"{setting}: {name!r} is not a valid name; use only letters, digits, and . _ + -"
         )
 
 
-def _check_rates(place: str, rates: Mapping[str, float]) -> None:
+def _check_keys(setting: str, values: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raises UserError unless the keys of `values` are `names`, in any order."""
+    for name in values:
+        if name not in names:
+            hint = did_you_mean(name, names)
+            raise UserError(f"{setting}: unknown {name!r}; expected {', '.join(names)}.{hint}")
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise UserError(f"{setting}: {', '.join(missing)} is missing")
+
+
+def _check_rates(setting: str, rates: Mapping[str, float]) -> None:
     for name, rate in rates.items():
         if not (rate > 0 and math.isfinite(rate)):
-            raise UserError(f"{place}[{name!r}] must be a positive number, not {rate}")
+            raise UserError(f"{setting}[{name!r}] must be a positive number, not {rate}")

@@ -1,28 +1,28 @@
 """Streams a dataset during training (`HubStreamConfig`).
 
-A stream reads its files, in a new order in every epoch, one window of documents at a time. The
-documents of a window are shuffled and become examples (`mtf.data.examples`), which are packed into
-the stream's rows of every batch. The position in a stream is the start of its window, which the
-`datasets` library can restore, and the position in the window.
+A stream reads its files one window of documents at a time; the order of the files changes in every
+epoch. The documents of a window are shuffled and turned into examples (`mtf.data.examples`), which
+are packed into the stream's rows of every batch. The state of a stream consists of the start of its
+window, which the `datasets` library can restore, and the position within the window.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import itertools
-import logging
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mtf.base.errors import NotCheckedError, UserError
+from mtf.base.extras import check_extra
 from mtf.data.examples import Cursor, DocumentSource, Example, Order, fingerprint
 from mtf.data.mixing import Mixing
-from mtf.data.packing import OpenRow
 from mtf.data.randomness import Purpose, derived_seed, permutation
 from mtf.data.row_streams import (
     BatchIterator,
@@ -31,41 +31,25 @@ from mtf.data.row_streams import (
     RowStream,
     Shard,
     StreamsIterator,
-    at_most_some,
-    unit_examples,
+    group_examples,
+    joined_if_many,
 )
 from mtf.data.settings import HubStreamConfig
-from mtf.errors import NotCheckedError, UserError
-from mtf.extras import check_extra
-from mtf.sources.hub_stream import Split, open_splits
-from mtf.storage import is_remote
+from mtf.data.sources.hub_stream import Split, open_splits
+from mtf.storage import has_scheme
 
-T = TypeVar("T")
-
-_logger = logging.getLogger(__name__)
-
-# Seconds between attempts to read. `datasets` retries several times within each attempt.
-RETRY_DELAYS = (1.0, 4.0, 16.0, 64.0)
 _MAX_READERS = 16
 _BEGINNING: Cursor = (0, 0, 0, 0)
 
 
 def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) -> BatchIterator:
-    """See `mtf.loaders.make_train_iterator`."""
+    """See `mtf.data.loaders.make_train_iterator`."""
     batch_size = shard.batch_size
     _check_streams(data, batch_size)
     rows_per_stream = batch_size // data.num_streams
-    # Processes may share a stream: each makes all of its rows and keeps its own.
+    # If processes share a stream, each process makes all its rows, but returns only some of them.
     first, last = (row // rows_per_stream for row in (shard.rows[0], shard.rows[-1]))
     numbers = range(first, last + 1)
-    if shard.num_shards > data.num_streams and not shard.shard_id:
-        _logger.warning(
-            "%d processes share %d streams (data.num_streams), so several processes read the same "
-            "documents. In a new run, data.num_streams=%d avoids this.",
-            shard.num_shards,
-            data.num_streams,
-            shard.num_shards,
-        )
     splits = _open_splits(data, data.split)
     executor = ThreadPoolExecutor(
         max_workers=min(len(numbers) * len(splits), _MAX_READERS), thread_name_prefix="data-stream"
@@ -81,20 +65,20 @@ def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) 
 
 
 def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
-    """Returns `SPLIT`, or `SPLIT_SUBSET` for each subset that has the split; see `mtf.loaders`."""
+    """Returns one evaluation called `SPLIT`, or one called `SPLIT_SUBSET` for each subset."""
     if data.eval_split is None:
         return {}
     splits = _open_splits(data, data.eval_split, required=False)
     limit = data.eval_documents
-    if limit is not None:
-        limit = max(limit // max(len(splits), 1), 1)
+    if limit is not None and splits:
+        limit = max(limit // len(splits), 1)
     parts: EvaluationParts = {
-        f"{data.eval_split}_{name}" if name else data.eval_split: [
-            functools.partial(_evaluation, data, _FirstDocuments(split, limit))
-        ]
+        f"{data.eval_split}_{name}" if name else data.eval_split: functools.partial(
+            _evaluation, data, _FirstDocuments(split, limit)
+        )
         for name, split in splits.items()
     }
-    return at_most_some(parts, data.eval_split)
+    return joined_if_many(parts, data.eval_split)
 
 
 def _check_streams(data: HubStreamConfig, batch_size: int) -> None:
@@ -107,7 +91,7 @@ def _check_streams(data: HubStreamConfig, batch_size: int) -> None:
 
 
 def check(data: HubStreamConfig, batch_size: int) -> str:
-    """See `mtf.loaders.check`; does not look for the dataset on the hub."""
+    """See `mtf.data.loaders.check`; does not access the Hugging Face hub."""
     _check_streams(data, batch_size)
     check_extra("datasets", f"streaming {data.dataset}")
     files = data.data_files
@@ -115,17 +99,17 @@ def check(data: HubStreamConfig, batch_size: int) -> str:
         raise NotCheckedError(f"{data.dataset} is streamed from the Hugging Face hub")
     listed = files.values() if isinstance(files, dict) else [files]
     patterns = [p for each in listed for p in ((each,) if isinstance(each, str) else each)]
-    remote = [pattern for pattern in patterns if is_remote(pattern)]
-    if remote:
-        raise NotCheckedError(f"{remote[0]} is a remote address")
+    for pattern in patterns:
+        if has_scheme(pattern):
+            raise NotCheckedError(f"{pattern} is a remote path")
     for pattern in patterns:
         if not glob.glob(pattern, recursive=True):
-            raise UserError(f"data.data_files: {pattern} matches no file")
-    return f"{', '.join(patterns)}; the run checks the files"
+            raise UserError(f"data.data_files: {pattern} does not match any file")
+    return f"{', '.join(patterns)}; the files are checked when the run starts"
 
 
 def provenance(data: HubStreamConfig) -> dict[str, Any]:
-    """See `mtf.loaders.provenance`; the content of the dataset is unknown."""
+    """See `mtf.data.loaders.provenance`; does not include a hash of the dataset's content."""
     return {"data": _fingerprint(data)}
 
 
@@ -141,63 +125,35 @@ def _open_splits(data: HubStreamConfig, split: str, *, required: bool = True) ->
 
 
 class _FirstDocuments:
-    """The first documents of a split, up to `limit`; each is read on demand, once."""
+    """The first `limit` documents of a split, which are read on demand and kept in memory."""
 
     def __init__(self, split: Split, limit: int | None):
-        self._split, self._limit = split, limit
         self._read: list[str] = []
-        self._unread: Iterator[str] | None = None
-        self._place = 0, 0  # file, and document in the file
+        rows = itertools.chain.from_iterable(map(split.file, range(split.num_files)))
+        self._unread = itertools.islice(filter(None, map(split.text, rows)), limit)
+        self._name = split.name
 
     def __iter__(self) -> Iterator[str]:
-        for index in itertools.count() if self._limit is None else range(self._limit):
+        for index in itertools.count():
             if index == len(self._read):
-                self._read += _retried(self._read_one, self._split.name)
-                if index == len(self._read):
-                    return
+                with _read_errors(self._name):
+                    self._read += itertools.islice(self._unread, 1)
+            if index == len(self._read):
+                return
             yield self._read[index]
 
-    def _read_one(self) -> list[str]:
-        """Returns the next document, or nothing at the end."""
-        unread = self._unread or self._documents(*self._place)
-        self._unread = None  # in case reading fails
-        found = list(itertools.islice(unread, 1))
-        self._unread = unread
-        return found
 
-    def _documents(self, first_file: int, start: int) -> Iterator[str]:
-        for file in range(first_file, self._split.num_files):
-            rows = itertools.islice(self._split.file(file), start, None)
-            for number, row in enumerate(rows, start):
-                text = self._split.text(row)
-                self._place = file, number + 1
-                if text:
-                    yield text
-            start = 0
-
-
-def _retried(read: Callable[[], T], name: str) -> T:
-    """Returns the result of `read`, which is called again if it fails.
-
-    Raises UserError if all attempts fail, or if a file is missing.
-    """
-    for delay in (*RETRY_DELAYS, None):
-        try:
-            return read()
-        except FileNotFoundError as error:
-            raise UserError(f"{name} cannot be read: {error}") from error
-        except OSError as error:
-            if delay is None:
-                raise UserError(
-                    f"{name} cannot be read: {error} (after {len(RETRY_DELAYS) + 1} attempts in "
-                    f"{sum(RETRY_DELAYS):.0f} s)"
-                ) from error
-            time.sleep(delay)
-    raise AssertionError("unreachable")
+@contextlib.contextmanager
+def _read_errors(name: str) -> Iterator[None]:
+    """Converts an `OSError`, which `datasets` raises after several attempts, to a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error}") from error
 
 
 def _evaluation(data: HubStreamConfig, documents: Iterable[str]) -> Iterator[Example]:
-    """Yields the examples of documents in order; reads one group of them at a time."""
+    """Yields the examples from the documents in order; reads one group of documents at a time."""
     size, unread = data.objective.merge_documents, iter(documents)
     for number in itertools.count():
         texts = dict(enumerate(itertools.islice(unread, size), start=number * size))
@@ -205,18 +161,18 @@ def _evaluation(data: HubStreamConfig, documents: Iterable[str]) -> Iterator[Exa
             return
         order = Order(number * size + len(texts), data.seed, shuffle=False)
         source = DocumentSource(data, texts.__getitem__, order, Purpose.EVALUATION)
-        yield from unit_examples(source, number)
+        yield from group_examples(source, number)
 
 
-class _Place(NamedTuple):
-    """The start of a window in a stream's part of a subset.
+class _Start(NamedTuple):
+    """The position in a stream at which a window of a subset starts.
 
     Attributes:
-      epoch: number of completed passes over the part.
+      epoch: number of epochs that the stream has completed.
       window: index of the window in the epoch.
-      file: position in the epoch's order of files.
-      document: index of the document in the file.
-      state: state of the `datasets` library in the file; None: the beginning.
+      file: position of the file in the order of files for the epoch.
+      document: index, in the file, of the next document to read.
+      state: state of the `datasets` iterator over the file; None at the beginning of the file.
     """
 
     epoch: int = 0
@@ -226,69 +182,66 @@ class _Place(NamedTuple):
     state: dict[str, Any] | None = None
 
 
-# Documents that are shuffled together, and the start of the next window.
-_Window = tuple[list[str], _Place]
+# The documents of a window, which are shuffled together, and the start of the next window.
+_Window = tuple[list[str], _Start]
 
 
 class _Reader:
-    """Reads a stream's part of a subset, one window at a time."""
+    """Reads the documents of a subset for one stream, window by window, in an executor's thread."""
 
-    def __init__(self, data: HubStreamConfig, split: Split, seed: int, stream: int):
-        self._data = data
-        self._split = split
-        self._seed = seed
-        self._stream = stream
-        # With fewer files than streams, each stream reads all files and keeps some documents.
+    def __init__(
+        self, data: HubStreamConfig, split: Split, seed: int, stream: int, executor: Executor
+    ):
+        self._data, self._split, self._seed, self._stream = data, split, seed, stream
+        self._executor = executor
+        # If there are too few files, each stream reads all files but keeps only some documents.
         self._shares_files = split.num_files < data.num_streams
         first, step = (0, 1) if self._shares_files else (stream, data.num_streams)
         self._files = np.arange(first, split.num_files, step)
-        self._at: _Place | None = None
+        self._at: _Start | None = None
         self._documents: Iterator[tuple[str, int, int, Any]] = iter(())
 
-    def read(self, place: _Place) -> _Window:
-        """Returns the window at `place`; retries if reading fails.
+    def submit(self, start: _Start) -> Future[_Window]:
+        """Starts to read the window at `start`, and returns a future for the window.
 
-        Raises UserError if all attempts fail, or if the files contain no text.
+        The future raises UserError if reading fails, or if the files contain no text.
         """
-        return _retried(functools.partial(self._read, place), self._split.name)
+        return self._executor.submit(self._read, start)
 
-    def _read(self, place: _Place) -> _Window:
-        if self._at != place:
-            self._documents = self._read_documents(place)
-        self._at = None  # in case reading fails
-        read = list(itertools.islice(self._documents, self._data.window_documents))
+    def _read(self, start: _Start) -> _Window:
+        if self._at != start:
+            self._documents = self._read_documents(start)
+        with _read_errors(self._split.name):
+            read = list(itertools.islice(self._documents, self._data.window_documents))
         if len(read) == self._data.window_documents:
             _, file, number, rows = read[-1]
-            following = _Place(place.epoch, place.window + 1, file, number + 1, rows.state_dict())
-        elif not read and not place.window:
+            following = _Start(start.epoch, start.window + 1, file, number + 1, rows.state_dict())
+        elif not read and not start.window:
             raise UserError(
                 f"{self._split.name}: stream {self._stream} of {self._data.num_streams} has no "
                 "documents; reduce data.num_streams"
             )
         else:
-            following = _Place(place.epoch + 1)
+            following = _Start(start.epoch + 1)
             self._documents = self._read_documents(following)
         self._at = following
         return [text for text, *_ in read], following
 
-    def _read_documents(self, place: _Place) -> Iterator[tuple[str, int, int, Any]]:
-        """Yields (text, position of the file, index in the file, open file) from `place` on.
-
-        Ends with the epoch.
-        """
+    def _read_documents(self, start: _Start) -> Iterator[tuple[str, int, int, Any]]:
+        """Yields (text, file position, index in the file, open file) up to the end of the epoch."""
         order = self._files
         if self._data.shuffle:
-            order = order[permutation(len(order), self._seed, place.epoch, Purpose.FILES)]
-        num_streams = self._data.num_streams
-        for file in range(place.file, len(order)):
-            index, start = int(order[file]), 0
+            order = order[permutation(len(order), self._seed, start.epoch, Purpose.FILES)]
+        for file in range(start.file, len(order)):
+            index, first = int(order[file]), 0
             rows = self._split.file(index)
-            if file == place.file and place.state is not None:
-                rows.load_state_dict(place.state)
-                start = place.document
-            for number, row in enumerate(rows, start=start):
-                # Another stream takes the first document of each file, as files may be small.
-                if self._shares_files and (number + index) % num_streams != self._stream:
+            if file == start.file and start.state is not None:
+                rows.load_state_dict(start.state)
+                first = start.document
+            for number, row in enumerate(rows, start=first):
+                # Adding `index` sends the first documents of the files to different streams. This
+                # matters if the files are small.
+                if self._shares_files and (number + index) % self._data.num_streams != self._stream:
                     continue
                 text = self._split.text(row)
                 if text:
@@ -296,7 +249,7 @@ class _Reader:
 
 
 class _Subset:
-    """The examples of a stream's part of a subset; reads windows ahead with `executor`."""
+    """Reads the examples of a subset for one stream, and reads the next window in advance."""
 
     def __init__(
         self, data: HubStreamConfig, split: tuple[str, Split], stream: int, executor: Executor
@@ -305,82 +258,75 @@ class _Subset:
         self.name = name
         self._data = data
         self._seed = derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode()), stream)
-        self._reader = _Reader(data, files, self._seed, stream)
-        self._executor = executor
+        self._reader = _Reader(data, files, self._seed, stream, executor)
         self._source: DocumentSource | None = None
         self._ahead: Future[_Window] | None = None
         self._cursor = _BEGINNING
-        self._go_to(_Place())
+        self._go_to(_Start())
 
     def next_example(self) -> tuple[Example, Cursor]:
         """See `Reader`."""
-        first_epoch = self._place.epoch
+        first_epoch = self._start.epoch
         while True:
             source = self._source or self._open()
             example, following = source.read(self._cursor)
             self._cursor = following or source.start(self._cursor[0] + 1)
-            if self._cursor[0] == source.num_units:
+            if self._cursor[0] == source.num_groups:
                 self._go_to(self._following)
             if example is not None:
                 return example, ()
-            if self._place.epoch > first_epoch + 1:
+            if self._start.epoch > first_epoch + 1:
                 raise UserError(f"data.dataset: {self._data.dataset} contains no tokens")
 
     def get_state(self) -> IteratorState:
-        return {"window": self._place._asdict(), "next": list(self._cursor)}
+        return {"window": self._start._asdict(), "next": list(self._cursor)}
 
     def set_state(self, state: IteratorState) -> None:
-        """Restores a position; its window is read when the next example is needed."""
+        """Restores a position; the window at this position is read when an example is needed."""
         if self._ahead is not None:
             self._ahead.cancel()
             wait([self._ahead])
             self._ahead = None
-        self._go_to(_Place(**state["window"]))
+        self._go_to(_Start(**state["window"]))
         self._cursor = tuple(state["next"])
 
-    def _go_to(self, place: _Place) -> None:
+    def _go_to(self, start: _Start) -> None:
         self._source = None
-        self._place = place
+        self._start = start
         self._cursor = _BEGINNING
 
     def _open(self) -> DocumentSource:
-        """Returns the current window, and starts to read the next one."""
-        ahead = self._ahead or self._executor.submit(self._reader.read, self._place)
+        """Returns the examples of the current window, and starts to read the next window."""
+        ahead = self._ahead or self._reader.submit(self._start)
         self._ahead = None
         texts, self._following = ahead.result()
-        if not texts:  # the last window of the epoch was full
+        if not texts:  # The previous window was full, but was also the last one of the epoch.
             self._go_to(self._following)
             return self._open()
-        self._ahead = self._executor.submit(self._reader.read, self._following)
-        seed = derived_seed(self._seed, Purpose.WINDOW, self._place.epoch, self._place.window)
+        self._ahead = self._reader.submit(self._following)
+        seed = derived_seed(self._seed, Purpose.WINDOW, self._start.epoch, self._start.window)
         order = Order(len(texts), seed, self._data.shuffle)
         self._source = DocumentSource(self._data, texts.__getitem__, order, Purpose.NOISE)
         return self._source
 
 
-class _Stream(RowStream[_Subset]):
-    """The rows of a stream; its state has the examples of the open rows."""
+class _Stream(RowStream):
+    """A `RowStream` whose state includes the examples in the open rows."""
+
+    _readers: Sequence[_Subset]
 
     def get_state(self) -> IteratorState:
         return {
             "taken": self._num_taken,
             "subsets": {subset.name: subset.get_state() for subset in self._readers},
-            "open": [
-                [[inputs.tolist(), targets.tolist()] for inputs, targets in row.examples]
-                for row in self._packer.open_rows
-            ],
+            "open": self._packer.get_state(),
         }
 
     def set_state(self, state: IteratorState) -> None:
         self._num_taken = state["taken"]
         for subset in self._readers:
             subset.set_state(state["subsets"][subset.name])
-        self._packer.open_rows = []
-        for examples in state["open"]:
-            row = OpenRow()
-            for ids in examples:
-                row.add(Example(*(np.array(feature, np.int32) for feature in ids)), ())
-            self._packer.open_rows.append(row)
+        self._packer.set_state(state["open"])
 
 
 def _fingerprint(data: HubStreamConfig) -> str:

@@ -18,11 +18,11 @@ from mtf.data.row_streams import (
     SourceRowStream,
     StreamsIterator,
     all_examples,
-    at_most_some,
+    joined_if_many,
 )
 from mtf.data.settings import TextCorporaConfig, TextFilesConfig
-from mtf.sources.lines import TEXT_SUFFIXES
-from mtf.sources.text_files import find_files
+from mtf.data.sources.lines import TEXT_SUFFIXES
+from mtf.data.sources.text_files import find_files
 
 EVALUATION = "held_out"
 
@@ -30,7 +30,7 @@ EVALUATION = "held_out"
 def make_train_iterator(
     data: TextFilesConfig | TextCorporaConfig, shard: Shard, prefetch: int = 2
 ) -> BatchIterator:
-    """See `mtf.loaders.make_train_iterator`."""
+    """See `mtf.data.loaders.make_train_iterator`."""
     if isinstance(data, TextFilesConfig):
         dataset = TextDataset(data)
         datasets, mixing, content = [dataset], None, dataset.fingerprint
@@ -45,19 +45,19 @@ def make_train_iterator(
 
 
 def evaluation_parts(data: TextFilesConfig | TextCorporaConfig) -> EvaluationParts:
-    """Returns `held_out`, or `held_out_NAME` for each corpus; see `mtf.loaders`."""
+    """Returns one evaluation called `held_out`, or one called `held_out_NAME` for each corpus."""
 
     def part(corpus: TextFilesConfig) -> Callable[[], Iterator[Example]]:
         return lambda: all_examples(TextDataset(corpus).evaluation())
 
     if isinstance(data, TextFilesConfig):
-        return {EVALUATION: [part(data)]}
-    parts = {f"{EVALUATION}_{name}": [part(corpus)] for name, corpus in _corpora(data).items()}
-    return at_most_some(parts, EVALUATION)
+        return {EVALUATION: part(data)}
+    parts = {f"{EVALUATION}_{name}": part(corpus) for name, corpus in _corpora(data).items()}
+    return joined_if_many(parts, EVALUATION)
 
 
 def check(data: TextFilesConfig | TextCorporaConfig, batch_size: int) -> str:
-    """See `mtf.loaders.check`; finds files, but does not read their lines."""
+    """See `mtf.data.loaders.check`; looks for the files, but does not read them."""
     files: list[Path] = []
     for corpus in [data] if isinstance(data, TextFilesConfig) else _corpora(data).values():
         found = find_files(corpus.patterns)
@@ -67,11 +67,11 @@ def check(data: TextFilesConfig | TextCorporaConfig, batch_size: int) -> str:
     if not files:
         return "the text that ships with Python"
     num_bytes = sum(file.stat().st_size for file in files)
-    return f"{len(files)} files, {num_bytes / 1e6:,.1f} MB; the run checks their lines"
+    return f"{len(files)} files, {num_bytes / 1e6:,.1f} MB; the run will check their lines"
 
 
 def provenance(data: TextFilesConfig | TextCorporaConfig) -> dict[str, Any]:
-    """See `mtf.loaders.provenance`."""
+    """See `mtf.data.loaders.provenance`."""
     if isinstance(data, TextFilesConfig):
         return {"data": TextDataset(data).fingerprint}
     corpora, rates, content = _open_corpora(data)
@@ -96,7 +96,7 @@ def _corpora(data: TextCorporaConfig) -> dict[str, TextFilesConfig]:
 
 
 def _open_corpora(data: TextCorporaConfig) -> tuple[dict[str, TextDataset], dict[str, float], str]:
-    """Returns the corpora, their relative rates, and a fingerprint of both."""
+    """Opens all corpora; returns them, their relative rates, and a fingerprint of both."""
     corpora = {name: TextDataset(corpus) for name, corpus in _corpora(data).items()}
     sizes = {name: corpus.num_training for name, corpus in corpora.items()}
     rates = data.rates or {name: n**data.sampling_exponent for name, n in sizes.items()}

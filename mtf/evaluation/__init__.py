@@ -1,4 +1,4 @@
-"""Metrics, rank evaluation, and evaluation of decoded text during training."""
+"""Evaluates models by ranking answer choices or by scoring generated text."""
 
 from mtf.evaluation.settings import InferEvalConfig, RankFilesConfig
 

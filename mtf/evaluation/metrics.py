@@ -1,8 +1,8 @@
-"""Metrics of texts and classes, with T5's names and conventions.
+"""Metrics that compare texts or classes, with T5's names and conventions.
 
-Scores are percentages. Inputs and settings of each metric are those of T5 (Raffel et al. 2020;
-t5/evaluation/metrics.py). Exact match and F1 of words follow the scripts of SQuAD, TriviaQA and
-CoQA; libraries compute most others. `rank.py` has the metrics of ranked answer choices.
+Scores are percentages. Each metric has the same inputs and settings as in T5 (Raffel et al. 2020;
+t5/evaluation/metrics.py). Exact match and word F1 follow the scripts of SQuAD, TriviaQA and CoQA;
+most other metrics are computed by libraries. The metrics of ranked answer choices are in `rank.py`.
 """
 
 from __future__ import annotations
@@ -12,76 +12,81 @@ import re
 import statistics
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from mtf.errors import UserError, did_you_mean
-from mtf.extras import import_extra
+from mtf.base.errors import UserError, did_you_mean
+from mtf.base.extras import import_extra
 
-Compares = Literal["text", "class", "example"]
+Compares = Literal["text", "class"]
 Scores = Sequence[float]
 Texts = Sequence[str]
-Answers = Sequence[str | Sequence[str]]  # one correct answer, or several, for each example
+Answers = Sequence[str | Sequence[str]]  # one or more correct answers per example
 Classes = Sequence[int]
-Records = Sequence[Mapping[str, Any]]
 _Function = Callable[[Sequence[Any], Sequence[Any]], Scores]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-# SQuAD's script deletes punctuation; TriviaQA's replaces it and more quotation marks by spaces.
+# SQuAD's script deletes punctuation. TriviaQA's script replaces punctuation, including typographic
+# quotation marks, with spaces.
 _Punctuation = dict[int, str | None]
 _SQUAD_PUNCTUATION: _Punctuation = dict.fromkeys(map(ord, string.punctuation))
 _TRIVIA_QA_PUNCTUATION: _Punctuation = dict.fromkeys(map(ord, string.punctuation + "‘’´`_"), " ")
-_NOT_A_NUMBER = -1.0
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A comparison of predictions with targets.
+    """A metric that compares predictions with targets.
 
     Attributes:
-      function: (targets, predictions) → the values of `scores`.
+      function: function that takes targets and predictions and returns the values of `scores`.
       scores: names of the scores.
-      compares: "text"; "class": class indices, -1 for a text that is no class; or "example": the
-        targets contain more than the correct answer.
-      module: module of the extra `eval` that computes it, or None.
+      compares: "text" if the metric compares texts, "class" if it compares class indices. The index
+        of a text that is not a class is -1.
+      module: name of the module that the metric imports from the extra `eval`, or None.
+      best: whether the largest or the smallest value is the best.
     """
 
     function: _Function
     scores: tuple[str, ...]
     compares: Compares
     module: str | None
+    best: Literal["max", "min"] = "max"
 
 
 METRICS: dict[str, Metric] = {}
 
 
 def _metric(
-    *scores: str, compares: Compares = "text", module: str | None = None
+    *scores: str,
+    compares: Compares = "text",
+    module: str | None = None,
+    best: Literal["max", "min"] = "max",
 ) -> Callable[[_Function], _Function]:
-    """Adds a function to `METRICS`; `scores` defaults to its name."""
+    """Returns a decorator that adds a function to `METRICS`; `scores` defaults to its name."""
 
     def register(function: _Function) -> _Function:
         name = function.__name__
-        METRICS[name] = Metric(function, scores or (name,), compares, module)
+        METRICS[name] = Metric(function, scores or (name,), compares, module, best)
         return function
 
     return register
 
 
 def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Returns the scores of a metric of `METRICS` by name, 0 to 100 (edit distances: words).
+    """Returns a dict mapping the scores of the metric `name` to their values.
 
-    Predictions are texts, class indices or numbers. Raises UserError if the metric does not exist,
-    its library is not installed, or the numbers of targets and predictions differ or are 0.
+    Values are percentages, except for edit distances, which are numbers of words. Predictions are
+    texts, class indices or numbers. Raises UserError if the metric does not exist, if its library
+    is not installed, if there are no examples, or if the numbers of targets and predictions differ.
     """
     metric = find(name)
     if len(targets) != len(predictions):
         raise UserError(
-            f"metric {name}: {len(targets)} targets and {len(predictions)} predictions; expected "
-            "the same number of each"
+            f"metric {name}: expected the same number of targets and predictions, not "
+            f"{len(targets)} and {len(predictions)}"
         )
     if not targets:
         raise UserError(f"metric {name}: there are no examples; expected at least one")
@@ -91,22 +96,22 @@ def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> di
 
 
 def find(name: str) -> Metric:
-    """Returns a metric by name; raises UserError if it does not exist.
+    """Returns the metric with the given name; raises UserError if no such metric exists.
 
-    A name with a dot is a function of the user's, `my_parts.my_metric`, of the texts of targets and
-    predictions; it returns a number.
+    A name with a dot, such as `my_parts.my_metric`, refers to a custom function that takes the
+    texts of the targets and the texts of the predictions and returns a number.
     """
     if "." in name:
-        return _own(name)
+        return _custom(name)
     if name not in METRICS:
         raise UserError(
-            f"there is no metric {name!r}; expected one of {', '.join(METRICS)}, or a function of "
-            f"your own, such as my_parts.my_metric.{did_you_mean(name, METRICS)}"
+            f"there is no metric {name!r}; expected one of {', '.join(METRICS)}, or a custom "
+            f"function such as my_parts.my_metric.{did_you_mean(name, METRICS)}"
         )
     return METRICS[name]
 
 
-def _own(name: str) -> Metric:
+def _custom(name: str) -> Metric:
     from mtf.config import lookup  # Imports Fiddle, which training does not need.
 
     function = lookup.find(name, "metric")
@@ -123,7 +128,10 @@ def _own(name: str) -> Metric:
 
 
 def score_names(names: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Returns (metric, score) → unique name of the score: with the metric before it if needed."""
+    """Returns a dict mapping each pair (metric, score) to a unique name.
+
+    The name is `score` or, if several metrics have a score of this name, `metric/score`.
+    """
     scores = [(name, score) for name in names for score in find(name).scores]
     counts = Counter(score for _, score in scores)
     return {
@@ -139,20 +147,17 @@ def require(name: str) -> None:
 
 @_metric()
 def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
-    """Returns the share of predictions that equal their targets."""
+    """Returns the percentage of predictions that equal their targets."""
     same = sum(target == found for target, found in zip(targets, predictions, strict=True))
     return [100 * same / len(targets)]
 
 
-@_metric()
-def sequence_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
-    """Returns `accuracy`, by T5's name for sequences."""
-    return accuracy(targets, predictions)
+METRICS["sequence_accuracy"] = Metric(accuracy, ("sequence_accuracy",), "text", None)  # T5's name
 
 
 @_metric(compares="class")
 def f1(targets: Classes, predictions: Classes) -> Scores:
-    """Returns the F1 of class 1. A prediction other than 0 and 1 counts as the wrong class."""
+    """Returns the F1 score of class 1; predictions other than 0 and 1 count as wrong."""
     checked = [
         found if found in (0, 1) else 1 - target
         for target, found in zip(targets, predictions, strict=True)
@@ -162,86 +167,65 @@ def f1(targets: Classes, predictions: Classes) -> Scores:
 
 @_metric(compares="class")
 def mean_3class_f1(targets: Classes, predictions: Classes) -> Scores:
-    """Returns the mean of the F1 of classes 0, 1 and 2."""
+    """Returns the mean of the F1 scores of classes 0, 1 and 2."""
     return [100 * statistics.mean(class_f1(targets, predictions, 3))]
 
 
-def class_f1(targets: Classes, predictions: Classes, num_classes: int) -> list[float]:
-    """Returns the F1 of each class, 0 to 1; 0 for a class that does not occur."""
-    from sklearn.metrics import f1_score
+def _sklearn() -> Any:
+    from sklearn import metrics  # Slow to import.
 
+    return metrics
+
+
+def class_f1(targets: Classes, predictions: Classes, num_classes: int) -> list[float]:
+    """Returns the F1 score (0 to 1) of each class; a class that does not occur has a score of 0."""
     classes = list(range(num_classes))
-    scores = f1_score(targets, predictions, labels=classes, average=None, zero_division=0.0)
+    scores = _sklearn().f1_score(
+        targets, predictions, labels=classes, average=None, zero_division=0.0
+    )
     return [float(score) for score in scores]
 
 
 @_metric(compares="class")
 def matthews_corrcoef(targets: Classes, predictions: Classes) -> Scores:
-    """Returns Matthews' correlation coefficient."""
-    from sklearn import metrics
-
-    return [100 * metrics.matthews_corrcoef(list(targets), list(predictions))]
+    """Returns the Matthews correlation coefficient."""
+    return [100 * _sklearn().matthews_corrcoef(list(targets), list(predictions))]
 
 
 @_metric("auc-roc", "auc-pr", compares="class")
 def auc(targets: Classes, predictions: Sequence[float]) -> Scores:
-    """Returns the areas under the ROC and precision-recall curves of scores for class 1.
+    """Returns the areas under the ROC curve and the precision-recall curve.
 
-    In percent, as in T5's `rank_classification` (but not its `auc`). Without examples of class 1,
-    both are NaN; without other examples, the first is.
+    The predictions are scores for class 1. The areas are percentages, as in T5's
+    `rank_classification` but unlike in T5's `auc`. Both areas are NaN if no example is of class 1,
+    and the area under the ROC curve is NaN if all examples are of class 1.
     """
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
     is_one = np.equal(targets, 1)
     if not is_one.any():
         return [math.nan, math.nan]
-    roc = math.nan if is_one.all() else roc_auc_score(is_one, predictions)
-    return [100 * roc, 100 * average_precision_score(is_one, predictions)]
+    sklearn = _sklearn()
+    roc = math.nan if is_one.all() else sklearn.roc_auc_score(is_one, predictions)
+    return [100 * roc, 100 * sklearn.average_precision_score(is_one, predictions)]
 
 
 @_metric("em", "f1")
 def squad(targets: Answers, predictions: Texts) -> Scores:
-    """Returns exact match and F1 of words as in SQuAD 1.1's script (Rajpurkar et al. 2016).
+    """Returns exact match and word F1, as computed by SQuAD 1.1's script (Rajpurkar et al. 2016).
 
-    Of several correct answers, the best match counts.
+    If there are several correct answers, the best match counts.
     """
     return _exact_match_and_f1(targets, predictions, _SQUAD_PUNCTUATION)
 
 
-@_metric("em", "f1", compares="example")
-def span_squad(targets: Records, predictions: Texts) -> Scores:
-    """Returns `squad` of predictions such as "start: 3 end: 6", words of the context.
-
-    Targets have `answers` and `context`. Any other prediction is an empty answer.
-    """
-    spans = [
-        _span(target["context"], text) for target, text in zip(targets, predictions, strict=True)
-    ]
-    return squad([target["answers"] for target in targets], spans)
-
-
 @_metric("em", "f1")
 def trivia_qa(targets: Answers, predictions: Texts) -> Scores:
-    """Returns exact match and F1 of words as in TriviaQA's script (Joshi et al. 2017)."""
+    """Returns exact match and word F1, as computed by TriviaQA's script (Joshi et al. 2017)."""
     return _exact_match_and_f1(targets, predictions, _TRIVIA_QA_PUNCTUATION)
-
-
-@_metric("em", "f1", compares="example")
-def record(targets: Records, predictions: Texts) -> Scores:
-    """Returns `squad` of ReCoRD: the first example of each `group` (a passage's query) counts.
-
-    Targets have `group` and `value`, the correct answers.
-    """
-    first: dict[Any, tuple[Sequence[str], str]] = {}
-    for target, prediction in zip(targets, predictions, strict=True):
-        first.setdefault(target["group"], (target["value"], prediction))
-    answers, texts = zip(*first.values(), strict=True)
-    return squad(answers, texts)
 
 
 @_metric("f1")
 def coqa_f1(targets: Answers, predictions: Texts) -> Scores:
-    """Returns the mean F1 of words, 1 for two empty texts (Reddy et al. 2019)."""
+    """Returns the mean word F1 as in CoQA (Reddy et al. 2019); two empty texts have an F1 of 1."""
 
     def score(answer: str, prediction: str) -> float:
         return 1.0 if not answer and not prediction else _word_f1(answer, prediction)
@@ -250,32 +234,16 @@ def coqa_f1(targets: Answers, predictions: Texts) -> Scores:
 
 
 @_metric("f1", compares="class")
-def multirc_f1_over_all_answers(targets: Sequence[Any], predictions: Classes) -> Scores:
-    """Returns `f1` over all answers of MultiRC (Khashabi et al. 2018).
-
-    Targets are classes, or have a class as `value`.
-    """
-    return f1([t["value"] if isinstance(t, Mapping) else t for t in targets], predictions)
-
-
-@_metric("exact_match", compares="example")
-def multirc_exact_match(targets: Records, predictions: Classes) -> Scores:
-    """Returns the share of MultiRC's questions whose answers are all classified correctly.
-
-    Targets have `group`, the question, and `value`, a class.
-    """
-    right: dict[Any, bool] = {}
-    for target, prediction in zip(targets, predictions, strict=True):
-        group = target["group"]
-        right[group] = right.get(group, True) and target["value"] == prediction
-    return [100 * sum(right.values()) / len(right)]
+def multirc_f1_over_all_answers(targets: Classes, predictions: Classes) -> Scores:
+    """Returns `f1` over all answers of MultiRC (Khashabi et al. 2018)."""
+    return f1(targets, predictions)
 
 
 @_metric(module="sacrebleu")
 def bleu(targets: Answers, predictions: Texts) -> Scores:
-    """Returns corpus BLEU by sacrebleu, with the tokenizer `intl` and exponential smoothing.
+    """Returns the corpus BLEU of sacrebleu with the tokenizer `intl` and exponential smoothing.
 
-    Targets are texts, or several references, the same number for each prediction.
+    Each target is a text or a list of references; all lists must have the same length.
     """
     from sacrebleu import corpus_bleu
 
@@ -287,10 +255,11 @@ def bleu(targets: Answers, predictions: Texts) -> Scores:
 
 @_metric("rouge1", "rouge2", "rougeLsum", module="rouge_score.rouge_scorer")
 def rouge(targets: Texts, predictions: Texts) -> Scores:
-    """Returns the mean F of ROUGE-1, ROUGE-2 and summary-level ROUGE-L by rouge-score, no stemmer.
+    """Returns the mean F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L, without stemming.
 
-    Sentences end in a newline or " . ". This is T5's `rouge_mean`; T5's `rouge` is the median of a
-    bootstrap, which varies between calls.
+    The scores come from the library rouge-score. Sentences end with a newline or " . ". The metric
+    equals T5's `rouge_mean`. T5's `rouge` is the median over bootstrap samples, so it varies
+    between calls.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -305,7 +274,7 @@ def rouge(targets: Texts, predictions: Texts) -> Scores:
 
 @_metric()
 def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
-    """Returns Pearson's correlation of numbers; a text that is not a number counts as -1."""
+    """Returns the Pearson correlation of numbers; a text that is not a number counts as -1."""
     from scipy.stats import pearsonr
 
     return [100 * pearsonr(list(map(_number, targets)), list(map(_number, predictions)))[0]]
@@ -313,7 +282,7 @@ def pearson_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scor
 
 @_metric()
 def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Scores:
-    """Returns Spearman's correlation of numbers; a text that is not a number counts as -1."""
+    """Returns the Spearman correlation of numbers; a text that is not a number counts as -1."""
     from scipy.stats import spearmanr
 
     return [100 * spearmanr(list(map(_number, targets)), list(map(_number, predictions)))[0]]
@@ -322,9 +291,10 @@ def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Sco
 @_metric(
     *("min_edit", "max_edit", "mean_edit", "median_edit", "sum_edit"),
     module="nltk.metrics.distance",
+    best="min",
 )
 def edit_distance(targets: Texts, predictions: Texts) -> Scores:
-    """Returns statistics of the edit distance in lowercase words (nltk)."""
+    """Returns statistics of nltk's edit distance between lowercase texts, counted in words."""
     from nltk.metrics.distance import edit_distance as distance
 
     words = [[re.split(r"[^\w]", t.lower()) for t in texts] for texts in (targets, predictions)]
@@ -333,12 +303,12 @@ def edit_distance(targets: Texts, predictions: Texts) -> Scores:
 
 
 def _normalize(text: str, punctuation: _Punctuation) -> str:
-    """Returns lowercase text without punctuation and articles, as the scripts compare it."""
+    """Converts a text to lowercase and removes articles, `punctuation` and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(punctuation)).split())
 
 
 def _word_f1(target: str, prediction: str) -> float:
-    """Returns the F1 of the words that two normalized texts share."""
+    """Returns the word F1 of two normalized texts, from 0 to 1."""
     wanted, found = target.split(), prediction.split()
     num_common = (Counter(wanted) & Counter(found)).total()
     return 2 * num_common / (len(wanted) + len(found)) if num_common else 0.0
@@ -355,7 +325,7 @@ def _mean_of_best(
     punctuation: _Punctuation,
     score: Callable[[str, str], float],
 ) -> float:
-    """Returns the mean in percent of each prediction's best score over its correct answers."""
+    """Returns the mean, in percent, of each prediction's best score over the correct answers."""
     best = []
     for target, prediction in zip(targets, predictions, strict=True):
         text = _normalize(prediction, punctuation)
@@ -364,15 +334,8 @@ def _mean_of_best(
     return 100 * math.fsum(best) / len(best)
 
 
-def _span(context: str, prediction: str) -> str:
-    words, found = (re.sub(r"\W", " ", text).split() for text in (context, prediction))
-    if len(found) < 4 or not (found[1].isdecimal() and found[3].isdecimal()):
-        return ""
-    return " ".join(words[int(found[1]) : int(found[3]) + 1])
-
-
 def _number(value: Any) -> float:
     try:
         return float(value)
     except ValueError:
-        return _NOT_A_NUMBER
+        return -1.0

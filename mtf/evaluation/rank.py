@@ -1,7 +1,7 @@
-"""Rank classification: the most likely answer choice is the prediction.
+"""Evaluates rank classification, in which the most likely answer choice is the prediction.
 
-As in T0 (Sanh et al. 2022, section 5), the log-likelihoods of a choice's tokens, including EOS,
-are summed and not divided by their number. Metrics are T5's, in percent.
+As in T0 (Sanh et al. 2022, section 5), the score of a choice is the sum of the log-likelihoods of
+its tokens, including EOS, without length normalization. The metrics are those of T5, in percent.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from mtf.cluster.heartbeat import PREDICTING, WRITING, Heartbeat
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.base.processes.heartbeat import PREDICTING, WRITING, Heartbeat
+from mtf.base.progress import progress_bar
 from mtf.evaluation.metrics import auc, class_f1
-from mtf.evaluation.rank_data import RankData, RankExample, RankTask
+from mtf.evaluation.rank_data import RankData, RankExample
 from mtf.evaluation.report import TaskResult
+from mtf.evaluation.tasks import EvaluationTask
 from mtf.inference.files import Results
 from mtf.inference.predictor import NOT_FINITE, NotFiniteError, Predictor, Scores
 from mtf.partitioning.processes import from_first_process, is_first_process
-from mtf.progress import progress_bar
 
-# Choices whose scores differ by less may swap ranks with another batch size or other devices, which
-# change the order of float32 sums.
+# Choices whose scores differ by less than this may swap ranks if the batch size or the devices
+# change, because float32 numbers are then summed in another order.
 CLOSE = 1e-4
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """The scores of an example's choices.
+    """The scores of the answer choices of an example.
 
     Attributes:
       log_likelihoods: log-likelihood of each choice, summed over its tokens.
       num_tokens: number of tokens of each choice.
-      correct: whether each choice is correct. None can be, or several if their texts are equal.
+      correct: whether each choice is correct; several choices with the same text can be correct.
     """
 
     log_likelihoods: Sequence[float]
@@ -44,17 +45,17 @@ class Ranked:
 
     @property
     def prediction(self) -> int:
-        """The choice with the highest log-likelihood, the first one of equals."""
+        """The index of the choice with the highest log-likelihood, or the first one in a tie."""
         return int(np.argmax(self.log_likelihoods))
 
     @property
     def length_normalized_prediction(self) -> int:
-        """The choice with the highest log-likelihood per token, the first one of equals."""
+        """The index of the choice with the highest log-likelihood per token."""
         return int(np.argmax(np.divide(self.log_likelihoods, self.num_tokens)))
 
     @property
     def label(self) -> int | None:
-        """The first correct choice, or None."""
+        """The index of the first correct choice, or None if no choice is correct."""
         return next((i for i, right in enumerate(self.correct) if right), None)
 
     @property
@@ -65,12 +66,13 @@ class Ranked:
 
 
 def rank_metrics(examples: Sequence[Ranked]) -> dict[str, float]:
-    """Returns the metrics of a task, in percent; none without examples.
+    """Returns the metrics of a task, in percent, or an empty dict if there are no examples.
 
-    These are `accuracy`, `length_normalized_accuracy` and `majority` (the share of the most
-    frequent label). If all examples have two choices, also `f1` (of class 1), `auc_roc` and
-    `auc_pr` (by the difference of the log-likelihoods); if all have another number of choices,
-    `mean_f1` over these classes.
+    The metrics are `accuracy`, `length_normalized_accuracy` and `majority` (the share of the most
+    frequent label). If all examples have two choices, the dict also contains `f1` (of class 1),
+    `auc_roc` and `auc_pr` (both for the difference between the log-likelihoods). If all examples
+    have the same number of choices, which is greater than two, the dict also contains `mean_f1`,
+    the mean F1 over the classes.
     """
     if not examples:
         return {}
@@ -100,17 +102,17 @@ def _percent_right(examples: Sequence[Ranked], predictions: Sequence[int]) -> fl
 
 
 def evaluate_rank_task(
-    task: RankTask,
+    task: EvaluationTask,
     data: RankData,
     predictor: Predictor,
     results: Results,
     title: str,
     heartbeat: Heartbeat,
 ) -> TaskResult | None:
-    """Scores the choices of a task's examples unless `results` is complete, and writes lines to it.
+    """Scores the choices of a task's examples and writes the scores, unless `results` is complete.
 
-    Returns the result on the first process, None on others. `title` is that of the progress bar.
-    Raises UserError if a score is not a number.
+    Returns the result in the first process and None in all other processes. The progress bar shows
+    `title`. Raises UserError if a score is NaN or infinite.
     """
     if not from_first_process(results.done):
         examples, truncated_before = data.examples, predictor.num_truncated
@@ -132,7 +134,6 @@ def evaluate_rank_task(
                 ) from error
         if is_first_process():
             heartbeat.beat(WRITING)
-            results.start()
             lines = (_line(task, e, s) for e, s in zip(examples, scores, strict=True))
             results.write_part(lines, predictor.num_truncated - truncated_before)
             results.finish()
@@ -152,8 +153,8 @@ def evaluate_rank_task(
     )
 
 
-def _line(task: RankTask, example: RankExample, scores: Scores) -> dict[str, Any]:
-    """Returns the line of an example in the file of predictions."""
+def _line(task: EvaluationTask, example: RankExample, scores: Scores) -> dict[str, Any]:
+    """Returns the content of an example's line in the predictions file."""
     log_likelihoods, num_tokens = scores.log_likelihoods.tolist(), scores.num_tokens.tolist()
     ranked = Ranked(log_likelihoods, num_tokens, example.correct)
     return {

@@ -1,34 +1,34 @@
-"""Settings of evaluation."""
+"""Settings for evaluation."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from mtf.checks import AT_LEAST_ONE, check_fields
+from mtf.base.checks import AT_LEAST_ONE, check_fields
+from mtf.base.errors import UserError
 from mtf.data.settings import TaskMixtureConfig
-from mtf.decoding.settings import DecodingConfig
-from mtf.errors import UserError
-from mtf.text.vocabularies import Vocabulary
-
-# Folder of the predictions of ranked tasks, until all tasks are done and they are joined.
-UNFINISHED = "tmp-evaluation"
+from mtf.data.text.vocabularies import Vocabulary
+from mtf.inference.decoding.settings import DecodingConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class InferEvalConfig:
-    """Evaluation of decoded text during training (T5X: `infer_eval`).
+    """Settings for evaluating decoded text during training (T5X: `infer_eval`).
 
-    Held-out inputs are decoded and compared with their targets: for a mixture, those of each task
-    in `data.eval_split`; for other data, as one task `held_out`.
+    In an evaluation, held-out inputs are decoded, and the results are compared with the targets. In
+    a mixture, the held-out examples of a task are those in `data.eval_split`. In other data, all
+    held-out examples form one task named `held_out`.
 
     Attributes:
       period: number of steps between evaluations; the last step is also evaluated.
-      num_examples: number of examples of each task, the same ones every time; None: all.
-      metrics: names from `mtf.evaluation.metrics`, or of functions (`my_parts.my_metric`); None:
-        the task's metrics that compare texts or classes, or accuracy if there is none.
-      tasks: names of tasks of the mixture; None: all tasks with generated targets.
-      decoding: decoding settings; None: T5X's beam search with one beam, up to the length of
-        targets in training.
+      num_examples: number of examples per task; every evaluation uses the same examples. None for
+        all examples.
+      metrics: names of metrics in `mtf.evaluation.metrics` or of custom functions
+        (`my_parts.my_metric`); None for those of the task's metrics that compare texts or classes,
+        or for accuracy if there are none.
+      tasks: names of tasks in the mixture; None for all tasks with generated targets.
+      decoding: decoding settings; None for beam search with one beam, as in T5X, up to the maximum
+        length of targets in training.
     """
 
     period: int = 1000
@@ -47,7 +47,7 @@ class InferEvalConfig:
 
 
 def check_one_prediction(decoding: DecodingConfig | None) -> None:
-    """Raises UserError if the decoder returns several predictions per example."""
+    """Raises UserError if `decoding` returns more than one prediction per example."""
     if decoding is not None and decoding.num_return != 1:
         raise UserError(
             f"decoding.num_return must be 1, not {decoding.num_return}, because each target is "
@@ -59,16 +59,17 @@ def check_one_prediction(decoding: DecodingConfig | None) -> None:
 class RankFilesConfig:
     """Files of examples with answer choices to rank.
 
-    A line of a `.jsonl` file is `{"inputs": text, "choices": [text, …], "label": number}`, with the
-    label counted from 0. Examples can have different numbers of choices. Each file is a task.
+    Each line of a `.jsonl` file is `{"inputs": text, "choices": [text, …], "label": number}`, where
+    the label is the index, from 0, of the correct choice. Examples can have different numbers of
+    choices. Each file is evaluated as a task.
 
     Attributes:
-      files: a path or pattern, or several.
-      vocabulary: the vocabulary; None: that of the checkpoint.
-      task_feature_lengths: maximum number of tokens of inputs and of each choice; longer ones are
-        truncated and counted.
-      inputs_add_eos: whether EOS is appended to inputs; None: as the run that wrote the checkpoint
-        or the export says, otherwise False, as for T0.
+      files: a path or pattern, or a tuple of paths and patterns.
+      vocabulary: the vocabulary; None for the checkpoint's vocabulary.
+      task_feature_lengths: maximum number of tokens in the inputs and in each choice ("targets");
+        longer sequences are truncated and counted.
+      inputs_add_eos: whether EOS is appended to inputs; None for the setting recorded by the run or
+        export that wrote the checkpoint or, if there is no record, for False, as in T0.
     """
 
     files: str | tuple[str, ...]
@@ -81,14 +82,11 @@ class RankFilesConfig:
     def __post_init__(self) -> None:
         if not self.files:
             raise UserError("data.files is empty; expected at least one path or pattern")
-        for name in ("inputs", "targets"):
-            length = self.task_feature_lengths.get(name)
-            if length is None or length < 1:
-                found = "missing" if length is None else length
-                raise UserError(
-                    "data.task_feature_lengths must have 'inputs' and 'targets', each at least 1; "
-                    f"{name!r} is {found}"
-                )
+        if any(self.task_feature_lengths.get(name, 0) < 1 for name in ("inputs", "targets")):
+            raise UserError(
+                "data.task_feature_lengths must set 'inputs' and 'targets' to at least 1, not "
+                f"{self.task_feature_lengths}"
+            )
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -97,7 +95,7 @@ class RankFilesConfig:
 
 
 def data_name(data: TaskMixtureConfig | RankFilesConfig) -> str:
-    """Returns the name of a mixture or task, or the paths of files."""
+    """Returns the name of the mixture or task, or the paths and patterns of the files."""
     if isinstance(data, RankFilesConfig):
         return ", ".join(data.patterns)
     return data.mixture_or_task_name

@@ -1,4 +1,4 @@
-"""Results over the steps of a run: a table, a plot, and the best step."""
+"""Writes the results of a run's checkpoints as a table and a plot, and finds the best step."""
 
 from __future__ import annotations
 
@@ -6,32 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mtf import strict_json
-from mtf.errors import UserError, did_you_mean
+from mtf.base import strict_json
+from mtf.base.errors import UserError, did_you_mean
+from mtf.base.writing import new_figure, write_atomically, write_figure
 from mtf.evaluation import report
 from mtf.evaluation.report import TaskResult
 from mtf.evaluation.tasks import EvaluationTask
-from mtf.evaluation.text_data import TextTask
 from mtf.storage import AnyPath
-from mtf.writing import write_atomically, write_figure
 
 STEPS, TABLE, FIGURE = "steps.json", "steps.tsv", "steps.png"
-# More columns do not fit on a terminal.
+# Maximum number of metrics in the table on the terminal, and of curves in the plot.
 _MAX_SHOWN = 6
 _MAX_CURVES = 10
-# Statistics over the prompts of a dataset that the table has.
-_STATISTICS = ("mean", "median")
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The results of checkpoints, and the metric that ranks them.
+    """The results of a run's checkpoints, and the metric that determines the best checkpoint.
 
     Attributes:
-      results: step → results of the tasks.
-      checkpoints: step → path of the checkpoint.
-      metric: name of the metric, see `report.scalars`.
-      mode: whether the largest ("max") or the smallest value ("min") is the best.
+      results: dict mapping each step to the results of its tasks.
+      checkpoints: dict mapping each step to the path of its checkpoint.
+      metric: name of the metric; `report.scalars` describes the names.
+      mode: "max" if the largest value is the best, "min" if the smallest value is the best.
     """
 
     results: Mapping[int, Sequence[TaskResult]]
@@ -41,19 +38,19 @@ class Steps:
 
     @property
     def table(self) -> dict[int, dict[str, float]]:
-        """Step → name → value, in the order of the steps."""
+        """A dict mapping each step, in ascending order, to a dict from metric names to values."""
         found = {step: report.scalars(self.results[step]) for step in sorted(self.results)}
         return {step: dict(filter(_is_column, row.items())) for step, row in found.items()}
 
     @property
     def best(self) -> int | None:
-        """The step with the best value, the first one of equals; None if no step has one."""
+        """The first step with the best value of the metric, or None if no step has a value."""
         values = {step: row[self.metric] for step, row in self.table.items() if self.metric in row}
         choose = max if self.mode == "max" else min
         return choose(values, key=values.__getitem__) if values else None
 
     def write(self, folder: AnyPath) -> None:
-        """Writes `steps.json`, `steps.tsv`, `steps.png` and TensorBoard's events."""
+        """Writes `steps.json`, `steps.tsv`, `steps.png` and TensorBoard events."""
         table, best = self.table, self.best
         content = {
             "metric_name_to_monitor": self.metric,
@@ -80,7 +77,7 @@ class Steps:
             rows.append([f"{step}{' *' if step == best else ''}", *values])
         lines = ["", report.as_text(rows)]
         if best is None:
-            lines.append(f"No checkpoint has a value of {self.metric}.")
+            lines.append(f"No checkpoint has a value for {self.metric}.")
         else:
             value = f"{self.metric} {table[best][self.metric]:.2f}"
             lines.append(f"best step      {best} ({value}, {self.mode}): {self.checkpoints[best]}")
@@ -88,13 +85,14 @@ class Steps:
         return "\n".join(lines)
 
     def _names(self) -> list[str]:
-        """Returns the columns of the table."""
+        """Returns the names of the table's columns."""
         return list(dict.fromkeys(name for row in self.table.values() for name in row))
 
     def _main_names(self) -> list[str]:
-        """Returns the monitored metric, then the means over tasks and over a dataset's prompts.
+        """Returns the name of the monitored metric, followed by the names of the means.
 
-        If there is only one task, returns its metrics instead of the means.
+        The means are those over tasks and over the prompts of each dataset. If there is only one
+        task, the names of its metrics are returned instead of the means.
         """
         names, tasks = self._names(), {r.task for results in self.results.values() for r in results}
         if len(tasks) == 1:
@@ -105,11 +103,9 @@ class Steps:
         return list(dict.fromkeys([self.metric, *others]))
 
     def _plot(self, file: AnyPath) -> None:
-        """Draws the monitored metric and the means over the steps, and marks the best step."""
-        from matplotlib.figure import Figure
-
+        """Plots the monitored metric and the means against the step, and marks the best step."""
         table, best = self.table, self.best
-        figure = Figure(figsize=(7, 4), layout="constrained")
+        figure = new_figure(7, 4)
         axes = figure.add_subplot()
         names = self._main_names()[:_MAX_CURVES]
         for name in names:
@@ -126,32 +122,25 @@ class Steps:
 
 
 def _is_column(item: tuple[str, float]) -> bool:
-    """Returns whether a value of `report.scalars` is in the table: not a dataset's range or IQR."""
+    """Returns whether a value is shown in the table, which omits ranges and IQRs."""
     name, _ = item
-    return not name.startswith("datasets/") or name.endswith(tuple(f"_{s}" for s in _STATISTICS))
+    return not name.startswith("datasets/") or name.endswith(("_mean", "_median"))
 
 
 def default_metric(tasks: Sequence[EvaluationTask]) -> str:
-    """Returns the mean accuracy if some tasks are ranked, else the mean of first metrics."""
-    only_text = all(isinstance(task, TextTask) for task in tasks)
-    return report.MEAN_SCORE if only_text else report.MEAN_ACCURACY
+    """Returns "mean_accuracy" if any task is ranked, and "mean_score" otherwise."""
+    is_ranked = any(task.kind == "rank" for task in tasks)
+    return report.MEAN_ACCURACY if is_ranked else report.MEAN_SCORE
 
 
 def check_metric(name: str, tasks: Sequence[EvaluationTask]) -> None:
-    """Raises UserError if the evaluation of `tasks` has no metric of this name."""
-    names: dict[str, None] = {}
+    """Raises UserError if the evaluation of `tasks` does not compute the metric `name`."""
+    found = []
     for task in tasks:
-        if task.load is None:
-            continue
-        if isinstance(task, TextTask):
-            mean, scores = report.MEAN_SCORE, task.scores
-        else:
-            mean, scores = report.MEAN_ACCURACY, report.RANK_METRICS
-        prefix = report.dataset_prefix(task.dataset)
-        of_dataset = scores if isinstance(task, TextTask) else ("accuracy",)
-        found = [mean, *(f"{task.name}/{score}" for score in scores)]
-        found += [f"{prefix}/{score}_{of}" for score in of_dataset for of in _STATISTICS]
-        names |= dict.fromkeys(found)
+        scores = task.scores if task.kind == "generate" else report.RANK_METRICS
+        metrics = dict.fromkeys(scores if task.load else (), 0.0)
+        found.append(TaskResult(task.name, task.dataset, task.prompt, metrics, task.kind))
+    names = dict(filter(_is_column, report.scalars(found).items()))
     if name not in names:
         raise UserError(
             f"metric_name_to_monitor: this evaluation does not measure {name}; expected, for "

@@ -3,39 +3,60 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from mtf.cache.format import TaskInfo
-from mtf.cache.mixture import open_cache
+from mtf.base.errors import UserError, did_you_mean_split
+from mtf.data.cache.format import TaskInfo
+from mtf.data.cache.mixture import open_cache
+from mtf.data.mixtures import open_mixture
+from mtf.data.seqio_tasks import opening
 from mtf.data.settings import TaskMixtureConfig
-from mtf.errors import UserError, did_you_mean_split
+from mtf.data.sources.datasets import LOCAL, SEQIO, Rows, Source, check_downloaded, open_all
+from mtf.data.tasks import t0
+from mtf.data.tasks.missing import check_missing
+from mtf.data.tasks.prompted import task_name
+from mtf.data.tasks.t0 import ANLI_ROUNDS
+from mtf.data.tasks.task import SCORE_EVAL, Task
 from mtf.evaluation import metrics
-from mtf.evaluation.infer_eval import find_task
-from mtf.evaluation.rank_data import RankTask, file_tasks, load_cached, load_live
+from mtf.evaluation.infer_eval import Compared, comparison, find_task
+from mtf.evaluation.rank_data import TaskData, load_cached, load_files, load_live
+from mtf.evaluation.report import Kind
 from mtf.evaluation.settings import RankFilesConfig, data_name
-from mtf.evaluation.text_data import TextTask, cached_text_task, live_text_task
-from mtf.loaders import open_mixture
-from mtf.seqio import own
-from mtf.sources.datasets import LOCAL, Rows, Source, check_downloaded, open_all
-from mtf.tasks import t0
-from mtf.tasks.missing import check_missing
-from mtf.tasks.prompted import task_name
-from mtf.tasks.t0 import ANLI_ROUNDS
-from mtf.tasks.task import SCORE_EVAL, Task
+from mtf.evaluation.text_data import load_cached_text, load_live_text
 
-# The attributes that all tasks of an evaluation share are name, dataset, prompt, load and absent.
-EvaluationTask = RankTask | TextTask
+
+@dataclass(frozen=True)
+class EvaluationTask(Compared):
+    """A task whose answer choices are ranked, or whose targets are generated and scored.
+
+    Attributes:
+      name: unique name of the task.
+      dataset: name of the dataset; reports summarize the results over the prompts of a dataset.
+      prompt: short name of the prompt.
+      kind: "rank" if answer choices are ranked, "generate" if targets are generated.
+      load: function that reads the examples and returns `TaskData`; None if there is no data.
+      absent: the reason why the task has no data; None if it has data.
+    """
+
+    name: str
+    dataset: str
+    prompt: str
+    kind: Kind
+    load: Callable[[], TaskData[Any]] | None
+    absent: str | None = None
 
 
 def _grouped(name: str, key: str) -> tuple[str, str]:
-    """Returns the dataset over whose prompts results are summarized, and the prompt of a task.
+    """Returns the dataset and the prompt under which a task is reported.
 
-    `key` is the dataset's name with its subset. As in T0, ANLI's rounds are datasets. Files and
-    SeqIO's tasks are called as the task.
+    `key` is `DATASET/SUBSET` or, without a subset, `DATASET`. As in T0, each round of ANLI is
+    reported as a dataset. For files and SeqIO tasks, both names are the name of the task.
     """
     short = name.removesuffix(SCORE_EVAL)
     dataset, _, subset = key.partition("/")
-    if dataset in (*LOCAL, own.DATASET):
+    if dataset in (*LOCAL, SEQIO):
         return short, short
     prompt = short.removeprefix(task_name(dataset, subset or None, ""))
     last = short.rpartition("_")[2]
@@ -47,14 +68,22 @@ def evaluation_tasks(
 ) -> tuple[EvaluationTask, ...]:
     """Returns the tasks of an evaluation, including those without data.
 
-    Reads a mixture from `cache_dir` or, if that is None, its datasets. Files need a vocabulary.
-    Unless `download`, raises NotCheckedError if datasets are on the Hugging Face hub.
-    Raises UserError if the mixture does not exist, has tasks of documents, or has no data, if tasks
-    have no data and `data.allow_missing_tasks` is not set, or if a metric's library is missing.
+    A mixture is read from `cache_dir` or, if that is None, from its datasets. For files,
+    `data.vocabulary` must be set.
+
+    Raises NotCheckedError if datasets must be downloaded from the Hugging Face hub but `download`
+    is False. Raises UserError if the mixture does not exist, has no data or has a task that
+    consists of documents, if any task has no data and `data.allow_missing_tasks` is False, or if a
+    metric's library is missing.
     """
     tasks: tuple[EvaluationTask, ...]
     if isinstance(data, RankFilesConfig):
-        tasks = file_tasks(data)
+        # Read all files now to find errors before anything is computed.
+        loaded = load_files(data)
+        tasks = tuple(
+            EvaluationTask(stem, stem, stem, "rank", functools.partial(loaded.__getitem__, stem))
+            for stem in loaded
+        )
     elif data.cache_dir is not None:
         tasks = _cached_tasks(data)
     else:
@@ -65,29 +94,29 @@ def evaluation_tasks(
     if isinstance(data, TaskMixtureConfig):
         missing, allowed = missing_tasks(tasks), data.allow_missing_tasks
         check_missing(data.mixture_or_task_name, len(tasks), missing, allowed)
-    texts = [task for task in tasks if isinstance(task, TextTask)]
-    for metric in dict.fromkeys(metric for task in texts for metric in task.metrics):
+    for metric in dict.fromkeys(metric for task in tasks for metric in task.metrics):
         metrics.require(metric)
     return tasks
 
 
 def missing_tasks(tasks: Iterable[EvaluationTask]) -> dict[str, str]:
-    """Returns the reason that a task has no data, by task, for those without data."""
+    """Returns a dict mapping the name of each task without data to the reason."""
     return {task.name: task.absent or "" for task in tasks if task.load is None}
 
 
 def _check_evaluated(data: TaskMixtureConfig, tasks: Iterable[Task | TaskInfo]) -> str:
-    """Returns the split to evaluate; raises UserError if a task consists of documents."""
+    """Returns the split to evaluate.
+
+    Raises UserError if `data.eval_split` is None or if any task consists of documents.
+    """
     if data.eval_split is None:
         raise UserError("data.eval_split is None; set it to the split to evaluate")
-    documents = [task.name for task in tasks if task.kind == "documents"]
-    if documents:
-        more = f" and {len(documents) - 1} more" if len(documents) > 1 else ""
-        raise UserError(
-            f"data.mixture_or_task_name: {data.mixture_or_task_name} contains tasks of documents "
-            f"({documents[0]}{more}), which have no targets to generate or to rank; expected "
-            "tasks with inputs and targets"
-        )
+    for task in tasks:
+        if task.kind == "documents":
+            raise UserError(
+                f"data.mixture_or_task_name: {task.name} contains documents, which have no targets "
+                "to generate or to rank; expected tasks with inputs and targets"
+            )
     return data.eval_split
 
 
@@ -95,12 +124,12 @@ def _live_tasks(data: TaskMixtureConfig, download: bool) -> tuple[EvaluationTask
     tasks = [task for task, _ in open_mixture(data).tasks]
     split = _check_evaluated(data, tasks)
 
-    # Each task's records, or the reason that it has none.
+    # Task name → rows of the task, or the error if they cannot be opened.
     found: dict[str, Rows | UserError] = {}
     sources: dict[str, Source] = {}
     for task in tasks:
         try:
-            sources[task.name] = (task.dataset, task.subset, task.source_split(split))
+            sources[task.name] = task.source_of(split)
         except UserError as error:
             found[task.name] = error
     opened = open_all(sources.values(), data_dir=data.data_dir, download=download)
@@ -109,15 +138,17 @@ def _live_tasks(data: TaskMixtureConfig, download: bool) -> tuple[EvaluationTask
     made: list[EvaluationTask] = []
     for task in tasks:
         key = f"{task.dataset}/{task.subset}" if task.subset else task.dataset
-        rows, group = found[task.name], _grouped(task.name, key)
+        rows, about = found[task.name], (task.name, *_grouped(task.name, key), _kind(task))
         if isinstance(rows, UserError):
-            kind = RankTask if task.kind == "rank" else TextTask
-            made.append(kind(task.name, *group, None, str(rows)))
-        elif task.kind == "rank":
-            load = functools.partial(load_live, task, rows, split, data)
-            made.append(RankTask(task.name, *group, load))
-        else:
-            made.append(live_text_task(task, *group, rows, data, split))
+            made.append(EvaluationTask(*about, None, str(rows)))
+            continue
+        read = load_live if task.kind == "rank" else load_live_text
+        load = functools.partial(read, task, rows, split, data)
+        compared = Compared()
+        if task.kind == "generate":
+            scorer = opening.scorer(task, split, data.task_feature_lengths)
+            compared = comparison(task, scorer=scorer)
+        made.append(EvaluationTask(*about, load, **vars(compared)))
     return tuple(made)
 
 
@@ -128,29 +159,36 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[EvaluationTask, ...]:
     split = _check_evaluated(data, infos)
     made: list[EvaluationTask] = []
     for info in infos:
-        group = _grouped(info.name, info.source or info.name)
+        about = (info.name, *_grouped(info.name, info.source or info.name), _kind(info))
         read = functools.partial(cache.split, info, split)
         if split not in info.splits:
             reason = (
                 f"{cache.where} has no split {split!r} for {info.name}; available splits: "
                 f"{', '.join(info.splits)}.{did_you_mean_split(split, info.splits)}"
             )
-            kind = RankTask if info.kind == "rank" else TextTask
-            made.append(kind(info.name, *group, None, reason))
+            made.append(EvaluationTask(*about, None, reason))
         elif info.kind == "rank":
             load = functools.partial(load_cached, read, info, split, data.vocabulary)
-            made.append(RankTask(info.name, *group, load))
+            made.append(EvaluationTask(*about, load))
         else:
             find = functools.partial(find_task, data, info.name)
-            made.append(cached_text_task(info, *group, read, data, find))
+            scorer = None
+            if info.source.startswith(SEQIO):
+                # The cache contains SeqIO's examples in SeqIO's order.
+                limit = info.splits[split].num_examples
+                scorer = opening.scorer(find(), split, data.task_feature_lengths, limit)
+            texts = functools.partial(load_cached_text, read, info, data.vocabulary)
+            compared = comparison(info, scorer=scorer, find_task=find)
+            made.append(EvaluationTask(*about, texts, **vars(compared)))
     for name, reason in mixture.absent.items():
-        kind = RankTask if name.endswith(SCORE_EVAL) else TextTask
-        made.append(kind(name, *_grouped(name, _absent_dataset(name)), None, reason))
+        # Only T0 tasks can be absent from a cache. Their names begin with the dataset's name.
+        rows = t0.select(*t0.ALL_GROUPS)
+        keys = [row.key for row in rows if name.startswith(task_name(row.name, row.subset, ""))]
+        group = _grouped(name, max(keys, key=len, default=name))
+        kind: Kind = "rank" if name.endswith(SCORE_EVAL) else "generate"
+        made.append(EvaluationTask(name, *group, kind, None, reason))
     return tuple(made)
 
 
-def _absent_dataset(task: str) -> str:
-    """Returns the dataset of a T0 task by its name."""
-    rows = t0.select(*t0.ALL_GROUPS)
-    found = [r.key for r in rows if task.startswith(task_name(r.name, r.subset, ""))]
-    return max(found, key=len, default=task)
+def _kind(task: Task | TaskInfo) -> Kind:
+    return "rank" if task.kind == "rank" else "generate"

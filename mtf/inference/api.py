@@ -1,4 +1,4 @@
-"""A model in Python, as `mtf.load(path)` returns it.
+"""Loads a model to score, rank and generate text in Python.
 
 model = mtf.load("runs/quickstart-20260101-120000")
 model.generate(["translate English to German: Good morning."], method="beam")
@@ -17,37 +17,39 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from mtf.decoding.settings import DecodingConfig
-from mtf.errors import UserError, did_you_mean
+from mtf.base.errors import UserError, did_you_mean
+from mtf.base.progress import progress_bar
+from mtf.data.text.features import encode_feature
+from mtf.data.text.vocabularies import Vocabulary
+from mtf.inference.decoding.settings import DecodingConfig
 from mtf.inference.loading import Loaded, load_model
-from mtf.inference.predictor import NOT_FINITE, Example, NotFiniteError, Scores
+from mtf.inference.opening import open_model
+from mtf.inference.predictor import NOT_FINITE, Example, Scores
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
-from mtf.progress import progress_bar
-from mtf.text.features import encode_feature
-from mtf.text.vocabularies import Vocabulary
 
 _logger = logging.getLogger(__name__)
 
-# Any iterable of texts works, but for a type checker a `str` is also a sequence of `str`.
+# Any iterable of texts is accepted. The type is narrower because a string is also an iterable of
+# strings.
 Texts: TypeAlias = list[str] | tuple[str, ...]
 
 
 class Sample(NamedTuple):
-    """A generated text and its log-probability (for beam search, with the length penalty)."""
+    """A generated text and its log-probability, including the length penalty of beam search."""
 
     text: str
     score: float
 
 
 class Ranking(NamedTuple):
-    """The scores of the choices of one input.
+    """The scores of the choices for one input.
 
     Attributes:
-      best: index of the most likely choice, the first one if several are equal.
+      best: index of the most likely choice; the first one if several are equally likely.
       scores: log-likelihood of each choice, summed over its tokens.
-      num_tokens: number of tokens of each choice, including EOS. Divide the scores by it for
-        length-normalized scores.
+      num_tokens: number of tokens of each choice, including EOS. Divide the scores by these
+        numbers for length-normalized scores.
     """
 
     best: int
@@ -56,13 +58,14 @@ class Ranking(NamedTuple):
 
 
 class LanguageModel:
-    """A model with its vocabulary: takes text, and returns text or log-likelihoods.
+    """A model and its vocabulary, for generating, scoring and ranking text.
 
-    Each method takes one text or a list, and returns one result or a list. Targets are scored
-    with EOS, as in training.
+    Given one text, methods return one result; given a list of texts, they return a list of results.
+    The exception is `loss`, which always returns one number. As in training, the score of a target
+    includes EOS.
 
     Attributes:
-      loaded: network, parameters and vocabulary, and the checkpoint that they come from.
+      loaded: the network, its parameters and vocabulary, and the path of the checkpoint.
       inputs_add_eos: whether EOS is appended to inputs.
       num_truncated: number of texts truncated so far.
     """
@@ -77,7 +80,7 @@ class LanguageModel:
         inputs_add_eos: bool | None = None,
         progress: bool = True,
     ) -> None:
-        """See `load`, which creates a model from a path."""
+        """Creates a model from `loaded`; `load` describes the other arguments."""
         self.loaded = loaded
         self.inputs_add_eos = loaded.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
         self.num_truncated = 0
@@ -92,7 +95,7 @@ class LanguageModel:
     def __repr__(self) -> str:
         network = self.loaded.model.network
         return (
-            f"LanguageModel({str(self.loaded.path)!r}, {network.num_encoder_layers}+"
+            f"LanguageModel({str(self.loaded.checkpoint.path)!r}, {network.num_encoder_layers}+"
             f"{network.num_decoder_layers} layers, d_model {network.emb_dim}, {network.dtype})"
         )
 
@@ -103,9 +106,9 @@ class LanguageModel:
     def generate(self, texts: str | Texts, **decoding: Any) -> str | list[str]:
         """Returns the best text for each input.
 
-        `decoding` are fields of `mtf.decoding.DecodingConfig`, such as method ("greedy", "sample"
-        or "beam"), max_length, temperature or num_beams. Raises UserError if a field does not
-        exist or an input cannot be used.
+        The keyword arguments are fields of `mtf.inference.DecodingConfig`, such as method
+        ("greedy", "sample" or "beam"), max_length, temperature or num_beams. Raises UserError if a
+        field does not exist or an input cannot be used.
         """
         if decoding.get("num_return", 1) != 1:
             raise UserError("generate returns one text per input. For num_return, call samples().")
@@ -122,9 +125,9 @@ class LanguageModel:
         return found[0] if isinstance(texts, str) else found
 
     def _samples(self, texts: list[str], decoding: dict[str, Any]) -> Iterator[list[Sample]]:
-        places = [(f"texts[{i}]", text) for i, text in enumerate(texts)]
+        located = [(f"texts[{i}]", text) for i, text in enumerate(texts)]
         limit = self._predictor.max_inputs_length
-        inputs = self._encode("texts", places, self.inputs_add_eos, limit)
+        inputs = self._encode("texts", located, self.inputs_add_eos, limit)
         names = [field.name for field in dataclasses.fields(DecodingConfig)]
         for name in decoding:
             if name not in names:
@@ -145,13 +148,13 @@ class LanguageModel:
     @overload
     def score(self, inputs: Texts, targets: Texts) -> list[float]: ...
     def score(self, inputs: str | Texts, targets: str | Texts) -> float | list[float]:
-        """Returns the log-likelihood of each target given its input, summed over tokens (nats)."""
+        """Returns each target's log-likelihood given its input, in nats, summed over tokens."""
         found = self._scores("score", self._pairs(inputs, targets))
         scores = [float(each.log_likelihoods[0]) for each in found]
         return scores[0] if isinstance(inputs, str) else scores
 
     def loss(self, inputs: str | Texts, targets: str | Texts) -> float:
-        """Returns the mean negative log-likelihood per target token over all pairs (nats)."""
+        """Returns the mean negative log-likelihood per target token over all pairs, in nats."""
         total, num_tokens = 0.0, 0
         for scores in self._scores("loss", self._pairs(inputs, targets)):
             total -= float(scores.log_likelihoods[0])
@@ -169,8 +172,9 @@ class LanguageModel:
     ) -> Ranking | list[Ranking]:
         """Ranks choices by log-likelihood, as in T0's evaluation. Each input is encoded once.
 
-        `choices` is one list for all inputs, or a list of lists for each input, of any length.
-        Raises UserError if an input has no choices or a choice cannot be used.
+        `choices` is either one list of choices for all inputs, or a list that contains a list of
+        choices for each input. Raises UserError if an input has no choices or if a choice cannot be
+        used.
         """
         texts = _listed(inputs, "inputs")
         if isinstance(choices, str):
@@ -178,15 +182,15 @@ class LanguageModel:
         shared = all(isinstance(choice, str) for choice in choices)
         lists: list[Any] = [choices] * len(texts) if shared else list(choices)
         _check_counts("inputs", texts, "lists of choices", lists)
-        placed = []
-        for i, own in enumerate(lists):
-            place = "choices" if shared else f"choices[{i}]"
-            if isinstance(own, str):
-                raise UserError(f"{place} is a string; expected a list of strings.")
-            if not own:
-                raise UserError(f"{place} is empty; expected at least one choice.")
-            placed.append([(f"{place}[{j}]", text) for j, text in enumerate(own)])
-        found = self._scores("rank", self._examples("choices", texts, placed))
+        located = []
+        for i, each in enumerate(lists):
+            name = "choices" if shared else f"choices[{i}]"
+            if isinstance(each, str):
+                raise UserError(f"{name} is a string; expected a list of strings.")
+            if not each:
+                raise UserError(f"{name} is empty; expected at least one choice.")
+            located.append([(f"{name}[{j}]", text) for j, text in enumerate(each)])
+        found = self._scores("rank", self._examples("choices", texts, located))
         rankings = [
             Ranking(int(np.argmax(scores)), scores.tolist(), num_tokens.tolist())
             for scores, num_tokens, _ in found
@@ -198,53 +202,43 @@ class LanguageModel:
             raise UserError("inputs and targets must both be strings, or both lists of strings.")
         texts, answers = _listed(inputs, "inputs"), _listed(targets, "targets")
         _check_counts("inputs", texts, "targets", answers)
-        placed = [[(f"targets[{i}]", text)] for i, text in enumerate(answers)]
-        return self._examples("targets", texts, placed)
+        located = [[(f"targets[{i}]", text)] for i, text in enumerate(answers)]
+        return self._examples("targets", texts, located)
 
     def _examples(
         self, name: str, inputs: Sequence[str], targets: Sequence[Sequence[tuple[str, str]]]
     ) -> list[Example]:
-        """Encodes inputs and their targets, which are (name for messages, text)."""
-        placed = [each for own in targets for each in own]
-        for place, text in placed:
+        """Encodes each input and its targets; a target is given as (name for messages, text)."""
+        located = list(itertools.chain.from_iterable(targets))
+        for location, text in located:
             if isinstance(text, str) and not text.strip():
-                raise UserError(f"{place} is empty; expected a nonempty string to score.")
-        ids = iter(self._encode(name, placed, True, self._predictor.max_targets_length))
+                raise UserError(f"{location} is empty; expected a nonempty string to score.")
+        ids = iter(self._encode(name, located, True, self._predictor.max_targets_length))
         of_inputs = [(f"inputs[{i}]", text) for i, text in enumerate(inputs)]
         limit = self._predictor.max_inputs_length
         encoded = self._encode("inputs", of_inputs, self.inputs_add_eos, limit)
         return [
-            (tokens, list(itertools.islice(ids, len(own))))
-            for tokens, own in zip(encoded, targets, strict=True)
+            (tokens, list(itertools.islice(ids, len(each))))
+            for tokens, each in zip(encoded, targets, strict=True)
         ]
 
     def _scores(self, what: str, examples: list[Example]) -> Iterator[Scores]:
         with progress_bar(what, len(examples), shown=self._progress) as advance:
-            try:
-                yield from self._predictor.log_likelihoods(examples, on_progress=advance)
-            except NotFiniteError as error:
-                raise UserError(
-                    f"{what}: the score of inputs[{error.example}] is NaN or infinite. {NOT_FINITE}"
-                ) from error
+            yield from self._predictor.log_likelihoods(examples, on_progress=advance)
 
     def _encode(
-        self, name: str, placed: Sequence[tuple[str, str]], add_eos: bool, limit: int
+        self, name: str, located: Sequence[tuple[str, str]], add_eos: bool, limit: int
     ) -> list[list[int]]:
-        """Encodes (name for messages, text) and logs how many texts were truncated."""
+        """Encodes pairs (name for messages, text), and logs how many texts were truncated."""
         found, num_truncated = [], 0
-        for place, text in placed:
+        for location, text in located:
             if not isinstance(text, str):
-                raise UserError(f"{place} has type {type(text).__name__}; expected a string.")
+                raise UserError(f"{location} has type {type(text).__name__}; expected a string.")
             ids, truncated = encode(self.vocabulary, text, add_eos=add_eos, max_length=limit)
-            if not ids:
-                raise UserError(
-                    f"{place} is empty and inputs_add_eos is False, so it has no tokens; expected "
-                    "a nonempty string."
-                )
             found.append(ids)
             num_truncated += truncated
+        self.num_truncated += num_truncated
         if num_truncated:
-            self.num_truncated += num_truncated
             _logger.warning(
                 "%d of %d %s are longer than %d tokens and were truncated.",
                 *(num_truncated, len(found), name, limit),
@@ -255,7 +249,11 @@ class LanguageModel:
 def encode(
     vocabulary: Vocabulary, text: str | Sequence[int], *, add_eos: bool, max_length: int
 ) -> tuple[list[int], bool]:
-    """Returns the ids of a text (or of ids), and whether they were truncated, which keeps EOS."""
+    """Returns at most `max_length` token ids, and whether the text was truncated.
+
+    `text` is a text or its token ids without EOS. If `add_eos` is True, truncated ids also end with
+    EOS.
+    """
     ids = vocabulary.encode(text) if isinstance(text, str) else text
     kept = encode_feature(vocabulary, ids, add_eos=add_eos, max_length=max_length)
     return kept.tolist(), len(kept) < len(ids) + add_eos
@@ -296,40 +294,36 @@ def load(
     """Loads a model to use in Python.
 
     Args:
-      path: a run directory, a checkpoint of mtf or T5X, or a Hugging Face directory of T5, mT5 or
-        ByT5.
-      step: step of the checkpoint; None: the latest.
-      ema: whether to load the average of the parameters that a run with `trainer.ema` keeps.
-      vocabulary: "t5", "mt5", "byt5", a SentencePiece model file, or a vocabulary; None: that of
-        the run or the Hugging Face directory, or the one that the size of the embedding implies.
-      config: a run directory or config.json that describes the network and the data, for a
-        checkpoint outside a run directory, or a config.json of Hugging Face; None: for a T5X
-        checkpoint, the values of the published models are assumed, with a warning.
-      dtype: dtype of parameters and activations.
-      partitioner: how the model is split over devices; None: each device holds the whole model.
-      batch_size: number of examples in a batch. Results do not depend on it.
-      max_inputs_length: maximum number of tokens of an input. Longer texts are truncated, with a
-        warning.
-      max_targets_length: the same for a target to be scored.
-      inputs_add_eos: whether EOS is appended to inputs; None: as in the training run or, if none
-        is known, True, as T5, mT5 and ByT5 were trained. T0 was trained without it.
-      progress: whether to show a progress bar on a terminal and in notebooks.
+      path: a run directory, an mtf or T5X checkpoint, or the Hugging Face directory of a T5, mT5 or
+        ByT5 model.
+      step: step of the checkpoint; None for the latest.
+      ema: whether to load the moving average of the parameters that `trainer.ema` keeps.
+      vocabulary: "t5", "mt5", "byt5", the path of a SentencePiece model file, or a vocabulary. If
+        None, it is read from the run or the Hugging Face directory or, if there is neither,
+        inferred from the size of the embedding.
+      config: for a checkpoint outside a run directory, a run directory or config.json that
+        describes its network and data, or a config.json of Hugging Face. If None, T5X checkpoints
+        are assumed to have the settings of the published models, and a warning is logged.
+      dtype: dtype of the parameters and activations.
+      partitioner: how the model is split across devices; None to copy all of it to each device.
+      batch_size: number of examples in a batch. Results do not depend on the batch size.
+      max_inputs_length: maximum number of tokens in an input. Longer inputs are truncated, and a
+        warning is logged.
+      max_targets_length: maximum number of tokens in a target. Longer targets are truncated, and a
+        warning is logged.
+      inputs_add_eos: whether EOS is appended to inputs; None for the setting of the training run
+        or, if that is unknown, for True, as in T5, mT5 and ByT5. T0 was trained without EOS after
+        its inputs.
+      progress: whether to show a progress bar in terminals and notebooks.
 
     Raises:
-      UserError: `path` cannot be loaded, the config of its run is missing, or its vocabulary is
-        unknown or does not fit.
+      UserError: if `path` cannot be loaded, if the config of its run is missing, or if its
+        vocabulary is unknown or does not fit the embedding.
     """
+    opened = open_model(path, step=step, ema=ema, vocabulary=vocabulary, config=config)
     mesh = None if partitioner is None else PjitPartitioner.create(partitioner)
     return LanguageModel(
-        load_model(
-            path,
-            step=step,
-            ema=ema,
-            vocabulary=vocabulary,
-            config=config,
-            dtype=dtype,
-            partitioner=mesh,
-        ),
+        load_model(opened, dtype=dtype, partitioner=mesh),
         batch_size=batch_size,
         max_inputs_length=max_inputs_length,
         max_targets_length=max_targets_length,

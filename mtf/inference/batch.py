@@ -1,4 +1,4 @@
-"""Batch inference over files or tasks, written part by part."""
+"""Runs inference over files or tasks, and writes the results in parts."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mtf.cluster.heartbeat import PREDICTING, READING, WRITING, Heartbeat
-from mtf.decoding.settings import DecodingConfig
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.base.processes.heartbeat import PREDICTING, READING, WRITING, Heartbeat
+from mtf.base.progress import progress_bar
+from mtf.data.sources.datasets import open_split
+from mtf.data.sources.problems import Problems
+from mtf.data.sources.text_files import named_files
+from mtf.data.tasks.mixtures import Mixture, split_available
+from mtf.data.tasks.task import Task
+from mtf.data.text.vocabularies import Vocabulary
 from mtf.inference.api import encode
+from mtf.inference.decoding.settings import DecodingConfig
 from mtf.inference.files import Request, Results, Summary, read_requests, summarize
 from mtf.inference.predictor import NOT_FINITE, NotFiniteError, Predictor
 from mtf.partitioning.processes import from_first_process, is_first_process
-from mtf.progress import progress_bar
-from mtf.sources.datasets import open_split
-from mtf.sources.problems import Problems
-from mtf.sources.text_files import named_files
 from mtf.storage import AnyPath
-from mtf.tasks.mixtures import Mixture, split_available
-from mtf.tasks.task import Task
-from mtf.text.vocabularies import Vocabulary
 
 
 class Source(NamedTuple):
-    """A file or a task.
+    """The examples of a file or a task.
 
     Attributes:
-      name: name of the result.
-      requests: returns an iterator over all examples.
-      summary: number and hash of the examples.
-      inputs_add_eos, targets_add_eos: whether EOS is appended.
+      name: name of the file or task; the names of the result files begin with this name.
+      requests: function that returns an iterator over all examples.
+      summary: number of examples, and a hash of their texts.
+      inputs_add_eos, targets_add_eos: whether EOS is appended to inputs and to targets.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Source(NamedTuple):
 
 
 def file_sources(patterns: Sequence[str], mode: str, inputs_add_eos: bool) -> list[Source]:
-    """Opens files; raises UserError if there is none or lines cannot be used."""
-    advice = "and so would their results; rename one file, or run each with its own output_dir"
+    """Opens input files; raises UserError if no file exists or a line cannot be used."""
+    advice = "and so would their results; rename one of them, or use an output_dir for each"
     sources, problems = [], Problems("files")
     for name, path in named_files(patterns, "files", advice).items():
         requests = functools.partial(read_requests, path)
@@ -61,7 +61,7 @@ def task_sources(
 ) -> list[Source]:
     """Opens the tasks of a mixture that have data.
 
-    Raises UserError if a task has documents or examples cannot be used.
+    Raises UserError if a task consists of documents or an example cannot be used.
     """
     tasks, absent = split_available(mixture, split, data_dir)
     for task, reason in absent:
@@ -72,10 +72,9 @@ def task_sources(
             raise UserError(
                 f"mixture_or_task_name: {task.name} contains documents; expected inputs and targets"
             )
-        rows = open_split(task.dataset, task.subset, task.source_split(split), data_dir=data_dir)
-        read = task
-        if task.kind == "rank" and mode != "score":
-            read = task.to_generate()  # Choices are scored, not decoded.
+        rows = open_split(*task.source_of(split), data_dir=data_dir)
+        # Decoding needs one example per row, whereas scoring needs one per choice.
+        read = task.to_generate() if task.kind == "rank" and mode != "score" else task
         requests = functools.partial(task_requests, read, rows, split)
         empty = f"mixture_or_task_name: {task.name} has no examples in its split {split}"
         summary = summarize(requests(), empty, problems, need_targets=mode == "score")
@@ -88,10 +87,10 @@ def task_sources(
 def task_requests(
     task: Task, rows: Any, split: str, seed: int = 0, failed: dict[int, str] | None = None
 ) -> Iterator[Request]:
-    """Yields the examples of a task's records.
+    """Yields the examples of a task, rendered from `rows`.
 
-    Records that cannot be used are added to `failed`, with the reason; if it is None, the first one
-    raises UserError.
+    If a row cannot be used, the reason is stored in `failed` under the number of the row. If
+    `failed` is None, UserError is raised instead.
     """
     for index, row in enumerate(rows):
         try:
@@ -101,19 +100,19 @@ def task_requests(
                 raise
             failed[index] = str(error)
             continue
-        place = f"{task.name}, row {index} of {split}"
+        location = f"{task.name}, row {index} of {split}"
         for example in examples:
-            yield Request(example["inputs"], example["targets"], place)
+            yield Request(example["inputs"], example["targets"], location)
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchInference:
-    """Writes the results of sources; see `Infer` for the settings.
+    """Runs inference over sources and writes the results. `Infer` describes the other attributes.
 
     Attributes:
-      lengths: maximum number of tokens of "inputs" and "targets".
+      lengths: maximum number of tokens for each feature ("inputs" and "targets").
       part_size: number of examples in a part.
-      heartbeat: records what this process does, and ends it if it hangs.
+      heartbeat: monitor that records the activity of this process and ends a hanging process.
     """
 
     predictor: Predictor
@@ -122,52 +121,48 @@ class BatchInference:
     mode: str
     decoding: DecodingConfig
     part_size: int
-    shard_id: int
-    num_shards: int
-    heartbeat: Heartbeat = dataclasses.field(default_factory=Heartbeat)
+    heartbeat: Heartbeat
+    shard_id: int = 0
+    num_shards: int = 1
 
     def write(self, source: Source, results: Results) -> AnyPath:
-        """Writes the missing parts of a source's results, and returns the file (see `merged`).
+        """Computes and writes the missing parts of the results; returns the path of the results.
 
-        Raises UserError if an example has no tokens or a score is not a number.
+        Raises UserError if an example has no tokens or if a score is NaN or infinite.
         """
-        primary = is_first_process()
+        primary, beat = is_first_process(), self.heartbeat.beat
         first, last = self.limits(source)
-        # All processes use what the first one finds, even if they see other files.
-        num_parts, done = from_first_process([results.num_parts, results.done])
-        start = first + num_parts * self.part_size
-        if not done:
-            if primary:
-                results.start()
-            requests = itertools.islice(source.requests(), start, last)
-            beat = self.heartbeat.beat
-            with progress_bar(source.name, last - start, shown=primary) as show:
+        # Processes may see different files, but all of them must start with the same part.
+        num_parts, done = from_first_process([len(results.parts), results.done])
+        start = last if done else first + num_parts * self.part_size
+        requests = itertools.islice(source.requests(), start, last)
+        with progress_bar(source.name, last - start, shown=primary and not done) as show:
 
-                def advance(number: int) -> None:
-                    beat(PREDICTING)
-                    show(number)
+            def advance(number: int) -> None:
+                beat(PREDICTING)
+                show(number)
 
-                for begin in range(start, last, self.part_size):
-                    beat(READING)
-                    part = list(itertools.islice(requests, min(self.part_size, last - begin)))
-                    lines, num_truncated = self._lines(source, part, begin, advance)
-                    if primary:
-                        beat(WRITING)
-                        results.write_part(lines, num_truncated)
+            for begin in range(start, last, self.part_size):
+                beat(READING)
+                part = list(itertools.islice(requests, self.part_size))
+                lines, num_truncated = self._lines(source, part, begin, advance)
+                if primary:
+                    beat(WRITING)
+                    results.write_part(lines, num_truncated)
         if not primary:
             return results.path
-        self.heartbeat.beat(WRITING)
+        beat(WRITING)
         results.finish()
         return results.merged()
 
     def limits(self, source: Source) -> tuple[int, int]:
-        """Returns the numbers of this shard's first example, and of the first after its last."""
+        """Returns the indices of the first examples in this shard and in the next shard."""
         total = source.summary.num_examples
         first, last = (total * i // self.num_shards for i in (self.shard_id, self.shard_id + 1))
         return first, last
 
     def report(self, source: Source, results: Results, written: AnyPath, was_done: bool) -> str:
-        """Returns the lines for the terminal about results that `write` has completed."""
+        """Returns the text to print on the terminal about results that `write` has completed."""
         first, last = self.limits(source)
         note = ", already complete" if was_done else ""
         if cut := results.num_truncated:
@@ -180,16 +175,15 @@ class BatchInference:
     def _lines(
         self, source: Source, part: list[Request], begin: int, advance: Callable[[int], None]
     ) -> tuple[list[dict[str, Any]], int]:
-        """Returns the lines of some examples, and how many of the examples were truncated.
+        """Returns the result lines of a part, and the number of truncated examples.
 
-        `begin` is the number of the first example. The numbers seed sampling.
+        `begin` is the index of the first example. The index of an example is also its seed.
         """
         given = [r.inputs if r.input_ids is None else r.input_ids for r in part]
         inputs, truncated = self._encode(given, "inputs", source.inputs_add_eos)
         if [] in inputs:
-            raise UserError(
-                f"{part[inputs.index([])].place}: the inputs have no tokens; expected at least one"
-            )
+            location = part[inputs.index([])].location
+            raise UserError(f"{location}: the inputs have no tokens; expected at least one")
         lines: list[dict[str, Any]] = [{"inputs": _pretokenized(request)} for request in part]
         if self.mode == "score":
             texts = [request.targets or "" for request in part]
@@ -202,8 +196,7 @@ class BatchInference:
                 for line, score in zip(lines, found, strict=True):
                     line["score"] = float(score.log_likelihoods[0])
             except NotFiniteError as error:
-                place = part[error.example].place
-                raise UserError(f"{place}: the score is NaN or infinite. {NOT_FINITE}") from error
+                raise _not_finite(part[error.example]) from error
             return lines, len(truncated)
         seeds = range(begin, begin + len(part))
         self.heartbeat.beat(PREDICTING)
@@ -211,7 +204,7 @@ class BatchInference:
         for request, line, generations in zip(part, lines, generated, strict=True):
             scores = [generation.score for generation in generations]
             if not all(map(math.isfinite, scores)):
-                raise UserError(f"{request.place}: the score is NaN or infinite. {NOT_FINITE}")
+                raise _not_finite(request)
             texts = [self.vocabulary.decode(generation.ids) for generation in generations]
             several = self.decoding.num_return > 1
             line["prediction"] = texts if several else texts[0]
@@ -222,14 +215,18 @@ class BatchInference:
     def _encode(
         self, texts: Sequence[str | Sequence[int]], feature: str, add_eos: bool
     ) -> tuple[list[list[int]], set[int]]:
-        """Returns the token ids of each text (or ids), and the indices of the truncated ones."""
+        """Returns the token ids of each text, and the indices of the texts that were truncated."""
         limit = self.lengths[feature]
         ids_of = functools.partial(encode, self.vocabulary, add_eos=add_eos, max_length=limit)
         encoded = list(map(ids_of, texts))
         return [ids for ids, _ in encoded], {i for i, (_, cut) in enumerate(encoded) if cut}
 
 
+def _not_finite(request: Request) -> UserError:
+    return UserError(f"{request.location}: the score is NaN or infinite. {NOT_FINITE}")
+
+
 def _pretokenized(request: Request) -> dict[str, str]:
-    """Returns the texts of an example with T5X's names."""
+    """Returns a dict mapping the names that T5X uses to the texts of an example."""
     texts = {"inputs_pretokenized": request.inputs, "targets_pretokenized": request.targets}
     return {name: text for name, text in texts.items() if text is not None}

@@ -1,8 +1,7 @@
-"""Input files of inference, and results that survive a kill."""
+"""Reads input files for inference, and writes results in parts so that a job can resume."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -11,49 +10,52 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mtf import strict_json
-from mtf.errors import UserError
-from mtf.sources.lines import check_unicode, get_text, parse_line, read_lines, split_suffix
-from mtf.sources.problems import Problems
+from mtf.base import strict_json
+from mtf.base.errors import UserError
+from mtf.base.writing import write_atomically, writing
+from mtf.data.sources.lines import check_unicode, get_text, parse_line, read_lines, split_suffix
+from mtf.data.sources.problems import Problems
 from mtf.storage import AnyPath, remove_tree
-from mtf.writing import write_atomically, writing
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
 
 
 class Request(NamedTuple):
-    """An example.
+    """An example on which to run inference.
 
     Attributes:
       inputs: text of the inputs.
-      targets: text of the true targets, if known.
-      place: file and line, or task and row, for messages.
-      input_ids: token ids of the inputs without EOS, if a cache has them.
+      targets: text of the true targets; None if they are unknown.
+      location: file and line, or task and row, as shown in messages.
+      input_ids: for examples from a token cache, the token ids of the inputs without EOS.
     """
 
     inputs: str
     targets: str | None
-    place: str
+    location: str
     input_ids: Sequence[int] | None = None
 
 
 def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Request]:
-    """Yields the examples of a file, one per line. The content of a line depends on the suffix:
+    """Yields the examples of a file, which contains one example per line.
 
-    * `.txt`: inputs;
-    * `.tsv`: inputs, or inputs, a tab and targets, without header and quotation marks;
-    * `.jsonl`: `{"inputs": …}`, and `"targets"` if known; other keys are ignored.
+    * A line of a `.txt` file contains the inputs.
+    * A line of a `.tsv` file contains either the inputs, or the inputs, a tab and the targets. Such
+      a file must not have a header, and its fields must not be quoted.
+    * A line of a `.jsonl` file is `{"inputs": …}` or `{"inputs": …, "targets": …}`. Other keys are
+      ignored.
 
-    Lines that cannot be used are added to `problems`; if it is None, the first raises UserError.
+    A line that cannot be used is added to `problems`. If `problems` is None, UserError is raised
+    instead.
     """
     for number, line in read_lines(path, "files"):
-        place = f"{path}:{number}"
+        location = f"{path}:{number}"
         try:
-            request = Request(*_parse(path, line), place)
+            request = Request(*_parse(path, line), location)
         except UserError as error:
             if problems is None:
-                raise UserError(f"files: {place}: {error}") from error
-            problems.add(f"{place}: {error}")
+                raise UserError(f"files: {location}: {error}") from error
+            problems.add(f"{location}: {error}")
         else:
             yield request
 
@@ -83,7 +85,7 @@ def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
 
 
 class Summary(NamedTuple):
-    """The number of examples, and a hash of all of them."""
+    """The number of examples, and a hash of their texts."""
 
     num_examples: int
     fingerprint: str
@@ -96,17 +98,18 @@ def summarize(
     *,
     need_targets: bool = False,
 ) -> Summary:
-    """Reads all examples, so that errors are found before anything is written.
+    """Counts and hashes all examples, so that errors are found before anything is written.
 
-    With `need_targets`, adds examples without targets to `problems`. Raises UserError, which begins
-    with `empty`, if there are no examples; None allows this.
+    If `need_targets` is True, adds examples without targets to `problems`. Raises UserError with
+    the message `empty` if there are no examples, unless `empty` is None.
     """
     number, digest, before = 0, hashlib.sha256(), problems.count
     for request in requests:
         if need_targets and not request.targets:
             problems.add(
-                f"{request.place} has no targets for mode='score'; expected "
-                '{"inputs": …, "targets": …} in .jsonl, or inputs, a tab and targets in .tsv'
+                f"{request.location} has no targets, which mode='score' needs; expected "
+                '{"inputs": …, "targets": …} in a .jsonl file, or inputs, a tab and targets in a '
+                ".tsv file"
             )
         digest.update(json.dumps([request.inputs, request.targets]).encode())
         number += 1
@@ -118,13 +121,15 @@ def summarize(
 class Results:
     """The results of a task or file, written part by part.
 
-    Parts are written to `tmp-NAME-00000-of-00001/PART.NUM_TRUNCATED.jsonl`, and finally joined as
-    `NAME.jsonl-00000-of-00001`. Writes are atomic, so a killed run resumes after its last part.
-    `NAME.json-00000-of-00001` records the settings.
+    Each part is written to `tmp-NAME-00000-of-00001/PART.NUM_TRUNCATED.jsonl`. When all
+    parts are complete, they are joined into `NAME.jsonl-00000-of-00001`, and the settings are
+    recorded in `NAME.json-00000-of-00001`. Writes are atomic, so a killed job resumes after the
+    last part that was written.
 
     Attributes:
-      path: file of the result.
+      path: path of the complete result.
       done: whether the result is complete.
+      parts: (path, number of truncated examples) for each part written so far.
     """
 
     def __init__(
@@ -136,10 +141,11 @@ class Results:
         shard_id: int = 0,
         num_shards: int = 1,
     ) -> None:
-        """Finds existing results; writes nothing.
+        """Looks for existing results; does not write anything.
 
-        `name` is the name of the task or file, and the mode. `described` are the values that
-        determine the results; raises UserError if existing results have other values.
+        `name` consists of the name of the task or file and the mode. `described` contains the
+        settings that determine the results. Raises UserError if existing results were computed with
+        other settings.
         """
         self._output_dir, self._name, self._described = output_dir, name, described
         self._shards = [f"{i:05}-of-{num_shards:05}" for i in range(num_shards)]
@@ -151,52 +157,44 @@ class Results:
         self._check_same()
         parts = [(_PART.fullmatch(path.name), path) for path in self._temporary.glob("*.jsonl")]
         found = {int(match[1]): (path, int(match[2])) for match, path in parts if match}
-        self._parts = [found[i] for i in range(len(found)) if i in found]
-
-    @property
-    def num_parts(self) -> int:
-        """Number of parts written so far."""
-        return len(self._parts)
+        self.parts = [found[i] for i in range(len(found)) if i in found]
 
     @property
     def num_truncated(self) -> int:
-        """Number of examples truncated so far."""
+        """The number of examples truncated so far."""
         if self.done:
             return int(json.loads(self._description.read_text(encoding="utf-8"))["num_truncated"])
-        return sum(number for _, number in self._parts)
+        return sum(number for _, number in self.parts)
 
     def _check_same(self) -> None:
-        """Raises UserError if the results of a shard have other inputs or settings."""
+        """Raises UserError if the results of any shard have other inputs or settings."""
         for shard in self._shards:
             for name in (f"{self._name}.json-{shard}", f"tmp-{self._name}-{shard}/described.json"):
-                place = self._output_dir / name
-                if not place.is_file():
-                    continue
-                there = json.loads(place.read_text(encoding="utf-8"))
-                if changed := changed_values(there, self._described):
+                file = self._output_dir / name
+                there = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+                if there and (changed := changed_values(there, self._described)):
                     raise UserError(
-                        f"output_dir: {self._output_dir} has results {self._name} from other "
-                        f"settings: {changed}. Choose another output_dir, or delete "
-                        f"{place} and the other files of those results."
+                        f"output_dir: {self._output_dir} contains results {self._name} "
+                        f"that were computed with other settings: {changed}. Choose another "
+                        f"output_dir, or delete {file} and the other files of these results."
                     )
 
-    def start(self) -> None:
-        """Creates the directory of the parts."""
-        self._temporary.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._temporary / "described.json", _json(self._described))
-
     def write_part(self, lines: Iterable[dict[str, Any]], num_truncated: int) -> None:
-        """Writes the next part."""
-        path = self._temporary / f"{len(self._parts):05}.{num_truncated}.jsonl"
+        """Writes the next part; before the first part, records the settings in the same folder."""
+        if not self.parts:
+            self._temporary.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._temporary / "described.json", _json(self._described))
+        path = self._temporary / f"{len(self.parts):05}.{num_truncated}.jsonl"
         write_atomically(path, "".join(map(_json, lines)))
-        self._parts.append((path, num_truncated))
+        self.parts.append((path, num_truncated))
 
     def finish(self) -> None:
-        """Joins the parts, if that is not done yet, and removes them."""
+        """Joins the parts, unless the result is already complete, and then deletes the parts."""
         if not self.done:
+            self._output_dir.mkdir(parents=True, exist_ok=True)
             described = {**self._described, "num_truncated": self.num_truncated}
             write_atomically(self._description, json.dumps(described, indent=1) + "\n")
-            join_files([path for path, _ in self._parts], self.path)
+            join_files([path for path, _ in self.parts], self.path)
             self.done = True
         remove_tree(self._temporary)
 
@@ -205,17 +203,11 @@ class Results:
         with self.path.open(encoding="utf-8") as file:
             yield from map(json.loads, file)
 
-    def remove_if_empty(self) -> None:
-        """Removes the directories if no part was written."""
-        if not self._parts and not self.done:
-            remove_tree(self._temporary)
-            with contextlib.suppress(OSError):  # It has other files.
-                self._output_dir.rmdir()
-
     def merged(self) -> AnyPath:
-        """Joins the shards if all are complete, and returns that file; else returns this shard's.
+        """Joins the shards if all of them are complete.
 
-        Raises UserError if a shard has other settings.
+        Returns the path of the joined file or, if any shard is incomplete, the path of this shard.
+        Raises UserError if any shard was computed with other settings.
         """
         shards = [self._output_dir / f"{self._name}.jsonl-{shard}" for shard in self._shards]
         if len(shards) == 1 or not all(shard.is_file() for shard in shards):
@@ -226,23 +218,16 @@ class Results:
         return whole
 
 
-def changed_values(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Returns the values of `here` that differ from those `there`, as text; "" if none does."""
-    before = _flat(there)
-    return "; ".join(
-        f"{key} was {before.get(key)!r} and is now {value!r}"
-        for key, value in _flat(here).items()
-        if before.get(key) != value
-    )
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} → {"a.b": 1}."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        name = prefix + key
-        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return found
+def changed_values(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> str:
+    """Describes the values in `here` that differ from those in `there`; returns "" if none do."""
+    found = [
+        changed_values(there.get(key) or {}, value, f"{prefix}{key}.")
+        if isinstance(value, dict)
+        else f"{prefix}{key} was {there.get(key)!r} and is now {value!r}"
+        for key, value in here.items()
+        if there.get(key) != value
+    ]
+    return "; ".join(filter(None, found))
 
 
 def _json(value: dict[str, Any]) -> str:
@@ -250,7 +235,7 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def join_files(parts: Sequence[AnyPath], path: AnyPath) -> None:
-    """Writes the content of several files to one, which appears when it is complete."""
+    """Concatenates files into a file, which appears at `path` only when it is complete."""
     with writing(path) as whole:
         for part in parts:
             with part.open("rb") as file:

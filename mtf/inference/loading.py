@@ -1,9 +1,9 @@
-"""Loads a model from a checkpoint of mtf, T5X or Hugging Face."""
+"""Loads a model from an mtf, T5X or Hugging Face checkpoint."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,36 +12,24 @@ from mtf.checkpoints.restore import restore_tree
 from mtf.inference.opening import Opened, open_model
 from mtf.inference.predictor import Predictor
 from mtf.models import t5
-from mtf.models.settings import ModelConfig
+from mtf.models.types import Params
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.storage import AnyPath
-from mtf.text.vocabularies import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class Loaded:
-    """A model ready to use.
+class Loaded(Opened):
+    """A checkpoint whose parameters are on the devices.
 
     Attributes:
-      model: the network and, if known, the loss that it was trained with.
-      params: parameters on the devices, in the network's dtype; stacked if
-        `model.network.scan_layers`.
-      vocabulary: the vocabulary that it was trained with.
-      path: the checkpoint.
-      step: step of the checkpoint, None if it has none.
-      partitioner: the mesh and its rules.
-      inputs_add_eos: whether EOS was appended to inputs in training.
+      params: parameters in the network's dtype; stacked if `model.network.scan_layers` is True.
+      partitioner: the device mesh and the partitioning rules.
     """
 
-    model: ModelConfig
-    params: t5.Params
-    vocabulary: Vocabulary
-    path: AnyPath
-    step: int | None
+    params: Params
     partitioner: PjitPartitioner
-    inputs_add_eos: bool
 
     def predictor(
         self, batch_size: int, max_inputs_length: int, max_targets_length: int
@@ -55,32 +43,34 @@ class Loaded:
         )
 
 
+def describe(opened: Opened) -> str:
+    """Describes a checkpoint by its path, number of parameters and vocabulary size."""
+    size, ids = t5.num_parameters(opened.model.network), opened.vocabulary.vocab_size
+    return f"{opened.checkpoint.path}, {size:,} parameters, vocabulary of {ids:,} ids"
+
+
 def load_model(
     path: str | AnyPath | Opened,
     *,
-    step: int | None = None,
-    ema: bool = False,
-    vocabulary: Vocabulary | str | None = None,
-    config: str | AnyPath | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
     partitioner: PjitPartitioner | None = None,
     scan_layers: bool | None = None,
+    **opening: Any,
 ) -> Loaded:
-    """Reads a model onto the devices; each process reads only its own slices.
+    """Loads a model onto the devices; each process reads only the slices that its devices hold.
 
     Args:
-      path: a path, or the result of `open_model`, then without `step`, `ema`, `vocabulary`
-        and `config`.
-      scan_layers: whether layers are scanned; None: except on CPUs, where unrolled is faster.
-      …: see `mtf.load`.
+      path: a path that `mtf.load` accepts, or the result of `open_model`.
+      dtype, partitioner: see `mtf.load`.
+      scan_layers: whether to scan layers; if None, layers are scanned except on CPUs, where this is
+        slower.
+      **opening: other arguments of `open_model`, if `path` is a path.
 
     Raises:
-      UserError: `path` cannot be read as a model, the config of its run is missing or describes
-        another network, or its vocabulary is unknown or does not fit the embedding.
+      UserError: if `path` cannot be read as a model, if the config of its run is missing or
+        describes another network, or if its vocabulary is unknown or does not fit the embedding.
     """
-    opened = path
-    if not isinstance(opened, Opened):
-        opened = open_model(opened, step=step, ema=ema, vocabulary=vocabulary, config=config)
+    opened = path if isinstance(path, Opened) else open_model(path, **opening)
     checkpoint = opened.checkpoint
     partitioner = partitioner or PjitPartitioner.create(PartitionerConfig())
     if scan_layers is None:
@@ -91,12 +81,6 @@ def load_model(
     shardings = partitioner.shardings(shapes, t5.param_axes(network, stacked=scan_layers))
     memory.check(partitioner.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
     restored = restore_tree(checkpoint, {"target": shapes}, {"target": shardings})
-    return Loaded(
-        dataclasses.replace(opened.model, network=network),
-        restored["target"],
-        opened.vocabulary,
-        checkpoint.path,
-        checkpoint.step,
-        partitioner,
-        opened.inputs_add_eos,
-    )
+    model = dataclasses.replace(opened.model, network=network)
+    values = {**vars(opened), "model": model}
+    return Loaded(**values, params=restored["target"], partitioner=partitioner)

@@ -1,4 +1,4 @@
-"""Finds a checkpoint's network and vocabulary without reading parameters. Imports no jax."""
+"""Finds a checkpoint's network and vocabulary without reading parameters or importing JAX."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ from conversion.tokenizer import (
     tokenizer_adds_eos,
     tokenizer_records_eos,
 )
-from mtf.data.settings import DataConfig, OwnDataConfig, TaskMixtureConfig, TextConfig
-from mtf.downloads import downloaded
-from mtf.errors import UserError, conversion_as_user_errors, did_you_mean
-from mtf.models.settings import ModelConfig, T5Config
-from mtf.sources.hub import download_model, model_name
-from mtf.storage import AnyPath, StorePath, as_path
-from mtf.text.vocabularies import (
+from mtf.base.downloads import downloaded
+from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
+from mtf.base.writing import T5X_CONFIG_FILE
+from mtf.data.mixtures import open_mixture
+from mtf.data.settings import CustomDataConfig, DataConfig, TaskMixtureConfig, TextConfig
+from mtf.data.sources.hub import download_model, model_name
+from mtf.data.tasks.mixtures import prompts_have_eos
+from mtf.data.text.vocabularies import (
     RELEASED_MODELS,
     ByteVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
 )
-from mtf.writing import T5X_CONFIG_FILE
+from mtf.models.settings import ModelConfig, T5Config
+from mtf.storage import AnyPath, as_path, is_remote
 
 _logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 _VOCABULARIES = "vocabulary='t5', 'mt5', 'byt5' or the path of a SentencePiece model file"
-# Rows of the embedding → released models of this size.
+# Number of embedding rows → name of the released models with this number of rows.
 _RELEASED_SIZES = {32128: "t5", 250112: "mt5", 384: "byt5"}
-# The number of rows is rounded up from the number of ids, by at most this many rows.
+# An embedding may have up to this many more rows than the vocabulary has ids.
 _MAX_SPARE_ROWS = 1024
 
 
@@ -50,13 +52,13 @@ class Opened:
     """A checkpoint whose parameters have not been read.
 
     Attributes:
-      checkpoint: the checkpoint as `conversion` opens it.
+      checkpoint: the checkpoint, as opened by `conversion`.
       model: the network and, if known, the loss that it was trained with.
-      run: config of the training run that wrote it, if any.
-      vocabulary: the vocabulary that it was trained with.
-      inputs_add_eos: whether EOS is appended to inputs, by the run, or by the tokenizer of a
-        Hugging Face directory; otherwise True, as for T5.
-      eos_is_known: whether the run or an export says so; if not, `inputs_add_eos` is assumed.
+      run: config of the training run that wrote the checkpoint; None if no run wrote it.
+      vocabulary: the vocabulary that the model was trained with.
+      inputs_add_eos: whether the run or the tokenizer of the Hugging Face directory appends EOS to
+        inputs; True for other checkpoints, as in T5.
+      eos_is_known: whether a run or an export recorded `inputs_add_eos`. Otherwise, it is assumed.
     """
 
     checkpoint: conversion.Checkpoint
@@ -69,13 +71,13 @@ class Opened:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The parts of a training run's config that inference and export need.
+    """The settings of a training run that inference and export need.
 
     Attributes:
       model: the network and its loss.
-      vocabulary: the vocabulary of its data.
-      inputs_add_eos: whether inputs ended with EOS.
-      start: the checkpoint from which the run started, if any.
+      vocabulary: the vocabulary of the run's data.
+      inputs_add_eos: whether EOS was appended to inputs.
+      start: path of the checkpoint from which the run started; None if it started from scratch.
     """
 
     model: ModelConfig
@@ -85,7 +87,7 @@ class RunConfig:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The values that no tensor shows, as in `conversion.Checkpoint.described`."""
+        """The settings that the tensors do not reveal, as in `conversion.Checkpoint.described`."""
         names = ("mlp_activations", "dropout_rate", "relative_attention_max_distance")
         return {name: getattr(self.model.network, name) for name in names}
 
@@ -100,9 +102,9 @@ def open_model(
     default_vocabulary: Vocabulary | None = None,
     config: str | AnyPath | None = None,
 ) -> Opened:
-    """Opens a checkpoint; see `load_model` for the arguments and errors.
+    """Opens a checkpoint; see `mtf.load` for the arguments and `load_model` for the errors.
 
-    `default_vocabulary` is used for a checkpoint without a run and without a vocabulary.
+    `default_vocabulary` is used if neither a run nor the checkpoint itself provides a vocabulary.
     """
     checkpoint = conversion.open_checkpoint(_existing(local_source(path)), step, ema=ema)
     architecture = conversion.infer_architecture(checkpoint)
@@ -123,7 +125,7 @@ def open_model(
     if not (from_transformers or model_type):
         message = (
             "%s: %s. If any of these is wrong, pass config=PATH with the config of the run that "
-            "wrote the checkpoint, or a config.json of Hugging Face."
+            "wrote the checkpoint, or with a config.json of Hugging Face."
         )
         _logger.warning(message, checkpoint.path, assumed(network, add_eos))
     return Opened(checkpoint, ModelConfig(network), None, found, add_eos, is_known)
@@ -133,29 +135,30 @@ def open_model(
 def list_steps(path: str | AnyPath) -> list[int]:
     """Returns the steps of the checkpoints in a run directory or a directory of checkpoints.
 
-    Raises UserError if it does not exist or is itself a checkpoint.
+    Raises UserError if `path` does not exist or is itself a checkpoint.
     """
     folder = _existing(path)
     steps = [step for step, _ in conversion.list_checkpoints(folder)] if folder.is_dir() else []
     if not steps:
         raise UserError(
-            f"{path} has no checkpoint_STEP directories, so there are no steps to choose; expected "
-            "a run directory or a directory of checkpoints."
+            f"{path} contains no checkpoint_STEP directories, so there is no step to choose; "
+            "expected a run directory or a directory of checkpoints."
         )
     return steps
 
 
 def network_config(architecture: conversion.Architecture, **settings: Any) -> T5Config:
-    """Returns the network of an architecture; `settings` are other fields of `T5Config`."""
-    settings.pop("special_ids", None)  # The network masks padding 0; the vocabulary has EOS.
+    """Returns the network of an architecture; `settings` contains other fields of `T5Config`."""
+    settings.pop("special_ids", None)  # The network masks id 0, and the vocabulary defines EOS.
     return T5Config(**{**dataclasses.asdict(architecture), **settings})
 
 
 def local_source(path: str | AnyPath) -> str | AnyPath:
-    """Returns a path as it is, or the copy of a model of the hub (`google/flan-t5-small`).
+    """Returns the path of the local copy of a model on the hub, or any other path unchanged.
 
-    A name without `hf://` is that of a model unless there is a directory of its owner's name here.
-    Raises UserError if the hub cannot provide the model.
+    A path `OWNER/NAME`, such as `google/flan-t5-small`, is that of a model on the Hugging Face hub
+    unless the current directory contains a directory OWNER. Raises UserError if the model cannot be
+    downloaded.
     """
     if isinstance(path, str) and model_name(path) is not None:
         return download_model(path, needed_files)
@@ -163,14 +166,14 @@ def local_source(path: str | AnyPath) -> str | AnyPath:
 
 
 def is_for_transformers(path: str) -> bool:
-    """Returns whether transformers can load a path: a model of the hub, or a local copy of one."""
+    """Returns whether `path` is a model on the hub or a Hugging Face directory."""
     return model_name(path) is not None or is_huggingface(as_path(path))
 
 
 def open_source(
     source: str, step: int | None = None, *, ema: bool = False
 ) -> conversion.Checkpoint:
-    """Opens a checkpoint of any format, or a model of the hub; see `local_source`."""
+    """Opens a checkpoint of any format or a model on the hub; see `local_source`."""
     checkpoint = conversion.open_checkpoint(local_source(source), step, ema=ema)
     is_hub = model_name(source) is not None
     return dataclasses.replace(checkpoint, source=source) if is_hub else checkpoint
@@ -178,11 +181,11 @@ def open_source(
 
 def _existing(path: str | AnyPath) -> AnyPath:
     path = as_path(path)
-    if not (isinstance(path, StorePath) or path.exists() or find_prefix(path)):
+    if not (is_remote(path) or path.exists() or find_prefix(path)):
         names = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(
             f"There is no model at {path}; expected a run directory, a checkpoint_STEP directory, "
-            "a checkpoint of Mesh TensorFlow or a Hugging Face directory."
+            "a Mesh TensorFlow checkpoint or a Hugging Face directory."
             f"{did_you_mean(path.name, names)}"
         )
     return path
@@ -191,11 +194,11 @@ def _existing(path: str | AnyPath) -> AnyPath:
 def with_huggingface_config(
     checkpoint: conversion.Checkpoint, config: str | AnyPath | None
 ) -> tuple[conversion.Checkpoint, ModelType | None]:
-    """Returns the checkpoint with the settings of `config`, and the type of model in it.
+    """Returns the checkpoint with the settings in `config`, and the model type in `config`.
 
-    `config` is a config.json of Hugging Face or a directory with one; if it is something else,
-    returns the checkpoint unchanged and None. Raises ConversionError if the tensors are of other
-    sizes.
+    If `config` is neither a config.json of Hugging Face nor a directory that contains one, returns
+    the unchanged checkpoint and None. Raises ConversionError if the sizes in `config` differ from
+    those of the tensors.
     """
     path = None if config is None else as_path(config)
     if path is not None and path.is_dir():
@@ -208,12 +211,12 @@ def with_huggingface_config(
 def read_run_config(
     checkpoint: conversion.Checkpoint, config: str | AnyPath | None = None
 ) -> RunConfig | None:
-    """Reads the config of the run that wrote `RUN_DIR/checkpoints/checkpoint_STEP`, or None.
+    """Reads the config of the run that wrote a checkpoint; returns None if no run wrote it.
 
-    A run with T5X (`--engine t5x`) writes `RUN_DIR/checkpoint_STEP`.
-
-    `config` is a run directory or config.json to read instead of `RUN_DIR/config.json`. Raises
-    UserError if the config of the run is missing, cannot be read or describes other sizes.
+    A run writes its checkpoints to `RUN_DIR/checkpoints/checkpoint_STEP` or, with T5X
+    (`--engine t5x`), to `RUN_DIR/checkpoint_STEP`. `config` is a run directory or config.json to
+    read instead of `RUN_DIR/config.json`. Raises UserError if the config is missing, cannot be read
+    or describes a network of other sizes.
     """
     folder = checkpoint.path.resolve().parent
     is_t5x = (folder / T5X_CONFIG_FILE).is_file()
@@ -224,16 +227,16 @@ def read_run_config(
             return None
         raise UserError(
             f"{checkpoint.path} was written by a training run whose config is missing; expected "
-            f"{(source if is_run else folder / 'RUN') / CONFIG}. The tensors do not show the "
-            "activations, dropout rate, maximum distance of position biases, vocabulary, or "
-            "whether inputs end in EOS. Restore the file (`python -m mtf.run RECIPE … --print "
-            "json` prints it), or pass --config PATH to mtf.convert or config=PATH to mtf.load."
+            f"{(source if is_run else folder / 'RUN') / CONFIG}. The tensors do not reveal "
+            "the activations, the dropout rate, the maximum distance of position biases, the "
+            "vocabulary, or whether inputs end with EOS. Restore the file, or pass --config PATH "
+            "to mtf.convert or config=PATH to mtf.load."
         )
     import fiddle as fdl
 
-    from mtf.config import load_config, located
+    from mtf.config import load_config
 
-    job = located(load_config(source), source if source.is_dir() else source.parent)
+    job = load_config(source)
     if not {"model", "data"} <= set(job.__signature_info__.parameters):
         name = getattr(fdl.get_callable(job), "__name__", "?")
         raise UserError(f"{source} is a config of {name}; expected the config of a training run.")
@@ -260,18 +263,6 @@ def _check_sizes(network: T5Config, checkpoint: conversion.Checkpoint, source: A
         differ.append(
             f"mlp_activations is {shown[0]} in the config, but {shown[1]} in the checkpoint"
         )
-    expected = mapping.entries(
-        conversion.Architecture(
-            **{name: getattr(network, name) for name in dataclasses.asdict(there)}
-        )
-    )
-    found = {name: tensor.shape for name, tensor in checkpoint.parameters().items()}
-    differ += [
-        f"target/{entry.t5x} has shape {found.get(entry.t5x, 'none')}, but the config implies "
-        f"{entry.shape}"
-        for entry in expected
-        if differ and found.get(entry.t5x) != entry.shape
-    ][:1]
     if differ:
         raise UserError(
             f"{source} does not match the checkpoint {checkpoint.path}: {'; '.join(differ)}. Pass "
@@ -280,10 +271,10 @@ def _check_sizes(network: T5Config, checkpoint: conversion.Checkpoint, source: A
 
 
 def assumed(network: Any, add_eos: bool) -> str:
-    """Describes the values assumed for a checkpoint without config, of a `T5Config` or `Export`."""
+    """Describes the settings assumed if there is no config; `network` is a T5Config or `Export`."""
     return (
-        "The checkpoint does not contain all settings. These are assumed, as in the published T5 "
-        "models: activations "
+        "The checkpoint does not contain all settings. The missing settings are assumed to be as "
+        "in the published T5 models: activations "
         f"{' × '.join(network.mlp_activations)}, relative_attention_max_distance "
         f"{network.relative_attention_max_distance}, dropout_rate {network.dropout_rate}, inputs "
         f"{'with' if add_eos else 'without'} EOS"
@@ -291,9 +282,9 @@ def assumed(network: Any, add_eos: bool) -> str:
 
 
 def _recorded_eos(run_dir: AnyPath) -> bool | None:
-    """Returns whether inputs end with EOS according to the run's data.json; None: unknown.
+    """Returns whether inputs end with EOS according to the run's data.json; None if unknown.
 
-    So a mixture of the user's own is known without its module.
+    Reading data.json avoids importing the module of a custom mixture.
     """
     try:
         recorded = json.loads((run_dir / "data.json").read_text(encoding="utf-8"))
@@ -303,19 +294,16 @@ def _recorded_eos(run_dir: AnyPath) -> bool | None:
 
 
 def inputs_add_eos(data: DataConfig) -> bool:
-    """Returns whether inputs of this training data end with EOS; most prompted tasks' do not."""
-    if isinstance(data, TextConfig | OwnDataConfig):
+    """Returns whether the inputs of training data end with EOS; most prompted inputs do not."""
+    if isinstance(data, TextConfig | CustomDataConfig):
         return data.inputs_add_eos
     if not isinstance(data, TaskMixtureConfig):
         return True
-    from mtf.loaders import open_mixture
-    from mtf.tasks.mixtures import prompts_have_eos
-
     if data.module is not None:
         return any(task.inputs_add_eos for task, _ in open_mixture(data).tasks)
     try:
-        tasks = open_mixture(data, check_version=False).tasks
-    except UserError:  # Only prompted tasks fail, if their templates are missing.
+        tasks = open_mixture(data).tasks
+    except UserError:  # Only prompted tasks can fail, if their templates are missing.
         return prompts_have_eos(data.mixture_or_task_name)
     return any(task.inputs_add_eos for task, _ in tasks)
 
@@ -328,12 +316,12 @@ def checkpoint_vocabulary(
     num_rows: int,
     default: Vocabulary | None = None,
 ) -> Vocabulary:
-    """Returns `asked`, else the vocabulary of the run or the directory, else `default`.
+    """Returns the vocabulary of a checkpoint with `num_rows` embedding rows.
 
-    Without any of these, or if `default` has far fewer or more ids than the embedding has rows,
-    returns that of the released model with `num_rows` embedding rows. Raises UserError if the
-    vocabulary is unknown, cannot be read or has more ids than the embedding has rows, or if `asked`
-    has far fewer ids.
+    The result is the first available one of `asked`, `of_run`, the vocabulary of a Hugging Face
+    directory, `default` if it fits the embedding, and the vocabulary of the released model with the
+    same number of rows. Raises UserError if the vocabulary is unknown, cannot be read or has more
+    ids than the embedding has rows, or if `asked` has far fewer ids than the embedding has rows.
     """
     if asked is not None:
         found = _named_vocabulary(asked, num_rows) if isinstance(asked, str) else asked
@@ -343,8 +331,8 @@ def checkpoint_vocabulary(
             found.vocab_size  # noqa: B018 - reads the model
         except UserError as error:
             raise UserError(
-                f"{error} According to its run's config, {checkpoint.path} was trained with this "
-                "vocabulary. If the file is elsewhere, pass vocabulary=PATH."
+                f"{error} According to the config of its run, {checkpoint.path} was trained with "
+                "this vocabulary. If the file has been moved, pass vocabulary=PATH."
             ) from error
     elif checkpoint.layout == "huggingface":
         try:
@@ -360,14 +348,17 @@ def checkpoint_vocabulary(
     if num_ids > num_rows or (asked is not None and num_rows - num_ids > _MAX_SPARE_ROWS):
         raise UserError(
             f"The vocabulary has {num_ids} ids, but {checkpoint.path} has an embedding of "
-            f"{num_rows} rows, so it was trained with another vocabulary. Pass the vocabulary of "
-            "its training."
+            f"{num_rows} rows, so the model was trained with another vocabulary. Pass the "
+            "vocabulary that the model was trained with."
         )
     return found
 
 
 def _named_vocabulary(name: str, num_rows: int) -> Vocabulary:
-    """Returns a released or a file's vocabulary; adds 100 sentinels if none and there is room."""
+    """Returns the vocabulary of a released model or of a SentencePiece file.
+
+    Adds 100 sentinels if the file contains none and the embedding has enough rows.
+    """
     if name == "byt5":
         return ByteVocabulary()
     path = RELEASED_MODELS.get(name, name)
@@ -383,7 +374,7 @@ def _named_vocabulary(name: str, num_rows: int) -> Vocabulary:
 
 @conversion_as_user_errors()
 def huggingface_vocabulary(directory: AnyPath, num_rows: int) -> Vocabulary:
-    """Returns the vocabulary of a Hugging Face directory: its `spiece.model`, or ByT5's bytes."""
+    """Returns the vocabulary of a Hugging Face directory with `spiece.model` or a ByT5 model."""
     found = bytes_of(directory)
     if found is not None:
         return ByteVocabulary(found.extra_ids)
@@ -401,7 +392,7 @@ def _by_size(checkpoint: conversion.Checkpoint, num_rows: int) -> Vocabulary:
     if name is None or (known and known[0].special_ids != SPECIAL_IDS):
         reason = f"no released model has an embedding of {num_rows} rows"
         if known:
-            reason = f"the vocabulary of {known[0].name}, whose sizes it has, is not known"
+            reason = f"its sizes are those of {known[0].name}, whose vocabulary mtf does not know"
         raise UserError(
             f"The vocabulary of {path} is unknown: the checkpoint is not in a run directory, and "
             f"{reason}. Pass {_VOCABULARIES}."

@@ -1,8 +1,8 @@
 """Scores targets and generates sequences, for any number of examples on any mesh.
 
-Results are in the order of the examples. Internally, examples are packed into rows (for scores) or
-sorted by length (to generate), so that batches have little padding. Lengths are rounded up, so that
-few shapes are compiled.
+Results are in the order of the examples. To reduce padding, examples are packed into rows before
+they are scored, and sorted by length before sequences are generated. Lengths are rounded up so that
+few shapes must be compiled.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mtf.base.errors import UserError
 from mtf.data.packing import lay_out, shifted_right
-from mtf.decoding.generate import EOS_ID, Generated, generate
-from mtf.decoding.settings import DecodingConfig
-from mtf.errors import UserError
+from mtf.data.text.vocabularies import Vocabulary
+from mtf.inference.decoding.generate import EOS_ID, Generated, generate
+from mtf.inference.decoding.settings import DecodingConfig
 from mtf.inference.rows import Item, Packed, make_items, pack, power_of_two, rounded_length
 from mtf.models import t5
 from mtf.models.settings import ModelConfig, T5Config
+from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.processes import wait_for_others
-from mtf.text.vocabularies import Vocabulary
 
 T = TypeVar("T")
 
-# Token ids of the inputs, and of each target.
+# Token ids of the inputs, and token ids of each target.
 Example = tuple[Sequence[int], Sequence[Sequence[int]]]
 OnProgress = Callable[[int], None] | None
 
 NOT_FINITE = (
-    "The parameters contain NaN or infinity, or activations overflow. If dtype is 'bfloat16', try "
-    "'float32'."
+    "The parameters contain NaN or infinite values, or activations overflow. If dtype is "
+    "'bfloat16', try 'float32'."
 )
-# Examples are sorted or packed in windows of this many batches, but at least this many examples.
+# Examples are sorted or packed in windows of this many batches, or of this many examples if that is
+# more.
 _WINDOW_BATCHES = 32
 _WINDOW_EXAMPLES = 1024
-# Maximum size of the logits that a device holds at a time.
+# Maximum size in bytes of the logits that a device holds at a time.
 _MAX_LOGITS_BYTES = 1 << 26
-# Batches sent to the devices before the results of the first one are fetched.
+# Number of batches that are sent to the devices before the results of the first are fetched.
 _NUM_IN_FLIGHT = 2
 
 
@@ -52,8 +54,9 @@ class Scores(NamedTuple):
     """The scores of an example's targets.
 
     Attributes:
-      log_likelihoods: (targets,) float32, in nats, summed over the tokens of a target.
-      num_tokens: (targets,) int32, number of tokens, including EOS.
+      log_likelihoods: (targets,) float32, log-likelihood of each target in nats, summed over its
+        tokens.
+      num_tokens: (targets,) int32, number of tokens of each target, including EOS.
       truncated: whether the inputs or a target were truncated.
     """
 
@@ -63,14 +66,14 @@ class Scores(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """Token ids without EOS and padding, and the score of `mtf.decoding.generate`."""
+    """Generated token ids, without EOS or padding, and their score (see `Generated`)."""
 
     ids: list[int]
     score: float
 
 
 class NotFiniteError(UserError):
-    """The log-likelihood of the example with index `example` is NaN or infinite."""
+    """Raised if the log-likelihood of the example with index `example` is NaN or infinite."""
 
     def __init__(self, example: int, value: float):
         super().__init__(f"the log-likelihood of inputs[{example}] is {value}. {NOT_FINITE}")
@@ -78,20 +81,20 @@ class NotFiniteError(UserError):
 
 
 class Predictor:
-    """A network with its parameters on a mesh.
+    """Scores targets and generates sequences with a network whose parameters are on a mesh.
 
-    Several processes must pass the same examples. Each computes a part of every batch, and all
-    get all results.
+    If there are several processes, all of them must pass the same examples. Each process computes a
+    part of every batch and receives all results.
 
     Attributes:
-      params: parameters on the mesh; can be replaced by others of the same shapes.
+      params: parameters on the mesh; they can be replaced by parameters of the same shapes.
       num_truncated: number of examples truncated so far.
     """
 
     def __init__(
         self,
         model: ModelConfig,
-        params: t5.Params,
+        params: Params,
         vocabulary: Vocabulary | None,
         partitioner: PjitPartitioner,
         *,
@@ -99,18 +102,18 @@ class Predictor:
         max_inputs_length: int = 1024,
         max_targets_length: int = 256,
     ) -> None:
-        """Places the parameters on the mesh if they are not there yet.
+        """Places the parameters on the mesh if they are not there already.
 
         Args:
-          model: the network; `network.dtype` is the dtype of the activations.
-          params: parameters, unrolled or stacked.
-          vocabulary: the vocabulary, for its EOS id; None: id 1.
-          partitioner: the mesh and its rules.
-          batch_size: number of examples in a batch, rounded up to a multiple of the mesh's data
-            shards. If short examples share rows, a batch has as many tokens as `batch_size` of
-            the longest examples.
-          max_inputs_length, max_targets_length: maximum number of tokens of the inputs and of each
-            target. Longer ones are truncated.
+          model: the model; `model.network.dtype` is the dtype of the activations.
+          params: the parameters, either unrolled or stacked.
+          vocabulary: the vocabulary, which defines the id of EOS; if None, this id is 1.
+          partitioner: the device mesh and the partitioning rules.
+          batch_size: number of examples in a batch, rounded up to a multiple of the number of data
+            shards of the mesh. If short examples share rows, a batch contains about as many tokens
+            as `batch_size` examples of the greatest length.
+          max_inputs_length, max_targets_length: maximum number of tokens in the inputs and in each
+            target. Longer sequences are truncated.
         """
         limits = {"max_inputs_length": max_inputs_length, "max_targets_length": max_targets_length}
         for name, value in {"batch_size": batch_size, **limits}.items():
@@ -139,19 +142,21 @@ class Predictor:
     def log_likelihoods(
         self, examples: Iterable[Example], on_progress: OnProgress = None
     ) -> Iterator[Scores]:
-        """Yields the log-likelihoods of each example's targets given its inputs, in order.
+        """Yields, for each example in order, the log-likelihoods of its targets given its inputs.
 
         The inputs are encoded once for all targets of an example. Equal targets get equal scores.
-        In float32, scores differ by at most about 1e-5 between batch sizes and meshes, because
-        the order of sums differs.
+        In float32, changing the batch size or the mesh changes scores by at most about 1e-5,
+        because numbers are then summed in another order.
 
         Args:
-          examples: (token ids of the inputs, [token ids of a target including EOS, …]); examples
-            can have different numbers of targets.
-          on_progress: called with the number of examples finished since the last call.
+          examples: tuples (token ids of the inputs, [token ids of a target including EOS, …]).
+            Examples can have different numbers of targets, but each example must have at least one
+            target, and each target must have at least one token.
+          on_progress: function that is called with the number of examples finished since the last
+            call.
 
-        Raises UserError if an example has no inputs, no target, or a target without tokens, and
-        NotFiniteError if a score is NaN or infinite.
+        Raises UserError if the inputs of an example have no tokens, and NotFiniteError if a score
+        is NaN or infinite.
         """
         for window in self._windows(enumerate(examples)):
             yield from self._score(window, on_progress)
@@ -159,11 +164,11 @@ class Predictor:
     def _score(
         self, window: Sequence[tuple[int, Example]], on_progress: OnProgress
     ) -> Iterable[Scores]:
-        """Scores the examples of a window."""
+        """Returns the scores of the examples in a window, in order."""
         items: list[Item] = []
         results: dict[int, Scores] = {}
         for example, (inputs, targets) in window:
-            _check(example, inputs, targets)
+            _check(example, inputs)
             kept = [target[: self.max_targets_length] for target in targets]
             truncated = len(inputs) > self.max_inputs_length or any(
                 len(target) > self.max_targets_length for target in targets
@@ -183,7 +188,7 @@ class Predictor:
         return results.values()
 
     def _score_items(self, items: Sequence[Item]) -> Iterator[tuple[Item, list[float]]]:
-        """Yields the items in any order, with the log-likelihoods of their targets."""
+        """Yields each item with the log-likelihoods of its targets; the items are in any order."""
         packed = pack(
             items,
             self._network,
@@ -195,7 +200,7 @@ class Predictor:
         for rows, token_scores in self._in_flight(functools.partial(self._run, packed), batches):
             for row, of_row in zip(rows, token_scores, strict=False):
                 lengths = [len(target) for item in row for target in item.targets]
-                of_targets = np.split(of_row, np.cumsum(lengths))[:-1]  # what is left is padding
+                of_targets = np.split(of_row, np.cumsum(lengths))[:-1]  # The rest is padding.
                 sums = [float(x.sum(dtype=np.float64)) for x in of_targets]
                 bad = [x for x in sums if not math.isfinite(x)]
                 if bad and len(row) == 1:
@@ -209,7 +214,7 @@ class Predictor:
                     yield item, list(itertools.islice(values, len(item.targets)))
 
     def _run(self, packed: Packed, rows: Sequence[Sequence[Item]]) -> jax.Array:
-        """Returns the log-likelihoods of tokens, (rows, targets_length) float32."""
+        """Scores a batch; returns token log-likelihoods, (rows, targets_length) float32."""
         batch = _packed_batch(packed, rows)
         rows_a_part = packed.batch_rows // self._num_parts
         chunk = logits_chunk(packed.targets_length, rows_a_part, self._network.vocab_size)
@@ -223,20 +228,22 @@ class Predictor:
         seeds: Iterable[int] | None = None,
         on_progress: OnProgress = None,
     ) -> Iterator[list[Generation]]:
-        """Yields `decoding.num_return` generations for each of the inputs, in order, best first.
+        """Yields, for each example in order, `decoding.num_return` generations, best first.
 
         Args:
-          inputs: token ids of each example; UserError is raised if there are none.
+          inputs: token ids of the inputs of each example.
           decoding: the method and its settings.
-          seeds: a seed for each of the inputs, for sampling; None: 0, 1, ….
-          on_progress: called with the number of inputs finished since the last call.
+          seeds: the seed of each example for sampling; None for 0, 1, and so on.
+          on_progress: function that is called with the number of examples finished since the last
+            call.
+
+        Raises UserError if the inputs of an example have no tokens.
         """
         seeds = itertools.count() if seeds is None else seeds
         run = functools.partial(self._run_generate, decoding=decoding)
         for window in self._windows(zip(itertools.count(), inputs, seeds, strict=False)):
             for example, ids, _ in window:
-                if len(ids) == 0:
-                    raise UserError(f"inputs[{example}] has no tokens; expected at least one")
+                _check(example, ids)
                 self.num_truncated += len(ids) > self.max_inputs_length
             rows = sorted(window, key=lambda row: len(row[1]), reverse=True)
             results: dict[int, list[Generation]] = {}
@@ -254,7 +261,7 @@ class Predictor:
     def _run_generate(
         self, rows: Sequence[tuple[int, Sequence[int], int]], decoding: DecodingConfig
     ) -> Generated:
-        """Decodes a batch, padded to one of few shapes."""
+        """Decodes a batch after padding it to one of a few shapes."""
         inputs = [ids[: self.max_inputs_length] for _, ids, _ in rows]
         length = min(rounded_length(max(map(len, inputs))), self.max_inputs_length)
         num_rows = self._num_parts * power_of_two(-(-len(rows) // self._num_parts))
@@ -274,7 +281,7 @@ class Predictor:
         return _batched(numbered, max(_WINDOW_BATCHES * self._batch_size, _WINDOW_EXAMPLES))
 
     def _global(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Returns the batch split over the mesh."""
+        """Returns the batch as global arrays that are split across the mesh."""
         sharding = self._partitioner.batch
         return {
             name: jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
@@ -282,8 +289,8 @@ class Predictor:
         }
 
     def _in_flight(self, run: Callable[[T], Any], batches: Iterable[T]) -> Iterator[tuple[T, Any]]:
-        """Yields each batch with its results on the host, while the devices run the next one."""
-        # On CPU, host and device are the same cores.
+        """Yields each batch with its results on the host while the devices run the next batch."""
+        # On CPUs, the host and the device share cores, so batches run one at a time.
         on_cpu = self._partitioner.mesh.devices.flat[0].platform == "cpu"
         pending: deque[tuple[T, Any]] = deque()
         for batch in batches:
@@ -297,19 +304,14 @@ class Predictor:
 
 
 def _batched(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Does what `itertools.batched` does in Python 3.12."""
+    """Yields lists of up to `size` values (`itertools.batched` requires Python 3.12)."""
     remaining = iter(values)
     return iter(lambda: list(itertools.islice(remaining, size)), [])
 
 
-def _check(example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]]) -> None:
+def _check(example: int, inputs: Sequence[int]) -> None:
     if len(inputs) == 0:
         raise UserError(f"inputs[{example}] has no tokens; expected at least one")
-    if len(targets) == 0:
-        raise UserError(f"targets[{example}] is empty; expected at least one target")
-    for number, target in enumerate(targets):
-        if len(target) == 0:
-            raise UserError(f"targets[{example}][{number}] has no tokens; expected at least one")
 
 
 def _before(end: int, ids: np.ndarray) -> list[int]:
@@ -319,7 +321,7 @@ def _before(end: int, ids: np.ndarray) -> list[int]:
 
 
 def _packed_batch(packed: Packed, rows: Sequence[Sequence[Item]]) -> dict[str, np.ndarray]:
-    """Returns the batch that `token_log_likelihoods` takes."""
+    """Lays out rows of items as a batch for `token_log_likelihoods`."""
     shape = packed.batch_rows, packed.targets_length
     inputs, input_segments, _ = lay_out(
         [[item.inputs for item in row] for row in rows], packed.batch_rows, packed.inputs_length
@@ -343,24 +345,27 @@ def _packed_batch(packed: Packed, rows: Sequence[Sequence[Item]]) -> dict[str, n
 def logits_chunk(length: int, num_rows: int, vocab_size: int) -> int:
     """Returns the number of target positions whose logits a device holds at a time.
 
-    It is the largest divisor of `length` for which the logits of `num_rows` are within the limit.
+    This is the largest divisor of `length` with which the logits of `num_rows` rows do not exceed
+    `_MAX_LOGITS_BYTES`.
     """
     limit = max(1, _MAX_LOGITS_BYTES // (num_rows * vocab_size * 4))
     return next(n for n in range(min(limit, length), 0, -1) if length % n == 0)
 
 
 def token_log_likelihoods(
-    network: T5Config, params: t5.Params, batch: t5.Batch, *, chunk: int
+    network: T5Config, params: Params, batch: t5.Batch, *, chunk: int
 ) -> jax.Array:
-    """Returns the log-likelihood of each target token of packed rows, (b, q) float32.
+    """Returns the log-likelihood of each target token in packed rows, (b, q) float32.
 
     Args:
       network: the architecture.
       params: parameters, unrolled or stacked.
-      batch: `encoder_input_tokens`, `encoder_segment_ids` (b, k): the inputs of a row are its
-        segments 1, 2, …; `decoder_input_tokens`, `decoder_target_tokens`, `decoder_segment_ids`
-        (b, q): so are its targets; `cross_segment_ids` (b, q): the inputs of each target.
-      chunk: number of target positions for which logits are held at a time; divides q.
+      batch: `encoder_input_tokens` and `encoder_segment_ids` have shape (b, k), and the inputs of
+        each example have a segment id (1, 2, …). `decoder_input_tokens`, `decoder_target_tokens`
+        and `decoder_segment_ids` have shape (b, q), and each target has a segment id.
+        `cross_segment_ids` has shape (b, q) and contains the segment ids of the inputs that belong
+        to each target.
+      chunk: number of target positions whose logits are held at a time; it must divide q.
     """
     segments = batch["encoder_segment_ids"]
     hidden = t5.decode(

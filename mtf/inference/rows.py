@@ -1,7 +1,8 @@
-"""Packs examples to be scored into rows of a batch, and chooses the shape of the batch.
+"""Packs examples to score into the rows of batches, and chooses the shape of the batches.
 
-As in training, a row holds several short examples, and each attends only to itself. All batches
-of a window have one shape, which is compiled once and has little padding.
+As in training, a row can hold several short examples, each of which attends only to itself. All
+batches of a window have the same shape, so only one compilation is needed. The shape is chosen so
+that there is little padding.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ import numpy as np
 from mtf.data.packing import first_fit
 from mtf.models.settings import T5Config
 
-# Maximum number of tokens of one example's targets in a row. More targets take another row, and
-# another pass of the encoder. The cost of self-attention grows with the square of this number.
+# Maximum number of target tokens of an example in a row. Further targets go into another row, for
+# which the encoder runs again. The cost of self-attention grows with the square of this number.
 MAX_TARGET_TOKENS = 1024
-# Maximum length to which rows of inputs grow to hold more examples.
+# Maximum length to which rows of inputs are extended to hold more examples.
 _MAX_PACKED_LENGTH = 1024
 # Shapes are compared on a sample of at most this many examples.
 _SAMPLE = 128
-# A rounder shape is chosen if its cost is at most this factor above the lowest.
+# A rounder shape is preferred if its cost is at most this many times the lowest cost.
 _ENOUGH = 1.08
-# Attention is slower than its arithmetic by about this factor: its logits pass through memory.
+# Because of memory traffic, attention takes about this many times as long as its arithmetic.
 _ATTENTION_COST = 2
 
 
 class Item(NamedTuple):
-    """The inputs of an example, with all or some of its targets.
+    """The inputs of an example, and some or all of its targets.
 
     Attributes:
       example: number of the example.
-      inputs: token ids.
+      inputs: token ids of the inputs.
       targets: token ids of each distinct target.
-      slots: indices of each distinct target in the example.
+      slots: for each distinct target, its indices in the list of the example's targets.
     """
 
     example: int
@@ -52,9 +53,9 @@ class Packed(NamedTuple):
     """Items packed into rows.
 
     Attributes:
-      rows: items of each row.
+      rows: the items in each row.
       inputs_length, targets_length: number of tokens in a row.
-      batch_rows: number of rows in a batch; the last batch may use fewer.
+      batch_rows: number of rows in a batch; the last batch may have unused rows.
     """
 
     rows: list[list[Item]]
@@ -64,7 +65,7 @@ class Packed(NamedTuple):
 
 
 def make_items(example: int, inputs: Sequence[int], targets: Sequence[Sequence[int]]) -> list[Item]:
-    """Returns one item for an example, or several if the targets do not fit in a row."""
+    """Returns one item for an example, or several if its targets do not fit in one row."""
     distinct: dict[tuple[int, ...], list[int]] = {}
     for slot, target in enumerate(targets):
         distinct.setdefault(tuple(target), []).append(slot)
@@ -80,10 +81,10 @@ def make_items(example: int, inputs: Sequence[int], targets: Sequence[Sequence[i
 def pack(
     items: Sequence[Item], network: T5Config, *, batch_size: int, max_inputs_length: int, parts: int
 ) -> Packed:
-    """Packs items into rows of the lengths that need the least computation.
+    """Packs items into rows; the lengths of the rows approximately minimize the computation.
 
-    `batch_size` unpacked examples, or about as many tokens, make a batch. `parts` divides its
-    number of rows.
+    A batch has about as many tokens as `batch_size` unpacked examples. The number of rows in a
+    batch is a multiple of `parts`.
     """
     inputs = np.array([len(item.inputs) for item in items])
     targets = np.array([item.num_target_tokens for item in items])
@@ -98,7 +99,7 @@ def pack(
             num_batches, batch_rows = _batches(round(len(sample) * scale), max_rows, parts)
             cost = num_batches * batch_rows * _row_cost(network, inputs_length, targets_length)
             shapes.append((cost, inputs_length, targets_length, max_rows))
-    # Take the roundest of the shapes with about the same cost, so that similar windows share it.
+    # Take the roundest shape with about the lowest cost, so that similar windows share shapes.
     enough = min(shapes)[0] * _ENOUGH
     _, inputs_length, targets_length, max_rows = min(
         (shape for shape in shapes if shape[0] <= enough),
@@ -112,7 +113,7 @@ def pack(
 
 
 def rounded_length(length: int, least: int = 16) -> int:
-    """Rounds up a length: four steps lead from one power of two to the next."""
+    """Rounds up to a multiple of `least` or of 1/8 of the next power of two if it is larger."""
     step = max(least, power_of_two(length) // 8)
     return -(-length // step) * step
 
@@ -123,7 +124,7 @@ def power_of_two(n: int) -> int:
 
 
 def _inputs_lengths(longest: int) -> list[int]:
-    """Returns the lengths to try: the length of the longest inputs, and longer ones."""
+    """Returns the lengths to try for rows of inputs, which are `longest` and some larger ones."""
     lengths = [longest]
     while (more := _half_step(lengths[-1] + 1)) <= _MAX_PACKED_LENGTH:
         lengths.append(more)
@@ -131,7 +132,7 @@ def _inputs_lengths(longest: int) -> list[int]:
 
 
 def _targets_lengths(inputs_length: int, inputs: np.ndarray, targets: np.ndarray) -> list[int]:
-    """Returns the lengths to try, for about the targets that belong to the inputs of a row."""
+    """Returns the lengths to try for rows of targets, given the length of rows of inputs."""
     longest, balanced = int(targets.max()), inputs_length * targets.sum() / inputs.sum()
     most = max(longest, min(MAX_TARGET_TOKENS, int(targets.sum())))
     tried = (min(most, max(longest, int(balanced * share))) for share in (0.8, 1.1, 1.5))
@@ -139,7 +140,7 @@ def _targets_lengths(inputs_length: int, inputs: np.ndarray, targets: np.ndarray
 
 
 def _half_step(length: int) -> int:
-    """Returns the next power of two, or three quarters of it."""
+    """Rounds a length up to a power of two or to three quarters of a power of two."""
     power = power_of_two(length)
     return 3 * power // 4 if length <= 3 * power // 4 else power
 
@@ -150,7 +151,7 @@ def _roughness(length: int) -> int:
 
 
 def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
-    """Returns the number of batches and the rows in each: at most `max_rows`, of few sizes."""
+    """Returns the number of batches and the number of rows, at most `max_rows`, in a batch."""
     num_batches = -(-num_rows // max_rows)
     if num_batches > 3:
         return num_batches, max_rows

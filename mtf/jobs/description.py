@@ -1,17 +1,15 @@
-"""What `--dry-run` shows of a job: a table, and what would stop the job at its start."""
+"""Describes a job for `--dry-run`, including problems that would make the job fail."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.error import HTTPError, URLError
 
-from mtf.errors import NotCheckedError, UserError
-from mtf.storage_errors import StorageError
-
-if TYPE_CHECKING:
-    from mtf.inference.opening import Opened
+from mtf.base.errors import NotCheckedError, UserError
+from mtf.config import summarize
+from mtf.storage.errors import StorageError
 
 T = TypeVar("T")
 
@@ -21,8 +19,8 @@ class Description:
     """The description of a job; `str()` returns an aligned table.
 
     Attributes:
-      rows: name → value.
-      problems: messages about everything that would stop the job at its start.
+      rows: a dict mapping the names of the rows of the table to their values.
+      problems: messages about problems that would make the job fail when it starts.
     """
 
     rows: Mapping[str, str]
@@ -32,63 +30,45 @@ class Description:
         width = max(map(len, self.rows))
         return "\n".join(f"{name:<{width}}  {value}" for name, value in self.rows.items())
 
-    def with_rows(self, rows: Mapping[str, str]) -> Description:
-        """Returns the description with more rows at its end."""
-        return dataclasses.replace(self, rows={**self.rows, **rows})
-
     def check(self) -> None:
-        """Raises UserError with all problems, if there are any."""
-        from mtf.config import summarize
-
+        """Raises a UserError that lists all problems, if there are any."""
         if self.problems:
             raise UserError(summarize(self.problems))
 
 
 class Checks:
-    """Makes checks one after another, and collects their results.
+    """Runs checks and collects their results.
 
     Attributes:
-      rows: name of a check → its result.
-      problems: messages of the checks that failed.
+      rows: a dict mapping the names of the checks to their results.
+      problems: the messages of the checks that failed.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, str] = {}
         self.problems: list[str] = []
-        self._first: dict[str, str] = {}  # message → the check that first raised it
 
     def add(self, name: str, check: Callable[[], T], text: Callable[[T], str] = str) -> T | None:
-        """Makes a check, which raises UserError if the job would fail at its start.
+        """Runs a check, which raises UserError if the job would fail when it starts.
 
-        Returns the result of the check, whose `text` is shown; None if it fails.
+        Returns the result of the check and adds `text(result)` to `rows`. If the check fails,
+        returns None and adds the error message to `problems`.
         """
         try:
             found = check()
             self.rows[name] = text(found)
             return found
         except (UserError, StorageError) as error:
-            message = str(error)
-            first = self._first.setdefault(message, name)
-            if first != name:
-                self.rows[name] = f"not checked because of {first}"
-            elif isinstance(error, NotCheckedError) or _is_network_failure(error):
-                self.rows[name] = f"not checked: {message}"
+            if isinstance(error, NotCheckedError) or _is_network_failure(error):
+                self.rows[name] = f"not checked: {error}"
             else:
                 self.rows[name] = "refused; see the message below"
-                self.problems.append(message)
+                self.problems += [str(error)] * (str(error) not in self.problems)
         return None
 
 
-def about_model(opened: Opened) -> str:
-    """Returns a text about a checkpoint of an inference or evaluation job."""
-    from mtf.models.t5 import num_parameters
-
-    size, ids = num_parameters(opened.model.network), opened.vocabulary.vocab_size
-    return f"{opened.checkpoint.path}, {size:,} parameters, vocabulary of {ids:,} ids"
-
-
 def _is_network_failure(error: BaseException) -> bool:
-    """Returns whether an error or one of its causes says that a server cannot be reached."""
+    """Returns whether an error or one of its causes is a failure to reach a server."""
     each: BaseException | None = error
     while each is not None:
         if isinstance(each, URLError) and not isinstance(each, HTTPError):

@@ -1,4 +1,4 @@
-"""The results that a job's `run()` returns. Imports no JAX."""
+"""The results that a job's `run()` returns. Does not import JAX."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class TrainResult:
 
     Attributes:
       model_dir: the run directory.
-      step: the last step, absolute.
-      stopped_by: name of the signal that ended the run before `train_steps`, such as "SIGTERM";
-        None if the run reached its last step.
-      metrics: the last values in the run's `metrics.jsonl` files, by the names that
-        `checkpoint.save.metric_name_to_monitor` accepts: "training_eval/held_out/accuracy".
-      checkpoints: step → directory of each checkpoint that was kept.
+      step: the last step; steps are counted from the start of pretraining.
+      stopped_by: the name of the signal that ended the run before `train_steps`, such as "SIGTERM";
+        None if no signal ended the run.
+      metrics: the last values in the run's `metrics.jsonl` files, under the names that
+        `checkpoint.save.metric_name_to_monitor` accepts, such as "training_eval/held_out/accuracy".
+      checkpoints: a dict mapping the steps of the checkpoints that were kept to their directories.
     """
 
     model_dir: AnyPath
@@ -36,23 +36,18 @@ class TrainResult:
 
 
 def train_result(model_dir: AnyPath, step: int, stopped_by: str | None = None) -> TrainResult:
-    """Reads the result of a run from the files that it has written."""
+    """Reads the result of a run from its files."""
     folder = model_dir / CHECKPOINTS
     checkpoints = {saved: folder / f"checkpoint_{saved}" for saved in saved_steps(model_dir)}
     metrics: dict[str, float] = {}
-    files: list[AnyPath] = []
     for kind in METRIC_KINDS:
-        files += sorted((model_dir / kind).rglob("metrics.jsonl"), key=str)
-    for file in files:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        name = _below(file.parent, model_dir)
-        values = json.loads(lines[-1]) if lines else {}
-        metrics |= {f"{name}/{key}": value for key, value in values.items() if key != "step"}
+        files: list[AnyPath] = sorted((model_dir / kind).rglob("metrics.jsonl"), key=str)
+        for file in files:
+            lines = file.read_text(encoding="utf-8").splitlines()
+            name = str(file.parent).removeprefix(f"{model_dir}/")
+            values = json.loads(lines[-1]) if lines else {}
+            metrics |= {f"{name}/{key}": value for key, value in values.items() if key != "step"}
     return TrainResult(model_dir, step, stopped_by, metrics, checkpoints)
-
-
-def _below(path: AnyPath, directory: AnyPath) -> str:
-    return str(path).removeprefix(f"{directory}/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +55,12 @@ class EvaluateResult:
     """The results of an evaluation.
 
     Attributes:
-      output_dir: directory of predictions, tables and figures.
-      tasks: results in the mixture's order; of several checkpoints, those of the best one.
-      steps: with `checkpoint_steps`, the results of each step.
-      best_step, best_checkpoint: the best step and its checkpoint, None without `checkpoint_steps`.
+      output_dir: the directory that contains the predictions, tables and figures.
+      tasks: the results of the tasks, in the order of the mixture. If several checkpoints were
+        evaluated, these are the results of the best one.
+      steps: the results of each step if `checkpoint_steps` is set; otherwise, an empty dict.
+      best_step, best_checkpoint: the best step and its checkpoint; None if `checkpoint_steps` is
+        not set.
     """
 
     output_dir: AnyPath
@@ -75,9 +72,10 @@ class EvaluateResult:
 
 @dataclasses.dataclass(frozen=True)
 class InferResult:
-    """The output of an inference job: a file of predictions or scores per input file or task.
+    """The output files of an inference job, one for each input file or task.
 
-    With several shards, it is the joined file if all shards are done, otherwise this shard's file.
+    If there are several shards, these are the joined files once all shards are finished, and the
+    files of this shard before that.
     """
 
     files: tuple[AnyPath, ...]

@@ -1,4 +1,4 @@
-"""Argmax that is fast on CPUs."""
+"""An argmax that is fast on CPUs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 
 def argmax(logits: jax.Array) -> jax.Array:
-    """Returns the first index of the maximum over the last axis, as `jnp.argmax`, int32.
+    """Returns the index (int32) of the first maximum along the last axis, like `jnp.argmax`.
 
-    Uses two reductions. XLA computes argmax on one CPU thread without vector instructions, which
-    takes three times as long.
+    Uses two reductions, because XLA's argmax runs on a single CPU thread without vector
+    instructions and takes three times as long.
     """
     indices = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     is_maximum = logits == jnp.max(logits, axis=-1, keepdims=True)

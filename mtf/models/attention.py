@@ -1,19 +1,18 @@
-"""Attention with a relative position bias, whose gradient computes the logits again."""
+"""Dot-product attention with a position bias, whose backward pass recomputes the logits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-if TYPE_CHECKING:
-    from mtf.models.t5 import Dropout
+from mtf.models.types import Dropout
 
 MASKED = -1e10  # logit of a masked key
 _Products = tuple[jax.Array, jax.Array, jax.Array]  # products, mask, logit of a masked key
-SAVED = "attention"  # name of what `remat_policy="minimal"` saves of attention
+SAVED = "attention"  # name of the attention values that `remat_policy="minimal"` saves
 
 
 def dot_product_attention(
@@ -24,14 +23,14 @@ def dot_product_attention(
     bias: jax.Array | None,
     dropout: Dropout,
 ) -> jax.Array:
-    """Returns the sums of values that the queries attend to, (b, q, h, d).
+    """Returns the attention output for each query, (b, q, h, d).
 
-    Shapes: `query` (b, q, h, d); `key` and `value` (b, k, h, d); `mask` (b or 1, 1, q or 1, k)
-    bool, True if a query attends to a key; `bias` (1, h, q, k) float32. `dropout` of the attention
-    weights makes one decision for all queries.
+    `query` has shape (b, q, h, d), and `key` and `value` have shape (b, k, h, d). `mask`,
+    (b or 1, 1, q or 1, k), is True where a query attends to a key. `bias`, (1, h, q, k) float32, is
+    added to the logits. `dropout` drops the same attention weights for all queries.
     """
     query, key = (x.transpose(0, 2, 1, 3) for x in (query, key))
-    # Dropout of weights, as one decision for all queries is dropout of keys' values.
+    # Dropping the same weights for all queries is equivalent to dropping value vectors.
     value = dropout(value.transpose(0, 2, 3, 1), 0).swapaxes(2, 3)
     return _attend(query, key, value, mask, bias).transpose(0, 2, 1, 3)
 
@@ -42,24 +41,24 @@ def _attend(
 ) -> jax.Array:
     """Returns the values weighted by the softmax of the logits, (b, h, q, d).
 
-    Heads precede positions, because CPUs multiply matrices of this layout faster. The gradient
-    computes the logits again, because they take far more memory than all else (FlashAttention,
-    arxiv.org/abs/2205.14135, section 3.1).
+    The axis of heads precedes that of positions, because CPUs multiply matrices faster in this
+    layout. The backward pass recomputes the logits, because storing them would take far more memory
+    than all other arrays (FlashAttention, arxiv.org/abs/2205.14135, section 3.1).
     """
     return _attend_forward(query, key, value, mask, bias)[0]
 
 
 def _products(query: jax.Array, key: jax.Array, mask: jax.Array) -> _Products:
-    """Returns query · key, (b, h, q, k) float32, the mask, and the logit of a masked key."""
+    """Returns the products of queries and keys, (b, h, q, k) float32, the mask, and `MASKED`."""
     products = jnp.matmul(query, key.swapaxes(2, 3), preferred_element_type=jnp.float32)
     return _unfused_on_gpus((products, mask, jnp.float32(MASKED)))
 
 
 def _unfused_on_gpus(arrays: _Products) -> _Products:
-    """Returns the arrays, which GPUs do not fuse with what follows.
+    """Returns the arrays; on GPUs, prevents XLA from fusing them with later operations.
 
-    Otherwise, GPUs broadcast mask, bias and the logit of masked keys to the shape of the products
-    to read them when they multiply, partly before the loop over layers, and write logits twice.
+    Otherwise, XLA would write the mask, the bias and the masked logit to memory in the shape of the
+    products, partly before the loop over layers, and would write the logits twice.
     """
     barrier = jax.lax.optimization_barrier
     unfused: _Products = jax.lax.platform_dependent(
@@ -79,9 +78,9 @@ def _attend_forward(
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     first = _products(query, key, mask)
     top = jnp.max(_logits(*first, bias), axis=-1, keepdims=True)
-    # On TPUs, a second product takes less time than to write the logits to memory and read them:
-    # its exponentials are rounded and summed before they are written. Elsewhere, the first is read
-    # again.
+    # On TPUs, computing the products twice is faster than writing the logits to memory and reading
+    # them back. XLA then fuses the second products with the exponentials, so it writes only the
+    # rounded exponentials and their sums. On other platforms, the first products are used again.
     second: _Products = jax.lax.platform_dependent(
         *(query, key, mask, first),
         tpu=lambda query, key, mask, _: _products(jax.lax.optimization_barrier(query), key, mask),
@@ -89,7 +88,7 @@ def _attend_forward(
     )
     weights = jnp.exp(_logits(*second, bias) - top)
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    # Divides after the product with the values, which has fewer elements.
+    # Divide after the product with the values, which has fewer elements than the weights.
     y = jnp.matmul(weights.astype(value.dtype), value, preferred_element_type=jnp.float32) / total
     y, top, total = (checkpoint_name(x, SAVED) for x in (y.astype(value.dtype), top, total))
     return y, (query, key, value, mask, bias, y, top, total)
@@ -108,7 +107,7 @@ def _attend_backward(saved: tuple[Any, ...], d_y: jax.Array) -> tuple[jax.Array 
     if bias is not None:
         d_bias = jax.lax.platform_dependent(
             d_logits,
-            # XLA's fastest sum of rows on CPUs is a product.
+            # On CPUs, a matrix product is XLA's fastest way to sum over rows.
             cpu=lambda d: jnp.tensordot(jnp.ones(d.shape[0], d.dtype), d, 1)[None],
             default=lambda d: jnp.sum(d, axis=0, keepdims=True),
         )

@@ -1,30 +1,29 @@
-"""Low-rank adapters of kernels (LoRA, Hu et al. 2021), as parameters beside the kernel.
+"""Low-rank adapters (LoRA, Hu et al. 2021), whose parameters are stored next to the kernels.
 
-`lora_a` (in, rank), `lora_b` (rank, out) and the scalar `lora_scale` belong to the kernel (in, out)
-beside them, which stands for kernel + lora_scale * lora_a @ lora_b. `lora_scale`, which is never
-trained, is alpha / rank, so that a checkpoint alone says what its adapters mean.
+The adapter of a `kernel`, (in, out), has the parameters `lora_a`, (in, rank), `lora_b`,
+(rank, out), and the scalar `lora_scale`. The adapted kernel is kernel + lora_scale * lora_a @
+lora_b. `lora_scale` is alpha / rank and is never trained. It is stored so that the adapters in a
+checkpoint can be applied without their config.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from mtf.errors import UserError, did_you_mean
+from mtf.base.errors import UserError, did_you_mean
 from mtf.models.settings import LoraConfig
-
-if TYPE_CHECKING:
-    from mtf.models.t5 import Params
+from mtf.models.types import Params
 
 NAMES = ("lora_a", "lora_b", "lora_scale")
 _LAYER = re.compile(r"/layers(_\d+)?/")
 
 
 def with_adapters(tree: Params, config: LoraConfig) -> Params:
-    """Returns the tree of a network's `Parameter`s with those of its adapters.
+    """Returns a network's tree of `Parameter`s with the parameters of adapters added.
 
     Raises UserError if a pattern of `config.targets` matches no kernel of a layer.
     """
@@ -47,7 +46,7 @@ def with_adapters(tree: Params, config: LoraConfig) -> Params:
         if not any(re.fullmatch(pattern, name) for name in seen):
             raise UserError(
                 f"lora.targets: no kernel of a layer matches {pattern!r}; expected patterns that "
-                f"match whole names among {', '.join(seen)}."
+                f"match the full name of a kernel, such as {', '.join(seen)}."
                 + did_you_mean(pattern, [*seen, *{f".*/{name.split('/')[-1]}" for name in seen}])
             )
     return whole
@@ -73,7 +72,7 @@ def _adapter(kernel: Any, config: LoraConfig) -> Params:
 
 
 def merged(params: Params) -> Params:
-    """Returns parameters, stacked or not, in which kernels have absorbed their adapters."""
+    """Returns the parameters with all adapters merged into their kernels; layers may be stacked."""
     if "lora_a" not in params:
         return {
             name: merged(value) if isinstance(value, dict) else value

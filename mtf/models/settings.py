@@ -1,4 +1,4 @@
-"""Settings of the network and its loss, with T5X's field names. Imports no JAX."""
+"""Settings of the network and its loss, with T5X's field names. Does not import JAX."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from mtf.checks import (
+from mtf.base.checks import (
     AT_LEAST_ONE,
     NOT_NEGATIVE,
     POSITIVE,
@@ -16,33 +16,33 @@ from mtf.checks import (
     check_patterns,
     one_of,
 )
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 
 ACTIVATIONS = ("relu", "gelu", "silu", "linear")
 
-# (logits, batch, weights) → (loss, metrics); see docs/extending.md.
+# A function of (logits, batch, weights) that returns (loss, metrics); see docs/extending.md.
 LossFunction: TypeAlias = Callable[..., Any]
 
 FP16_REFUSED = (
-    "float16 is not supported: T5's activations overflow its range (at most 65,504) and training "
-    "produces NaN. Use 'bfloat16', which has float32's range, or 'float32'."
+    "float16 is not supported, because T5's activations overflow its range (up to 65,504) and "
+    "training produces NaN. Use 'float32', or 'bfloat16', which has the same range as float32."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters (LoRA, Hu et al. 2021): a kernel W becomes W + alpha / rank · A B.
+    """Low-rank adapters (LoRA), which replace a kernel W by W + alpha / rank · A B.
 
-    Only A and B are trained. A is initialized as in PEFT, uniformly in ±1/√(number of rows of W),
-    and B with zeros.
+    Only A and B are trained (Hu et al. 2021). As in PEFT, A is initialized uniformly in
+    ±1/√(number of rows of W), and B is initialized with zeros.
 
     Attributes:
-      rank: number of columns of A and of rows of B.
-      alpha: divided by `rank`, the factor of A B.
-      dropout_rate: dropout of what is multiplied by A.
-      targets: regular expressions that match whole names of kernels, the same in each layer:
-        "encoder/attention/query", "decoder/self_attention/value",
-        "decoder/encoder_decoder_attention/out", "encoder/mlp/wi_0", "decoder/mlp/wo" and the like.
+      rank: the number of columns of A and of rows of B.
+      alpha: the numerator of the factor alpha / rank.
+      dropout_rate: the dropout rate for the input of A.
+      targets: regular expressions that match the full names of kernels, without the layer number,
+        such as "encoder/attention/query", "decoder/self_attention/value",
+        "decoder/encoder_decoder_attention/out", "encoder/mlp/wi_0" and "decoder/mlp/wo".
     """
 
     rank: int = 8
@@ -59,7 +59,7 @@ class LoraConfig:
             raise UserError("targets is empty; expected patterns such as '.*/query'.")
 
     def adapts(self, kernel: str) -> bool:
-        """Returns whether a kernel has an adapter, by its name without a layer."""
+        """Returns whether a kernel is adapted, given its name without the layer number."""
         return any(re.fullmatch(pattern, kernel) for pattern in self.targets)
 
 
@@ -67,31 +67,35 @@ class LoraConfig:
 class T5Config:
     """An encoder-decoder Transformer of the T5 family (T5X: `examples/t5/network.py`).
 
-    The defaults are those of T5 1.1: gated GELU and a separate output projection. T5 1.0 has
-    `mlp_activations=("relu",)` and `logits_via_embedding=True`.
+    The defaults are those of T5 1.1, which uses gated GELU activations and a separate output
+    projection. T5 1.0 uses `mlp_activations=("relu",)` and `logits_via_embedding=True`.
 
     Attributes:
-      vocab_size: number of rows of the embedding, including padding.
-      emb_dim: d_model.
-      num_heads: number of attention heads; num_heads * head_dim may differ from `emb_dim`.
-      head_dim: d_kv.
-      num_encoder_layers: depth of the encoder.
-      num_decoder_layers: depth of the decoder; ByT5's is a third of the encoder's.
-      mlp_dim: d_ff.
-      mlp_activations: one activation per projection; the results are multiplied ("gated").
-      dropout_rate: dropout of embeddings, attention weights, MLP activations and residual branches.
-      logits_via_embedding: whether the output projection is the embedding, scaled by emb_dim**-0.5.
-      dtype: dtype of the activations. Parameters, norms, softmax and logits are float32.
-      relative_attention_num_buckets: number of rows of the relative position bias.
-      relative_attention_max_distance: distance from which all distances share a bucket.
+      vocab_size: the number of rows of the embedding, including padding.
+      emb_dim: the size of the embeddings and of the hidden states (d_model).
+      num_heads: the number of attention heads; num_heads * head_dim may differ from `emb_dim`.
+      head_dim: the size of an attention head (d_kv).
+      num_encoder_layers: the number of encoder layers.
+      num_decoder_layers: the number of decoder layers; in ByT5, a third of the encoder layers.
+      mlp_dim: the size of the hidden layer in the feed-forward blocks (d_ff).
+      mlp_activations: the activation of each input projection. The activated outputs are
+        multiplied.
+      dropout_rate: the dropout rate for embeddings, attention weights, MLP activations and residual
+        branches.
+      logits_via_embedding: whether the output projection uses the embedding, scaled by
+        emb_dim**-0.5, instead of a separate kernel.
+      dtype: the dtype of the activations. Parameters, norms, softmax and logits are float32.
+      relative_attention_num_buckets: the number of buckets for relative positions.
+      relative_attention_max_distance: the distance beyond which all positions share one bucket.
       relpos_bias_per_layer: whether each layer has its own relative position bias, as in umT5 and
-        T5X's `scalable_t5`; otherwise, the layers of a stack share one.
-      scan_layers: whether to stack layers and run them with `lax.scan` (compiles faster; needed for
-        XXL) instead of one after another (runs faster on CPU). Checkpoints are the same.
-      remat_policy: what the backward pass recomputes besides the weights of attention, which it
-        always recomputes: "none", "minimal" (all but attention and the products with parameters)
-        or "full" (each layer as a whole).
-      lora: adapters, which alone are trained; None: no adapters.
+        T5X's `scalable_t5`; otherwise, the layers of a stack share one bias.
+      scan_layers: whether to stack the layers and run them with `lax.scan`, which compiles faster
+        and is needed for XXL, instead of a loop, which runs faster on CPUs. Checkpoints do not
+        depend on this setting.
+      remat_policy: the activations that the backward pass recomputes, which are "none", "minimal"
+        (all except attention outputs and products with parameters) or "full" (entire layers).
+        Attention weights are always recomputed.
+      lora: the LoRA adapters, which are the only trained parameters; None for no adapters.
     """
 
     vocab_size: int
@@ -121,7 +125,7 @@ class T5Config:
         layers = ("num_encoder_layers", "num_decoder_layers")
         sizes = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim")
         check_fields(self, AT_LEAST_ONE, *sizes, *layers)
-        # More layers would take long to describe before the check of memory refuses them.
+        # More layers would not fit into memory, and describing them would take a long time.
         check_fields(self, ("at most 10,000", lambda n: n <= 10_000), *layers)
         check_fields(self, RATE, "dropout_rate")
         if self.dtype in ("float16", "fp16", "half"):
@@ -139,13 +143,13 @@ class ModelConfig:
 
     Attributes:
       network: the architecture.
-      z_loss: weight of log²Z, which keeps the logits from drifting.
-      label_smoothing: probability mass distributed over the other tokens.
-      loss_normalizing_factor: divisor of the summed loss: a number, None (no division),
-        "NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", or "AVERAGE_PER_SEQUENCE" (every
-        sequence has the same weight, also in packed rows).
-      loss_fn: a function of the logits, used instead of the cross-entropy with `z_loss` and
-        `label_smoothing`; see docs/extending.md.
+      z_loss: the weight of the term log²Z, which keeps the logits from drifting.
+      label_smoothing: the probability mass that is distributed over the incorrect tokens.
+      loss_normalizing_factor: the number by which the summed loss is divided, None (no division),
+        "NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS" or "AVERAGE_PER_SEQUENCE" (all sequences
+        have equal weight, even in packed rows).
+      loss_fn: a function that computes the loss from the logits. It replaces the cross-entropy with
+        `z_loss` and `label_smoothing`; see docs/extending.md.
     """
 
     network: T5Config

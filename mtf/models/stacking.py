@@ -1,7 +1,7 @@
-"""Conversion between separate layers, with T5X's names, and layers stacked for `lax.scan`.
+"""Converts between separate layers, with T5X's names, and layers stacked for `lax.scan`.
 
-`layers_0`, `layers_1`, … become axis 0 of `layers`, at any depth of a tree: in parameters, in the
-optimizer's state, or in a whole checkpoint.
+The entries `layers_0`, `layers_1`, … are stacked along axis 0 of a single entry `layers`. They may
+occur at any depth of a tree, which contains parameters, optimizer state or an entire checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def stack_layers(tree: Tree) -> Tree:
 
 
 def unstack_layers(tree: Tree) -> Tree:
-    """Returns the tree with separate layers, the inverse of `stack_layers`."""
+    """Returns the tree with separate layers; this is the inverse of `stack_layers`."""
     if not isinstance(tree, dict):
         return tree
     out = {k: unstack_layers(v) for k, v in tree.items() if k != "layers"}
@@ -38,7 +38,7 @@ def unstack_layers(tree: Tree) -> Tree:
 
 
 def layers_of(stack: Tree) -> list[Tree]:
-    """Returns the layers of one stack (`tree["decoder"]`) in order, stacked or not."""
+    """Returns the layers of a stack, such as `tree["decoder"]`, in order."""
     if "layers" in stack:
         num_layers = jax.tree.leaves(stack["layers"])[0].shape[0]
         return [jax.tree.map(lambda x, i=i: x[i], stack["layers"]) for i in range(num_layers)]
@@ -47,11 +47,11 @@ def layers_of(stack: Tree) -> list[Tree]:
 
 
 def is_stacked(name: str) -> bool:
-    """Returns whether a tensor is stacked, such as `target/decoder/layers/mlp/wo/kernel`."""
+    """Returns whether a name, such as `…/layers/mlp/wo/kernel`, belongs to a stacked tensor."""
     return _STACKED.fullmatch(name) is not None
 
 
 def unstacked_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """Returns the names of a tensor's layers if it is stacked, else its name."""
+    """Returns the names of a stacked tensor's layers, or only `name` if it is not stacked."""
     match = _STACKED.fullmatch(name)
     return [f"{match[1]}_{i}{match[2]}" for i in range(shape[0])] if match else [name]

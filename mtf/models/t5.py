@@ -1,9 +1,12 @@
 """The T5 network (Raffel et al. 2020, §2.1; Shazeer 2020).
 
-Functions take a nested dict of float32 parameters with T5X's names; `parameters` has the name,
-shape, logical axes and initialization of each. In shapes, `b` is the batch, `q` and `k` are query
-and key positions, `h` heads, `d` the size of a head. The layers of a stack are `layers_0`,
-`layers_1`, …; with `config.scan_layers`, a single entry `layers` (`mtf.models.stacking`).
+The functions take a nested dict of float32 parameters with T5X's names. The function `parameters`
+returns the shape, the logical axes and the initializer of each parameter. The layers are named
+`layers_0`, `layers_1`, …; if `config.scan_layers` is set, they are stacked in a single entry
+`layers` (see `mtf.models.stacking`).
+
+In shapes, b is the batch size, q and k are the numbers of query and key positions, h is the number
+of heads, and d is the head size.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from mtf.models import lora
 from mtf.models.attention import SAVED, dot_product_attention
 from mtf.models.settings import T5Config
 from mtf.models.stacking import layers_of, stack_layers
+from mtf.models.types import Dropout, Params
 from mtf.partitioning.mesh import constrain
 
-Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
 LayerState = TypeVar("LayerState")
 
@@ -45,7 +48,7 @@ _fan_in_truncated = _variance_scaling(1.0, "fan_in", "truncated_normal")
 
 
 def parameters(config: T5Config) -> Params:
-    """Returns a `Parameter` for each parameter of the network, unrolled, with T5X's names."""
+    """Returns a tree of `Parameter`s with T5X's names; layers are not stacked."""
     sizes = {
         "vocab": config.vocab_size,
         "embed": config.emb_dim,
@@ -59,7 +62,7 @@ def parameters(config: T5Config) -> Params:
         return {name: Parameter(tuple(sizes[axis] for axis in axes), axes, init)}
 
     def query_init(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        # T5 scales the initial query kernel instead of attention logits.
+        # T5 scales the initial query kernel instead of the attention logits.
         return _fan_in_normal(rng, shape, dtype) / math.sqrt(config.head_dim)
 
     uniform = _variance_scaling(1.0, "fan_avg", "uniform")
@@ -118,7 +121,7 @@ def _mlp_projections(config: T5Config) -> list[str]:
 
 
 def _map_parameters(function: Callable[[str, Parameter], Any], config: T5Config) -> Params:
-    """Returns a tree of `function(name, parameter)`, unrolled."""
+    """Returns the tree of the results of `function(name, parameter)`; layers are not stacked."""
     return jax.tree_util.tree_map_with_path(
         lambda path, parameter: function("/".join(entry.key for entry in path), parameter),
         parameters(config),
@@ -127,13 +130,13 @@ def _map_parameters(function: Callable[[str, Parameter], Any], config: T5Config)
 
 
 def param_shapes(config: T5Config, *, stacked: bool = False) -> Params:
-    """Returns the shapes and dtypes of the parameters. Allocates nothing."""
+    """Returns the shapes and dtypes of the parameters without allocating them."""
     shapes = _map_parameters(lambda _, p: jax.ShapeDtypeStruct(p.shape, jnp.float32), config)
     return jax.eval_shape(stack_layers, shapes) if stacked else shapes
 
 
 def param_axes(config: T5Config, *, stacked: bool = False) -> Params:
-    """Returns the logical axes of the parameters: a tuple of names for each."""
+    """Returns the logical axes of each parameter as a tuple of names."""
     axes = _map_parameters(lambda _, p: p.axes, config)
     for side in ("encoder", "decoder") if stacked else ():
         layer = axes[side]["layers_0"]
@@ -145,7 +148,10 @@ def param_axes(config: T5Config, *, stacked: bool = False) -> Params:
 
 
 def init_params(config: T5Config, rng: jax.Array) -> Params:
-    """Returns initial parameters, unrolled. Their values depend only on `rng` and their names."""
+    """Returns the initial parameters, with separate layers.
+
+    The values of a parameter depend only on `rng` and its name.
+    """
 
     def init(name: str, p: Parameter) -> jax.Array:
         return p.init(jax.random.fold_in(rng, zlib.crc32(name.encode())), p.shape, jnp.float32)
@@ -163,25 +169,26 @@ def project(
     params: Params,
     x: jax.Array,
     drop: Dropout | None = None,
-    place: int = 0,
+    index: int = 0,
 ) -> jax.Array:
-    """Returns `x @ kernel` of a layer's kernel with its adapter, if any (`mtf.models.lora`).
+    """Returns `x @ kernel`, plus the output of the kernel's adapter, if any (`mtf.models.lora`).
 
-    The dropout of the adapter's input derives its key from that of `drop` at `place`.
+    The dropout for the adapter's input uses the random key of `drop`, folded with `index`.
     """
     y = dense(x, params["kernel"])
     if config.lora is None or "lora_a" not in params:
         return y
     if drop is not None:
-        x = Dropout(config.lora.dropout_rate, drop.rng)(x, place, shared_axis=None)
+        x = Dropout(config.lora.dropout_rate, drop.rng)(x, index, shared_axis=None)
     low = dense(dense(x, params["lora_a"]), params["lora_b"])
     return y + params["lora_scale"].astype(y.dtype) * low
 
 
 def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
-    """Returns `x @ kernel`, (…, in) → (…, out), computed in `dtype`.
+    """Returns `x @ kernel`, (…, out), for `x` of shape (…, in), computed in `dtype`.
 
-    Merges the leading axes, because a 2-D product has a much faster gradient on CPU.
+    The leading axes of `x` are merged, because CPUs compute the gradient of a 2-D product much
+    faster.
     """
     dtype = dtype or x.dtype
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)
@@ -190,7 +197,7 @@ def dense(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> ja
 
 @jax.custom_vjp
 def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Returns (rows, in) @ (in, out), with a gradient of the kernel that is fast on CPUs."""
+    """Returns `x @ kernel`, (rows, out), with a kernel gradient that is fast on CPUs."""
     return x @ kernel
 
 
@@ -201,7 +208,8 @@ def _product_backward(
     d_kernel = jax.lax.platform_dependent(
         x,
         d_y,
-        # Copies x.T, because XLA's fastest product on CPUs takes no transposed left operand.
+        # x.T is copied, because XLA's fastest product on CPUs needs a left operand that is not
+        # transposed.
         cpu=lambda x, d_y: jax.lax.optimization_barrier(x.T) @ d_y,
         default=lambda x, d_y: x.T @ d_y,
     )
@@ -212,36 +220,11 @@ _product.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _product_backward)
 
 
 def layer_norm(x: jax.Array, params: Params) -> jax.Array:
-    """Returns the root-mean-square norm, without mean and bias, computed in float32."""
+    """Applies RMSNorm to `x`; the root mean square is computed in float32."""
     x32 = x.astype(jnp.float32)
     mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
     y = (x32 * jax.lax.rsqrt(mean_square + LAYER_NORM_EPSILON)).astype(x.dtype)
     return y * params["scale"].astype(x.dtype)
-
-
-class Dropout(NamedTuple):
-    """Dropout with a key, from which each place derives its own key; None turns it off."""
-
-    rate: float
-    rng: jax.Array | None
-
-    def at(self, place: int | jax.Array) -> Dropout:
-        """Returns the dropout of a layer, or of a place in a layer."""
-        return self if self.rng is None else Dropout(self.rate, jax.random.fold_in(self.rng, place))
-
-    def __call__(self, x: jax.Array, place: int, shared_axis: int | None = -2) -> jax.Array:
-        """Zeroes elements of `x` with probability `rate`, and scales up the others.
-
-        Elements along `shared_axis` (in T5X, the positions of a sequence) share one decision.
-        """
-        if self.rng is None or self.rate == 0.0:
-            return x
-        shape = list(x.shape)
-        if shared_axis is not None:
-            shape[shared_axis] = 1
-        keep = 1.0 - self.rate
-        kept = jax.random.bernoulli(jax.random.fold_in(self.rng, place), keep, tuple(shape))
-        return jnp.where(kept, x / jnp.asarray(keep, x.dtype), jnp.zeros((), x.dtype))
 
 
 def relative_position_bucket(
@@ -249,8 +232,9 @@ def relative_position_bucket(
 ) -> jax.Array:
     """Returns the bucket of each `relative_position` (key position - query position).
 
-    Half of the buckets are exact distances; the others grow logarithmically up to `max_distance`.
-    In bidirectional attention, keys before and after the query each have half of the buckets.
+    Half of the buckets contain one distance each; the others contain ranges that grow
+    logarithmically up to `max_distance`. In bidirectional attention, half of all buckets are for
+    keys after the query.
     """
     offset = jnp.zeros_like(relative_position)
     if bidirectional:
@@ -276,9 +260,10 @@ def relpos_bias(
     *,
     bidirectional: bool,
 ) -> jax.Array:
-    """Returns the bias of attention logits, (1, h, q, k) float32, for positions (q,) and (k,).
+    """Returns the bias to add to the attention logits, (1, h, q, k) float32.
 
-    `params` are those of a stack or, with `config.relpos_bias_per_layer`, of a layer.
+    `query_positions` has shape (q,), and `key_positions` has shape (k,). `params` contains the
+    parameters of a stack or, if `config.relpos_bias_per_layer` is set, those of a layer.
     """
     buckets = relative_position_bucket(
         key_positions[None, :] - query_positions[:, None],
@@ -286,7 +271,7 @@ def relpos_bias(
         num_buckets=config.relative_attention_num_buckets,
         max_distance=config.relative_attention_max_distance,
     )
-    # A one-hot product, because the gradient of a gather is a slow scatter on accelerators.
+    # A gather is not used, because its gradient is a scatter, which is slow on accelerators.
     one_hot = jax.nn.one_hot(buckets.reshape(-1), config.relative_attention_num_buckets)
     bias = params["relpos_bias"]["rel_embedding"].astype(jnp.float32) @ one_hot.T  # (h, q·k)
     return bias.reshape(1, config.num_heads, *buckets.shape)
@@ -295,7 +280,7 @@ def relpos_bias(
 def _bias_of_layers(
     config: T5Config, stack: Params, length: int, *, bidirectional: bool
 ) -> Callable[[Params], jax.Array]:
-    """Returns a function from a layer's parameters to its self-attention bias, (1, h, q, k)."""
+    """Returns a function that returns the bias, (1, h, q, k), given a layer's parameters."""
     positions = jnp.arange(length)
 
     def bias(params: Params) -> jax.Array:
@@ -315,10 +300,13 @@ def split_heads(config: T5Config, x: jax.Array) -> jax.Array:
 def keys_and_values(
     config: T5Config, params: Params, x: jax.Array, drop: Dropout | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns keys and values, each (b, k, h, d), of `x` (b, k, emb); `drop` as in `project`."""
+    """Returns the keys and the values, each (b, k, h, d), for `x`, (b, k, emb).
+
+    For `drop`, see `project`.
+    """
     key, value = (
-        split_heads(config, project(config, params[name], x, drop, place))
-        for place, name in ((1, "key"), (2, "value"))
+        split_heads(config, project(config, params[name], x, drop, index))
+        for index, name in ((1, "key"), (2, "value"))
     )
     return key, value
 
@@ -333,9 +321,10 @@ def attention(
     bias: jax.Array | None,
     dropout: Dropout,
 ) -> jax.Array:
-    """Returns multi-head attention of queries from `x` to keys and values, (b, q, emb).
+    """Returns the output of multi-head attention, (b, q, emb).
 
-    `x` is (b, q, emb); the other arguments are those of `dot_product_attention`.
+    The queries are computed from `x`, (b, q, emb). See `dot_product_attention` for `key`, `value`,
+    `mask` and `bias`.
     """
     query = split_heads(config, project(config, params["query"], x, dropout, 3))
     y = dot_product_attention(query, key, value, mask, bias, dropout)
@@ -343,7 +332,10 @@ def attention(
 
 
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Returns the mask (b, 1, q, k) of keys in the query's segment; segment 0 is padding."""
+    """Returns a mask, (b, 1, q, k), that is True if a key is in the segment of the query.
+
+    Segment 0 is padding.
+    """
     same = query_segments[:, None, :, None] == key_segments[:, None, None, :]
     return same & (key_segments > 0)[:, None, None, :]
 
@@ -357,10 +349,10 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax.Array:
-    """Returns the feed-forward block: the projected product of the activated projections."""
+    """Applies the feed-forward block to `x`, (b, length, emb)."""
     parts = [
-        _ACTIVATIONS[activation](project(config, params[name], x, dropout, place))
-        for place, (activation, name) in enumerate(
+        _ACTIVATIONS[activation](project(config, params[name], x, dropout, index))
+        for index, (activation, name) in enumerate(
             zip(config.mlp_activations, _mlp_projections(config), strict=True), start=1
         )
     ]
@@ -372,7 +364,7 @@ def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax
 def encoder_layer(
     config: T5Config, params: Params, x: jax.Array, mask: jax.Array, bias: jax.Array, drop: Dropout
 ) -> jax.Array:
-    """Runs an encoder layer on (b, length, emb)."""
+    """Applies an encoder layer to `x`, (b, length, emb)."""
     y = layer_norm(x, params["pre_attention_layer_norm"])
     key, value = keys_and_values(config, params["attention"], y, drop.at(0))
     y = attention(config, params["attention"], y, key, value, mask, bias, drop.at(0))
@@ -391,9 +383,10 @@ def decoder_layer(
     cross_attention: Callable[[Params, jax.Array], jax.Array],
     drop: Dropout,
 ) -> tuple[jax.Array, LayerState]:
-    """Runs a decoder layer on (b, q, emb); returns also the cache from `self_attention`.
+    """Applies a decoder layer to `x`, (b, q, emb); also returns the state of `self_attention`.
 
-    Both attentions take kernels and (b, q, emb); they differ between training and decoding.
+    `self_attention` and `cross_attention` are functions of the attention's parameters and its
+    input, (b, q, emb). Training and decoding pass different functions.
     """
     y = layer_norm(x, params["pre_self_attention_layer_norm"])
     y, state = self_attention(params["self_attention"], y)
@@ -413,7 +406,7 @@ def _run_layers(
     layer_fn: Callable[[Params, jax.Array, jax.Array | int], jax.Array],
     x: jax.Array,
 ) -> jax.Array:
-    """Runs `layer_fn(params, x, layer number)` for each layer, scanned or in a loop."""
+    """Applies `layer_fn(params, x, layer_index)` for each layer, with `lax.scan` or in a loop."""
     if config.remat_policy != "none":
         policies = jax.checkpoint_policies
         minimal = policies.save_from_both_policies(
@@ -435,9 +428,9 @@ def _run_layers(
 
 
 def embed(config: T5Config, params: Params, tokens: jax.Array) -> jax.Array:
-    """Returns the embeddings (b, length, emb) of ids (b, length)."""
+    """Returns the embeddings, (b, length, emb), of token ids, (b, length)."""
     table = params["token_embedder"]["embedding"].astype(config.dtype)
-    # Whole rows on every device, because the mesh axis of `embed` also splits the batch.
+    # Keep entire rows on every device, because the mesh axis of `embed` also splits the batch.
     table = constrain(table, "vocab", None)
     return constrain(jnp.take(table, tokens, axis=0), "batch", "length", "embed")
 
@@ -449,32 +442,23 @@ def encode(
     segment_ids: jax.Array | None = None,
     dropout_rng: jax.Array | None = None,
 ) -> jax.Array:
-    """Runs the encoder on ids (b, length); returns (b, length, emb) in `config.dtype`.
+    """Runs the encoder on token ids; returns its output, (b, length, emb) in `config.dtype`.
 
-    `segment_ids` (b, length) are the segments of packed rows; None: each row is one sequence.
+    `tokens` has shape (b, length). `segment_ids`, (b, length), contains the segments of packed
+    rows; it is None if each row is one sequence.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     segments = (tokens > 0).astype(jnp.int32) if segment_ids is None else segment_ids
     stack = params["encoder"]
     x = drop(embed(config, params, tokens), 1)
-    x = encoder_layers(config, stack, x, segments, drop)
-    return drop(layer_norm(x, stack["encoder_norm"]), 2, shared_axis=None)
-
-
-def encoder_layers(
-    config: T5Config, stack: Params, x: jax.Array, segments: jax.Array, drop: Dropout
-) -> jax.Array:
-    """Runs the layers that `stack` has on (b, length, emb), without the last norm.
-
-    `segments` (b, length) are the segments of the tokens, 0 for padding.
-    """
     mask = segment_mask(segments, segments)
     bias = _bias_of_layers(config, stack, x.shape[1], bidirectional=True)
 
     def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
         return encoder_layer(config, p, x, mask, bias(p), drop.at(0).at(i))
 
-    return _run_layers(config, stack, layer, x)
+    x = _run_layers(config, stack, layer, x)
+    return drop(layer_norm(x, stack["encoder_norm"]), 2, shared_axis=None)
 
 
 def decode(
@@ -488,34 +472,18 @@ def decode(
     *,
     cross_segment_ids: jax.Array | None = None,
 ) -> jax.Array:
-    """Runs the decoder on whole targets; returns (b, q, emb) in `config.dtype`.
+    """Runs the decoder with teacher forcing; returns its output, (b, q, emb) in `config.dtype`.
 
-    Shapes: `encoded` (b, k, emb), `encoder_segments` (b, k), `input_tokens` (targets shifted right)
-    and `segment_ids` (b, q). `cross_segment_ids` (b, q) are the encoder segments to which tokens
-    attend, by default `segment_ids`; the answer choices of an example share an encoder segment.
+    `encoded` has shape (b, k, emb), and `encoder_segments` has shape (b, k). `input_tokens` and
+    `segment_ids`, both (b, q), are the targets shifted right and their segments.
+    `cross_segment_ids`, (b, q), are the encoder segments that the tokens attend to, by default
+    `segment_ids`. They differ if, for example, several answer choices share an encoder segment.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     cross_segments = segment_ids if cross_segment_ids is None else cross_segment_ids
     cross_mask = segment_mask(cross_segments, encoder_segments)
     stack = params["decoder"]
     x = drop(embed(config, params, input_tokens), 1)
-    x = decoder_layers(config, stack, x, segment_ids, encoded, cross_mask, drop)
-    return drop(layer_norm(x, stack["decoder_norm"]), 2)
-
-
-def decoder_layers(
-    config: T5Config,
-    stack: Params,
-    x: jax.Array,
-    segment_ids: jax.Array,
-    encoded: jax.Array,
-    cross_mask: jax.Array,
-    drop: Dropout,
-) -> jax.Array:
-    """Runs the layers that `stack` has on (b, q, emb), without the last norm.
-
-    Shapes: `segment_ids` (b, q), `encoded` (b, k, emb), `cross_mask` (b, 1, q, k).
-    """
     positions = jnp.arange(x.shape[1])
     causal = positions[:, None] >= positions[None, :]
     mask = segment_mask(segment_ids, segment_ids) & causal
@@ -534,7 +502,8 @@ def decoder_layers(
 
         return decoder_layer(config, p, x, self_attention, cross_attention, layer_drop)[0]
 
-    return _run_layers(config, stack, layer, x)
+    x = _run_layers(config, stack, layer, x)
+    return drop(layer_norm(x, stack["decoder_norm"]), 2)
 
 
 def output_kernel(config: T5Config, params: Params) -> jax.Array:
@@ -545,13 +514,13 @@ def output_kernel(config: T5Config, params: Params) -> jax.Array:
 
 
 def logits(config: T5Config, params: Params, decoded: jax.Array) -> jax.Array:
-    """Returns float32 logits (b, q, vocab) of the decoder's output (b, q, emb)."""
+    """Returns the float32 logits, (b, q, vocab), for decoder outputs, (b, q, emb)."""
     y = dense(decoded, output_kernel(config, params), jnp.dtype(jnp.float32))
     return constrain(y, "batch", "length", "vocab")
 
 
 def segments(batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Returns the encoder and decoder segment ids of a batch, packed or not."""
+    """Returns the encoder and decoder segment ids of a batch, which may be packed."""
     if "encoder_segment_ids" in batch:
         return batch["encoder_segment_ids"], batch["decoder_segment_ids"]
     tokens = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
@@ -561,7 +530,10 @@ def segments(batch: Batch) -> tuple[jax.Array, jax.Array]:
 def decoder_output(
     config: T5Config, params: Params, batch: Batch, dropout_rng: jax.Array | None = None
 ) -> jax.Array:
-    """Runs encoder and decoder on a batch of `apply`; returns (b, target length, emb)."""
+    """Runs the encoder and the decoder on a batch; returns the output, (b, target length, emb).
+
+    See `apply` for the arguments.
+    """
     rng, decoder_rng = (None, None) if dropout_rng is None else jax.random.split(dropout_rng)
     encoder_segments, decoder_segments = segments(batch)
     tokens, inputs = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
@@ -572,10 +544,10 @@ def decoder_output(
 def apply(
     config: T5Config, params: Params, batch: Batch, *, dropout_rng: jax.Array | None = None
 ) -> jax.Array:
-    """Runs the network on a batch; returns float32 logits (b, target length, vocab).
+    """Runs the network on a batch; returns float32 logits, (b, target length, vocab).
 
-    A batch has `encoder_input_tokens`, `decoder_input_tokens`, `decoder_target_tokens`, each
-    (b, length) int32; and, if packed, `encoder_segment_ids` and `decoder_segment_ids`. Parameters
-    are unrolled or stacked; `dropout_rng` None turns dropout off.
+    A batch contains `encoder_input_tokens`, `decoder_input_tokens` and `decoder_target_tokens`, all
+    (b, length) int32. A packed batch also contains `encoder_segment_ids` and `decoder_segment_ids`.
+    The layers in `params` may be stacked. Dropout is disabled if `dropout_rng` is None.
     """
     return logits(config, params, decoder_output(config, params, batch, dropout_rng))

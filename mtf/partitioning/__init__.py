@@ -1,4 +1,4 @@
-"""Distribution of a run over devices."""
+"""Distributes a run across devices."""
 
 from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 

@@ -1,4 +1,4 @@
-"""Checks that arrays fit into the devices' memory, before allocating them."""
+"""Checks that arrays fit into device memory before they are allocated."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from mtf.errors import UserError
-from mtf.host_memory import gib, total_bytes
+from mtf.base.errors import UserError
+from mtf.base.host_memory import gib, total_bytes
 
 
 def num_bytes(shapes: Any, shardings: Any = None) -> int:
-    """Returns the bytes of a tree of arrays or, with shardings, of one device's part."""
+    """Returns the bytes of all arrays in a tree or, given shardings, those on each device."""
 
     def size(x: Any, sharding: Any = None) -> int:
         shape = x.shape if sharding is None else sharding.shard_shape(x.shape)
@@ -25,14 +25,20 @@ def num_bytes(shapes: Any, shardings: Any = None) -> int:
 
 
 def device_bytes(devices: Sequence[Any]) -> int | None:
-    """Returns the memory of each device here, for a CPU its share of the machine; None: unknown."""
+    """Returns the memory per device in bytes, or None if it is unknown.
+
+    CPU devices have equal shares of the machine's memory.
+    """
     if devices[0].platform != "cpu":
         return (devices[0].memory_stats() or {}).get("bytes_limit")
     return total_bytes() // len(devices)
 
 
 def check(mesh: Mesh, needed: Mapping[str, int]) -> None:
-    """Refuses, with UserError, what exceeds the memory of a device; `needed` is use → bytes."""
+    """Raises UserError if the devices have too little memory.
+
+    `needed` maps each purpose, such as "parameters", to a number of bytes per device.
+    """
     available, total = device_bytes(mesh.local_devices), sum(needed.values())
     if available is not None and total > available:
         parts = ", ".join(f"{what} {count:,}" for what, count in needed.items())

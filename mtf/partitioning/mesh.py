@@ -1,4 +1,4 @@
-"""Meshes, and the mapping of logical axes to shardings."""
+"""Creates device meshes, and maps logical axes to shardings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mtf import malloc
-from mtf.errors import UserError, nearest_multiples
+from mtf.base import malloc
+from mtf.base.errors import UserError, nearest_multiples
 from mtf.partitioning.settings import (
     LOGICAL_AXIS_RULES,
     MESH_AXES,
@@ -28,7 +28,7 @@ _AXIS_TYPES = (AxisType.Auto,) * len(MESH_AXES)
 
 
 def _blocks(devices: Sequence[Any], submesh: tuple[int, int, int, int]) -> np.ndarray:
-    """Returns TPU devices as (blocks, devices of a block); a block is a `submesh` of the torus."""
+    """Splits a TPU torus into blocks of shape `submesh`; each row of the result is one block."""
     places = [(*device.coords, device.core_on_chip) for device in devices]
     size = tuple(max(place[axis] for place in places) + 1 for axis in range(4))
     if math.prod(size) != len(devices) or any(n % b for n, b in zip(size, submesh, strict=True)):
@@ -47,10 +47,11 @@ def _blocks(devices: Sequence[Any], submesh: tuple[int, int, int, int]) -> np.nd
 def partition_spec(
     axes: Sequence[str | None], shape: Sequence[int], mesh_shape: Mapping[str, int], rules: Rules
 ) -> PartitionSpec:
-    """Returns the sharding of an array from the logical axes of its dimensions.
+    """Returns the PartitionSpec of an array, given the logical axes of its dimensions.
 
-    As in flax (`flax.linen.logical_to_mesh_axes`), each rule in order assigns its mesh axes to its
-    dimension, unless it is assigned already, an axis is taken, or they do not divide it.
+    As in flax (`flax.linen.logical_to_mesh_axes`), rules are applied in order. Each rule assigns
+    its mesh axes to a dimension, unless the dimension already has mesh axes, one of the rule's mesh
+    axes is already used, or the dimension is not divisible by the product of the axes' sizes.
     """
     decided: dict[int, tuple[str, ...]] = {}
     taken: set[str] = set()
@@ -69,12 +70,12 @@ def _hashable_rules(partitioner: PartitionerConfig) -> Rules:
     return tuple((name, mesh_axes(wanted)) for name, wanted in partitioner.logical_axis_rules)
 
 
-# The rules in force. JAX must know them, because compiled programs depend on them.
+# The current rules are part of JAX's context, because compiled programs depend on them.
 _rules_in_force = jax.make_user_context(LOGICAL_AXIS_RULES)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Shards an activation by the rules and the mesh in force, if any."""
+    """Constrains the sharding of an activation according to the current rules and mesh, if any."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
@@ -83,9 +84,10 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def devices_keeping_memory() -> list[Any]:
-    """Returns `jax.devices()`; if they are CPUs, makes malloc keep freed memory (`mtf.malloc`).
+    """Returns `jax.devices()`; on CPUs, also makes malloc keep freed memory.
 
-    Whatever initializes JAX's backend first should call this, since that starts threads.
+    This function must be called before JAX's backend is initialized, because the backend starts
+    threads.
     """
     malloc.use_one_arena()
     devices = jax.devices()
@@ -96,7 +98,7 @@ def devices_keeping_memory() -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class PjitPartitioner:
-    """A mesh and its logical axis rules, which define the shardings of a run."""
+    """A mesh and logical axis rules, which together define the shardings of a run."""
 
     mesh: Mesh
     rules: Rules
@@ -105,7 +107,7 @@ class PjitPartitioner:
     def create(
         cls, partitioner: PartitionerConfig, devices: Sequence[Any] | None = None
     ) -> PjitPartitioner:
-        """Returns the partitioner of a run on `devices`, by default all."""
+        """Returns a partitioner for `devices`, by default all devices."""
         devices = devices_keeping_memory() if devices is None else devices
         shape = partitioner.mesh_shape(len(devices))
         submesh = partitioner.model_parallel_submesh
@@ -119,7 +121,7 @@ class PjitPartitioner:
 
     @classmethod
     def create_abstract(cls, partitioner: PartitionerConfig, num_devices: int) -> PjitPartitioner:
-        """Returns the partitioner of a run on devices that need not exist, to compute shardings."""
+        """Returns a partitioner that computes shardings for devices that need not exist."""
         mesh: Any = AbstractMesh(
             partitioner.mesh_shape(num_devices), MESH_AXES, axis_types=_AXIS_TYPES
         )
@@ -127,12 +129,12 @@ class PjitPartitioner:
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
-        """Within this context, computations run on the mesh, and `constrain` follows the rules."""
+        """Makes computations in the `with` block use this mesh and these rules."""
         with jax.set_mesh(self.mesh), _rules_in_force(self.rules):
             yield
 
     def sharding(self, axes: Sequence[str | None], shape: Sequence[int]) -> NamedSharding:
-        """Returns the sharding of an array from the logical axes of its dimensions."""
+        """Returns the sharding of an array, given the logical axes of its dimensions."""
         return NamedSharding(self.mesh, partition_spec(axes, shape, self.mesh.shape, self.rules))
 
     @functools.cached_property
@@ -148,20 +150,20 @@ class PjitPartitioner:
 
     @property
     def replicated(self) -> NamedSharding:
-        """The sharding of an array that each device holds in full."""
+        """The sharding of a fully replicated array."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def batch(self) -> NamedSharding:
-        """The sharding of a batch: over data and fsdp by the standard rules."""
+        """The sharding of a batch, which the standard rules split over the data and fsdp axes."""
         return NamedSharding(self.mesh, PartitionSpec(self.batch_axes))
 
     def shardings(self, shapes: Any, axes: Any) -> Any:
-        """Returns a tree of shardings from trees of shapes and of logical axes."""
+        """Returns the tree of shardings for a tree of shapes and a tree of logical axes."""
         return jax.tree.map(lambda shape, names: self.sharding(names, shape.shape), shapes, axes)
 
     def check_batch_size(self, batch_size: int, num_microbatches: int = 1) -> None:
-        """Refuses, with UserError, a batch that is not divisible by the mesh."""
+        """Raises UserError if data shards and microbatches cannot have equal parts of the batch."""
         parts = self.num_data_shards * num_microbatches
         if batch_size % parts:
             microbatches = f" × {num_microbatches} microbatches" if num_microbatches > 1 else ""
@@ -173,9 +175,10 @@ class PjitPartitioner:
             )
 
     def data_layout(self, batch_size: int) -> tuple[int, int]:
-        """Returns (shard_id, num_shards): the part of each global batch that this process reads.
+        """Returns the index of the part of each global batch that this process reads.
 
-        Processes whose devices differ only in the model axis read the same part.
+        The result is a tuple (shard_id, num_shards). Processes whose devices differ only in their
+        position along the model axis read the same part.
         """
         rows: dict[int, tuple[int, int]] = {}
         device: Any
@@ -194,6 +197,6 @@ class PjitPartitioner:
         return low // size, batch_size // size
 
     def global_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
-        """Returns global arrays made from this process's rows, without communication."""
+        """Returns global arrays that are made from each process's rows, without communication."""
         make = functools.partial(jax.make_array_from_process_local_data, self.batch)
         return {name: make(x, (batch_size, *x.shape[1:])) for name, x in rows.items()}

@@ -1,4 +1,4 @@
-"""What the processes of a run share."""
+"""Communication between the processes of a run."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-# Milliseconds of a year.
+# One year in milliseconds.
 _NO_LIMIT = 365 * 24 * 3600 * 1000
 
 
 def is_first_process() -> bool:
-    """Returns whether this process writes files and prints."""
+    """Returns whether this is process 0, which writes files and prints."""
     return jax.process_index() == 0
 
 
 def wait_for_others() -> None:
-    """Waits on CPUs, before a collective operation, until all processes are here.
+    """On CPUs, waits until all processes are ready for a collective operation.
 
-    Gloo, which connects CPUs, gives up if a process is 30 s late for the first operation among some
-    devices. JAX's coordinator waits without a limit: if a process dies or hangs, `mtf.cluster` ends
-    the others.
+    Gloo, JAX's collectives library on CPUs, fails if a process is 30 s late for the first operation
+    of a group of devices. This function waits at a barrier without such a time limit. If a process
+    dies or hangs, the heartbeat ends the other processes.
     """
     if jax.process_count() == 1 or jax.default_backend() != "cpu":
         return
@@ -34,9 +34,10 @@ def wait_for_others() -> None:
 
 
 def from_first_process(value: Any) -> Any:
-    """Returns the first process's value, which JSON can express, on all processes.
+    """Broadcasts the value of the first process, which must be JSON-serializable, to all processes.
 
-    All processes must call it. With one process, it returns the value itself.
+    All processes must call this function. If there is only one process, its value is returned as it
+    is.
     """
     if jax.process_count() == 1:
         return value

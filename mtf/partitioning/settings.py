@@ -1,19 +1,19 @@
-"""Settings of the distribution of a run over devices. Imports no JAX."""
+"""The settings for distributing a run across devices. Does not import JAX."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 
-from mtf.checks import AT_LEAST_ONE, check_fields
-from mtf.errors import UserError, did_you_mean
+from mtf.base.checks import AT_LEAST_ONE, check_fields
+from mtf.base.errors import UserError, did_you_mean
 
 MESH_AXES = ("data", "fsdp", "model")
 Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
 
-# Logical axis → mesh axis or axes (T5X: `partitioning.standard_logical_axis_rules`), for parameters
-# and activations. `fsdp` splits `embed` of parameters, but not of activations, because the earlier
-# rule for `batch` takes that mesh axis.
+# Logical axis → mesh axis or axes, for parameters and activations (T5X:
+# `partitioning.standard_logical_axis_rules`). The mesh axis `fsdp` splits the `embed` axis of
+# parameters. In activations, it splits the `batch` axis, whose rule comes before that of `embed`.
 LOGICAL_AXIS_RULES: Rules = (
     ("batch", ("data", "fsdp")),
     ("vocab", "model"),
@@ -26,8 +26,9 @@ LOGICAL_AXIS_RULES: Rules = (
     ("layers", None),
     ("relpos_buckets", None),
 )
-# Splits also `embed`: of activations over the model axis, of most parameters over the data axis
-# (T5X: `standard_logical_axis_rules` with two activation and two parameter partitioning dims).
+# These rules also split the `embed` axis of activations over the model axis, and that of most
+# parameters over the data and fsdp axes (T5X: `standard_logical_axis_rules` with two activation and
+# two parameter partitioning dims).
 FULLY_SHARDED_AXIS_RULES: Rules = (
     ("batch", ("data", "fsdp")),
     ("vocab", "model"),
@@ -52,17 +53,17 @@ def mesh_axes(wanted: str | tuple[str, ...] | None) -> tuple[str, ...]:
 class PartitionerConfig:
     """A mesh of devices with the axes data, fsdp and model (T5X: `PjitPartitioner`).
 
-    The data axis has the devices that `num_partitions` and `fsdp` leave. Batches are split over
-    data and fsdp, parameters over fsdp and model.
+    The size of the data axis is the number of devices divided by `fsdp` and `num_partitions`.
+    Batches are split over data and fsdp, parameters over fsdp and model.
 
     Attributes:
-      num_partitions: number of devices over which the matrices of one model are split.
-      model_parallel_submesh: the same as a block (x, y, z, cores) of a TPU's torus, whose product
-        is the number of partitions. Set this or `num_partitions`.
-      fsdp: number of devices over which parameters, optimizer state and the batch are split.
-      logical_axis_rules: (logical axis, mesh axis or axes or None) in order of priority, for
-        parameters, activations and batches. A dimension takes its first rule, as in flax, whose
-        mesh axes are free in the array and divide the dimension.
+      num_partitions: the size of the model axis, over which parameter matrices are split.
+      model_parallel_submesh: the shape (x, y, z, cores) of the blocks of a TPU's torus that form
+        the model axis; an alternative to `num_partitions`.
+      fsdp: the size of the fsdp axis, over which parameters, optimizer state and batches are split.
+      logical_axis_rules: pairs of a logical axis and its mesh axes, in order of priority. As in
+        flax, a dimension uses the first of its rules whose mesh axes are not yet used in the array
+        and whose total size divides the size of the dimension.
     """
 
     num_partitions: int | None = None
@@ -106,12 +107,15 @@ class PartitionerConfig:
 
     @property
     def min_devices(self) -> int:
-        """The smallest number of devices of the mesh; others are its multiples."""
+        """The smallest number of devices that the mesh can have; all its multiples are valid."""
         submesh = self.model_parallel_submesh
         return self.fsdp * (math.prod(submesh) if submesh else self.num_partitions or 1)
 
     def mesh_shape(self, num_devices: int) -> tuple[int, int, int]:
-        """Returns the sizes of (data, fsdp, model); UserError if they do not divide the devices."""
+        """Returns the axis sizes (data, fsdp, model) of the mesh on a number of devices.
+
+        Raises UserError if the number is not a multiple of `min_devices`.
+        """
         submesh, used = self.model_parallel_submesh, self.min_devices
         num_partitions = used // self.fsdp
         if num_devices % used:

@@ -1,7 +1,7 @@
-"""Values that T5X spells or means differently. Nothing here imports T5X at module level.
+"""Converts mtf's settings to values for T5X. Importing this module does not import T5X.
 
-A function takes the values at paths of a job's config, with defaults set, and returns T5X's value,
-which may be a config.
+Each function takes values from a job's config, in which all defaults are set, and returns the
+corresponding value for T5X, which may be a config.
 """
 
 from __future__ import annotations
@@ -26,18 +26,13 @@ Renaming = Sequence[tuple[str, str | None]]
 
 
 def symbol(name: str) -> Any:
-    """Returns the function or class with a dotted name, from its module."""
+    """Imports and returns the function or class to which a dotted name refers."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 
 
-def list_or_none(values: Sequence[Any]) -> list[Any] | None:
-    """Returns a list, or None if there are no values, which is T5X's default."""
-    return list(values) or None
-
-
 def logical_factor_rules(rules: Sequence[tuple[str, str]]) -> Any:
-    """Returns T5X's standard rules if these are mtf's defaults, which are the same; else a dict."""
+    """Returns T5X's standard rules if `rules` equal mtf's defaults, and a dict otherwise."""
     if tuple(map(tuple, rules)) == LOGICAL_FACTOR_RULES:
         return fdl.Config(symbol("t5x.adafactor.standard_logical_factor_rules"))
     roles = symbol("t5x.adafactor.FactorDim")
@@ -50,37 +45,30 @@ def loss_normalizing_factor(
     batch_size: int,
     lengths: Mapping[str, int],
 ) -> float | str | None:
-    """Returns the divisor of the loss.
+    """Returns the value by which T5X divides the loss.
 
-    T5X normalizes each microbatch by its own number of tokens. The total number of target tokens,
-    including padding, is the same for all batches, so with microbatches it is lowered to a number.
+    T5X normalizes the loss of each microbatch by the number of tokens in the microbatch. With
+    several microbatches, NUM_TOTAL_TARGET_TOKENS is therefore replaced by the number of target
+    tokens in a batch, which includes padding and is the same for all batches.
     """
     if factor == "NUM_TOTAL_TARGET_TOKENS" and num_microbatches > 1:
         return float(batch_size * lengths["targets"])
     return factor
 
 
-def loss_is_normalized_by(factor: float | str | None, num_microbatches: int) -> str:
-    """Returns which trainer divides the loss by that of the whole batch: "batch" or "microbatch".
+def trainer(factor: float | str | None, num_microbatches: int) -> str:
+    """Returns the name of T5X's trainer, or of mtf's if T5X's loss would depend on microbatches.
 
-    T5X's own trainer does so unless the factor depends on the tokens of a microbatch.
+    T5X's trainer normalizes the loss of each microbatch separately. Its loss depends on the
+    microbatches if the normalizing factor depends on the tokens in a microbatch.
     """
     depends = factor in ("NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE")
-    return "batch" if depends and num_microbatches > 1 else "microbatch"
-
-
-def num_microbatches(number: int) -> int | None:
-    """Returns None for one microbatch, which T5X then trains without a loop."""
-    return number if number > 1 else None
-
-
-def num_partitions(number: int | None, submesh: Sequence[int] | None) -> int | None:
-    """Returns 1 if neither setting is given; T5X requires one of them."""
-    return 1 if number is None and submesh is None else number
+    ours = depends and num_microbatches > 1
+    return "mtf.t5x.microbatches.Trainer" if ours else "t5x.trainer.Trainer"
 
 
 def logical_axis_rules(rules: Rules) -> Any:
-    """Returns T5X's standard rules where mtf's equal them; else the rules without the fsdp axis."""
+    """Returns T5X's standard rules if they equal `rules`, else `rules` without the axis "fsdp"."""
     standard = symbol("t5x.partitioning.standard_logical_axis_rules")
     if rules == LOGICAL_AXIS_RULES:
         return fdl.Config(standard)
@@ -100,50 +88,36 @@ def _without_fsdp(wanted: str | tuple[str, ...] | None) -> str | tuple[str, ...]
 
 
 def data_name(data: fdl.Config) -> str:
-    """Returns the name of the mixture or task, of the streamed dataset, or "text_files"."""
+    """Returns the name of the mixture, task or streamed dataset; for text files, "text_files"."""
     for field in ("mixture_or_task_name", "dataset"):
         if hasattr(data, field):
             return getattr(data, field)
     return "text_files"
 
 
-def use_cached(data: fdl.Config) -> bool:
-    """Returns whether SeqIO's caches are read; False for data that are not SeqIO's."""
-    return getattr(data, "use_cached", False)
-
-
-def split(data: fdl.Config) -> str:
-    """Returns the split to train on; text files have only one."""
-    return getattr(data, "split", "train")
-
-
 def eval_split(data: fdl.Config) -> str:
-    """Returns the split to evaluate; the documents held out of text files are "validation"."""
+    """Returns the split to evaluate. For text files and by default, this is "validation"."""
     return getattr(data, "eval_split", None) or "validation"
 
 
-def save_period(period: int | None, train_steps: int) -> int:
-    """Returns the period; without one, T5X would not save the last step either."""
-    return period or train_steps
-
-
 def restore_path(path: str, mode: str) -> str:
-    """Returns the path; of a run directory of mtf, the folder with its checkpoints."""
+    """Returns `path`, or the path of its checkpoint folder if `path` is an mtf run directory."""
     inside = as_path(path) / CHECKPOINTS
     return absolute_path(inside if mode != "specific" and inside.is_dir() else path)
 
 
 def absolute_path(path: AnyPath | str) -> str:
-    """Returns the path, which T5X needs as an absolute path if it is on this machine."""
+    """Returns `path` as an absolute path, which T5X requires. Remote paths do not change."""
     return str(as_path(path).absolute())
 
 
 def assignment_map(
     rules: Renaming, fallback_to_scratch: bool
 ) -> list[tuple[str, str | None]] | None:
-    """Returns T5X's rules; None if there are none.
+    """Returns the rules for T5X, or None if there are no rules.
 
-    T5X initializes missing tensors only if there are rules, so there is one that changes nothing.
+    T5X initializes missing tensors only if there are rules. If `fallback_to_scratch` is set but
+    `rules` is empty, this function therefore returns a rule that has no effect.
     """
     if fallback_to_scratch and not rules:
         return [("state/step", "state/step")]
@@ -151,20 +125,15 @@ def assignment_map(
 
 
 def fallback_to_scratch(rules: Renaming, fallback_to_scratch: bool) -> bool:
-    """Returns whether T5X initializes missing tensors, which it also needs for dropped ones.
+    """Returns whether T5X must initialize missing tensors, which include dropped tensors.
 
-    `python -m mtf.run` checks before it starts T5X that no others are missing.
+    Before `python -m mtf.run` starts T5X, it checks that no other tensors are missing.
     """
     return fallback_to_scratch or any(replacement is None for _, replacement in rules)
 
 
-def eval_period(period: int | None, evaluator: fdl.Config | None) -> int:
-    """Returns the period of both evaluations; 0 if there is none."""
-    return period or (evaluator.period if evaluator is not None else 0)
-
-
 def decode_fn(decoding: fdl.Config | None) -> Any:
-    """Returns the decoding function; T5X's default, beam search, for None."""
+    """Returns the decoding function. For None, this is T5X's default, beam search."""
     beam_search = symbol("t5x.decoding.beam_search")
     if decoding is None:
         return beam_search
@@ -179,12 +148,12 @@ def decode_fn(decoding: fdl.Config | None) -> Any:
 
 
 def decoder_params(decoding: fdl.Config | None) -> Any:
-    """Returns the number of beams, or None for T5X's default of one."""
+    """Returns a config with the number of beams, or None for T5X's default of one beam."""
     if decoding is None or decoding.method != "beam" or decoding.num_beams == 1:
         return None
     return fdl.Config(symbol("t5x.models.DecoderParams"), num_decodes=decoding.num_beams)
 
 
 def loggers() -> list[Any]:
-    """Returns SeqIO's loggers of T5X's gin files, except the one that prints."""
+    """Returns the SeqIO loggers that T5X's gin files use, except the logger that prints."""
     return [symbol("seqio.TensorBoardLogger"), symbol("seqio.JSONLogger")]

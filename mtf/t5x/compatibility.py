@@ -1,21 +1,20 @@
-"""Prepares the import of T5X. Modules that need T5X import this one first."""
+"""Makes T5X importable. Modules that import T5X must import this module first."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 
-# The commit whose behavior docs/t5x.md describes.
+# The commit of T5X that docs/t5x.md describes.
 COMMIT = "cc342d419ec3e3e9c4bf1df33c82330cafdc1e16"
-# What is not on PyPI; `--no-deps`, because T5X requires the heads of flax, optax and seqio.
+# The second command installs packages that are not on PyPI. It uses `--no-deps`, because T5X
+# requires the latest commits of flax, optax and seqio.
 INSTALL = (
     "pip install 'mtf-jax[t5x]'",
     f"pip install --no-deps 't5x @ git+https://github.com/google-research/t5x@{COMMIT}' "
@@ -25,60 +24,41 @@ INSTALL = (
 
 
 def is_installed() -> bool:
-    """Returns whether T5X is installed, without importing it."""
+    """Returns whether T5X is installed; does not import T5X."""
     spec = None if "t5x" in sys.modules else importlib.util.find_spec("t5x")
-    # A directory of that name without code, such as that of a converted checkpoint, has no origin.
+    # The spec of a directory t5x without code, such as a converted checkpoint, has no origin.
     return "t5x" in sys.modules or (spec is not None and spec.origin is not None)
 
 
 def check_installed() -> None:
-    """Raises UserError with the command that installs T5X, if it is not installed."""
+    """Raises UserError if T5X is not installed; the message shows how to install it."""
     if not is_installed():
         commands = "".join(f"\n  {command}" for command in INSTALL)
         raise UserError(
-            "--engine t5x needs T5X, which is not installed and not on PyPI. Install commit "
+            "--engine t5x needs T5X, which is not installed and is not on PyPI. Install commit "
             f"{COMMIT[:7]}, with which mtf is tested:{commands}"
         )
 
 
-@contextlib.contextmanager
-def _output_hidden() -> Iterator[None]:
-    """Hides what C++ libraries print while they are imported, unless the import fails."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with tempfile.TemporaryFile() as hidden:
-        os.dup2(hidden.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            os.dup2(saved, 2)
-            hidden.seek(0)
-            sys.stderr.write(hidden.read().decode(errors="replace"))
-            raise
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-
-
 def _prepare() -> None:
-    """Makes T5X importable with today's JAX, and TensorFlow quiet."""
+    """Makes T5X importable with current versions of JAX, and silences TensorFlow's log."""
     check_installed()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
     import jax.experimental.pjit
 
-    # T5X still reads the class from its former module.
+    # T5X still looks up this class in the module that defined it in older versions of JAX.
     jax.experimental.pjit.PartitionSpec = jax.sharding.PartitionSpec  # type: ignore[attr-defined]
-    with _output_hidden():
-        checkpoints = importlib.import_module("t5x.checkpoints")
+    checkpoints = importlib.import_module("t5x.checkpoints")
     manager = checkpoints.OrbaxCheckpointManagerInterface
     manager.restore = _without_data_of_others(manager.restore)
 
 
 def _without_data_of_others(restore: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the method that restores the position in the data only from a run's own directory.
+    """Wraps `restore` to restore the data iterator only from checkpoints of the run itself.
 
-    If T5X saves this position, it also expects one in the initial checkpoint of a run.
+    If T5X saves the state of the data iterator, it also expects such a state in the checkpoint from
+    which a run starts.
     """
 
     @functools.wraps(restore)

@@ -1,9 +1,9 @@
-"""The batches of a recipe's own loader, for T5X: the same as with mtf, in the same order."""
+"""Passes the batches of a recipe's data loader to T5X in the order in which mtf uses them."""
 
 from __future__ import annotations
 
 # isort: off
-from mtf.t5x import compatibility  # noqa: F401  # before T5X is imported
+from mtf.t5x import compatibility  # noqa: F401  # must precede the import of T5X
 # isort: on
 
 import itertools
@@ -14,18 +14,16 @@ from typing import Any
 import numpy as np
 from clu.data.dataset_iterator import ArraySpec, DatasetIterator
 
-from mtf import loaders
+from mtf.base.writing import write_atomically
+from mtf.data import loaders
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator
 from mtf.data.settings import AnyData
-from mtf.errors import UserError
 from mtf.storage import as_path
-from mtf.text.vocabularies import Vocabulary
-from mtf.writing import write_atomically
 
 
 def _batch_shapes(data: AnyData, num_rows: int) -> dict[str, ArraySpec]:
-    """Returns the shapes of T5X's features of `data`."""
+    """Returns the shape and dtype of each T5X feature for batches of `num_rows` rows."""
     lengths = data.task_feature_lengths
     encoder, decoder = ["encoder_input_tokens"], ["decoder_input_tokens", "decoder_target_tokens"]
     decoder += ["decoder_loss_weights"]
@@ -40,7 +38,7 @@ def _batch_shapes(data: AnyData, num_rows: int) -> dict[str, ArraySpec]:
 
 
 class TrainIterator(DatasetIterator):
-    """The training batches, with a position that T5X saves in its checkpoints."""
+    """An iterator over training batches. T5X saves its state in checkpoints."""
 
     def __init__(self, batches: BatchIterator, element_spec: Mapping[str, ArraySpec]):
         self._batches = batches
@@ -55,20 +53,20 @@ class TrainIterator(DatasetIterator):
         return self._element_spec
 
     def save(self, filename: Any) -> None:
-        """Writes the position after the last returned batch, as JSON."""
+        """Writes the state after the last returned batch to a file, as JSON."""
         write_atomically(as_path(str(filename)), json.dumps(self._batches.get_state()))
 
     def restore(self, filename: Any) -> None:
-        """Continues after the position that `save` wrote."""
+        """Restores the state that `save` wrote."""
         self._batches.set_state(json.loads(as_path(str(filename)).read_text(encoding="utf-8")))
 
     def load(self, filename: Any) -> None:
-        """Same as `restore`; T5X calls it by this name."""
+        """Restores the state that `save` wrote; T5X calls this method."""
         self.restore(filename)
 
 
 class EvalBatches:
-    """The batches of an evaluation, the same in every pass."""
+    """An iterable over the batches of an evaluation. Every iteration yields the same batches."""
 
     def __init__(
         self,
@@ -87,8 +85,8 @@ class EvalBatches:
 def get_dataset(
     cfg: Any, shard_id: int, num_shards: int, feature_converter_cls: Any, *, data: AnyData
 ) -> TrainIterator:
-    """Returns the training batches of a recipe's data (T5X: `utils.get_dataset`)."""
-    del feature_converter_cls  # The loader makes T5X's features itself.
+    """Returns the training batches of a recipe's data. Replaces T5X's `utils.get_dataset`."""
+    del feature_converter_cls  # The loader already yields the features that T5X needs.
     shard = {"batch_size": cfg.batch_size, "shard_id": shard_id, "num_shards": num_shards}
     batches = loaders.make_train_iterator(data, **shard)
     return TrainIterator(batches, _batch_shapes(data, cfg.batch_size // num_shards))
@@ -103,7 +101,10 @@ def get_training_eval_datasets(
     *,
     data: AnyData,
 ) -> dict[str, EvalBatches]:
-    """Returns name → batches of each evaluation (T5X: `utils.get_training_eval_datasets`)."""
+    """Returns a dict mapping the name of each evaluation to its batches.
+
+    Replaces T5X's `utils.get_training_eval_datasets`.
+    """
     del feature_converter_cls
     shard = {"batch_size": cfg.batch_size, "shard_id": shard_id, "num_shards": num_shards}
     shapes = _batch_shapes(data, cfg.batch_size // num_shards)
@@ -114,18 +115,6 @@ def get_training_eval_datasets(
     }
 
 
-def verify_matching_vocabs(cfg: Any, model: Any, *, vocabulary: Vocabulary) -> None:
-    """Checks that the model has the vocabulary of the data; raises UserError if not."""
-    from mtf.seqio.tasks import seqio_vocabulary
-
-    expected = seqio_vocabulary(vocabulary)
-    if (model.input_vocabulary, model.output_vocabulary) != (expected, expected):
-        raise UserError(
-            f"The vocabulary of the model is not that of {cfg.mixture_or_task_name}: "
-            f"{model.input_vocabulary} and {model.output_vocabulary}, expected {expected}."
-        )
-
-
 def summarize_nothing(model_dir: str, summary_writer: Any, step: int) -> None:
-    """Creates the directory, but writes nothing: mtf stores the config in t5x_config.json."""
+    """Creates the directory but no summary, because mtf stores the config in t5x_config.json."""
     as_path(model_dir).mkdir(parents=True, exist_ok=True)

@@ -1,35 +1,31 @@
-"""Registers the examples that mtf evaluates with SeqIO, for T5X's and SeqIO's evaluators."""
+"""Registers mtf's evaluation examples with SeqIO, for the evaluators of T5X and SeqIO."""
 
 from __future__ import annotations
 
 # isort: off
-from mtf.t5x import compatibility  # noqa: F401  # before T5X is imported
+from mtf.t5x import compatibility  # noqa: F401  # must precede the import of T5X
 # isort: on
 
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
+from mtf.data.mixtures import find_mixture
+from mtf.data.seqio import held_out
+from mtf.data.seqio.held_out import TokenizedExample, TokenizedTask
 from mtf.data.settings import AnyData, TaskMixtureConfig
+from mtf.data.text.features import encode_feature
+from mtf.data.text.vocabularies import Vocabulary
 from mtf.evaluation.infer_eval import HeldOut, compare, find_held_out
 from mtf.evaluation.rank import Ranked, rank_metrics
-from mtf.evaluation.rank_data import RankExample, RankTask
+from mtf.evaluation.rank_data import RankExample
 from mtf.evaluation.settings import InferEvalConfig, RankFilesConfig
-from mtf.evaluation.tasks import evaluation_tasks
-from mtf.evaluation.text_data import TextTask
+from mtf.evaluation.tasks import EvaluationTask, evaluation_tasks
 from mtf.inference.batch import Source, file_sources, task_sources
-from mtf.loaders import find_mixture
-from mtf.seqio import held_out
-from mtf.seqio.held_out import Row, TokenizedTask
-from mtf.text.features import encode_feature
-from mtf.text.vocabularies import Vocabulary
 
 
 def register_held_out(name: str, split: str, *, data: AnyData, evaluator: InferEvalConfig) -> str:
-    """Registers the held-out examples of a training run; returns the name of the mixture.
-
-    Predictions are compared with their targets by the metrics of the run.
-    """
+    """Registers the held-out examples and metrics of a training run; returns the mixture's name."""
 
     def scores(task: HeldOut, predictions: Sequence[str]) -> dict[str, float]:
         targets = [data.vocabulary.decode(each.targets).strip() for each in task.examples]
@@ -38,7 +34,7 @@ def register_held_out(name: str, split: str, *, data: AnyData, evaluator: InferE
     tasks = [
         TokenizedTask(
             each.name,
-            [Row(example.inputs, example.targets) for example in each.examples],
+            [TokenizedExample(example.inputs, example.targets) for example in each.examples],
             predictions=functools.partial(scores, each),
         )
         for each in find_held_out(data, evaluator)
@@ -47,35 +43,35 @@ def register_held_out(name: str, split: str, *, data: AnyData, evaluator: InferE
 
 
 def register_tasks(name: str, *, data: TaskMixtureConfig | RankFilesConfig) -> str:
-    """Registers the tasks of an evaluation; returns the name of the mixture."""
+    """Registers the tasks of an evaluation; returns the name of their mixture."""
     vocabulary = data.vocabulary
-    assert vocabulary is not None  # that of the checkpoint
+    assert vocabulary is not None  # `open_job` sets it
     tasks = [
         _ranked(task, data.task_feature_lengths["targets"])
-        if isinstance(task, RankTask)
+        if task.kind == "rank"
         else _generated(task, vocabulary)
         for task in evaluation_tasks(data)
         if task.load is not None
     ]
     split = getattr(data, "eval_split", None) or "validation"
-    # SeqIO's evaluator fails for a task without examples, which has no metrics.
-    tasks = [task for task in tasks if task.rows]
+    # Tasks without examples are left out: they have no metrics, and SeqIO's evaluator would fail.
+    tasks = [task for task in tasks if task.examples]
     return held_out.register(f"{name}_evaluation", tasks, vocabulary, split)
 
 
-def _ranked(task: RankTask, length: int) -> TokenizedTask:
-    """Returns a ranked task; T5X scores the first `length` tokens of each choice."""
+def _ranked(task: EvaluationTask, length: int) -> TokenizedTask:
+    """Returns a task that ranks choices; T5X scores the first `length` tokens of each choice."""
     assert task.load is not None
     examples = [
         dataclasses.replace(each, choices=[choice[:length] for choice in each.choices])
         for each in task.load().examples
     ]
-    rows = [Row(each.inputs, choice) for each in examples for choice in each.choices]
-    return TokenizedTask(task.name, rows, scores=functools.partial(_rank, examples))
+    scored = [TokenizedExample(each.inputs, choice) for each in examples for choice in each.choices]
+    return TokenizedTask(task.name, scored, scores=functools.partial(_rank, examples))
 
 
 def _rank(examples: Sequence[RankExample], scores: Sequence[float]) -> Mapping[str, float]:
-    """Returns the metrics of the log-likelihoods of all choices of all examples, in order."""
+    """Returns the metrics; `scores` are the log-likelihoods of the examples' choices, in order."""
     found, left = [], iter(scores)
     for example in examples:
         log_likelihoods = [float(next(left)) for _ in example.choices]
@@ -95,28 +91,28 @@ def register_sources(
     templates: str | None,
     module: str | None,
 ) -> str:
-    """Registers the examples of an `Infer` job, see there; returns the name of the mixture."""
+    """Registers the examples of an `Infer` job; returns the name of their mixture."""
     if files is not None:
         patterns = (files,) if isinstance(files, str) else files
         sources = file_sources(patterns, mode, bool(inputs_add_eos))
     else:
         mixture = find_mixture(str(mixture_or_task_name), vocabulary, module, templates)
         sources = task_sources(mixture, split, mode, data_dir, inputs_add_eos)
-    tasks = [TokenizedTask(each.name, _rows(each, vocabulary)) for each in sources]
+    tasks = [TokenizedTask(each.name, _tokenized(each, vocabulary)) for each in sources]
     return held_out.register(f"{mixture_or_task_name or 'files'}_infer", tasks, vocabulary, split)
 
 
-def _generated(task: TextTask, vocabulary: Vocabulary) -> TokenizedTask:
+def _generated(task: EvaluationTask, vocabulary: Vocabulary) -> TokenizedTask:
     assert task.load is not None
-    rows = _rows(task.load().source, vocabulary)
-    targets = [row.targets_text.strip() for row in rows]
-    return TokenizedTask(task.name, rows, predictions=functools.partial(compare, task, targets))
+    examples = _tokenized(task.load().examples, vocabulary)
+    targets = [each.targets_text.strip() for each in examples]
+    return TokenizedTask(task.name, examples, predictions=functools.partial(compare, task, targets))
 
 
-def _rows(source: Source, vocabulary: Vocabulary) -> list[Row]:
+def _tokenized(source: Source, vocabulary: Vocabulary) -> list[TokenizedExample]:
     encode = functools.partial(encode_feature, vocabulary)
     return [
-        Row(
+        TokenizedExample(
             encode(
                 each.inputs if each.input_ids is None else each.input_ids,
                 add_eos=source.inputs_add_eos,

@@ -1,4 +1,4 @@
-"""T5X's log in a file, and its metrics on the terminal and in metrics.jsonl."""
+"""Writes T5X's log to a file and T5X's metrics to the terminal and to metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from mtf import strict_json
+from absl import logging as absl_logging
+
+from mtf.base import strict_json
+from mtf.base.strict_json import read_lines
+from mtf.base.writing import write_atomically
 from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import saved_steps
-from mtf.storage import AnyPath
-from mtf.writing import write_atomically
+from mtf.storage import AnyPath, is_remote
 
 LOG_FILE = "t5x.log"
-# What T5X's metric writers log: step, kind of metrics, names and values.
+# Log messages of T5X's metric writers contain the step and the metrics' kind, names and values.
 _METRICS = re.compile(r"\[(\d+)\] collection=(\S+) (.*)")
 _NUMBER = re.compile(r"([^ =,]+)=(-?(?:[\d.]+(?:e[+-]?\d+)?|nan|inf))(?=, |$)")
 _SHOWN = ("loss", "loss_per_nonpadding_target_token", "accuracy", "learning_rate")
 
-# Returns metrics that are computed from T5X's.
+# A function that returns additional metrics, given T5X's metrics.
 More = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 
 @contextlib.contextmanager
 def logged(run_dir: AnyPath, more: More = dict) -> Iterator[None]:
-    """Writes T5X's log to a file of the run directory, and its metrics where mtf writes them.
+    """Writes T5X's log to a file in the run directory, and T5X's metrics to mtf's metrics files.
 
-    `more` returns metrics to add to those of a step. In a store, the log is written at the end, and
-    metrics are only in TensorBoard's events.
+    `more` takes the metrics of a step and returns additional metrics. If the run directory is
+    remote, the log is not written before the run ends, and only TensorBoard's event files contain
+    the metrics.
     """
-    from absl import logging as absl_logging
-
     logger = absl_logging.get_absl_logger()
     before = logger.handlers[:], logger.propagate, absl_logging.get_verbosity()
-    scratch = None if isinstance(run_dir, Path) else tempfile.TemporaryDirectory()
+    scratch = tempfile.TemporaryDirectory() if is_remote(run_dir) else None
     folder = run_dir if scratch is None else Path(scratch.name)
     file = logging.FileHandler(str(folder / LOG_FILE))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -56,22 +58,22 @@ def logged(run_dir: AnyPath, more: More = dict) -> Iterator[None]:
 def loss_per_target_token(
     metrics: Mapping[str, float], factor: float | str | None, tokens_per_batch: int
 ) -> float:
-    """Returns the loss in nats per token, weighted as in the loss, from T5X's metrics.
+    """Returns the loss in nats per target token, with the token weights of the training loss.
 
     Args:
-      metrics: those of some steps.
-      factor: T5X's `loss_normalizing_factor`.
-      tokens_per_batch: number of target tokens of a batch, including padding.
+      metrics: the metrics that T5X computed over one or more steps.
+      factor: the value of T5X's `loss_normalizing_factor`.
+      tokens_per_batch: the number of target tokens in a batch, including padding.
     """
     if factor in ("NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"):
-        return metrics["loss"]  # It is a weighted mean already.
+        return metrics["loss"]  # already a weighted mean
     if factor == "NUM_TOTAL_TARGET_TOKENS":
         factor = tokens_per_batch
     return metrics["loss_per_nonpadding_target_token"] * float(factor or 1.0)
 
 
 class _Metrics(logging.Handler):
-    """Prints the metrics of losses that T5X logs, and appends them to KIND/metrics.jsonl."""
+    """Prints the metrics that T5X logs and appends them to KIND/metrics.jsonl."""
 
     def __init__(self, run_dir: AnyPath, more: More):
         super().__init__()
@@ -79,7 +81,7 @@ class _Metrics(logging.Handler):
         _drop_after(run_dir, (saved_steps(run_dir) or [0])[-1])
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Shows and writes the record if it has metrics of training or an evaluation."""
+        """Prints and stores the metrics in a log record if it contains any."""
         found = _METRICS.match(record.getMessage())
         if found is None:
             return
@@ -87,7 +89,7 @@ class _Metrics(logging.Handler):
         metrics = {name: float(value) for name, value in _NUMBER.findall(values)}
         if shown := [f"{name} {metrics[name]:.5g}" for name in _SHOWN if name in metrics]:
             print(f"step {step}  {kind}  {'  '.join(shown)}", flush=True)
-        if "loss" in metrics and isinstance(self._run_dir, Path):
+        if "loss" in metrics and not is_remote(self._run_dir):
             file = self._run_dir / kind / "metrics.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
             line = {"step": int(step), **metrics, **self._more(metrics)}
@@ -96,10 +98,8 @@ class _Metrics(logging.Handler):
 
 
 def _drop_after(run_dir: AnyPath, step: int) -> None:
-    """Drops the metrics of steps that are repeated because an earlier process was interrupted."""
-    from mtf.training.metrics import read_metrics
-
+    """Removes the metrics of all steps after `step`, because the resumed run repeats them."""
     for kind in METRIC_KINDS:
         for file in (run_dir / kind).rglob("metrics.jsonl"):
-            kept = [line for line in read_metrics(file) if line["step"] <= step]
+            kept = [line for line in read_lines(file) if line["step"] <= step]
             write_atomically(file, "".join(strict_json.dumps(line) + "\n" for line in kept))

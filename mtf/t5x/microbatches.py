@@ -1,9 +1,9 @@
-"""T5X's trainer, with the loss normalized over the whole batch before it is split."""
+"""Defines a T5X trainer that normalizes the loss over the whole batch."""
 
 from __future__ import annotations
 
 # isort: off
-from mtf.t5x import compatibility  # noqa: F401  # before T5X is imported
+from mtf.t5x import compatibility  # noqa: F401  # must precede the import of T5X
 # isort: on
 
 import copy
@@ -15,15 +15,16 @@ import jax
 import jax.numpy as jnp
 from t5x import losses, trainer
 
-# A feature with the divisor of the loss in every row, so that each microbatch gets it.
+# Name of a feature that contains the loss divisor in every row and thus in every microbatch.
 _FACTOR = "loss_normalizing_factor"
 
 
 class Trainer(trainer.Trainer):
     """A trainer whose loss and gradients do not depend on the number of microbatches.
 
-    T5X computes NUM_REAL_TARGET_TOKENS and AVERAGE_PER_SEQUENCE from each microbatch, and adds up
-    the normalized losses. This trainer calls the same function of T5X with the whole batch.
+    T5X's trainer computes the factors NUM_REAL_TARGET_TOKENS and AVERAGE_PER_SEQUENCE separately
+    for each microbatch and adds up the normalized losses. This trainer calls the same function of
+    T5X, but computes the factors once for the whole batch.
     """
 
     @functools.cached_property
@@ -47,13 +48,13 @@ class Trainer(trainer.Trainer):
 
 
 class _NormalizedModel:
-    """The loss of a model, for batches with the factor and the weights of the whole batch."""
+    """A model whose loss uses the normalizing factor and the weights of the whole batch."""
 
     def __init__(self, model: Any):
         self._model = model
 
     def with_factor(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Returns a whole batch with its normalizing factor and its weights."""
+        """Returns a copy of a whole batch to which its normalizing factor and weights are added."""
         factor, weights = losses.get_loss_normalizing_factor_and_weights(
             self._model._loss_normalizing_factor, batch
         )
@@ -61,7 +62,7 @@ class _NormalizedModel:
         return {**batch, "decoder_loss_weights": weights, _FACTOR: rows}
 
     def loss_fn(self, params: Any, batch: Mapping[str, jax.Array], dropout_rng: Any) -> Any:
-        """Returns the loss of a microbatch, divided by the factor of the whole batch."""
+        """Returns a microbatch's loss, divided by the normalizing factor of the whole batch."""
         model = copy.copy(self._model)
         model._loss_normalizing_factor = batch[_FACTOR][0]
         return model.loss_fn(params, {k: v for k, v in batch.items() if k != _FACTOR}, dropout_rng)

@@ -1,4 +1,4 @@
-"""Training: `trainer` compiles the steps, and `loop` runs them."""
+"""Trains models; the module `trainer` compiles the steps, and `loop` runs them."""
 
 from mtf.training.settings import (
     AdafactorConfig,

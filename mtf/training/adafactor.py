@@ -1,12 +1,13 @@
 """Adafactor with T5X's semantics (Shazeer & Stern 2018; T5X: `adafactor.py`).
 
-The state of a parameter has T5X's four slots: `v_row` and `v_col` (row and column means of a
-factored second moment), `v` (the whole second moment, if not factored) and `m` (the first moment,
-if any). An unused slot is zeros of shape (1,).
+The state of a parameter has the same four slots as in T5X. `v_row` and `v_col` contain the row and
+column means of a factored second moment, `v` contains a second moment that is not factored, and
+`m` contains the first moment. Unused slots are arrays of zeros with shape (1,).
 
-The layers of a stacked parameter (leading logical axis "layers") are treated separately, so that
-scanned and unrolled training agree. `optax.scale_by_factored_rms` gives the same bits for a matrix,
-but factors a deep stack of norm scales as a matrix, and has no logical factor rules.
+The layers of a stacked parameter (whose first logical axis is "layers") are updated separately, so
+that training gives the same results with scanned and with unrolled layers. For a matrix,
+`optax.scale_by_factored_rms` gives the same results, but it treats a deep stack of norm scales as a
+matrix and has no logical factor rules.
 """
 
 from __future__ import annotations
@@ -16,26 +17,28 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mtf.training.reductions import mean_square
 from mtf.training.settings import AdafactorConfig
+
+# The number of columns from which a product with ones is faster than XLA's sum over rows on CPUs.
+_WIDE = 2**14
 
 Axes = tuple[str, ...]
 Slots = dict[str, jax.Array]
 
 
 class _Dims(NamedTuple):
-    """Dimensions of one parameter; `rows` and `columns` are empty if it is not factored."""
+    """Dimensions of a parameter; without factoring, `rows` and `columns` are empty."""
 
-    averaged: tuple[int, ...]  # over which root mean squares are computed: all except BATCH
-    rows: tuple[int, ...] = ()  # kept in `v_row`, averaged in `v_col`
-    columns: tuple[int, ...] = ()  # kept in `v_col`, averaged in `v_row`
+    averaged: tuple[int, ...]  # the dimensions of root mean squares, which are all except BATCH
+    rows: tuple[int, ...] = ()  # the dimensions that `v_row` keeps and `v_col` averages
+    columns: tuple[int, ...] = ()  # the dimensions that `v_col` keeps and `v_row` averages
 
 
 def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
-    """Returns how a parameter is factored.
+    """Returns the dimensions along which a parameter is factored.
 
-    A matrix is factored along its two largest dimensions if both have `min_dim_size_to_factor`;
-    a parameter of higher rank by `logical_factor_rules`.
+    A matrix is factored if the sizes of both dimensions are at least `min_dim_size_to_factor`.
+    Parameters of higher rank are factored according to `logical_factor_rules`.
     """
     num_stacked = int(axes[:1] == ("layers",))
     rules = dict(config.logical_factor_rules)
@@ -54,8 +57,8 @@ def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
         return _Dims(averaged)
     if "NONE" in parts:
         raise ValueError(
-            f"logical_factor_rules give {', '.join(parts)} for the axes {', '.join(axes)}. If a "
-            "parameter has ROW and COLUMN, none of its axes may be NONE."
+            f"logical_factor_rules assign {', '.join(parts)} to the axes {', '.join(axes)}. If a "
+            "parameter has both ROW and COLUMN axes, none of its axes may be NONE."
         )
     return _Dims(averaged, rows, columns)
 
@@ -65,7 +68,7 @@ def _without(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def init_slots(config: AdafactorConfig, param: Any, axes: Axes) -> Slots:
-    """Returns a parameter's slots before the first step; `axes` are its logical axes."""
+    """Returns the initial slots of a parameter; `axes` are its logical axes."""
     dims = _dims(config, param.shape, axes)
     stack = param.shape[:1] if axes[:1] == ("layers",) else ()
     slots = {name: jnp.zeros((*stack, 1), jnp.float32) for name in ("m", "v", "v_col", "v_row")}
@@ -77,6 +80,24 @@ def init_slots(config: AdafactorConfig, param: Any, axes: Axes) -> Slots:
     if config.beta1 is not None:
         slots["m"] = jnp.zeros(param.shape, jnp.float32)
     return slots
+
+
+def mean_square(x: jax.Array, dims: tuple[int, ...]) -> jax.Array:
+    """Returns `jnp.mean(jnp.square(x), dims)`.
+
+    On CPUs, a wide matrix is summed over its rows by multiplying a vector of ones by the matrix.
+    For the logits kernel, XLA's sum takes 50 times as long.
+    """
+
+    def plain(x: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.square(x), axis=dims)
+
+    def product(x: jax.Array) -> jax.Array:
+        return jnp.ones(x.shape[0], x.dtype) @ jnp.square(x) / x.shape[0]
+
+    if x.ndim != 2 or dims != (0,) or x.shape[1] < _WIDE:
+        return plain(x)
+    return jax.lax.platform_dependent(x, cpu=product, default=plain)
 
 
 def _rms(x: jax.Array, dims: tuple[int, ...]) -> jax.Array:
@@ -92,9 +113,10 @@ def update_param(
     grad: jax.Array,
     axes: Axes,
 ) -> tuple[jax.Array, Slots]:
-    """Returns the float32 parameter and its slots after one update.
+    """Returns the updated parameter, in float32, and its updated slots.
 
-    `step` is the number of updates so far; `slots` come from `init_slots` or the last update.
+    `step` is the number of previous updates. `slots` is the result of `init_slots` or of the
+    previous update.
     """
     dims = _dims(config, param.shape, axes)
     age = (step - config.step_offset + 1).astype(jnp.float32)

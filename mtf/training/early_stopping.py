@@ -1,4 +1,4 @@
-"""Ends training when a metric of the held-out data has stopped improving."""
+"""Ends training when a metric has stopped improving."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
+from mtf.base.strict_json import read_lines
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.storage import AnyPath
-from mtf.training.metrics import read_metrics
 
 
 @dataclasses.dataclass
 class EarlyStopping:
-    """Counts the measurements of a metric since its best value.
+    """Counts how often a metric has been measured since it had its best value.
 
-    A value that is not finite, or equal to the best one, is no improvement.
+    A value that is not finite, or only equal to the best value, does not count as an improvement.
 
     Attributes:
-      metric: name of the metric, such as "training_eval/held_out/loss_per_target_token".
-      mode: whether the largest ("max") or the smallest value ("min") is the best.
-      patience: number of measurements without improvement after which training ends; None: never.
+      metric: the name of the metric, such as "training_eval/held_out/loss_per_target_token".
+      mode: whether the largest value ("max") or the smallest value ("min") is the best.
+      patience: the number of measurements without improvement after which training ends; None to
+        disable early stopping.
       best_step, best_value: the first step with the best value, and that value.
-      num_without_improvement: number of measurements since then.
+      num_without_improvement: the number of measurements after `best_step`.
     """
 
     metric: str
@@ -36,7 +37,7 @@ class EarlyStopping:
     def resumed(
         cls, run_dir: AnyPath, save: SaveCheckpointConfig, patience: int | None, last_step: int
     ) -> EarlyStopping:
-        """Returns the counts after `last_step`, from the run's `metrics.jsonl`."""
+        """Returns the counts at `last_step`, which are computed from the run's `metrics.jsonl`."""
         metric = save.metric_name_to_monitor or ""
         counts = cls(metric, save.metric_mode or "min", patience)
         if patience is None:
@@ -44,23 +45,23 @@ class EarlyStopping:
         parts = metric.split("/")
         depth = 1 if parts[0] == "train" else 2
         path = run_dir / "/".join(parts[:depth]) / "metrics.jsonl"
-        for line in read_metrics(path) if path.exists() else ():
+        for line in read_lines(path) if path.exists() else ():
             if line["step"] <= last_step:
                 counts.add(line["step"], line.get("/".join(parts[depth:])))
         return counts
 
     @property
     def is_over(self) -> bool:
-        """Whether training ends here."""
+        """Whether training should end."""
         return self.patience is not None and self.num_without_improvement >= self.patience
 
     def measured(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Counts the metric if it is among the metrics of a step."""
+        """Adds the monitored metric of a step if `metrics` contains it."""
         if self.metric in metrics:
             self.add(step, metrics[self.metric])
 
     def add(self, step: int, value: float | None) -> None:
-        """Counts the value of a step."""
+        """Adds the value of the metric at a step; None does not count as an improvement."""
         if value is not None and math.isfinite(value) and self._is_best(value):
             self.best_step, self.best_value, self.num_without_improvement = step, value, 0
         else:

@@ -1,4 +1,4 @@
-"""FLOPs of a step, and peak FLOP/s of devices, for model FLOPs utilization (MFU)."""
+"""Computes the FLOPs of a step and the peak FLOP/s of a device, from which the MFU is computed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mtf.partitioning.chips import chip_of
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the peak FLOP/s of one device; None if it is not known."""
+    """Returns the peak FLOP/s of one device, or None if the kind of device is unknown."""
     chip = chip_of(device_kind)
     return None if chip is None else chip.peak_flops / chip.devices
 
@@ -15,10 +15,10 @@ def peak_flops(device_kind: str) -> float | None:
 def train_step_flops(
     network: T5Config, batch_size: int, inputs_length: int, targets_length: int
 ) -> float:
-    """Returns the FLOPs of the matrix products of one step, forward and backward.
+    """Returns the FLOPs of all matrix products in one forward and backward pass.
 
-    A multiplication with an addition counts as two FLOPs, the backward pass as twice the forward
-    pass, and causal attention in full. Recomputation does not count.
+    A multiply-add counts as two FLOPs, and the backward pass counts as two forward passes. Causal
+    attention counts as full attention. Recomputation in the backward pass is not counted.
     """
     emb, joined = network.emb_dim, network.num_heads * network.head_dim
     mlp = (len(network.mlp_activations) + 1) * emb * network.mlp_dim

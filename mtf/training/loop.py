@@ -1,11 +1,11 @@
-"""The training loop. Each step does, in this order:
+"""The training loop.
 
-    train → check for signals → check that all values are finite → statistics → evaluate →
-    stop early → save
+In each step, the loop trains, checks for signals, checks that all values are finite, writes
+statistics, evaluates, decides whether to stop early, and saves, in this order.
 
-Evaluation comes before saving, so that the checkpoint of step N has all metrics of step N. A signal
-skips or ends the evaluation, so that the state is saved at once. The checkpoint then lists the
-evaluations that are due, and the resumed run starts with them.
+Evaluation precedes saving, so that the checkpoint of step N contains all metrics of step N. After a
+signal, evaluation is skipped or aborted, so that the state is saved immediately. The checkpoint
+then lists the evaluations that are still due, and the resumed run performs them first.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from mtf.base.processes.heartbeat import READING, TRAINING, Heartbeat
+from mtf.base.progress import Progress, duration
+from mtf.base.signals import Interrupts
 from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
 from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import owed_evaluations, owing
-from mtf.cluster.heartbeat import READING, TRAINING, Heartbeat
 from mtf.data.packing import HostBatch, trimmed
 from mtf.data.row_streams import BatchIterator, Evaluations
 from mtf.models.t5 import Batch
 from mtf.partitioning.processes import wait_for_others
-from mtf.progress import Progress, duration
-from mtf.signals import Interrupts
-from mtf.trackers import Sample
-from mtf.trackers.tracking import Tracking
 from mtf.training.early_stopping import EarlyStopping
 from mtf.training.flops import train_step_flops
 from mtf.training.metrics import MetricsWriter, summarize, timing
+from mtf.training.trackers import Sample
+from mtf.training.trackers.tracking import Tracking
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
 from mtf.training.watch import Watch
 
-# "KIND/…/NAME" → a metric of one step, as stored in checkpoints.
+# The metrics of one step, with the names "KIND/…/NAME" under which checkpoints store them.
 Measured = dict[str, float]
 
 TRAIN, TRAINING_EVAL, INFERENCE_EVAL = METRIC_KINDS
 
 
 class Evaluator(Protocol):
-    """Evaluates by decoding, every `period` steps and at the end."""
+    """Evaluates a model by decoding, every `period` steps and after the last step."""
 
     period: int
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Held-out examples with the predictions of the last evaluation."""
+        """The held-out examples, with the predictions from the last evaluation."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,22 +63,26 @@ class Evaluator(Protocol):
     def evaluate(
         self, params: Any, on_progress: Callable[[int], None]
     ) -> Mapping[str, Mapping[str, float]]:
-        """Returns name → metric → value; calls `on_progress` after each batch with its size."""
+        """Returns a dict mapping each task to its metrics, which are a dict of values by name.
+
+        Calls `on_progress(batch_size)` after each batch.
+        """
 
 
 @dataclasses.dataclass
 class TrainLoop:
-    """Trains up to an absolute step, and evaluates and saves in between.
+    """Trains a model until step `train_steps`, and evaluates and saves it along the way.
 
     Attributes:
-      batches: training batches, positioned after the step to start from.
-      train_steps: the last step, absolute.
-      batch_size: number of rows in a global batch.
-      checkpoints: writes checkpoints; metrics are written to the same run directory.
-      evaluations: batches on which to compute the loss, every `eval_period` steps and at the end.
-      heartbeat: records what this process does, and ends it if it hangs.
-      tracking: the trackers, which receive all metrics, samples and the paths of checkpoints.
-      config_text: the config, which TensorBoard shows as text.
+      batches: the training batches, starting with the batch for the first step.
+      train_steps: the last step; steps are counted from the start of pretraining.
+      batch_size: the number of rows in a global batch.
+      checkpoints: the manager of the checkpoints; metrics are written to its run directory.
+      evaluations: for each evaluation, a function that returns its batches. The loss is computed on
+        them every `eval_period` steps and after the last step.
+      heartbeat: the object that records the status of this process and ends it if it hangs.
+      tracking: the trackers, which receive all metrics, samples and paths of checkpoints.
+      config_text: the config as text, which is written to the TensorBoard event file.
     """
 
     trainer: Trainer
@@ -99,11 +103,12 @@ class TrainLoop:
         self._writers: dict[str, MetricsWriter] = {}
 
     def run(self, state: TrainState, setup_seconds: float) -> tuple[TrainState, str | None]:
-        """Trains from `state`, whose memory is reused.
+        """Trains the model, starting from `state`, and donates the buffers of `state`.
 
-        `setup_seconds` is T5X's metric timing/init_or_restore_seconds. Returns the last state,
-        which is saved, and the name of the signal that ended the run, or None. Raises RunError if
-        loss, gradients or state are not finite (`mtf.training.watch`).
+        Returns a tuple of the last state, which has been saved, and the name of the signal that
+        ended the run, or None if there was no signal. `setup_seconds` is logged as T5X's metric
+        "timing/init_or_restore_seconds". Raises RunError if the loss, the gradients or the state
+        are not finite (see `mtf.training.watch`).
         """
         trainer, checkpoints, progress = self.trainer, self.checkpoints, self.progress
         beat = self.heartbeat.beat
@@ -115,7 +120,7 @@ class TrainLoop:
             INFERENCE_EVAL: None if self.evaluator is None else self.evaluator.period,
         }
         period: list[Any] = []
-        lengths: list[tuple[int, int]] = []  # of inputs and targets, of the steps in `period`
+        lengths: list[tuple[int, int]] = []  # (inputs, targets) of each step in `period`
         extra = {"timing/init_or_restore_seconds": setup_seconds}
         stopping = False
 
@@ -148,7 +153,8 @@ class TrainLoop:
                     checkpoints.add_measured(step, found)
                     early.measured(step, found)
             while step < self.train_steps and not stopping and not early.is_over:
-                # Train. Wait for the previous step: the host is at most one step ahead.
+                # Train. Wait for the previous step, so that the host is at most one step ahead of
+                # the devices.
                 is_first = step == first_step
                 is_new = step <= first_step + 1  # Another process may still be compiling.
                 beat("starting" if is_new else READING, step + 1)
@@ -171,10 +177,10 @@ class TrainLoop:
                 lengths.append(_lengths(batch))
                 progress.tick(step)
                 checkpoints.check()
-                if len(period) > 1:  # Costs nothing: that step is done, and this one is running.
+                if len(period) > 1:  # This check does not block, because that step is complete.
                     watch.check(step - 1, period[:-1])
 
-                # Check for signals. After a signal, report and save as after the last step.
+                # Check for signals. After a signal, write statistics and save the state.
                 stopping = self._stop_requested()
                 last = step == self.train_steps
                 measured: Measured = {}
@@ -184,7 +190,7 @@ class TrainLoop:
                 if reports or due or saves:
                     watch.check(step, period)
 
-                # Statistics.
+                # Write statistics.
                 if reports:
                     measured |= write_statistics()
 
@@ -230,7 +236,7 @@ class TrainLoop:
         return self.trainer.partitioner.global_batch(rows, self.batch_size)
 
     def _compile(self, state: TrainState, batch: Batch, later_step: int | None) -> float:
-        """Compiles the step for the shapes of a batch; returns how many seconds this takes."""
+        """Compiles the training step for the shapes of a batch; returns the seconds it took."""
         if later_step is None:
             self.progress.note("compiling …")
         start = time.perf_counter()
@@ -251,7 +257,7 @@ class TrainLoop:
         return train_step_flops(network, self.batch_size, inputs_length, targets_length)
 
     def _resume_early_stopping(self, first_step: int, owed: Iterable[str]) -> EarlyStopping:
-        """Returns the counts of the evaluations up to `first_step`, without those of `owed`."""
+        """Returns the early-stopping counts at `first_step`, without the evaluations in `owed`."""
         save, patience = self.checkpoints.config, self.trainer.config.early_stopping_patience
         kind = (save.metric_name_to_monitor or "").partition("/")[0]
         last_step = first_step - (kind in owed)
@@ -260,27 +266,27 @@ class TrainLoop:
     def _open_metrics(
         self, files: contextlib.ExitStack, first_step: int, owed: Iterable[str]
     ) -> None:
-        """Opens the metrics files, and drops lines after `first_step` and of `owed` evaluations."""
+        """Opens the metrics files; drops lines after `first_step` and of `owed` evaluations."""
         evaluator_names = () if self.evaluator is None else self.evaluator.names
         last_steps = {TRAIN: first_step}
         for kind, names in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, evaluator_names)):
             last_steps |= {f"{kind}/{name}": first_step - (kind in owed) for name in names}
-        for place, last_step in last_steps.items():
-            log = functools.partial(self.tracking.log_metrics, place)
-            writer = MetricsWriter(self.checkpoints.model_dir / place, last_step, log)
-            self._writers[place] = files.enter_context(writer)
-        if self.config_text:  # With T5X's tag.
+        for folder, last_step in last_steps.items():
+            log = functools.partial(self.tracking.log_metrics, folder)
+            writer = MetricsWriter(self.checkpoints.model_dir / folder, last_step, log)
+            self._writers[folder] = files.enter_context(writer)
+        if self.config_text:  # T5X uses the same tag.
             self._writers[TRAIN].write_text(first_step, "config", self.config_text)
 
     def _record(
-        self, place: str, step: int, metrics: Mapping[str, float], extra: Measured | None = None
+        self, folder: str, step: int, metrics: Mapping[str, float], extra: Measured | None = None
     ) -> Measured:
-        """Writes the metrics of a step, and returns them under their names in checkpoints."""
-        self._writers[place].write(step, {**metrics, **(extra or {})})
-        return {f"{place}/{name}": value for name, value in metrics.items()}
+        """Writes the metrics of a step; returns `metrics` under the names used in checkpoints."""
+        self._writers[folder].write(step, {**metrics, **(extra or {})})
+        return {f"{folder}/{name}": value for name, value in metrics.items()}
 
     def _evaluate(self, kinds: Iterable[str], state: TrainState, step: int) -> Measured | None:
-        """Returns the metrics of some kinds of evaluation; None if a signal ended them."""
+        """Runs the given kinds of evaluation; returns their metrics, or None after a signal."""
         measured: Measured = {}
         try:
             for name, batches in self.evaluations.items() if TRAINING_EVAL in kinds else ():
@@ -302,7 +308,7 @@ class TrainLoop:
     def _evaluate_loss(
         self, name: str, batches: Iterator[HostBatch], state: TrainState, step: int
     ) -> Measured:
-        """Returns the metrics of batches, without dropout (T5X: `train_eval`)."""
+        """Returns the loss metrics for the batches, without dropout (T5X: `train_eval`)."""
         trainer = self.trainer
         sums: list[Any] = []
         params = trainer.eval_params(state)
@@ -311,7 +317,7 @@ class TrainLoop:
                 break
             batch = self._global_batch(rows)
             if sums:
-                jax.block_until_ready(sums[-1])  # The host is at most one batch ahead.
+                jax.block_until_ready(sums[-1])  # Keep the host at most one batch ahead.
             wait_for_others()
             sums.append(trainer.eval_step(params, batch))
             self._raise_if_requested()
@@ -323,7 +329,7 @@ class TrainLoop:
         self.progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
         if not math.isfinite(loss):
             self.progress.note(
-                f"step {step}  {name}: the loss is not finite, although the training loss is"
+                f"step {step}  {name}: the loss is not finite, although the training loss is finite"
             )
         return measured
 
@@ -340,13 +346,13 @@ class TrainLoop:
                 "be the best"
             )
         for writer in self._writers.values():
-            writer.flush()  # A resumed run continues these files from the checkpoint's step.
+            writer.flush()  # A resumed run appends to these files, from the checkpoint's step on.
         self.checkpoints.save(step, state.state_dict(), self.batches.get_state(), measured)
         self.tracking.log_checkpoint(step, self.checkpoints.path(step))
 
 
 def _lengths(batch: Batch) -> tuple[int, int]:
-    """Returns the lengths of the inputs and the targets of a batch."""
+    """Returns the lengths of a batch's inputs and targets in tokens."""
     return batch["encoder_input_tokens"].shape[1], batch["decoder_target_tokens"].shape[1]
 
 
@@ -355,10 +361,10 @@ class _StopRequested(Exception):
 
 
 class _Agreement:
-    """Returns whether to stop after a signal to any process, the same on all processes.
+    """Decides whether to stop because a process received a signal.
 
-    A reduction over all devices combines the processes' answers. Its result is read at the next
-    call, so that no step waits for it.
+    The decision is the same on all processes. A reduction over all devices combines the flags of
+    the processes. Its result is read on the next call, so that no step waits for the reduction.
     """
 
     def __init__(self, interrupts: Interrupts) -> None:

@@ -1,7 +1,8 @@
 """Cross-entropy with z-loss and label smoothing (T5X: `losses.py`), computed in chunks.
 
-Float32 logits of shape (batch, length, vocabulary) would be by far the largest array of a step of
-mT5. So they exist for a few positions at a time, and gradients are computed in the same pass.
+For mT5, float32 logits of shape (batch, length, vocabulary) would be by far the largest array in a
+training step. The logits are therefore computed for a few positions at a time, together with the
+gradients.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from mtf.models.argmax import argmax
 
 
 class LossSums(NamedTuple):
-    """Sums over the tokens of a batch: float32 scalars."""
+    """Sums over the tokens of a batch, which are float32 scalars."""
 
     loss: jax.Array  # weighted cross-entropy plus z-loss
     z_loss: jax.Array  # weighted z-loss
-    num_correct: jax.Array  # number of correct predictions of tokens with positive weight
+    num_correct: jax.Array  # number of tokens with positive weight that are predicted correctly
 
     @classmethod
     def zero(cls) -> LossSums:
-        """Returns sums of 0."""
+        """Returns sums that are all zero."""
         return cls(*(jnp.zeros((), jnp.float32),) * 3)
 
 
@@ -53,18 +54,19 @@ def weighted_cross_entropy(
     label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> LossSums:
-    """Returns the summed cross-entropy of softmax(hidden @ kernel) with `targets`.
+    """Returns the weighted cross-entropy of softmax(hidden @ kernel), summed over tokens.
 
-    The entropy of smoothed labels is subtracted, so that a perfect prediction has loss 0.
+    The entropy of the smoothed labels is subtracted, so that a perfect prediction has a loss of 0.
 
     Args:
-      hidden: (batch, length, emb), any float dtype; the product is computed in float32.
-      kernel: (emb, vocabulary) float32.
-      targets: (batch, length) ids.
-      weights: (batch, length) float32 weights of the tokens; not differentiated.
-      z_loss: weight of log²Z.
-      label_smoothing: probability mass of the other tokens.
-      chunk: number of positions whose logits exist at a time; None: all.
+      hidden: the decoder outputs, (batch, length, emb), of any float dtype. The product with
+        `kernel` is computed in float32.
+      kernel: the output projection, (emb, vocabulary) float32.
+      targets: the ids of the target tokens, (batch, length).
+      weights: the weights of the tokens, (batch, length) float32, which get no gradients.
+      z_loss: the weight of the term log²Z.
+      label_smoothing: the probability mass that is distributed over the incorrect tokens.
+      chunk: the number of positions whose logits are computed at a time; None for all positions.
     """
     length = hidden.shape[1]
     chunk = length if chunk is None else min(chunk, length)
@@ -80,7 +82,7 @@ def weighted_cross_entropy(
 def _chunk(
     operands: _Operands, options: _Options, with_gradients: bool
 ) -> tuple[LossSums, _Operands | None]:
-    """Returns the sums over one chunk of positions, and the gradients of `loss`."""
+    """Returns the sums over one chunk of positions, and optionally the gradients of `loss`."""
     hidden, kernel, targets, weights = operands
     z_loss, label_smoothing, _ = options
     vocab = kernel.shape[1]
@@ -89,7 +91,7 @@ def _chunk(
     logits = rows @ kernel
     is_target = jnp.arange(vocab)[None, :] == targets[:, None]
 
-    # The target has probability `confidence` and every other token `low`.
+    # The target has probability `confidence`, and every other token has probability `low`.
     confidence, low = 1.0 - label_smoothing, label_smoothing / (vocab - 1)
     log_z = jax.nn.logsumexp(logits, axis=-1)
     target_logit = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
@@ -159,11 +161,11 @@ _cross_entropy.defvjp(_all_chunks, _backward)
 def normalizing_factor_and_weights(
     factor: float | str | None, batch: Mapping[str, jax.Array]
 ) -> tuple[jax.Array | float, jax.Array]:
-    """Returns the divisor of a batch's loss, and the tokens' weights (batch, length) float32.
+    """Returns the divisor of a batch's loss, and the token weights, (batch, length) float32.
 
-    Takes the whole batch, before it is split into microbatches, so that loss and gradients do not
-    depend on their number (T5X normalizes each microbatch separately). For `factor`, see
-    `ModelConfig.loss_normalizing_factor` (T5X: `SpecialLossNormalizingFactor`).
+    `batch` must not be split into microbatches, so that the loss and the gradients do not depend on
+    the number of microbatches. (T5X, in contrast, normalizes each microbatch separately.) For
+    `factor`, see `ModelConfig.loss_normalizing_factor` (T5X: `SpecialLossNormalizingFactor`).
     """
     targets = batch["decoder_target_tokens"]
     weights = batch.get("decoder_loss_weights", targets > 0).astype(jnp.float32)

@@ -1,13 +1,12 @@
-"""T5X's metrics (`models.compute_base_metrics`) and their files.
+"""Computes T5X's metrics (`models.compute_base_metrics`) and writes them to files.
 
-As in T5X, TensorBoard event files are in `train/`, `training_eval/TASK/` and `inference_eval/TASK/`
-of the run directory. `metrics.jsonl` is in the same directories.
+As in T5X, the run directory contains TensorBoard event files in `train/`, `training_eval/TASK/`
+and `inference_eval/TASK/`. Each of these directories also contains a file `metrics.jsonl`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +15,10 @@ from typing import IO, Any
 import jax
 import numpy as np
 
-from mtf import strict_json
-from mtf.storage import AnyPath, StorePath, as_path
-from mtf.training.own_loss import PREFIX
-from mtf.writing import write_atomically, write_figure
+from mtf.base import strict_json
+from mtf.base.writing import new_figure, write_atomically, write_figure
+from mtf.storage import AnyPath, as_path, is_remote
+from mtf.training.custom_loss import PREFIX
 
 StepMetrics = Mapping[str, Any]
 
@@ -36,10 +35,11 @@ SUMMARY_METRICS = (
 
 
 def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
-    """Returns name → metric from the sums of consecutive steps or evaluation batches.
+    """Returns a dict mapping the names of metrics to values, given sums for each step or batch.
 
-    "loss" and "z_loss" are means over steps, and include the normalizing factor of the loss, as all
-    of T5X's. "loss_per_target_token" (not in T5X) is in nats per token, weighted as in the loss.
+    As in T5X, "loss" and "z_loss" are divided by the loss normalizing factor and averaged over the
+    steps. "loss_per_target_token", which T5X does not have, is the average loss in nats per token;
+    it uses the token weights of the loss.
     """
     host = jax.device_get(list(steps))
     skipped = sum(float(s.get("skipped_updates", 0.0)) for s in host)
@@ -90,9 +90,10 @@ def timing(
     seconds: float,
     uptime: float,
 ) -> dict[str, float]:
-    """Returns the timing metrics of consecutive steps that took `seconds`; lengths are means.
+    """Returns the timing metrics for `num_steps` steps, which took `seconds` in total.
 
-    These are T5X's, and "timing/tokens_per_second", which counts inputs and targets.
+    The lengths are averages over the steps. In addition to T5X's metrics, the dict contains
+    "timing/tokens_per_second", which counts the tokens of both inputs and targets.
     """
     cores = jax.device_count()
     seqs = num_steps * batch_size
@@ -111,10 +112,11 @@ def timing(
 
 
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
-    """Writes metrics to TensorBoard events and `metrics.jsonl`, on process 0.
+    """Writes metrics to a TensorBoard event file and to `metrics.jsonl`, on process 0 only.
 
-    Drops the metrics after `first_step` that were written before an interruption, so that the files
-    are those of an uninterrupted run. `log` is called with what `write` writes.
+    If an interrupted run has already written metrics for steps after `first_step`, these metrics
+    are dropped, so that the files match those of an uninterrupted run. The method `write` also
+    passes its arguments to `log`.
     """
 
     _SECONDS_BETWEEN_FLUSHES = 10.0
@@ -125,11 +127,11 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         first_step: int,
         log: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
     ) -> None:
-        self._jsonl = None
+        self._jsonl: _StoreFile | IO[bytes] | None = None
         self._log = log
         if jax.process_index() != 0:
             return
-        # Imported here because other processes do not need it.
+        # tensorboardX is imported only on process 0, because other processes do not need it.
         from tensorboardX import record_writer, summary
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2
@@ -137,25 +139,25 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
         if path.exists():
-            kept = [line for line in read_metrics(path) if line["step"] <= first_step]
+            kept = [line for line in strict_json.read_lines(path) if line["step"] <= first_step]
             write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
-        self._is_remote = isinstance(path, StorePath)
-        self._jsonl = _open_to_append(path)
-        # It warns about every NaN, which the run reports itself.
+        self._is_remote = is_remote(path)
+        self._jsonl = _StoreFile(path) if is_remote(path) else path.open("ab")
+        # Silence tensorboardX's warnings about NaN, because the run already reports NaN values.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
-        # SummaryWriter would pass events to a thread. A full disk ends the thread, and the next
-        # event then blocks forever.
+        # SummaryWriter is not used, because it writes events in a separate thread. If the disk is
+        # full, that thread ends, and adding the next event blocks forever.
         for scheme in ("gs", "s3"):
-            record_writer.register_writer_factory(scheme, _EventFiles)
+            record_writer.register_writer_factory(scheme, _StoreFile)
         self._events = EventsWriter(str(directory / "events"))
         self._event, self._summary = event_pb2.Event, summary
-        # Makes TensorBoard drop this step and later steps of earlier files.
+        # This event makes TensorBoard ignore this step and later steps in earlier files.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add_event(first_step + 1, session_log=start)
         self._flush_events()
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds the metrics of one step to both files; NaN and infinities are null in the JSON."""
+        """Adds the metrics of a step to both files; in JSON, NaN and infinity become null."""
         if self._jsonl is None:
             return
         for name, value in metrics.items():
@@ -164,18 +166,18 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         if not self._is_remote:
             self._jsonl.flush()
         self._log(step, metrics)
-        # Flushing waits for the disk or the store: not in every step of a fast run.
+        # Flushing waits for the disk or the object store, so it is not done after every step.
         if time.monotonic() - self._flushed > self._SECONDS_BETWEEN_FLUSHES:
             self.flush()
 
     def write_text(self, step: int, tag: str, text: str) -> None:
-        """Adds a text, whose line breaks are kept, to TensorBoard's events."""
+        """Adds a text to the TensorBoard event file, with its line breaks preserved."""
         if self._jsonl is not None:
             markdown = "".join(f"    {line}\n" for line in text.splitlines())
             self._add_event(step, summary=self._summary.text(tag, markdown))
 
     def flush(self) -> None:
-        """Writes to the disk or store what has not been written yet."""
+        """Flushes all buffered data to the disk or the object store."""
         if self._jsonl is not None:
             self._flush_events()
             self._jsonl.flush()
@@ -193,17 +195,17 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
             self._jsonl.close()
 
 
-def _open_to_append(path: AnyPath) -> _StoreFile | IO[bytes]:
-    return _StoreFile(path) if isinstance(path, StorePath) else path.open("ab")
-
-
 class _StoreFile:
-    """A file in a store that is appended to: `flush` writes the whole file again."""
+    """A file in an object store that supports appending; `flush` rewrites the entire file."""
 
-    def __init__(self, path: StorePath) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._path = path
         self._content = bytearray(path.read_bytes() if path.exists() else b"")
         self._flushed = len(self._content)
+
+    @classmethod
+    def open(cls, path: str) -> _StoreFile:
+        return cls(as_path(path))
 
     def write(self, content: bytes) -> None:
         self._content += content
@@ -217,39 +219,16 @@ class _StoreFile:
         self.flush()
 
 
-class _EventFiles:
-    """Opens event files in stores for tensorboardX."""
-
-    @staticmethod
-    def open(path: str) -> _StoreFile:
-        file = as_path(path)
-        assert isinstance(file, StorePath)
-        return _StoreFile(file)
-
-
-def read_metrics(path: AnyPath) -> list[dict[str, Any]]:
-    """Returns the lines of a `metrics.jsonl`, without an incomplete last line.
-
-    Values that were not finite are None.
-    """
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return lines
-
-
 def plot_loss(run_dir: AnyPath, evaluations: Sequence[str]) -> AnyPath:
-    """Plots the loss per target token, in training and `evaluations`, to RUN_DIR/loss.png."""
-    from matplotlib.figure import Figure
+    """Plots the training and evaluation losses per target token in RUN_DIR/loss.png.
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    Returns the path of the plot.
+    """
+    figure = new_figure(7, 4)
     axes = figure.add_subplot()
     for directory in (run_dir / "train", *(run_dir / "training_eval" / e for e in evaluations)):
         path = directory / "metrics.jsonl"
-        lines = read_metrics(path) if path.exists() else []
+        lines = strict_json.read_lines(path) if path.exists() else []
         if lines:
             steps = [line["step"] for line in lines]
             losses = np.array([line["loss_per_target_token"] for line in lines], np.float64)

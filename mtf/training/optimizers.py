@@ -1,7 +1,7 @@
-"""Adafactor, AdamW and any optimizer of optax, for a tree of parameters.
+"""Applies Adafactor and AdamW to a tree of parameters.
 
-The state of the first two is nested like the parameters, with a dict of slots for each parameter;
-`mtf.training.transformations` has the others.
+The state of these optimizers is nested like the parameters and has a dict of slots for each
+parameter. `mtf.training.transformations` applies all other optax optimizers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mtf.training.settings import AdafactorConfig, AdamWConfig, AnyOptimizer
 
 
 def init(config: AnyOptimizer, params: Tree, axes: Tree) -> Tree:
-    """Returns the state before the first step; `axes` are the parameters' logical axes."""
+    """Returns the initial optimizer state; `axes` are the logical axes of `params`."""
     if not isinstance(config, AdafactorConfig | AdamWConfig):
         return transformations.init(config, params)
     if isinstance(config, AdamWConfig):
@@ -39,7 +39,7 @@ def update(
     states: Tree,
     axes: Tree,
 ) -> tuple[Tree, Tree]:
-    """Returns new parameters and state; `step` is the number of updates so far."""
+    """Returns the updated parameters and state; `step` is the number of previous updates."""
     if isinstance(config, AdafactorConfig):
         pairs = jax.tree.map(
             lambda names, param, slots, grad: adafactor.update_param(
@@ -77,5 +77,5 @@ def _slots(state: Any) -> Tree:
 
 
 def is_axes(x: object) -> bool:
-    """Returns whether `x` is a tuple of logical axes, a leaf of a tree of axes."""
+    """Returns whether `x` is a tuple of logical axes, which is a leaf in a tree of axes."""
     return isinstance(x, tuple)

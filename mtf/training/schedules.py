@@ -1,5 +1,6 @@
-"""Learning rate schedules by factor string (T5X: `utils.create_learning_rate_scheduler`), and
-functions of the step.
+"""Computes the learning rate of a step (T5X: `utils.create_learning_rate_scheduler`).
+
+A schedule is either a product of named factors or a function of the step.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import math
 import jax
 import jax.numpy as jnp
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.training.custom_loss import is_scalar, shown
 from mtf.training.settings import Schedule, ScheduleConfig
 
 
 def learning_rate(schedule: ScheduleConfig | Schedule, step: jax.Array | int) -> jax.Array:
-    """Returns the learning rate, a float32 scalar; `step` is the number of updates so far.
+    """Returns the learning rate, a float32 scalar; `step` is the number of previous updates.
 
-    Raises UserError if a function does not return a number.
+    Raises UserError if `schedule` is a function that does not return a number.
     """
     if not isinstance(schedule, ScheduleConfig):
         return _value_of(schedule, step)
@@ -48,15 +50,12 @@ def _value_of(schedule: Schedule, step: jax.Array | int) -> jax.Array:
         value = schedule(jnp.asarray(step))
     except jax.errors.ConcretizationTypeError:
         raise UserError(
-            "optimizer.learning_rate: the function branches on the step, which is not known when "
-            "JAX compiles it; use jnp.where instead of if"
+            "optimizer.learning_rate: the function branches on the step, whose value is not known "
+            "when JAX compiles the function. Use jnp.where instead of if."
         ) from None
-    if not isinstance(value, int | float | jax.Array) or jnp.shape(value):
-        found = f"a {type(value).__name__}"
-        if isinstance(value, jax.Array):
-            found = f"an array of shape {value.shape}"
+    if not is_scalar(value):
         raise UserError(
-            "optimizer.learning_rate: expected a function from the step to a number; it returned "
-            f"{found}"
+            "optimizer.learning_rate: expected a function that returns a number for a step, but it "
+            f"returned {shown(value)}"
         )
     return jnp.asarray(value, jnp.float32)

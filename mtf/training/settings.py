@@ -1,4 +1,4 @@
-"""Settings of the optimizer, the schedule and the trainer. Imports no JAX."""
+"""The settings of the optimizer, the schedule and the trainer. Does not import JAX."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from mtf.checks import (
+from mtf.base.checks import (
     AT_LEAST_ONE,
     NOT_NEGATIVE,
     POSITIVE,
@@ -15,7 +15,8 @@ from mtf.checks import (
     check_fields,
     check_patterns,
 )
-from mtf.errors import UserError, did_you_mean
+from mtf.base.errors import UserError, did_you_mean
+from mtf.base.processes.heartbeat import HANG_SECONDS
 
 SCHEDULE_FACTORS = (
     "constant",
@@ -34,8 +35,8 @@ STEP: Condition = ("in [0, 2**31)", lambda step: 0 <= step < 2**31)
 _PERIOD: Condition = ("in [1, 2**31)", lambda steps: 1 <= steps < 2**31)
 
 FACTOR_PARTS = ("ROW", "COLUMN", "BATCH", "NONE")
-# Logical axis → its role in Adafactor's factored second moment, for parameters of rank > 2
-# (T5X: `adafactor.standard_logical_factor_rules`). BATCH dimensions index separate matrices.
+# Logical axis → role in Adafactor's factored second moment, for parameters of rank > 2 (T5X:
+# `adafactor.standard_logical_factor_rules`). BATCH dimensions index separate matrices.
 LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
     ("vocab", "COLUMN"),
     ("embed", "ROW"),
@@ -50,36 +51,37 @@ LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
 )
 
 
-# A function of the step, a traced int32 scalar: the number of updates before this one, as in T5X.
-# Schedules of optax are such functions.
+# A function that returns the learning rate for a step, such as an optax schedule. As in T5X, the
+# step is a traced int32 scalar that counts the previous updates.
 Schedule: TypeAlias = Callable[..., Any]
 
 
 @runtime_checkable
 class GradientTransformation(Protocol):
-    """An optimizer made with optax (optax: `GradientTransformation`)."""
+    """An optax optimizer (`optax.GradientTransformation`)."""
 
     def init(self, params: Any, /) -> Any:
-        """Returns the state before the first update."""
+        """Returns the initial state for `params`."""
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> Any:
-        """Returns what is added to the parameters, and the new state; `updates` are gradients."""
+        """Returns the updates to add to `params` and the new state; `updates` are the gradients."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig:
-    """A learning rate as a product of named factors (T5X: `create_learning_rate_scheduler`).
+    """A learning rate that is a product of named factors (T5X: `create_learning_rate_scheduler`).
 
     Attributes:
-      factors: names from SCHEDULE_FACTORS, joined by " * ". `linear_decay` includes constant and
-        warm-up.
-      base_learning_rate: value of `constant`.
-      warmup_steps: number of steps of linear_warmup, after which the decays start.
-      decay_factor: factor of decay_every; slope per step of linear_decay.
-      steps_per_decay: number of steps between decays of decay_every.
-      steps_per_cycle: number of steps in a cycle of cosine_decay.
-      step_offset: step at which the schedule starts.
-      min_learning_rate: lower bound of the learning rate.
+      factors: names from SCHEDULE_FACTORS, joined by " * ". `linear_decay` already includes the
+        constant and the warm-up.
+      base_learning_rate: the value of the factor `constant`.
+      warmup_steps: the number of warm-up steps. All decays except `decay_every` start after them.
+      decay_factor: the factor by which `decay_every` multiplies the learning rate, or the fraction
+        of the base learning rate that `linear_decay` subtracts in each step.
+      steps_per_decay: the number of steps between two decays of `decay_every`.
+      steps_per_cycle: the number of steps in a cycle of `cosine_decay`.
+      step_offset: the step at which the schedule starts.
+      min_learning_rate: the lower bound of the learning rate.
     """
 
     factors: str = "constant * linear_warmup * rsqrt_decay"
@@ -119,21 +121,25 @@ class AdafactorConfig:
     """Adafactor with T5X's semantics (Shazeer & Stern 2018; T5X: `adafactor.py`).
 
     Attributes:
-      learning_rate: the schedule, or a function of the step; the value is multiplied by each
-        parameter's scale.
-      decay_rate: exponent of the second moment's decay.
-      step_offset: step at which fine-tuning started, for the decay.
-      factored: whether to store row and column sums instead of a matrix's whole second moment.
-      min_dim_size_to_factor: size below which matrices are not factored.
-      logical_factor_rules: (logical axis, role) pairs for parameters of rank > 2.
-      multiply_by_parameter_scale: whether to scale updates by the parameter's root mean square.
-      clipping_threshold: bound of an update's root mean square; None: no clipping.
-      beta1: decay of the first moment; None: no first moment.
-      weight_decay_rate: fraction of the parameter subtracted in each step; None: no decay.
-      weight_decay_rate_lr_exponent: multiplies that fraction by lr ** exponent.
-      global_norm_clip_threshold: bound of the norm of all gradients; None: no clipping.
-      epsilon1: added to squared gradients.
-      epsilon2: smallest parameter scale.
+      learning_rate: the schedule, or a function that returns the learning rate for a step.
+      decay_rate: the exponent in the decay of the second moment, 1 - step ** -decay_rate.
+      step_offset: the step at which fine-tuning started; the decay counts steps from it.
+      factored: whether to store the means of the rows and columns of a matrix's second moment
+        instead of the full second moment.
+      min_dim_size_to_factor: the minimum size of each dimension of a matrix that is factored.
+      logical_factor_rules: pairs of a logical axis and its role, for parameters of rank > 2.
+      multiply_by_parameter_scale: whether to multiply the learning rate by the root mean square of
+        the parameter.
+      clipping_threshold: the maximum root mean square of an update; None to disable clipping.
+      beta1: the decay of the first moment; None to disable the first moment.
+      weight_decay_rate: the fraction of each parameter that is subtracted in each step; None to
+        disable weight decay.
+      weight_decay_rate_lr_exponent: the exponent of the learning rate by which `weight_decay_rate`
+        (or 1 if that is None) is multiplied; None to use `weight_decay_rate` as it is.
+      global_norm_clip_threshold: the maximum global norm of the gradients; None to disable
+        clipping.
+      epsilon1: the constant that is added to squared gradients.
+      epsilon2: the lower bound of the parameter scale.
     """
 
     learning_rate: ScheduleConfig | Schedule
@@ -156,7 +162,7 @@ class AdafactorConfig:
         check_fields(self, RATE, "beta1", optional=True)
         thresholds = ("clipping_threshold", "global_norm_clip_threshold")
         check_fields(self, POSITIVE, *thresholds, optional=True)
-        # With epsilon1 0, a gradient of 0 would be divided by 0.
+        # With epsilon1 = 0, a zero gradient would be divided by zero.
         check_fields(self, POSITIVE, "epsilon1")
         check_fields(self, NOT_NEGATIVE, "epsilon2")
         weight_decay = ("weight_decay_rate", "weight_decay_rate_lr_exponent")
@@ -179,12 +185,14 @@ class AdamWConfig:
     """AdamW (Loshchilov & Hutter 2019), from optax.
 
     Attributes:
-      learning_rate: the schedule, or a function of the step.
-      beta1: decay of the first moment.
-      beta2: decay of the second moment.
-      epsilon: added to the root of the second moment.
-      weight_decay_rate: decay of all parameters but norm scales, multiplied by the learning rate.
-      global_norm_clip_threshold: bound of the norm of all gradients; None: no clipping.
+      learning_rate: the schedule, or a function that returns the learning rate for a step.
+      beta1: the decay of the first moment.
+      beta2: the decay of the second moment.
+      epsilon: the constant that is added to the square root of the second moment.
+      weight_decay_rate: the weight decay of all parameters except norm scales; it is multiplied by
+        the learning rate.
+      global_norm_clip_threshold: the maximum global norm of the gradients; None to disable
+        clipping.
     """
 
     learning_rate: ScheduleConfig | Schedule
@@ -205,11 +213,11 @@ class AdamWConfig:
 class EmaConfig:
     """An exponential moving average (EMA) of the trained parameters (Polyak & Juditsky 1992).
 
-    It starts from the initial parameters. After each update, it becomes
+    The average starts from the initial parameters. After each update, it becomes
     decay * average + (1 - decay) * parameters.
 
     Attributes:
-      decay: weight of the average so far, in [0, 1).
+      decay: the weight of the previous average, in [0, 1).
       evaluate: whether evaluations during training use the average instead of the parameters.
     """
 
@@ -222,30 +230,34 @@ class EmaConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainerConfig:
-    """Settings of the training step and the loop (T5X: `trainer.Trainer` and `train.train`).
+    """Settings of the training step and loop (T5X: `trainer.Trainer` and `train.train`).
 
     Attributes:
-      num_microbatches: number of parts of a batch whose gradients are summed before the update.
-      stats_period: number of steps between lines of progress, TensorBoard and metrics.jsonl.
-      eval_period: number of steps between evaluations; None: no evaluation.
-      eval_steps: number of batches per evaluation; None: all.
-      trim_padding: whether to cut the padding after the longest row of a batch, to one of four
-        lengths of inputs and of targets; each pair is compiled when it first occurs. Losses change
-        only by rounding and by the random choices of dropout. With several processes, all batches
-        keep the full lengths.
-      loss_chunk_elements: maximum number of logits per device that exist at a time; the loss of
-        larger batches is computed in chunks.
-      skip_nonfinite_updates: whether a step with a non-finite loss or gradient norm leaves
-        parameters and optimizer state unchanged and is counted (`skipped_updates`), instead of
-        ending the run. Its batch is used up, and the step still counts for the schedule.
-      frozen: regular expressions that match whole names of parameters, such as "encoder/.*". These
-        are not trained, and have no gradients and no optimizer state.
-      ema: averages parameters; None: no average.
-      hang_seconds: seconds without progress after which the run writes the stacks of all threads
-        and ends with exit status 1, so that a scheduler restarts it. It may compile, evaluate and
-        save four times as long. None: never.
-      early_stopping_patience: number of evaluations without improvement of
-        `checkpoint.save.metric_name_to_monitor` after which training ends; None: never.
+      num_microbatches: the number of parts into which a batch is split. Their gradients are summed
+        before the update.
+      stats_period: the number of steps between two reports of statistics, which are written to the
+        terminal, TensorBoard and metrics.jsonl.
+      eval_period: the number of steps between evaluations; None to disable evaluation.
+      eval_steps: the maximum number of batches in an evaluation; None to use all batches.
+      trim_padding: whether to remove most of the padding beyond the longest row of a batch. Inputs
+        and targets are each cut to one of four lengths, and the step is compiled when a pair of
+        lengths first occurs. Losses change only because of rounding and the random choices of
+        dropout. If there are several processes, batches are not trimmed.
+      loss_chunk_elements: the maximum number of logits that a device keeps in memory at a time. The
+        loss of larger batches is computed in chunks.
+      skip_nonfinite_updates: whether to skip an update if the loss or the gradient norm is not
+        finite, instead of ending the run. The parameters and the optimizer state do not change, and
+        the step is counted in the metric `skipped_updates`. The schedule still advances, and the
+        batch is not used again.
+      frozen: regular expressions that match the full names of parameters, such as "encoder/.*".
+        These parameters are not trained and have neither gradients nor optimizer state.
+      ema: the settings for averaging the parameters; None to keep no average.
+      hang_seconds: if the run makes no progress for this many seconds, it writes the stack traces
+        of all threads and ends with exit status 1, so that a scheduler can restart it. Compiling,
+        evaluating and saving may take four times as long. None disables the limit.
+      early_stopping_patience: the number of consecutive evaluations in which
+        `checkpoint.save.metric_name_to_monitor` has not improved, after which training ends; None
+        to disable early stopping.
     """
 
     num_microbatches: int = dataclasses.field(default=1, metadata=_MAY_CHANGE)
@@ -257,7 +269,7 @@ class TrainerConfig:
     skip_nonfinite_updates: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
     frozen: tuple[str, ...] = ()
     ema: EmaConfig | None = None
-    hang_seconds: float | None = dataclasses.field(default=1800.0, metadata=_MAY_CHANGE)
+    hang_seconds: float | None = dataclasses.field(default=HANG_SECONDS, metadata=_MAY_CHANGE)
     early_stopping_patience: int | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:

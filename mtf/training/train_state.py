@@ -1,4 +1,4 @@
-"""The state of training (T5X: `train_state.FlaxOptimTrainState`)."""
+"""The training state (T5X: `train_state.FlaxOptimTrainState`)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class TrainState:
     """The input and output of a training step.
 
     Attributes:
-      step: int32 scalar, the number of updates so far.
-      params: nested dict with T5X's names; layers are stacked if the network is scanned.
-      param_states: the same nesting, with a dict of the optimizer's slots for each parameter that
-        is trained.
-      ema: the average of the parameters that are trained; None: no average.
+      step: the number of updates so far, as an int32 scalar.
+      params: the parameters, in a nested dict with T5X's names. If the network uses
+        `scan_layers`, the layers are stacked.
+      param_states: the optimizer state. For Adafactor and AdamW, it is nested like `params` and
+        has a dict of slots for each trained parameter.
+      ema: the moving average of the trained parameters; None if no average is kept.
     """
 
     step: Any
@@ -35,7 +36,7 @@ class TrainState:
     ema: Tree | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the tree of a checkpoint, with T5X's names."""
+        """Returns the state as a nested dict with the names that T5X uses in checkpoints."""
         state = {"step": self.step, "param_states": self.param_states}
         if self.ema is not None:
             state["ema"] = self.ema
@@ -43,6 +44,6 @@ class TrainState:
 
     @classmethod
     def from_state_dict(cls, tree: Mapping[str, Any]) -> TrainState:
-        """Returns the state from its `state_dict`."""
+        """Converts a tree that `state_dict` returned back to a state."""
         state = tree["state"]
         return cls(state["step"], tree["target"], state["param_states"], state.get("ema"))

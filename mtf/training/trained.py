@@ -1,4 +1,4 @@
-"""Which parameters are trained: all but those that a setting freezes."""
+"""Splits trees of parameters into the trained and the frozen parameters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from mtf.base.errors import UserError
 from mtf.checkpoints.finite import flat_names
-from mtf.errors import UserError
 from mtf.models.stacking import Tree, unstacked_names
 
 _ADAPTER = re.compile(r".*/lora_[ab]")
@@ -17,13 +17,14 @@ def frozen_names(shapes: Tree, patterns: Sequence[str], *, only_adapters: bool) 
     """Returns the names of the parameters that are not trained.
 
     Args:
-      shapes: the parameters' shapes, stacked or not.
-      patterns: regular expressions, each of which matches the whole names of parameters to freeze;
-        each layer has its own names, even if layers are stacked.
-      only_adapters: whether the network has LoRA adapters, which alone are trained.
+      shapes: the shapes of the parameters, whose layers may be stacked.
+      patterns: regular expressions that match the full names of the parameters to freeze. Each
+        layer has its own names, even if the layers are stacked.
+      only_adapters: whether only LoRA adapters are trained.
 
     Raises:
-      UserError: a pattern matches nothing, or some layers of a stack only, or nothing is left.
+      UserError: a pattern matches no parameter or only some layers of a stack, or all parameters
+        are frozen.
     """
     leaves = flat_names(shapes)
     layers = {name: unstacked_names(name, shape.shape) for name, shape in leaves.items()}
@@ -31,11 +32,11 @@ def frozen_names(shapes: Tree, patterns: Sequence[str], *, only_adapters: bool) 
     frozen |= {name for name in layers if name.endswith("/lora_scale")}
     for pattern in patterns:
         matched = {
-            name: [each for each in own if re.fullmatch(pattern, each)]
-            for name, own in layers.items()
+            name: [each for each in names if re.fullmatch(pattern, each)]
+            for name, names in layers.items()
         }
         _check_pattern(pattern, layers, matched)
-        frozen |= {name for name, own in matched.items() if own}
+        frozen |= {name for name, found in matched.items() if found}
     if len(frozen) == len(layers):
         raise UserError("trainer.frozen freezes all parameters, so there is nothing to train.")
     return frozenset(frozen)
@@ -44,29 +45,29 @@ def frozen_names(shapes: Tree, patterns: Sequence[str], *, only_adapters: bool) 
 def _check_pattern(
     pattern: str, layers: Mapping[str, list[str]], matched: Mapping[str, list[str]]
 ) -> None:
-    names = [name for own in layers.values() for name in own]
+    names = [name for each in layers.values() for name in each]
     if not any(matched.values()):
         tried = [f"{pattern}/.*", f".*/{pattern}", f".*/{pattern}/.*", f".*{pattern}.*"]
         near = next((p for p in tried if any(re.fullmatch(p, name) for name in names)), None)
         hint = f" Did you mean {near!r}?" if near else ""
         raise UserError(
-            f"trainer.frozen: no parameter matches {pattern!r}. A pattern must match a whole name, "
-            f"such as {names[0]!r}; each layer has its own names, even with scanned layers.{hint}"
+            f"trainer.frozen: no parameter matches {pattern!r}. A pattern must match a full name, "
+            f"such as {names[0]!r}. Each layer has its own names, even if layers are scanned.{hint}"
         )
-    for name, own in matched.items():
-        if own and len(own) < len(layers[name]):
-            other = next(each for each in layers[name] if each not in own)
+    for name, found in matched.items():
+        if found and len(found) < len(layers[name]):
+            other = next(each for each in layers[name] if each not in found)
             raise UserError(
-                f"trainer.frozen: {pattern!r} matches {own[0]}, but not {other}, and both are "
-                "layers of one array. To freeze some layers only, set "
+                f"trainer.frozen: {pattern!r} matches {found[0]} but not {other}, although both "
+                "are stored in one array. To freeze only some layers, set "
                 "model.network.scan_layers=False."
             )
 
 
 def split(tree: Tree, frozen: Collection[str]) -> tuple[Tree, Tree]:
-    """Returns the trained and the frozen parts of a tree of parameters, or of axes.
+    """Returns the trained part and the frozen part of a tree of parameters or of their axes.
 
-    Together, they have the tree's leaves; nested dicts without leaves are left out.
+    Each leaf is in exactly one part. Nested dicts without leaves are omitted.
     """
 
     def part(tree: Any, prefix: str, wanted: bool) -> Any:
@@ -84,6 +85,6 @@ def split(tree: Tree, frozen: Collection[str]) -> tuple[Tree, Tree]:
 
 
 def merge(first: Tree, second: Tree) -> Tree:
-    """Returns the tree with the leaves of both, the inverse of `split`."""
+    """Returns a tree with the leaves of both trees; this is the inverse of `split`."""
     both = {key: merge(first[key], second[key]) for key in first.keys() & second.keys()}
     return {**first, **second, **both}

@@ -1,4 +1,4 @@
-"""The compiled steps of training and evaluation (T5X: `trainer.Trainer`)."""
+"""Compiled training and evaluation steps (T5X: `trainer.Trainer`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from conversion import IncompleteCheckpoint
+from mtf.base.errors import UserError
 from mtf.checkpoints import finite
 from mtf.checkpoints.restore import (
     AssignmentMap,
@@ -24,16 +25,16 @@ from mtf.checkpoints.restore import (
 )
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.checkpoints.steps import checkpoint_dir, owed_evaluations, saved_steps
-from mtf.errors import UserError
 from mtf.models import t5
 from mtf.models.settings import ModelConfig
 from mtf.models.stacking import Tree, stack_layers
 from mtf.models.t5 import Batch
+from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
 from mtf.training import optimizers, settings, transformations
+from mtf.training.custom_loss import PREFIX, custom_loss
 from mtf.training.losses import normalizing_factor_and_weights, weighted_cross_entropy
-from mtf.training.own_loss import PREFIX, own_loss
 from mtf.training.schedules import learning_rate
 from mtf.training.settings import AdafactorConfig, AdamWConfig
 from mtf.training.train_state import TrainState
@@ -45,24 +46,24 @@ _Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 def loss_fn(
     model: ModelConfig,
-    params: t5.Params,
+    params: Params,
     batch: Batch,
     weights: jax.Array,
     dropout_rng: jax.Array | None = None,
     chunk: int | None = None,
-    frozen: t5.Params | None = None,
+    frozen: Params | None = None,
 ) -> tuple[jax.Array, Metrics]:
-    """Returns the loss summed over the tokens of a batch (see `t5.apply`), and all sums by name.
+    """Returns the loss, summed over the tokens of a batch, and a dict of this and other sums.
 
-    `params` are all parameters, or those that are not in `frozen`.
-
-    `weights`, (batch, length) float32, are already divided by the normalizing factor. `chunk` is
-    the number of target positions whose logits exist at a time; a `loss_fn` gets all logits.
+    `params` contains all parameters, or only those that are not in `frozen`. `batch` is described
+    in `t5.apply`. `weights`, (batch, length) float32, have already been divided by the normalizing
+    factor. `chunk` is the number of target positions whose logits are computed at a time; a custom
+    `loss_fn` receives all logits.
     """
     params = merge(params, frozen or {})
     if model.loss_fn is not None:
         logits = t5.apply(model.network, params, batch, dropout_rng=dropout_rng)
-        return own_loss(model.loss_fn, logits, batch, weights)
+        return custom_loss(model.loss_fn, logits, batch, weights)
     sums = weighted_cross_entropy(
         t5.decoder_output(model.network, params, batch, dropout_rng),
         t5.output_kernel(model.network, params),
@@ -76,7 +77,7 @@ def loss_fn(
 
 
 def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
-    """Returns the counts from which metrics are computed; `weights` as for `loss_fn`."""
+    """Returns the counts from which metrics are computed; for `weights`, see `loss_fn`."""
     targets = batch["decoder_target_tokens"]
     metrics = {
         "num_seqs": jnp.float32(targets.shape[0]),
@@ -96,7 +97,10 @@ def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Compiles and runs steps; `random_seed` is for initial parameters and dropout."""
+    """Compiles and runs training and evaluation steps.
+
+    `random_seed` is the seed for the initial parameters and for dropout.
+    """
 
     model: ModelConfig
     optimizer: settings.AnyOptimizer
@@ -106,8 +110,9 @@ class Trainer:
 
     @functools.cached_property
     def _rngs(self) -> tuple[jax.Array, jax.Array]:
-        """The keys for initial parameters and for dropout."""
-        # Not traced, so that a resumed run compiles the same program as a new run.
+        """The random keys for the initial parameters and for dropout."""
+        # The keys are computed outside any trace, so that new and resumed runs compile the same
+        # program.
         with jax.ensure_compile_time_eval():
             init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
         return init_rng, trainer_rng
@@ -119,13 +124,13 @@ class Trainer:
 
     @functools.cached_property
     def frozen(self) -> frozenset[str]:
-        """The names of the parameters that are not trained; see `frozen_names` for errors."""
+        """The names of the parameters that are not trained (see `frozen_names` for errors)."""
         network = self.model.network
         shapes = t5.param_shapes(network, stacked=network.scan_layers)
         return frozen_names(shapes, self.config.frozen, only_adapters=network.lora is not None)
 
     def trained(self, tree: Tree) -> Tree:
-        """Returns the part of a tree of parameters, or of their axes, that is trained."""
+        """Returns the trained part of a tree that contains parameters or their axes."""
         return split(tree, self.frozen)[0]
 
     @functools.cached_property
@@ -139,12 +144,12 @@ class Trainer:
         """The logical axes of the parameters that are trained."""
         return self.trained(self.axes)
 
-    def _init_states(self, params: t5.Params) -> Tree:
+    def _init_states(self, params: Params) -> Tree:
         return optimizers.init(self.optimizer, self.trained(params), self.trained_axes)
 
     @functools.cached_property
     def state_shapes(self) -> TrainState:
-        """The shapes and dtypes of the state in memory. Allocates nothing."""
+        """The shapes and dtypes of the state, computed without allocating it."""
         network = self.model.network
         params = t5.param_shapes(network, stacked=network.scan_layers)
         states = jax.eval_shape(self._init_states, params)
@@ -153,7 +158,7 @@ class Trainer:
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
-        """The shardings of the state; slots of a parameter's shape are sharded like it."""
+        """The shardings of the state; a slot with its parameter's shape is sharded like it."""
         shapes, network = self.state_shapes, self.model.network
         if isinstance(self.optimizer, AdafactorConfig | AdamWConfig):
             slot_axes = jax.tree.map(
@@ -189,17 +194,17 @@ class Trainer:
         return jax.jit(init, out_shardings=self.state_shardings)
 
     def check_functions(self, batch: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the names of the metrics of `model.loss_fn`.
+        """Checks `model.loss_fn` and the schedule; returns the names of the metrics of `loss_fn`.
 
-        Raises UserError if a function of the user's returns something else than it should. `batch`
-        is any batch with the features of the data.
+        Raises UserError if either function returns a value of the wrong type. `batch` may be any
+        batch that contains the features of the data.
         """
         names: tuple[str, ...] = ()
         if (loss_fn := self.model.loss_fn) is not None:
             rows, length = batch["decoder_target_tokens"].shape
             logits = jax.ShapeDtypeStruct((rows, length, self.model.network.vocab_size), "float32")
             weights = jax.ShapeDtypeStruct((rows, length), "float32")
-            checked = functools.partial(own_loss, loss_fn)
+            checked = functools.partial(custom_loss, loss_fn)
             _, sums = jax.eval_shape(checked, logits, batch, weights)
             names = tuple(name for name in sums if name.startswith(PREFIX))
         if isinstance(self.optimizer, AdafactorConfig | AdamWConfig):
@@ -208,18 +213,18 @@ class Trainer:
         return names
 
     def init_state(self) -> TrainState:
-        """Returns the initial state, at step 0, on the devices."""
+        """Returns the initial state (step 0), which is allocated on the devices."""
         with self.partitioner.in_force():
             return self._jit_init(self._rngs[0])
 
-    def _first_average(self, params: t5.Params) -> Tree | None:
-        """Returns the average before the first step, or None if none is kept."""
+    def _first_average(self, params: Params) -> Tree | None:
+        """Returns the initial average of the trained parameters; None if `config.ema` is None."""
         if self.config.ema is None:
             return None
         return jax.tree.map(jnp.copy, self.trained(params))
 
-    def eval_params(self, state: TrainState) -> t5.Params:
-        """Returns the parameters to evaluate: with `trainer.ema.evaluate`, their average."""
+    def eval_params(self, state: TrainState) -> Params:
+        """Returns the parameters to evaluate, which are averaged if `ema.evaluate` is set."""
         if state.ema is None or self.config.ema is None or not self.config.ema.evaluate:
             return state.params
         return merge(state.ema, split(state.params, self.frozen)[1])
@@ -231,57 +236,53 @@ class Trainer:
         assignment_map: AssignmentMap = (),
         fallback_to_scratch: bool = False,
     ) -> TrainState:
-        """Reads a state from a checkpoint; arguments and errors are those of `restore_tree`.
+        """Reads a state from a checkpoint; see `restore_tree` for the arguments and errors.
 
-        If the checkpoint has no average of the parameters, it starts from the restored parameters.
+        If the checkpoint contains no average, the average starts from the restored parameters.
         """
         averages = self.config.ema is not None and has_average(path)
-        shapes, shardings = self.state_shapes, self.state_shardings
-        if not averages:
-            shapes, shardings = (dataclasses.replace(x, ema=None) for x in (shapes, shardings))
 
-        def initial() -> Tree:
-            state = self.init_state()
+        def kept(state: TrainState) -> dict[str, Any]:
             return (state if averages else dataclasses.replace(state, ema=None)).state_dict()
 
         tree = restore_tree(
             path,
-            shapes.state_dict(),
-            shardings.state_dict(),
-            initial=initial,
+            kept(self.state_shapes),
+            kept(self.state_shardings),
+            initial=lambda: kept(self.init_state()),
             assignment_map=assignment_map,
             fallback_to_scratch=fallback_to_scratch,
         )
         state = TrainState.from_state_dict(tree)
-        return (
-            state if averages else dataclasses.replace(state, ema=self._first_average(state.params))
-        )
+        if averages:
+            return state
+        return dataclasses.replace(state, ema=self._first_average(state.params))
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Makes one update. Reuses the memory of `state`, which is invalid afterwards."""
+        """Performs one update; donates `state`, which must not be used afterwards."""
         with self.partitioner.in_force():
             step = self._compiled_train_steps.get(_shapes(batch), self._jit_train_step)
             return step(state, batch)
 
-    def eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
-        """Returns the sums for metrics over one batch, without dropout."""
+    def eval_step(self, params: Params, batch: Batch) -> Metrics:
+        """Evaluates one batch without dropout; returns the sums from which metrics are computed."""
         with self.partitioner.in_force():
             return self._jit_eval_step(params, batch)
 
     def compile(self, state: Any, batch: Any) -> Any:
-        """Compiles, for `train_step`, the step for a state and a global batch or their shapes."""
+        """Compiles the training step for a state and a global batch, or for their shapes."""
         with self.partitioner.in_force():
             compiled = self.lower(state, batch).compile()
         self._compiled_train_steps[_shapes(batch)] = compiled
         return compiled
 
     def is_compiled(self, batch: Any) -> bool:
-        """Returns whether the step has been compiled for a global batch of these shapes."""
+        """Returns whether the training step is compiled for the shapes of a global batch."""
         return _shapes(batch) in self._compiled_train_steps
 
     def lower(self, state: Any, batch: Any) -> Any:
-        """Traces the step for a state and a global batch or their shapes, to compile it."""
-        _ = self._rngs  # On the devices here, also if those of the mesh are not.
+        """Lowers the training step for a state and a global batch, or for their shapes."""
+        _ = self._rngs  # Compute the keys now, on local devices, because the mesh may be abstract.
         with self.partitioner.in_force():
             return self._jit_train_step.lower(state, batch)
 
@@ -344,24 +345,24 @@ class Trainer:
             metrics["skipped_updates"] = 1.0 - good.astype(jnp.float32)
         return new, metrics
 
-    def _averaged(self, ema: Tree | None, params: t5.Params) -> Tree | None:
+    def _averaged(self, ema: Tree | None, params: Params) -> Tree | None:
         if ema is None or self.config.ema is None:
             return None
         decay = self.config.ema.decay
         return jax.tree.map(lambda mean, new: decay * mean + (1.0 - decay) * new, ema, params)
 
-    def _eval_step(self, params: t5.Params, batch: Batch) -> Metrics:
+    def _eval_step(self, params: Params, batch: Batch) -> Metrics:
         weights = self._weights(batch)
         _, sums = loss_fn(self.model, params, batch, weights, chunk=self._chunk(batch))
         return {**batch_metrics(batch, weights), **sums}
 
     def _weights(self, batch: Batch) -> jax.Array:
-        """Returns (batch, length) float32 weights, divided by the normalizing factor."""
+        """Returns the token weights, (batch, length) float32, divided by the normalizing factor."""
         factor, weights = normalizing_factor_and_weights(self.model.loss_normalizing_factor, batch)
         return weights / factor
 
     def _chunk(self, batch: Batch) -> int | None:
-        """Returns the number of target positions whose logits exist at a time; None: all."""
+        """Returns the number of target positions per chunk of logits; None for a single chunk."""
         rows, length = batch["decoder_target_tokens"].shape
         shape = rows, self.model.network.vocab_size
         sharding = self.partitioner.sharding(("batch", "vocab"), shape)
@@ -370,13 +371,13 @@ class Trainer:
 
     def _gradients(
         self,
-        params: t5.Params,
-        frozen: t5.Params,
+        params: Params,
+        frozen: Params,
         batch: Batch,
         weights: jax.Array,
         dropout_rng: jax.Array | None,
-    ) -> tuple[t5.Params, Metrics]:
-        """Returns the gradients of `params` and the sums of a batch, over all its microbatches."""
+    ) -> tuple[Params, Metrics]:
+        """Returns the gradients for `params` and the sums for metrics, added over microbatches."""
         grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
         num_microbatches = self.config.num_microbatches
         if num_microbatches == 1:
@@ -385,7 +386,7 @@ class Trainer:
             )
 
         def split(x: jax.Array) -> jax.Array:
-            """(batch, …) → (microbatches, rows, …); each row stays on its device."""
+            """Reshapes (batch, …) to (microbatches, rows, …), keeping each row on its device."""
             x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
             return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
 
@@ -393,7 +394,7 @@ class Trainer:
         first = {k: v[0] for k, v in parts.items()}
         chunk = self._chunk(first)
 
-        def of_part(part: Batch, i: jax.Array | int) -> tuple[t5.Params, Metrics]:
+        def of_part(part: Batch, i: jax.Array | int) -> tuple[Params, Metrics]:
             part_weights = part["_weights"]
             part = {name: value for name, value in part.items() if name != "_weights"}
             rng = None if dropout_rng is None else jax.random.fold_in(dropout_rng, i)
@@ -414,7 +415,10 @@ def _shapes(batch: Any) -> _Shapes:
 def starting_state(
     trainer: Trainer, run_dir: AnyPath, restore: RestoreCheckpointConfig | None, train_steps: int
 ) -> TrainState:
-    """Returns the run's latest checkpoint, else the checkpoint of `restore`, else a new state.
+    """Returns the state from which a run starts.
+
+    The state is read from the latest checkpoint of the run or, if there is none, from the
+    checkpoint that `restore` specifies. If `restore` is None too, the state is a new one.
 
     Raises UserError if the checkpoint does not fit the model, contains NaN or infinity, is not at
     `restore.step`, or is already at `train_steps`.
@@ -444,9 +448,10 @@ def check_start(
     restore: RestoreCheckpointConfig | None,
     train_steps: int,
 ) -> str:
-    """Checks, without reading arrays, what `starting_state` checks except for NaN and infinity.
+    """Checks that `starting_state` will succeed, without reading arrays.
 
-    Returns a text about the start. Raises UserError if the checkpoint cannot be used.
+    Returns a description of the initial checkpoint. Raises UserError if the checkpoint cannot be
+    used. NaN and infinity are not detected.
     """
     start = _start(run_dir, restore)
     if start is None:
@@ -469,7 +474,7 @@ def check_start(
 
 @contextlib.contextmanager
 def _advising(advice: str) -> Iterator[None]:
-    """Adds advice to the message about an incomplete checkpoint."""
+    """Adds advice to error messages about incomplete checkpoints."""
     try:
         yield
     except UserError as error:
@@ -481,10 +486,13 @@ def _advising(advice: str) -> Iterator[None]:
 def _start(
     run_dir: AnyPath | None, restore: RestoreCheckpointConfig | None
 ) -> tuple[AnyPath, RestoreCheckpointConfig, str] | None:
-    """Returns the checkpoint to start from, its settings, and advice if it is bad; None: none."""
-    own = [] if run_dir is None else saved_steps(run_dir)
-    if run_dir is not None and own:
-        path = checkpoint_dir(run_dir.resolve(), own[-1])
+    """Returns the path of the initial checkpoint, its settings and advice for error messages.
+
+    Returns None if the run starts from scratch.
+    """
+    saved = [] if run_dir is None else saved_steps(run_dir)
+    if run_dir is not None and saved:
+        path = checkpoint_dir(run_dir.resolve(), saved[-1])
         advice = "Delete this checkpoint to resume from the previous one."
         return path, RestoreCheckpointConfig(str(path), "specific"), advice
     if restore is None:
@@ -496,7 +504,7 @@ def _start(
 def _check_step(
     step: int, run_dir: AnyPath | None, restore: RestoreCheckpointConfig, train_steps: int
 ) -> None:
-    """Refuses a start at another step than `restore.step`, or at or after `train_steps`."""
+    """Raises UserError if `step` is not `restore.step`, or if no steps are left to train."""
     if restore.step is not None and restore.step != step:
         steps = train_steps - restore.step
         left = train_steps - step

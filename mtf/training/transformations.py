@@ -1,32 +1,31 @@
-"""Optimizers made with optax, for parameters whose layers may be stacked.
+"""Applies optax optimizers to parameters whose layers may be stacked.
 
-The transformation gets each layer's parameters by themselves, under T5X's names, so that it does
-not depend on whether layers are stacked. Its state is kept as nested dicts, in memory as in a
-checkpoint: `0/mu/decoder/layers_0/…` is the leaf of the field `mu` of the first element of a tuple.
+The optimizer receives separate layers with T5X's names, even if the layers are stacked in memory.
+Its state is stored as nested dicts, both in memory and in checkpoints. For example, the leaf
+`0/mu/decoder/layers_0/…` belongs to the field `mu` of the first element of the optax state.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import jax
 import optax
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 from mtf.models.stacking import Tree, stack_layers, unstack_layers
 from mtf.training.settings import GradientTransformation
 
 
 def init(optimizer: GradientTransformation, params: Tree) -> Tree:
-    """Returns the state before the first step."""
+    """Returns the initial optimizer state as nested dicts."""
     return _as_dicts(optimizer.init(unstack_layers(params)))
 
 
 def update(
     optimizer: GradientTransformation, loss: jax.Array, grads: Tree, params: Tree, states: Tree
 ) -> tuple[Tree, Tree]:
-    """Returns new parameters and state; `loss` is passed to optax as `value`."""
+    """Returns the updated parameters and state; optax receives `loss` as the argument `value`."""
     is_stacked = _is_stacked(params)
     grads, params = unstack_layers(grads), unstack_layers(params)
     state = _from_dicts(states, jax.eval_shape(optimizer.init, params))
@@ -37,48 +36,33 @@ def update(
 
 
 def state_axes(params: Tree, axes: Tree, states: Tree) -> Tree:
-    """Returns the logical axes of the state.
+    """Returns the logical axes of the optimizer state.
 
-    A leaf with the name and the shape of a parameter has its axes. One that lacks some of its
-    dimensions, as factored statistics do, has the axes of the others, unless these could be
-    different ones: of a square matrix, nothing says which dimension is left. Others are not split.
+    A leaf that has the name and the shape of a parameter gets the axes of that parameter. Other
+    leaves, such as factored statistics, are not split.
 
     Args:
-      params: shapes of the parameters, not stacked.
-      axes: their logical axes.
-      states: shapes of the state.
+      params: the shapes of the parameters, with separate layers.
+      axes: the logical axes of the parameters.
+      states: the shapes of the optimizer state.
     """
-    owners = _by_path(params)
-    names = _by_path(axes)
+    owners, names = _by_path(params), _by_path(axes)
 
     def of_leaf(path: Any, leaf: Any) -> tuple[str | None, ...]:
-        owner = owner_of(tuple(entry.key for entry in path), owners)
-        if owner is None:
+        keys = tuple(entry.key for entry in path)
+        owner = next((keys[i:] for i in range(len(keys)) if keys[i:] in owners), None)
+        if owner is None or leaf.shape != owners[owner].shape:
             return (None,) * len(leaf.shape)
-        return _kept_axes(leaf.shape, owners[owner].shape, names[owner])
+        return names[owner]
 
     return jax.tree_util.tree_map_with_path(of_leaf, states)
 
 
-def _kept_axes(
-    shape: tuple[int, ...], whole: tuple[int, ...], axes: tuple[str | None, ...]
-) -> tuple[str | None, ...]:
-    """Returns the axes of the dimensions of `whole` that are left in `shape`, if certain."""
-    choices = itertools.combinations(zip(whole, axes, strict=True), len(shape))
-    found = {
-        tuple(axis for _, axis in kept) for kept in choices if shape == tuple(d for d, _ in kept)
-    }
-    return found.pop() if len(found) == 1 else (None,) * len(shape)
-
-
-def owner_of(path: tuple[str, ...], params: Any) -> tuple[str, ...] | None:
-    """Returns the path of the parameter, one of `params`, with which a path of a state ends."""
-    tails = (path[start:] for start in range(len(path)))
-    return next((tail for tail in tails if tail in params), None)
-
-
 def learning_rate(states: Tree) -> jax.Array | None:
-    """Returns the learning rate that `optax.inject_hyperparams` keeps in the state, or None."""
+    """Returns the learning rate that `optax.inject_hyperparams` has stored in the state, if any.
+
+    Returns None if the state contains no learning rate or more than one.
+    """
     found = [
         leaf
         for path, leaf in _by_path(states).items()
@@ -97,7 +81,7 @@ def _by_path(tree: Tree) -> dict[tuple[str, ...], Any]:
 
 
 def _paths(state: Any) -> tuple[list[tuple[str, ...]], list[Any], Any]:
-    """Returns the path and the value of each leaf of optax's state, and its structure."""
+    """Returns the paths and values of all leaves of an optax state, and its tree structure."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
     paths = [
         tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path) or ("state",)
@@ -112,8 +96,8 @@ def _as_dicts(state: Any) -> Tree:
     for path, leaf in zip(paths, leaves, strict=True):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise UserError(
-                f"optimizer: its state has a random key ({'/'.join(path)}), which a checkpoint "
-                "cannot hold; expected numbers only"
+                f"optimizer: its state contains a random key ({'/'.join(path)}), which cannot be "
+                "stored in a checkpoint; expected only numbers"
             )
         node = tree
         for name in path[:-1]:
@@ -123,7 +107,7 @@ def _as_dicts(state: Any) -> Tree:
 
 
 def _from_dicts(tree: Tree, like: Any) -> Any:
-    """Returns the state that `_as_dicts` has turned into `tree`; `like` has its structure."""
+    """Converts nested dicts from `_as_dicts` to an optax state with the structure of `like`."""
     found = _by_path(tree)
     paths, _, structure = _paths(like)
     return jax.tree_util.tree_unflatten(structure, [found[path] for path in paths])

@@ -8,33 +8,37 @@ from collections.abc import Sequence
 
 import jax
 
+from mtf.base.errors import RunError
+from mtf.base.progress import Progress
 from mtf.checkpoints.manager import CheckpointManager
-from mtf.errors import RunError
-from mtf.progress import Progress
 from mtf.training.metrics import MetricsWriter, StepMetrics, summarize
 from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
 
-# Consecutive updates skipped by `skip_nonfinite_updates` after which the run ends.
+# The run ends when `skip_nonfinite_updates` has skipped this number of consecutive updates.
 MAX_SKIPPED_IN_A_ROW = 100
 
 
 @dataclasses.dataclass
 class Watch:
-    """Checks the loss and the gradient norm of every step, the same on all processes."""
+    """Checks that the loss and the gradient norm of every step are finite.
+
+    The result of each check is the same on all processes.
+    """
 
     trainer: Trainer
     checkpoints: CheckpointManager
-    writer: MetricsWriter  # of train/metrics.jsonl
+    writer: MetricsWriter  # the writer of train/metrics.jsonl
     progress: Progress
 
     def __post_init__(self) -> None:
         self._skipped = self._in_a_row = 0
 
     def check(self, step: int, period: Sequence[StepMetrics]) -> None:
-        """Checks the last step of a period of statistics, unless `skip_nonfinite_updates` is set.
+        """Raises RunError if the loss or gradient norm of the last step in `period` is not finite.
 
-        Writes the metrics and raises a RunError if loss or gradient norm is NaN or infinite.
+        The metrics of `period` are written before the error is raised. If
+        `skip_nonfinite_updates` is set, this method does nothing.
         """
         if self.trainer.config.skip_nonfinite_updates:
             return
@@ -47,12 +51,15 @@ class Watch:
                 self.writer.write(at, summarize(steps))
         rate = float(last["learning_rate"])
         raise self.failure(
-            f"step {step}: the loss is {loss:g} and the gradient norm {norm:g} (learning rate "
-            f"{rate:.3g}). Training has diverged; this state was not saved."
+            f"step {step}: the loss is {loss:g} and the gradient norm is {norm:g} (learning rate "
+            f"{rate:.3g}). Training has diverged. The state after this step was not saved."
         )
 
     def count_skipped(self, step: int, period: Sequence[StepMetrics]) -> None:
-        """Counts and prints the skipped updates of a period; RunError if too many in a row."""
+        """Counts the skipped updates in `period` and prints their number.
+
+        Raises RunError if too many consecutive updates were skipped.
+        """
         if not self.trainer.config.skip_nonfinite_updates:
             return
         flags = [bool(flag) for flag in jax.device_get([s["skipped_updates"] for s in period])]
@@ -73,35 +80,28 @@ class Watch:
     def failure(self, what: str) -> RunError:
         """Returns an error that says what happened, where to resume and which settings to try.
 
-        Waits until the checkpoint in progress is complete.
+        If a checkpoint is being saved, waits until it is complete.
         """
         self.checkpoints.wait()
         latest, run_dir = self.checkpoints.latest_step(), self.checkpoints.model_dir
         if latest is None:
-            place = f"No checkpoint has been saved yet. Restart {run_dir}"
+            start = f"No checkpoint has been saved yet. Restart {run_dir}"
         else:
-            place = f"The last good checkpoint is step {latest}. Resume from it"
-        optimizer = self.trainer.optimizer
-        trials = {}
+            start = f"The last good checkpoint is from step {latest}. Resume from it"
+        settings, optimizer = [], self.trainer.optimizer
         if isinstance(optimizer, AdafactorConfig | AdamWConfig):
             if isinstance(optimizer.learning_rate, ScheduleConfig):
                 rate = optimizer.learning_rate.base_learning_rate / 2
-                setting = f"optimizer.learning_rate.base_learning_rate={rate:g}"
-                trials[setting] = "lowers the learning rate"
+                settings.append(f"optimizer.learning_rate.base_learning_rate={rate:g}")
             clip = optimizer.global_norm_clip_threshold
             clip = 1.0 if clip is None else clip / 2
-            setting = f"optimizer.global_norm_clip_threshold={clip:g}"
-            trials[setting] = "clips gradients to this norm"
-        if not self.trainer.model.z_loss:
-            trials["model.z_loss=0.0001"] = "keeps the logits from drifting"
+            settings.append(f"optimizer.global_norm_clip_threshold={clip:g}")
         if not self.trainer.config.skip_nonfinite_updates:
-            trials["trainer.skip_nonfinite_updates=True"] = "skips and counts nonfinite updates"
-        if not trials:
-            return RunError(f"{what}\n{place} with another optimizer.")
-        width = max(map(len, trials))
-        lines = [f"  {setting:<{width}}  {why}" for setting, why in trials.items()]
-        first = next(iter(trials))
+            settings.append("trainer.skip_nonfinite_updates=True")
+        if not settings:
+            return RunError(f"{what}\n{start} with another optimizer.")
+        first, others = settings[0], "".join(f"\n  {setting}" for setting in settings)
         return RunError(
-            f"{what}\n{place} with one of these settings:\n" + "\n".join(lines) + "\nFor example:\n"
+            f"{what}\n{start} with one of these settings:{others}\nFor example:\n"
             f"  python -m mtf.run --from {run_dir} --set {first} --allow {first.partition('=')[0]}"
         )

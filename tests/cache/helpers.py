@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mtf.cache import build
+from mtf.data.cache import build
 from mtf.data.settings import TaskMixtureConfig
-from mtf.tasks.mixtures import Mixture
-from mtf.tasks.prompted import PromptedTask
-from mtf.tasks.task import Task
-from mtf.tasks.text import TextTask
-from mtf.text.vocabularies import ByteVocabulary
+from mtf.data.tasks.mixtures import Mixture
+from mtf.data.tasks.prompted import PromptedTask
+from mtf.data.tasks.task import Task
+from mtf.data.tasks.text import TextTask
+from mtf.data.text.vocabularies import ByteVocabulary
 from tests.tasks.prompts.helpers import template
 
 NUM_FRUIT, NUM_SUMS, NUM_TEXTS = 230, 90, 60
@@ -90,15 +90,15 @@ def settings(tmp_path: Path, **fields: Any) -> build.CacheConfig:
 def write_cache(tmp_path: Path, of: Mixture | None = None, **fields: Any) -> Path:
     """Writes a cache; returns its directory."""
     chosen = settings(tmp_path, **fields)
-    build.run_plan(build.make_plan(of or mixture(), chosen), 1, lambda _: None)
+    build.run(build.prepare(of or mixture(), chosen), 1, lambda _: None)
     return chosen.cache_dir
 
 
-def data(cache_dir: Path, *more: Path, **fields: Any) -> TaskMixtureConfig:
+def data(cache_dir: Path, **fields: Any) -> TaskMixtureConfig:
     values: dict[str, Any] = {
         "mixture_or_task_name": NAME,
         "vocabulary": ByteVocabulary(),
         "task_feature_lengths": LENGTHS,
-        "cache_dir": (str(cache_dir), *map(str, more)) if more else str(cache_dir),
+        "cache_dir": str(cache_dir),
     }
     return TaskMixtureConfig(**(values | fields))

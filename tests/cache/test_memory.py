@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ import fiddle as fdl
 import numpy as np
 import pytest
 
-from mtf import builders, loaders
-from mtf.cache.__main__ import main as cache_main
-from mtf.cache.memory import open_memory
-from mtf.data import ByteVocabulary, TaskMixtureConfig
-from mtf.errors import UserError
+from mtf import builders
+from mtf.base.errors import UserError
+from mtf.cli.cache import main as cache_main
+from mtf.data import ByteVocabulary, DatasetTaskConfig, TaskMixtureConfig, loaders
+from mtf.data.cache.memory import open_memory
 
 BYTES = fdl.Config(ByteVocabulary)
 LENGTHS = {"inputs": 40, "targets": 8}
@@ -56,7 +57,7 @@ def test_memory_and_cache_yield_the_same_batches(files: dict[str, str]) -> None:
     texts = [ByteVocabulary().decode(example.inputs.tolist()) for example in of_memory]
     assert sorted(texts) == [f"Q: what is {n}?" for n in range(30, 37)]
     assert [e.targets.tolist() for e in of_memory] == [e.targets.tolist() for e in of_cache]
-    with pytest.raises(UserError, match="the cache cache has the task asked with another"):
+    with pytest.raises(UserError, match="asked in the cache cache was written with another"):
         batches(built(files, cache_dir="cache", inputs="{{the_question}}"), 1)
 
 
@@ -94,8 +95,6 @@ def test_a_missing_split_is_named_with_those_that_exist(tmp_path: Path) -> None:
 def test_an_unknown_metric_is_refused_at_once(
     files: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match=r"there is no metric 'f2'.* Did you mean f1\?"):
-        built(files, metrics=("f2",))
     options = ["--vocabulary", "byt5", "--output", "cache", "--files", "train=train.jsonl"]
     options += ["--inputs", "the-question", "--targets", "the-question", "--metrics", "f2"]
     assert cache_main(["asked", *options]) == 2
@@ -136,25 +135,14 @@ def test_wrong_columns_and_templates(
     assert expected in str(refused.value)
 
 
-def test_a_dataset_is_named_after_its_repository() -> None:
-    data = builders.data.hub("nyu-mll/glue", subset="mrpc", inputs="sentence1", targets="idx")
-    assert data.mixture_or_task_name == "glue_mrpc"
-    assert (data.loader, data.eval_split) == ("memory", "validation")
-    assert data.vocabulary.path == builders.vocabulary.T5_PATH
-
-
 def test_settings_that_contradict_each_other(files: dict[str, str]) -> None:
+    task: dict[str, Any] = {"inputs": "a", "targets": "b", "files": files}
     for change, expected in (
         ({"dataset": "x"}, "dataset and files are both set"),
         ({"files": None}, "dataset and files are both None"),
         ({"targets": ""}, "data.task.targets is empty"),
     ):
-        data = builders.data.files(files, inputs="a", targets="b", vocabulary=BYTES)
-        for name, value in change.items():
-            setattr(data.task, name, value)
         with pytest.raises(UserError, match=expected):
-            fdl.build(data)
+            DatasetTaskConfig(**task | change)
     with pytest.raises(UserError, match="does not read a cache"):
-        data = builders.data.files(files, inputs="a", targets="b", vocabulary=BYTES)
-        data.cache_dir = "cache"
-        fdl.build(data)
+        dataclasses.replace(built(files), cache_dir="cache")

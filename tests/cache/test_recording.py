@@ -10,19 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from mtf import signals, status
-from mtf.cache.__main__ import main
-from mtf.cache.build import CacheProgress
-from mtf.cache.recording import recorded
-from mtf.cluster import heartbeat
-from mtf.cluster.process_files import read_states
+from mtf.base import signals
+from mtf.cli import status
+from mtf.data.cache.recording import recorded
 from tests import small
 from tests.cache.test_hosts import contents
 
 # Record 150 waits as long as there is a file `blocked`.
 MODULE = """
 import pathlib, time
-from mtf import tasks
+from mtf.data import tasks
 
 def ask(row):
     while row["q"] == "question 150" and pathlib.Path("blocked").exists():
@@ -64,7 +61,7 @@ def run(folder: Path, arguments: list[str]) -> str:
 
 
 def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """What mtf.status prints of a cache: the first word of a line → the others."""
+    """What mtf status prints of a cache: the first word of a line → the others."""
     capsys.readouterr()
     assert status.main([str(folder)]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
@@ -85,12 +82,11 @@ def test_a_record_that_never_ends(
     assert status.read_status(tmp_path / "cache").state == "running"
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 1, output
-    stacks = tmp_path / "cache" / "processes" / "0.stacks.txt"
     assert (
         "failed: no progress for 2 s (writing examples, 0/1 tasks, 100 of 200 records; " in output
     )
-    assert f"--hang-seconds is 2). Stacks of all threads: cache/processes/{stacks.name}" in output
-    assert ("slow_tasks.py" in stacks.read_text()) == (num_workers == "1")
+    assert "--hang-seconds is 2). Its output contains the stack traces of all threads." in output
+    assert ("slow_tasks.py" in output) == (num_workers == "1")
 
     lines = shown(tmp_path / "cache", capsys)
     assert lines["state"].startswith("failed: Process 0 (host ")
@@ -101,50 +97,11 @@ def test_a_record_that_never_ends(
     (tmp_path / "blocked").unlink()
     assert "200 examples" in run(tmp_path, command("cache", *options))
     lines = shown(tmp_path / "cache", capsys)
-    assert lines["state"].startswith("finished; last file written ")
+    assert lines["state"] == "finished"
     assert lines["tasks"] == "1 complete, 0 incomplete"
-    run(tmp_path, command("other", "--num-workers", "1", "--hang-seconds", "none"))
+    run(tmp_path, command("other", "--num-workers", "1", "--hang-seconds", "0"))
     assert contents(tmp_path / "cache") == contents(tmp_path / "other")
     assert not (tmp_path / "cache" / "processes").exists()
-
-
-@pytest.mark.slow
-def test_one_of_two_processes_hangs(tmp_path: Path) -> None:
-    """The first one waits for the other's shard, which is no hang of its own."""
-    write_task(tmp_path)
-    (tmp_path / "blocked").touch()
-    launch = ("mtf.launch", "local", "--processes", "2", "--", "mtf.cache")
-    options = ["--num-workers", "1", "--hang-seconds", "10"]
-    process = start(tmp_path, command("cache", *options, launch=launch))
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 1, output
-    assert "Process 1 (host " in output
-    assert "failed: no progress for 10 s (writing examples, 0 records; --hang-seconds" in output
-    assert "Process 0 (host " not in output
-    found = status.read_status(tmp_path / "cache")
-    assert found.state == "failed"
-    assert "Process 1 (host" in str(found.reason)
-    (first,) = (each for each in found.processes if each["index"] == 0)
-    assert first["doing"] == "waiting for other processes, 0/1 tasks, 100 of 200 records"
-
-    # One process goes on, and leaves nothing of the two.
-    (tmp_path / "blocked").unlink()
-    run(tmp_path, command("cache", "--num-workers", "1"))
-    run(tmp_path, command("other", "--num-workers", "1"))
-    assert contents(tmp_path / "cache") == contents(tmp_path / "other")
-
-
-def test_what_a_process_has_done_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heartbeat, "PERIOD", 0.1)
-    with recorded(tmp_path, 1, 2, None) as note:
-        note(CacheProgress(0, 100, 90), "100 records")
-        deadline = time.monotonic() + 20
-        while [each.doing for each in read_states(tmp_path)] != ["writing examples, 100 records"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_signal_is_recorded(tmp_path: Path) -> None:
@@ -152,11 +109,3 @@ def test_a_signal_is_recorded(tmp_path: Path) -> None:
         raise signals.Stopped(15)
     found = status.read_status(tmp_path)
     assert (found.state, found.reason) == ("stopped", "SIGTERM")
-
-
-@pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan"])
-def test_a_wrong_number_of_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["t0_train", "--output", "cache", f"--hang-seconds={seconds}"])
-    assert stopped.value.code == 2
-    assert f"expected seconds, more than 0, or none, not '{seconds}'" in capsys.readouterr().err

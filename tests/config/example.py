@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import fiddle as fdl
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,11 +157,6 @@ def wrong_types() -> fdl.Config[Job]:
 def plain(size: int = 1) -> fdl.Config[Plain]:
     """A job without a run directory."""
     return fdl.Config(Plain, size=size)
-
-
-def with_function() -> fdl.Config[Plain]:
-    """A job that has a function among its values."""
-    return fdl.Config(Plain, function=sgd)
 
 
 def no_job() -> fdl.Config[Adam]:

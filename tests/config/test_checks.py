@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import runpy
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import fiddle as fdl
 import pytest
 
 from mtf import config as config_lib
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 from tests.config import example
 
 RECIPES = [example.small, example.with_list, example.plain, lambda: example.small(emb_dim=128)]
@@ -39,19 +38,6 @@ def test_wrong_types_of_a_recipe_say_where_they_were_set() -> None:
     assert "model.z_loss: expected float, got None" in message
     assert "example.py:" in message
     assert "(wrong_types)" in message
-
-
-def test_component_refusals_name_their_paths() -> None:
-    config = config_lib.apply_overrides(
-        example.small(), ["model.network.num_heads=5", "optimizer.learning_rate=-1"]
-    )
-    with pytest.raises(UserError) as caught:
-        config_lib.build(config)
-    message = str(caught.value)
-    assert "model.network: emb_dim 64 is not a multiple of num_heads 5." in message
-    assert "optimizer: learning_rate must be positive, not -1.0." in message
-    assert "Fiddle" not in message
-    assert len(message.splitlines()) == 3
 
 
 def test_wrong_values_are_reported_with_wrong_types_and_what_is_missing() -> None:
@@ -86,14 +72,19 @@ def test_instance_in_a_recipe_can_be_overridden() -> None:
     assert config_lib.build(changed).logging == example.Logging(period=7, name="x")
 
 
-def test_flat_text_holds_every_value_in_the_order_of_fields() -> None:
-    lines = config_lib.as_flat_text(example.small()).splitlines()
-    assert lines[0] == "model.network.emb_dim = 64"
-    assert "model.network.mlp_activations = ('gelu', 'linear')" in lines
-    assert "data.lengths.targets = 114" in lines
-    assert "optimizer = @tests.config.example.Sgd" in lines
-    assert "logging.period = 100" in lines
-    assert lines[-2:] == ["model_dir = None", "fail = ''"]
+def test_flat_text_without_defaults() -> None:
+    config = config_lib.apply_overrides(example.small(), ["model.z_loss=0.0", "logging.name=x"])
+    config.evaluation = None
+    assert config_lib.as_flat_text(config, defaults=False).splitlines() == [
+        "model.network.emb_dim = 64",
+        "model.z_loss = 0.0",
+        "data.lengths.inputs = 512",
+        "data.lengths.targets = 114",
+        "optimizer = @tests.config.example.Sgd",
+        "optimizer.learning_rate = 0.1",
+        "train_steps = 100",
+        "logging.name = 'x'",
+    ]
 
 
 def test_every_line_of_flat_text_can_be_set() -> None:
@@ -177,18 +168,8 @@ def test_json_keeps_what_is_shared() -> None:
     again = config_lib.load_json(config_lib.dump_json(example.small()), "x.json")
     assert again.evaluation.network is again.model.network
     assert again.evaluation.lengths is again.data.lengths
-
-
-def test_json_holds_the_defaults() -> None:
-    """A default that changes in the code must not change a stored run."""
-
-    @dataclasses.dataclass(frozen=True)
-    class Later:
-        z_loss: float = 5.0
-
-    again = config_lib.load_json(config_lib.dump_json(example.small()), "x.json")
+    # A default that changes in the code does not change a stored run.
     assert again.model.__arguments__["z_loss"] == 1e-4
-    assert Later().z_loss != 1e-4
 
 
 def test_json_refuses_what_python_itself_offers() -> None:
@@ -234,10 +215,6 @@ def test_diff() -> None:
     assert "data.lengths.more: added, 1" in lines
     assert "evaluation: @tests.config.example.Evaluation → None" in lines
     assert not any(line.startswith("model.z_loss") for line in lines)
-
-
-def test_diff_of_the_same_is_empty() -> None:
-    assert config_lib.diff(example.small(), example.small()) == []
 
 
 def test_diff_tells_true_from_one() -> None:

@@ -14,10 +14,10 @@ import recipes
 from mtf import config as config_lib
 from mtf.config import codegen, serialize
 from mtf.data.settings import HubStreamConfig, TextCorporaConfig
+from mtf.data.tasks.objectives import BertStyle, IidDenoising
+from mtf.data.text.vocabularies import SentencePieceVocabulary
 from mtf.evaluation.settings import InferEvalConfig, RankFilesConfig
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
-from mtf.tasks.objectives import BertStyle, IidDenoising
-from mtf.text.vocabularies import SentencePieceVocabulary
 from mtf.training.settings import AdamWConfig
 
 # The config.json of runs that version 0.1.0 began.

@@ -10,8 +10,8 @@ import fiddle as fdl
 import pytest
 
 from mtf import config as config_lib
+from mtf.base.errors import UserError
 from mtf.config import Override, apply_overrides
-from mtf.errors import UserError
 from tests.config import example
 
 
@@ -30,11 +30,7 @@ def learning_rate(config: Any) -> Any:
     [
         ("train_steps=7", lambda c: c.train_steps, 7),
         ("model.z_loss=1", lambda c: c.model.z_loss, 1.0),
-        ("model.z_loss=1e-3", lambda c: c.model.z_loss, 0.001),
-        ("model.label_smoothing=0.1", lambda c: c.model.label_smoothing, 0.1),
-        ("model.label_smoothing=None", lambda c: c.model.label_smoothing, None),
         ("model.network.dtype=float32", lambda c: c.model.network.dtype, "float32"),
-        ("model.network.dtype='float32'", lambda c: c.model.network.dtype, "float32"),
         ("model.network.scan_layers=False", lambda c: c.model.network.scan_layers, False),
         ("model_dir=/tmp/some dir", lambda c: c.model_dir, "/tmp/some dir"),
         ("model_dir=a=b", lambda c: c.model_dir, "a=b"),
@@ -42,8 +38,6 @@ def learning_rate(config: Any) -> Any:
         ("data.files=['a', 'b']", lambda c: c.data.files, ("a", "b")),
         ("data.submesh=[2, 4]", lambda c: c.data.submesh, (2, 4)),
         ("data.lengths.inputs=9", lambda c: c.data.lengths, {"inputs": 9, "targets": 114}),
-        ("data.lengths['inputs']=9", lambda c: c.data.lengths, {"inputs": 9, "targets": 114}),
-        ("data.lengths={'x': 1}", lambda c: c.data.lengths, {"x": 1}),
         ("+data.lengths.x=1", lambda c: c.data.lengths["x"], 1),
         (
             "model.network.mlp_activations.0=relu",
@@ -55,24 +49,7 @@ def learning_rate(config: Any) -> Any:
             lambda c: c.model.network.mlp_activations,
             ("relu",),
         ),
-        ("logging.period=3", lambda c: c.logging.period, 3),
-        ("evaluation=None", lambda c: c.evaluation, None),
-        ("train_steps=2**20", lambda c: c.train_steps, 1048576),
-        ("train_steps=10_000//3", lambda c: c.train_steps, 3333),
-        ("train_steps=-(3+4)%10", lambda c: c.train_steps, 3),
-        ("batch_size=4*8", lambda c: c.batch_size, 32),
-        ("model.z_loss=1/3", lambda c: c.model.z_loss, 0.3333333333333333),
-        ("model.z_loss=2**-1", lambda c: c.model.z_loss, 0.5),
-        ("model.z_loss=4-1", lambda c: c.model.z_loss, 3.0),
-        ("model.label_smoothing=1e-2*5", lambda c: c.model.label_smoothing, 0.05),
-        ("data.submesh=[2*2, 4]", lambda c: c.data.submesh, (4, 4)),
-        ("data.lengths={'x': 2**9}", lambda c: c.data.lengths, {"x": 512}),
-        ("data.lengths.inputs=2*512", lambda c: c.data.lengths["inputs"], 1024),
-        ("optimizer=@tests.config.example.Sgd(learning_rate=1/4)", learning_rate, 0.25),
-        ("optimizer=@tests.config.example.sgd(learning_rate=(1+1)/4)", learning_rate, 0.5),
-        # A text in a field of texts is not computed.
         ("model_dir=2024-11-12", lambda c: c.model_dir, "2024-11-12"),
-        ("model_dir=2024-01-01", lambda c: c.model_dir, "2024-01-01"),
         ("model_dir=gs://a/b", lambda c: c.model_dir, "gs://a/b"),
         ("data.files=1*2", lambda c: c.data.files, "1*2"),
     ],
@@ -81,11 +58,6 @@ def test_set(text: str, read: Callable[[Any], Any], expected: Any) -> None:
     value = read(apply_overrides(example.small(), [text]))
     assert value == expected
     assert type(value) is type(expected)
-
-
-def test_int_for_float_is_a_float_when_built() -> None:
-    job = config_lib.build(apply_overrides(example.small(), ["model.z_loss=1"]))
-    assert type(job.model.z_loss) is float
 
 
 def test_the_recipe_itself_stays_as_it_is() -> None:
@@ -146,12 +118,6 @@ def test_swap_by_a_class_then_set_its_required_field() -> None:
     assert config_lib.build(apply_overrides(example.small(), overrides)).optimizer == example.Sgd(3)
 
 
-def test_order_counts() -> None:
-    short = Override("apply", "tests.config.example.short")
-    assert apply_overrides(example.small(), ["train_steps=9", short]).train_steps == 5
-    assert apply_overrides(example.small(), [short, "train_steps=9"]).train_steps == 9
-
-
 def test_fiddler_with_arguments_changes_a_defaulted_component() -> None:
     short = Override("apply", "tests.config.example.short(steps=3)")
     config = apply_overrides(example.small(), [short])
@@ -177,7 +143,6 @@ def test_unset_of_a_required_field_is_missing() -> None:
     ("text", "says"),
     [
         ("dropout_rate=0", ["dropout_rate=0", "Did you mean model.network.dropout_rate"]),
-        ("model.network.dropuot_rate=0", ["Did you mean model.network.dropout_rate"]),
         ("train_step=3", ["Job has no field train_step", "Did you mean train_steps"]),
         ("modle.network.emb_dim=3", ["Did you mean model.network.emb_dim"]),
         (
@@ -185,31 +150,13 @@ def test_unset_of_a_required_field_is_missing() -> None:
             ["data.lengths has no key input", "inputs", "+data.lengths.input"],
         ),
         ("train_steps=1e6", ["expected int", "Write 1000000."]),
-        ("train_steps=1.5", ["expected int", "1.5"]),
-        ("train_steps=8/4", ["expected int, got float 2.0. Write 8//4."]),
-        ("train_steps=10/4", ["expected int, got float 2.5. Write 10//4, which is 2."]),
-        ("train_steps=1e6/2", ["expected int, got float 500000.0. Write 500000."]),
-        ("train_steps=1/(1/2)", ["expected int, got float 2.0. Write 2."]),
-        ("train_steps=9**9**9", ["expected int; 9**9**9 is too large."]),
-        ("train_steps=2**900*2**900", ["2**900*2**900 is too large."]),
-        ("model.z_loss=10.0**999", ["10.0**999 is too large."]),
-        ("model.z_loss=1/0", ["expected float; 1/0 divides by zero."]),
-        ("model.z_loss=(-2)**0.5", ["-2**0.5 is not a real number."]),
-        ("train_steps=1<<20", ["expected int; expected one of the operators + - * / // % **."]),
-        ("train_steps=2**n", ["expected int, got the word 2**n"]),
-        ("train_steps=True+1", ["expected int, got the word True+1"]),
-        ("train_steps='a'*999999999", ["expected int"]),
-        ("train_steps=__import__('os').getpid()", ["expected int, got the word __import__"]),
-        ("model.network.scan_layers=1+1", ["expected bool, got int 2."]),
-        ("data.submesh=[8/4, 2]", ["[0]", "expected int, got float 2.0"]),
+        ("train_steps=2*10", ["expected int, got the word 2*10"]),
+        ("data.submesh=[2*2, 2]", ["expected tuple[int, int] or None", "not a complete Python"]),
         ("train_steps=True", ["expected int", "bool True"]),
-        ("train_steps=None", ["expected int", "None"]),
-        ("train_steps=many", ["expected int", "many"]),
         ("train_steps=", ["expected int", "no value"]),
         ("train_steps=[1", ["expected int", "not a complete Python literal"]),
         ("model.z_loss=True", ["expected float", "bool True"]),
         ("model.network.scan_layers=true", ["expected bool", "Write True."]),
-        ("model.network.scan_layers=1", ["expected bool", "int 1"]),
         ("model.label_smoothing=none", ["expected float or None", "Write None."]),
         ("model.network.dtype=bfloat61", ["'float32' or 'bfloat16'", "Did you mean bfloat16"]),
         ("model.network.dtype=float16", ["float16 overflows, use bfloat16."]),
@@ -221,17 +168,12 @@ def test_unset_of_a_required_field_is_missing() -> None:
         ("model.network.mlp_activations.2=relu", ["has no element 2; it has 2 elements"]),
         ("optimizer=3", ["expected Sgd or Adam", "@builder"]),
         ("optimizer=None", ["expected Sgd or Adam", "None"]),
-        ("optimizer={'learning_rate': 1}", ["expected Sgd or Adam"]),
         ("optimizer=adam", ["expected Sgd or Adam", "@builder"]),
         ("optimizer=@tests.config.example.Network", ["expected Sgd or Adam", "Network"]),
         ("optimizer=@tests.config.example.adamm", ["no builder", "tests.config.example.adam"]),
         ("optimizer=@tests.config.example.adam(lr=1)", ["no argument lr", "learning_rate"]),
         ("optimizer=@tests.config.example.adam(learning_rate='x')", ["expected float", "'x'"]),
         ("optimizer=@tests.config.example.scheduled", ["value for optimizer", "factor (float)"]),
-        (
-            "optimizer=@tests.config.example.scheduled(factor=1, optimizer=3)",
-            ["optimizer=3", "write @builder"],
-        ),
         (
             "optimizer=@tests.config.example.scheduled(factor=1, optimizer=@"
             "tests.config.example.Network)",
@@ -245,9 +187,7 @@ def test_unset_of_a_required_field_is_missing() -> None:
         ("optimizer=@os.path", ["os.path is a module", "Expected a dataclass, or a function"]),
         ("optimizer=@threading.Thread", ["threading.Thread is a class, but not a dataclass"]),
         ("train_steps.x=3", ["train_steps has the value 100"]),
-        ("evaluation.x=3", ["Evaluation has no field x"]),
         ("train_steps", ["PATH=VALUE"]),
-        ("+train_stops=3", ["Job has no field train_stops", "train_steps"]),
         (".=3", ["not a path"]),
     ],
 )
@@ -262,23 +202,6 @@ def test_path_into_none_says_how_to_set_it() -> None:
     message = refusal("evaluation=None", "evaluation.lengths={}")
     assert "evaluation is None" in message
     assert "--set evaluation=@builder(…) (Evaluation or None)" in message
-
-
-def test_all_mistakes_at_once() -> None:
-    message = refusal(
-        "dropout_rate=0",
-        "train_steps=1e6",
-        Override("unset", "nothing"),
-        Override("apply", "tests.config.example.shrot"),
-    )
-    assert message.startswith("4 mistakes:")
-    for part in (
-        "dropout_rate=0",
-        "Write 1000000",
-        "--unset nothing",
-        "tests.config.example.short",
-    ):
-        assert part in message
 
 
 def test_mistake_in_a_fiddler_shows_its_line() -> None:
@@ -301,4 +224,6 @@ def test_a_function_that_is_no_builder_is_not_called(tmp_path: Path, call: str, 
     message = refusal(f"{field}=@{call.format(made)}")
     assert not made.exists()
     if not field.startswith("+"):
-        assert "was not called: it has no return annotation. Expected a dataclass, or a" in message
+        assert (
+            "was not called, because it has no return annotation. Expected a dataclass" in message
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mtf.config.paths import format_path, nearest_paths, parse_path, split_assignment
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.config.paths import format_path, parse_path
 
 
 @pytest.mark.parametrize(
@@ -31,16 +31,3 @@ def test_parse(text: str, path: tuple[object, ...]) -> None:
 def test_no_path(text: str) -> None:
     with pytest.raises(UserError, match="path"):
         parse_path(text)
-
-
-def test_assignment_splits_at_the_first_equals_sign_outside_brackets() -> None:
-    assert split_assignment("a.b=c=d") == ("a.b", "c=d")
-    assert split_assignment("a['x=y']=3") == ("a['x=y']", "3")
-    assert split_assignment("+a.b = 3") == ("+a.b", "3")
-
-
-def test_nearest_prefers_what_ends_alike_then_what_is_near_the_root() -> None:
-    known = ["x.deep.rate", "model.dropout_rate", "rate", "a.b.dropout_rate", "train_steps"]
-    assert nearest_paths("dropout_rate", known)[:2] == ["model.dropout_rate", "a.b.dropout_rate"]
-    assert nearest_paths("trian_steps", known) == ["train_steps"]
-    assert nearest_paths("zzz", known) == []

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,7 +23,8 @@ from flax.traverse_util import unflatten_dict  # noqa: E402
 
 from conversion import huggingface, open_checkpoint  # noqa: E402
 from conversion.tensor import Tensor, array_tensor  # noqa: E402
-from mtf import verify  # noqa: E402
+from mtf.cli.convert import verification  # noqa: E402
+from mtf.models import t5  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 
 SIZE = 32
@@ -64,13 +66,13 @@ def mistakes(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
 
 
 class Case(NamedTuple):
-    """A network with its parameters, our logits of both batches, and transformers' model."""
+    """A network with its parameters, our logits of a batch, and transformers' model."""
 
     rows: list[Row]
     parameters: dict[str, np.ndarray]
     config: Any
-    batches: list[tuple[np.ndarray, np.ndarray]]
-    ours: list[np.ndarray]
+    tokens: verification.Tokens
+    ours: np.ndarray
     model: Any
 
 
@@ -90,27 +92,37 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     out = folder / "out"
     out.mkdir()
     huggingface.write_export(export, out)
-    passed, report = verify.compare(export, out)
+    passed, report = verification.compare(export, out)
     assert passed, report
-    config, params = verify.load_network(export)
-    batches = verify.random_batches(SIZE)
-    ours = [verify.our_logits(config, params, *batch) for batch in batches]
+    config, params = writers.load_network(export)
+    tokens = verification.sample_tokens(SIZE)
+    ours = jitted_logits(config, params, tokens)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).eval()
     assert {shape for e in export.entries for shape in (e.shape, e.hf_shape)} == {
         (SIZE,),
         (SIZE, SIZE),
     }
     rows = [Row(e.t5x, e.hf, e.transposed) for e in export.entries]
-    return Case(rows, parameters, config, batches, ours, model)
+    return Case(rows, parameters, config, tokens, ours, model)
 
 
-def passes(case: Case, logits: Any) -> bool:
-    """Whether verification would pass; `logits` are those of a batch's number."""
-    allowed = verify.tolerance(max(float(np.abs(logits).max()) for logits in case.ours))
-    return all(
-        verify.largest_difference(case.ours[i], logits(i)) <= allowed
-        for i in range(len(case.batches))
-    )
+def jitted_logits(config: Any, params: Any, tokens: verification.Tokens) -> np.ndarray:
+    """The logits of `verification.our_logits`, compiled, because there are many."""
+    batch = {
+        "encoder_input_tokens": tokens.encoder,
+        "decoder_input_tokens": tokens.decoder,
+        "decoder_target_tokens": np.ones_like(tokens.decoder),
+    }
+    return np.asarray(_apply(config, params, batch))
+
+
+_apply = jax.jit(t5.apply, static_argnums=0)
+
+
+def passes(case: Case, logits: np.ndarray) -> bool:
+    """Whether verification would pass."""
+    allowed = verification.tolerance(float(np.abs(case.ours).max()))
+    return float(np.abs(case.ours - logits).max()) <= allowed
 
 
 def tensor(case: Case, row: Row) -> Tensor:
@@ -130,11 +142,11 @@ def test_writing(case: Case) -> None:
     for wrong, rows in mistakes(case.rows):
         number += 1
         write(rows)
-        if passes(case, lambda i: verify.torch_logits(case.model, *case.batches[i])):
+        if passes(case, verification.their_logits(case.model, case.tokens)):
             unnoticed.append(wrong)
         write([right[row.t5x] for row in rows])
     assert not unnoticed and number > 450
-    assert passes(case, lambda i: verify.torch_logits(case.model, *case.batches[i]))
+    assert passes(case, verification.their_logits(case.model, case.tokens))
 
 
 def test_reading(case: Case) -> None:
@@ -145,6 +157,6 @@ def test_reading(case: Case) -> None:
             row.t5x: there[row.hf].view(row.t5x, transposed=row.transposed).read() for row in rows
         }
         params = unflatten_dict(case.parameters | read, sep="/")
-        if passes(case, lambda i, p=params: verify.our_logits(case.config, p, *case.batches[i])):
+        if passes(case, jitted_logits(case.config, params, case.tokens)):
             unnoticed.append(wrong)
     assert not unnoticed

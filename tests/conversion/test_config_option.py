@@ -51,7 +51,7 @@ def test_settings_of_hugging_face(
     options = ["--to", "hf", "--config", str(config)]
     assert convert.main([str(source), str(out), *options]) == 0
     printed = capsys.readouterr().out
-    assert f"Settings are those of {config}. Inputs are assumed to end with EOS\n" in printed
+    assert f"The settings are those in {config}. Inputs are assumed to end with EOS\n" in printed
     assert "as in the published T5 models" not in printed
     written = json.loads((out / "config.json").read_text())
     for name in ("model_type", *SETTINGS, *IDS):
@@ -74,17 +74,6 @@ def test_settings_of_hugging_face(
             "implies (32, 40)",
         ),
         (
-            {"num_heads": 6, "d_kv": 4},
-            "wrong shape: target/decoder/relpos_bias/rel_embedding has (3, 32); config.json "
-            "implies (6, 32)",
-        ),
-        (
-            {"vocab_size": 400},
-            "wrong shape: target/token_embedder/embedding has (384, 32); config.json implies "
-            "(400, 32)",
-        ),
-        ({"num_layers": 1}, "unexpected: target/encoder/layers_1/attention/key/kernel, shape (32"),
-        (
             {"model_type": "umt5"},
             "missing: target/decoder/layers_0/relpos_bias/rel_embedding, shape (3, 32)",
         ),
@@ -92,10 +81,7 @@ def test_settings_of_hugging_face(
             {"model_type": "t5", "tie_word_embeddings": True},
             "unexpected: target/decoder/logits_dense/kernel, shape (32, 384)",
         ),
-        ({"feed_forward_proj": "relu"}, "missing: target/decoder/layers_0/mlp/wi/kernel, shape"),
-        ({"model_type": "bart"}, "model_type is 'bart'; expected 't5'"),
         ({"eos_token_id": 3}, "eos_token_id is 3; only T5's value 1 is supported"),
-        ({"d_model": "32"}, "expected a whole number for d_model"),
     ],
 )
 def test_contradictions_are_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -10,23 +9,16 @@ import sys
 import tracemalloc
 from pathlib import Path
 
-import fiddle as fdl
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from conversion import Checkpoint, ConversionError, Tensor, blocks, huggingface
+from conversion import Checkpoint, Tensor, blocks, huggingface
 from mtf import convert
-from mtf.config.serialize import dump_json
-from mtf.models.settings import ModelConfig, T5Config
-from mtf.text.vocabularies import ByteVocabulary
-from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
-from tests.golden import recorded
-
-T5_MODEL = SHARED / "data" / "vocabularies" / "t5.spiece.model"
+from tests.inference import models
 
 
 def run(*arguments: object) -> int:
@@ -117,17 +109,6 @@ def test_shards(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_bfloat16(tmp_path: Path) -> None:
-    parameters = writers.random_parameters()
-    source = writers.write_t5x(tmp_path, parameters)
-    assert run(source, tmp_path / "out", "--dtype", "bfloat16") == 0
-    with safe_open(tmp_path / "out" / "model.safetensors", "np") as opened:
-        assert opened.get_slice("shared.weight").get_dtype() == "BF16"
-        embedding = opened.get_tensor("shared.weight")
-    expected = parameters["token_embedder/embedding"].astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(embedding.view(np.uint16), expected.view(np.uint16))
-
-
 def test_a_bfloat16_checkpoint_becomes_float32(tmp_path: Path) -> None:
     parameters = writers.random_parameters()
     assert run(writers.write_t5x(tmp_path, parameters, dtype="bfloat16"), tmp_path / "out") == 0
@@ -190,9 +171,7 @@ def test_parameters_that_do_not_fit_are_all_named(
     ("options", "words"),
     [
         (["--dtype", "float16"], ["not float16", "65,504"]),
-        (["--dtype", "int8"], ["must be float32 or bfloat16"]),
         (["--max-shard-size", "big"], ["--max-shard-size big", "5GB"]),
-        (["--step", "8"], ["is the checkpoint of step 7, but step 8 was requested"]),
         (["--vocabulary", "no/such.model"], ["no SentencePiece model at no/such.model"]),
         (["--vocabulary", __file__], ["is not a SentencePiece model"]),
     ],
@@ -203,12 +182,6 @@ def test_options_that_are_refused(
     source = writers.write_t5x(tmp_path, writers.random_parameters())
     out = tmp_path / "out"
     assert_refused(capsys, out, run(source, out, *options), *words)
-
-
-def test_mt5_has_no_scaled_logits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = writers.write_t5x(tmp_path, writers.random_parameters(gated=False, tied=True))
-    out = tmp_path / "out"
-    assert_refused(capsys, out, run(source, out, "--model-type", "mt5"), "--model-type t5")
 
 
 def test_vocabulary_larger_than_the_embedding(
@@ -240,16 +213,6 @@ def test_existing_output_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_nothing_is_left_when_a_chunk_cannot_be_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = writers.write_t5x(tmp_path, writers.random_parameters())
-    (source / "target.decoder.layers_1.mlp.wo.kernel" / "1.0").write_bytes(b"damaged")
-    out = tmp_path / "out"
-    name = "target/decoder/layers_1/mlp/wo/kernel"
-    assert_refused(capsys, out, run(source, out), f"{name} of {source} cannot be read")
-
-
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_values_that_are_not_finite_are_refused_unless_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
@@ -268,73 +231,22 @@ def test_values_that_are_not_finite_are_refused_unless_allowed(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """Stands in for a job's data."""
-
-    vocabulary: ByteVocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """Stands in for a training job."""
-
-    model: ModelConfig
-    data: Data
-
-
 def test_a_run_directory_names_its_vocabulary(tmp_path: Path) -> None:
-    network = fdl.Config(
-        T5Config,
-        vocab_size=384,
-        emb_dim=32,
-        num_heads=3,
-        head_dim=8,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        mlp_dim=48,
-        mlp_activations=("silu", "linear"),
-        dropout_rate=0.0,
-        relative_attention_max_distance=64,
-    )
-    job = fdl.Config(
-        Job,
-        model=fdl.Config(ModelConfig, network=network),
-        data=fdl.Config(Data, vocabulary=fdl.Config(ByteVocabulary, extra_ids=20)),
-    )
-    run_dir = tmp_path / "run"
-    for step in (10, 20):
-        writers.write_orbax(run_dir / "checkpoints", writers.random_parameters(seed=step), step)
-    (run_dir / "config.json").write_text(dump_json(job))
+    settings = {"mlp_activations": ("silu", "linear"), "relative_attention_max_distance": 64}
+    network = {f"model__network__{name}": value for name, value in settings.items()}
+    run_dir = models.write_run(tmp_path / "run", 10, **network, data__vocabulary__extra_ids=20)
+    writers.write_orbax(run_dir / "checkpoints", writers.random_parameters(), 20)
     assert run(run_dir, tmp_path / "out", "--step", "10") == 0
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["relative_attention_max_distance"] == 64
-    assert config["dropout_rate"] == 0.0
     assert config["feed_forward_proj"] == "gated-silu"
     tokenizer = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert tokenizer["tokenizer_class"] == "ByT5Tokenizer"
     assert tokenizer["added_tokens_decoder"]["278"]["content"] == "<extra_id_0>"  # 3 + 256 + 20 - 1
     np.testing.assert_array_equal(
         load_file(tmp_path / "out" / "model.safetensors")["shared.weight"],
-        writers.random_parameters(seed=10)["token_embedder/embedding"],
+        writers.random_parameters(**models.SIZES, seed=2)["token_embedder/embedding"],
     )
-
-
-def test_without_a_vocabulary_it_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = writers.write_t5x(tmp_path, writers.random_parameters())
-    assert run(source, tmp_path / "out") == 0
-    assert "No tokenizer" in capsys.readouterr().out
-    assert not list((tmp_path / "out").glob("*token*"))
-
-
-@needs_shared
-def test_vocabulary_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    source = recorded.unpack("rsqrt_zarr", tmp_path / "source")
-    status = run(source, out, "--vocabulary", T5_MODEL)
-    assert_refused(capsys, out, status, "32000 ids", "384 rows")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -350,7 +262,3 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
     assert "CHECKPOINT OUT_DIR" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_conversion_errors_are_value_errors() -> None:
-    assert issubclass(ConversionError, ValueError)

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from conversion import blocks, flax_writer, huggingface, open_checkpoint
+from conversion import flax_writer
 from mtf import convert
 from tests.conversion import writers
 
@@ -71,7 +71,6 @@ def test_long_arrays_are_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     parameters = writers.random_parameters()
     source = writers.write_t5x(tmp_path, parameters)
     monkeypatch.setattr(flax_writer, "_CHUNK_BYTES", 1000)
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 300)
     monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", 1000)
     assert convert.main([str(source), str(tmp_path / "out"), "--to", "hf_flax"]) == 0
     content = (tmp_path / "out" / "flax_model.msgpack").read_bytes()
@@ -81,59 +80,3 @@ def test_long_arrays_are_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     # Flax writes the same bytes, with the names in this order.
     assert serialization.msgpack_serialize(tree) == content
-
-
-def test_options_of_pytorch_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = writers.write_t5x(tmp_path, writers.random_parameters())
-    arguments = [str(source), str(tmp_path / "out"), "--to", "hf_flax", "--max-shard-size", "1GB"]
-    assert convert.main(arguments) == 2
-    assert "--max-shard-size: not for --to hf_flax" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-# To run this with transformers 4: pip install --no-deps --target DIR transformers==4.49.0
-# tokenizers==0.21.4 huggingface_hub==0.36.0; PYTHONPATH=DIR python -m pytest …
-def _flax_class(name: str) -> Any:
-    transformers = pytest.importorskip("transformers")
-    if int(transformers.__version__.split(".")[0]) > 4:
-        pytest.skip("transformers 5 has no Flax classes")
-    return getattr(transformers, name)
-
-
-@pytest.mark.parametrize(
-    ("name", "gated", "tied"), [("T5", False, True), ("T5", True, False), ("MT5", True, False)]
-)
-def test_transformers_4_computes_the_same_logits(
-    name: str, gated: bool, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import jax.numpy as jnp
-
-    from mtf import verify
-    from mtf.models import t5
-
-    clip = jnp.clip  # Its arguments had other names when transformers 4.49 appeared.
-    monkeypatch.setattr(jnp, "clip", lambda x, a_max: clip(x, max=a_max))
-    model_class = _flax_class(f"Flax{name}ForConditionalGeneration")
-    parameters = writers.random_parameters(num_encoder_layers=3, gated=gated, tied=tied)
-    source, out = writers.write_t5x(tmp_path, parameters), tmp_path / "out"
-    arguments = [str(source), str(out), "--to", "hf_flax", "--model-type", name.lower()]
-    assert convert.main(arguments) == 0
-    model = model_class.from_pretrained(out)
-    export = huggingface.Export(open_checkpoint(source))
-    config, params = verify.load_network(export)
-    rng = np.random.default_rng(0)
-    encoder, decoder = rng.integers(3, 384, (3, 17)), rng.integers(3, 384, (3, 9))
-    theirs = model(
-        input_ids=encoder, attention_mask=np.ones_like(encoder), decoder_input_ids=decoder
-    ).logits
-    batch = {"encoder_input_tokens": encoder, "decoder_input_tokens": decoder}
-    batch["decoder_target_tokens"] = np.ones_like(decoder)
-    ours = np.asarray(t5.apply(config, params, batch))
-    assert np.abs(ours).max() > 0.1
-    np.testing.assert_allclose(theirs, ours, atol=2e-5)
-    # And what it writes is read.
-    model.save_pretrained(tmp_path / "saved")
-    saved, expected = (open_checkpoint(x).parameters() for x in (tmp_path / "saved", out))
-    assert saved.keys() == expected.keys()
-    for key, tensor in saved.items():
-        np.testing.assert_array_equal(tensor.read(), expected[key].read(), err_msg=key)

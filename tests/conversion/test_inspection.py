@@ -54,12 +54,11 @@ def test_statistics_leave_out_values_that_are_not_finite() -> None:
 
 
 def test_inspect_shows_names_and_statistics(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arrays = parameters()
     arrays[NAME][:] = 0.25
     arrays[NAME][0, :2] = -1.5, np.nan
-    monkeypatch.setenv("COLUMNS", "80")
     text = shown(capsys, "--inspect", mesh(tmp_path, arrays))
     rows = text.splitlines()
     row = rows.index(f"target/{NAME}")
@@ -72,7 +71,6 @@ def test_inspect_shows_names_and_statistics(
     assert f"NaN or infinity in 1 tensors: target/{NAME}" in text
     assert "mesh-tensorflow, step 7" in rows[0]
     assert "1 + 1 layers, d_model 32, 3 heads of 8" in rows[1]
-    assert all(len(each) <= 80 for each in rows[3:])
 
 
 def test_inspect_of_a_directory_of_hugging_face_and_of_stacked_arrays(
@@ -150,7 +148,7 @@ def test_options_that_do_not_belong_together(
     for arguments, expected in (
         (["--inspect", "a", "b"], "--inspect takes one checkpoint; b is a second one"),
         (["--compare", "a"], "--compare takes two checkpoints"),
-        (["--inspect", "a", "--to", "hf", "--verify"], "--to, --verify: not for --inspect"),
+        (["--inspect", "a", "--to", "hf", "--verify"], "--verify cannot be used with --inspect"),
         (["a", "b"], "the following arguments are required: --to"),
         (["a"], "the following arguments are required: OUT_DIR, --to"),
     ):

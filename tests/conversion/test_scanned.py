@@ -15,8 +15,6 @@ from conversion.tensor import array_tensor
 from mtf import convert
 from tests.conversion import writers
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "t5x"
-
 
 def test_every_parameter_and_parts_of_it(tmp_path: Path) -> None:
     parameters = writers.random_parameters(num_encoder_layers=3, bias_per_layer=True)
@@ -62,21 +60,6 @@ def test_the_export_is_that_of_the_unrolled_checkpoint(tmp_path: Path) -> None:
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("unrolled", "scanned")
     )
     assert first == second
-
-
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="needs ../shared/golden")
-def test_the_golden_checkpoint() -> None:
-    checkpoint = open_checkpoint(GOLDEN / "scan_legacy" / "checkpoint_40")
-    other = open_checkpoint(GOLDEN / "factored_legacy" / "checkpoint_40")
-
-    def shapes(tensors: Checkpoint) -> dict[str, tuple[int, ...]]:
-        return {name: x.shape for name, x in tensors.tensors.items() if "relpos_bias" not in name}
-
-    assert shapes(checkpoint) == shapes(other)
-    name = "target/decoder/layers_{}/relpos_bias/rel_embedding"
-    first, second = (checkpoint.tensors[name.format(layer)].read() for layer in range(2))
-    assert first.shape == (4, 32)
-    assert not np.array_equal(first, second)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,12 @@ import ml_dtypes
 import msgpack
 import numpy as np
 import tensorstore as ts
+from flax.traverse_util import unflatten_dict
 from safetensors.numpy import load_file
+
+from conversion import huggingface, tensor_bundle
+from conversion.tensor import DTYPES
+from mtf.inference.opening import network_config
 
 Array = np.ndarray[Any, Any]
 
@@ -78,18 +83,6 @@ def random_parameters(
     return tree
 
 
-def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Names with '/' to nested dicts."""
-    tree: dict[str, Any] = {}
-    for name, value in flat.items():
-        *parents, last = name.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = value
-    return tree
-
-
 def flax_extension(array: Array) -> msgpack.ExtType:
     """An array as flax.serialization packs it."""
     packed = msgpack.packb((list(array.shape), array.dtype.name, array.tobytes()))
@@ -133,7 +126,7 @@ def write_flax(directory: Path, leaves: dict[str, Any] | None = None) -> Path:
     """Writes `flax_model.msgpack` instead of `model.safetensors`; returns the file."""
     file = directory / "flax_model.msgpack"
     leaves = leaves or {name: flax_extension(x) for name, x in flax_tree(directory).items()}
-    file.write_bytes(msgpack.packb(nested(leaves)))
+    file.write_bytes(msgpack.packb(unflatten_dict(leaves, sep="/")))
     (directory / "model.safetensors").unlink()
     return file
 
@@ -227,7 +220,7 @@ def write_t5x(
             **places[kvstore],
         }
     leaves["state/step"] = flax_extension(np.asarray(step, np.int32))
-    optimizer = nested(leaves)
+    optimizer = unflatten_dict(leaves, sep="/")
     optimizer["state"].setdefault("param_states", {})
     content = msgpack.packb({"version": 3, "optimizer": optimizer})
     (path / "checkpoint").write_bytes(content)
@@ -239,7 +232,10 @@ def write_orbax(directory: Path, parameters: dict[str, Array], step: int = 7) ->
     import orbax.checkpoint as ocp
 
     path = directory / f"checkpoint_{step}"
-    tree = {"target": nested(parameters), "state": {"step": np.asarray(step, np.int32)}}
+    tree = {
+        "target": unflatten_dict(parameters, sep="/"),
+        "state": {"step": np.asarray(step, np.int32)},
+    }
     with ocp.PyTreeCheckpointer() as checkpointer:
         checkpointer.save((path / "state").resolve(), tree)
     return path
@@ -292,20 +288,16 @@ def write_bundle(
     directory.mkdir(parents=True, exist_ok=True)
     prefix = directory / f"model.ckpt-{step}"
     files = [bytearray() for _ in range(num_files)]
-    entries = {b"": _field(1, num_files) + _field(3, _field(1, 1))}
+    entries = {b"": tensor_bundle._Header(shards=num_files).SerializeToString()}
     for number, (name, array) in enumerate(sorted(arrays.items())):
         data, shard = array.tobytes(), number % num_files
-        dims = b"".join(_field(2, _field(1, size)) for size in array.shape)
         kinds = {"float32": 1, "int32": 3, "int64": 9, "bfloat16": 14}
-        entries[name.encode()] = (
-            _field(1, kinds[array.dtype.name])
-            + _field(2, dims)
-            + _field(3, shard)
-            + _field(4, len(files[shard]))
-            + _field(5, len(data))
-            + bytes([6 << 3 | 5])
-            + _masked_crc(data)
-        )
+        entry = tensor_bundle._Entry(dtype=kinds[array.dtype.name], shard_id=shard)
+        entry.offset, entry.size = len(files[shard]), len(data)
+        entry.crc32c = int.from_bytes(_masked_crc(data), "little")
+        for size in array.shape:
+            entry.shape.dim.add(size=size)
+        entries[name.encode()] = entry.SerializeToString()
         files[shard] += data
     for number, content in enumerate(files):
         file = prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{num_files:05d}")
@@ -344,14 +336,23 @@ def _varint(value: int) -> bytes:
     return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
 
 
-def _field(number: int, value: int | bytes) -> bytes:
-    """A field of a protocol buffer message."""
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
 def _masked_crc(data: bytes) -> bytes:
     crc = google_crc32c.value(data)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
     return masked.to_bytes(4, "little")
+
+
+def load_network(export: huggingface.Export) -> tuple[Any, dict[str, Any]]:
+    """mtf's network of an export, and its parameters, rounded to the dtype of the export."""
+    params = {
+        name: tensor.cast(DTYPES[export.dtype]).read().astype(np.float32)
+        for name, tensor in export.checkpoint.parameters().items()
+    }
+    config = network_config(
+        export.architecture,
+        relative_attention_max_distance=export.relative_attention_max_distance,
+        dropout_rate=0.0,
+        dtype="float32",
+        scan_layers=False,
+    )
+    return config, unflatten_dict(params, sep="/")

@@ -1,13 +1,15 @@
-"""What the data tests share: files to read, and the rules of span corruption told backwards."""
+"""What the data tests share: files to read, and the inverse of span corruption."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mtf.text.vocabularies import ByteVocabulary
+from mtf.data.text.vocabularies import ByteVocabulary
 
 BYTES = ByteVocabulary()
 EOS = 1
@@ -27,6 +29,14 @@ def write_pairs(path: Path, num_pairs: int, seed: int = 0) -> str:
         for i in range(num_pairs)
     )
     return write(path, "\n".join(lines) + "\n")
+
+
+def stored(iterator: Any) -> dict[str, Any]:
+    """Returns the state of an iterator, which is small, as read back from JSON."""
+    text = json.dumps(iterator.get_state())
+    assert len(text) < 100_000
+    state: dict[str, Any] = json.loads(text)
+    return state
 
 
 def without_padding(row: np.ndarray) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -13,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mtf.base.errors import UserError
 from mtf.data import row_streams
-from mtf.data.settings import TextCorporaConfig, TextFilesConfig
-from mtf.errors import UserError
-from mtf.loaders import make_evaluations, make_train_iterator, provenance, sample_examples
-from mtf.tasks.objectives import PrefixLM, SpanCorruption
-from mtf.text.vocabularies import SentencePieceVocabulary
-from tests.conftest import SHARED, needs_shared
-from tests.data.helpers import BYTES, restore, write
-from tests.test_loaders import assert_same, examples_of_row, take
+from mtf.data.loaders import make_evaluations, make_train_iterator, sample_examples
+from mtf.data.settings import TextCorporaConfig
+from mtf.data.tasks.objectives import PrefixLM
+from tests.data.helpers import BYTES, stored, write
+from tests.test_loaders import examples_of_row, take
 
 SIZES = {"en": 1100, "ro": 111, "sw": 12}
 # What is trained on: a tenth is held out, but at most ten documents of each.
@@ -50,13 +47,6 @@ def corpora(tmp_path: Path) -> TextCorporaConfig:
         objective=PrefixLM(),
         num_held_out=10,
     )
-
-
-def stored(iterator: Any) -> dict[str, Any]:
-    text = json.dumps(iterator.get_state())
-    assert len(text) < 20_000
-    state: dict[str, Any] = json.loads(text)
-    return state
 
 
 def documents_in(batches: list[Any]) -> list[str]:
@@ -135,43 +125,6 @@ def test_rows_do_not_keep_to_one_corpus(tmp_path: Path, corpora: TextCorporaConf
         assert 60 < counts["en"] < 140
 
 
-@pytest.mark.parametrize("objective", [PrefixLM(), SpanCorruption(merge_documents=4)])
-@pytest.mark.parametrize("pack", [True, False])
-def test_resuming_gives_the_same_batches_in_any_number_of_processes(
-    corpora: TextCorporaConfig, objective: Any, pack: bool
-) -> None:
-    data = dataclasses.replace(corpora, objective=objective, pack=pack)
-    whole = make_train_iterator(data, batch_size=8)
-    halves = [make_train_iterator(data, batch_size=8, shard_id=i, num_shards=2) for i in range(2)]
-    expected = take(whole, 45)
-    joined = [
-        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        for parts in zip(*(take(half, 45) for half in halves), strict=True)
-    ]
-    assert_same(joined, expected)
-    state = stored(halves[0]) | stored(halves[1])
-    assert state == stored(whole)
-    quarter = make_train_iterator(data, batch_size=8, shard_id=1, num_shards=4)
-    quarter.set_state(state)
-    expected = [{k: v[2:4] for k, v in batch.items()} for batch in take(whole, 60)]
-    assert_same(take(quarter, 60), expected)
-
-
-def test_a_corpus_smaller_than_a_group_of_documents_is_one_segment_or_more(
-    corpora: TextCorporaConfig,
-) -> None:
-    data = dataclasses.replace(
-        corpora, objective=SpanCorruption(), rates={"en": 1.0, "ro": 1.0, "sw": 8.0}
-    )
-    text = ""
-    for batch in take(make_train_iterator(data, batch_size=2), 40):
-        for row in range(2):
-            for example in examples_of_row(batch, row):
-                text += BYTES.decode(restore(*example, 259))
-    found = Counter(re.findall(r"<(sw\d{4})x+>", text))
-    assert len(found) == NUM_TRAINING["sw"]
-
-
 def test_a_resume_at_other_rates_is_refused(corpora: TextCorporaConfig) -> None:
     state = stored(make_train_iterator(corpora, batch_size=4))
     other = make_train_iterator(dataclasses.replace(corpora, sampling_exponent=0.5), batch_size=4)
@@ -202,13 +155,6 @@ def test_each_corpus_is_evaluated_by_itself(
     assert len(documents_in(list(joined()))) == 21
 
 
-def test_provenance_names_sizes_and_rates(corpora: TextCorporaConfig) -> None:
-    found = provenance(corpora)["corpora"]
-    total = sum(n**0.3 for n in NUM_TRAINING.values())
-    assert {name: part["documents"] for name, part in found.items()} == NUM_TRAINING
-    assert found["ro"]["rate"] == pytest.approx(101**0.3 / total)
-
-
 def test_adding_a_corpus_leaves_the_others_order_as_it_is(corpora: TextCorporaConfig) -> None:
     def order(*names: str) -> list[str]:
         data = dataclasses.replace(
@@ -218,43 +164,3 @@ def test_adding_a_corpus_leaves_the_others_order_as_it_is(corpora: TextCorporaCo
         return list(itertools.islice((name for name in used if name.startswith("ro")), 10))
 
     assert order("ro", "en") == order("sw", "ro")
-
-
-@needs_shared
-def test_the_declaration_of_human_rights_in_16_languages() -> None:
-    folder = SHARED / "data" / "text" / "udhr"
-    data = TextCorporaConfig(
-        vocabulary=SentencePieceVocabulary(
-            str(SHARED / "data" / "vocabularies" / "mt5.spiece.model"), extra_ids=0
-        ),
-        task_feature_lengths={"inputs": 512, "targets": 256},
-        files={path.stem: str(path) for path in sorted(folder.glob("*.txt"))},
-        objective=PrefixLM(),
-    )
-    assert len(data.files) == 16
-    batch = next(make_train_iterator(data, batch_size=8))
-    assert (batch["decoder_segment_ids"] > 0).mean() > 0.95
-    assert len(make_evaluations(data, batch_size=8)) == 16
-
-
-@needs_shared
-def test_romanian_glosses_have_the_lengths_of_the_romanian_models() -> None:
-    data = TextFilesConfig(
-        vocabulary=SentencePieceVocabulary(
-            str(SHARED / "data" / "vocabularies" / "mt5.spiece.model"), extra_ids=0
-        ),
-        task_feature_lengths={"inputs": 512, "targets": 114},
-        files=str(SHARED / "data" / "text" / "ro_wordnet_glosses.txt"),
-        inputs_add_eos=False,
-        normalization="romanian_diacritics",
-        pack=False,
-    )
-    lengths = Counter[tuple[int, int]]()
-    for batch in take(make_train_iterator(data, batch_size=4), 30):
-        inputs = (batch["encoder_input_tokens"] != 0).sum(axis=1)
-        targets = (batch["decoder_target_tokens"] != 0).sum(axis=1)
-        lengths.update(zip(inputs.tolist(), targets.tolist(), strict=True))
-    # 128 glosses are some 3,600 tokens: six full segments, and what remains of the group.
-    assert lengths[511, 114] > 90
-    assert max(lengths)[0] == 511
-    assert max(targets for _, targets in lengths) == 114

@@ -1,4 +1,4 @@
-"""`python -m mtf.data`."""
+"""`python -m mtf data`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from mtf.data.__main__ import main
-from mtf.tasks.objectives import SpanCorruption
+from mtf.cli.data import main
+from mtf.data.tasks.objectives import SpanCorruption
 from tests.cache.helpers import NAME, mixture, text_task, write_cache
-from tests.conftest import SHARED, needs_shared
 
 
 @pytest.fixture(autouse=True)
 def few_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packing is shown on a thousand examples instead of twenty thousand."""
-    monkeypatch.setattr("mtf.data.__main__._NUM_PACKED", 1000)
+    monkeypatch.setattr("mtf.cli.mixture_report._NUM_PACKED", 1000)
 
 
 def test_a_cache_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +29,7 @@ def test_a_cache_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert sums[1:5] == ["60", "20.69", "60", "30"]
     long = sum(len(f"Is thing {i}{' and so' * (i % 5)} a fruit?") > 30 for i in range(230))
     assert fruit[-1] == f"{long}/0"
-    assert "in sequence" in shown and "best fit" in shown
+    assert "packing 1,000 examples" in shown and "examples per row" in shown
     assert "# food_fruit" in shown and "# math_sums" in shown and "</s>" in shown
 
 
@@ -43,7 +42,7 @@ def test_sentinels_are_visible(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_bad_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "MIXTURE is missing" in capsys.readouterr().err
+    assert "No MIXTURE was given" in capsys.readouterr().err
     assert main(["x", "--cache", str(tmp_path)]) == 2
     assert "has no token cache" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
@@ -51,13 +50,16 @@ def test_bad_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "expected two lengths, e.g. 1024/256" in capsys.readouterr().err
 
 
-@needs_shared
-def test_without_a_cache_rows_of_the_mirror_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_cache_rows_of_the_mirror_are_shown(
+    prompts: Path, datasets_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [
         "piqa_finish_sentence_with_correct_choice", "--vocabulary", "byt5", "-n", "1",
-        "--data-dir", str(SHARED / "data" / "datasets"),
-        "--templates", str(SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"),
+        "--data-dir", str(datasets_dir),
+        "--templates", str(prompts),
     ]  # fmt: skip
+    assert main(["--list", "piqa_finish", "--templates", str(prompts)]) == 0
+    assert arguments[0] in capsys.readouterr().out.splitlines()
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert (

@@ -121,8 +121,3 @@ def test_trimmed_targets_are_at_most_the_full_length() -> None:
         rows = [[Example(np.array([1], np.int32), np.full(num_targets, 9, np.int32))]]
         batch = to_batch(rows, {"inputs": 8, "targets": full}, num_rows=1, pack=False)
         assert trimmed(batch)["decoder_target_tokens"].shape == (1, expected)
-
-
-def test_trimmed_padding() -> None:
-    batch = to_batch([], {"inputs": 64, "targets": 16}, num_rows=2, pack=False)
-    assert trimmed(batch)["encoder_input_tokens"].shape == (2, 24)

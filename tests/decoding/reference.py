@@ -11,14 +11,13 @@ import numpy as np
 
 from mtf.models import t5
 from mtf.models.settings import T5Config
+from mtf.models.types import Params
 
 _APPLY = jax.jit(t5.apply, static_argnums=0)
 LogProbs = Callable[[tuple[int, ...]], np.ndarray]
 
 
-def log_probs_of(
-    config: T5Config, params: t5.Params, inputs: np.ndarray, max_length: int
-) -> LogProbs:
+def log_probs_of(config: T5Config, params: Params, inputs: np.ndarray, max_length: int) -> LogProbs:
     """For one row of inputs: the tokens so far → log-probabilities (vocab,) of the next."""
 
     @functools.cache

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mtf.decoding.settings import DecodingConfig
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.inference.decoding.settings import DecodingConfig
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,7 @@ from mtf.errors import UserError
         ({"method": "bream"}, ["'greedy', 'sample' or 'beam'", "'bream'"]),
         ({"max_length": 0}, ["max_length", "at least 1"]),
         ({"method": "sample", "temperature": -0.1}, ["temperature", "-0.1"]),
-        ({"method": "sample", "top_k": -1}, ["top_k", "-1"]),
         ({"method": "sample", "top_p": 0.0}, ["top_p", "greater than 0 and at most 1"]),
-        ({"method": "sample", "top_p": 1.5}, ["top_p", "1.5"]),
         (
             {"method": "sample", "top_k": 5, "top_p": 0.9},
             ["top_k (5)", "top_p (0.9)", "both be set"],
@@ -27,13 +25,11 @@ from mtf.errors import UserError
         ({"method": "beam", "temperature": 0.7}, ["temperature", "method='sample'"]),
         ({"num_return": 2}, ["num_return is 2", "'beam' or 'sample'"]),
         ({"method": "beam", "num_return": 5}, ["num_return (5)", "num_beams (4)"]),
-        ({"method": "beam", "num_beams": 0}, ["num_beams", "at least 1"]),
         ({"method": "beam", "length_penalty_form": "gnmt"}, ["'t5x' or 'hf'", "'gnmt'"]),
         ({"method": "beam", "length_penalty": -1.0}, ["length_penalty", "-1.0"]),
         ({"method": "beam", "early_stopping": True}, ["early_stopping", "'hf'"]),
         ({"seed": -1}, ["seed", "-1"]),
         ({"max_length": "8"}, ["max_length must be a whole number", "'8'"]),
-        ({"method": "sample", "top_k": 3.5}, ["top_k must be a whole number", "3.5"]),
         ({"method": "sample", "temperature": "hot"}, ["temperature must be a number", "'hot'"]),
     ],
 )

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mtf.decoding.generate import Generated, generate
-from mtf.decoding.sample import restrict
-from mtf.decoding.settings import DecodingConfig
+from mtf.inference.decoding.generate import Generated, generate
+from mtf.inference.decoding.sample import restrict
+from mtf.inference.decoding.settings import DecodingConfig
 from mtf.models import t5
 from tests.decoding import reference
 from tests.decoding.test_generate import LENGTH, eos, log_probs_of_rows, params, prompts
@@ -31,6 +31,7 @@ def restricted(probs: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
     return out / out.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.0, 7, 1.0), (1.3, 0, 0.6)]
 )
@@ -77,12 +78,13 @@ def sample(**settings: float) -> Generated:
 
 def test_no_temperature_or_one_token_is_greedy() -> None:
     greedy = generate(SMALL, params(), prompts(), DecodingConfig(max_length=LENGTH), eos_id=eos())
-    for settings in ({"temperature": 0.0}, {"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-6}):
+    for settings in ({"temperature": 0.0}, {"top_k": 1}):
         ours = sample(**settings)
         np.testing.assert_array_equal(ours.tokens, greedy.tokens)
         np.testing.assert_allclose(ours.scores, greedy.scores, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_seeds() -> None:
     first, other = sample(seed=0, num_return=4), sample(seed=1, num_return=4)
     np.testing.assert_array_equal(first.tokens, sample(seed=0, num_return=4).tokens)
@@ -107,6 +109,7 @@ def test_scores_are_log_probabilities_of_the_model() -> None:
             np.testing.assert_allclose(score, sum(pieces), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_tied_output_projection() -> None:
     tied = dataclasses.replace(SMALL, logits_via_embedding=True, mlp_activations=("relu",))
     weights = t5.init_params(tied, jax.random.PRNGKey(0))

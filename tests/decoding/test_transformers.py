@@ -1,4 +1,4 @@
-"""Greedy decoding and beam search give transformers' tokens, one for one."""
+"""Decoding gives transformers' tokens, one for one, and scoring its log-likelihoods."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ transformers = pytest.importorskip(
 )
 
 from conversion import huggingface, open_checkpoint  # noqa: E402
-from mtf import convert, verify  # noqa: E402
-from mtf.decoding.generate import generate  # noqa: E402
-from mtf.decoding.settings import DecodingConfig  # noqa: E402
+from mtf import convert  # noqa: E402
+from mtf.inference.decoding.generate import generate  # noqa: E402
+from mtf.inference.decoding.settings import DecodingConfig  # noqa: E402
+from mtf.inference.predictor import Predictor  # noqa: E402
+from mtf.models.settings import ModelConfig  # noqa: E402
 from mtf.models.stacking import stack_layers  # noqa: E402
+from mtf.partitioning.mesh import PjitPartitioner  # noqa: E402
+from mtf.partitioning.settings import PartitionerConfig  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 
 MAX_LENGTH = 20
@@ -46,7 +50,7 @@ def models(name: str, folder: Path) -> tuple[Any, Any, Any]:
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).float().eval()
     if name == "umt5":  # transformers 5 always sets it, which scales the logits of the beams.
         model.config.tie_word_embeddings = False
-    config, params = verify.load_network(
+    config, params = writers.load_network(
         huggingface.Export(open_checkpoint(source), dtype="float32")
     )
     return model, config, params
@@ -150,6 +154,27 @@ def test_beam_4(loaded: Any, length_penalty: float, early_stopping: bool) -> Non
     ours = generate(config, params, inputs, decoding, eos_id=eos)
     np.testing.assert_array_equal(ours.tokens, expected)
     np.testing.assert_allclose(ours.scores, scores, rtol=1e-5, atol=1e-5)
+
+
+def test_scores(loaded: Any) -> None:
+    """Examples and targets that share rows have the log-likelihoods of each target alone."""
+    model, config, params = loaded
+    rng = np.random.default_rng(2)
+
+    def tokens(length: int) -> list[int]:
+        return [*rng.integers(2, config.vocab_size, length).tolist(), 1]
+
+    examples = [(tokens(number), [tokens(n) for n in (3, 1, 7)]) for number in (4, 30, 11)]
+    partitioner = PjitPartitioner.create(PartitionerConfig())
+    predictor = Predictor(ModelConfig(config), params, None, partitioner)
+    found = list(predictor.log_likelihoods(examples))
+    for (inputs, targets), scores in zip(examples, found, strict=True):
+        for target, score in zip(targets, scores.log_likelihoods, strict=True):
+            with torch.no_grad():
+                ids, labels = torch.tensor([inputs]), torch.tensor([target])
+                logits = model(input_ids=ids, labels=labels).logits
+            log_probs = torch.log_softmax(logits, -1)[0, range(len(target)), target]
+            np.testing.assert_allclose(score, log_probs.sum(), rtol=1e-5, atol=1e-4)
 
 
 def test_inputs_longer_than_the_nearest_buckets(loaded: Any) -> None:

@@ -1,17 +1,16 @@
-"""Metrics of texts, against values worked out by hand or given in the libraries' documentation."""
+"""Metrics of texts agree with values computed by hand or given in documentation."""
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import pytest
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 from mtf.evaluation.metrics import METRICS, compute
 
-# Metric → the library that it needs; a plain install has those of the others.
+# Metric → the library that it needs from the extra `eval`.
 LIBRARIES = {
     "bleu": "sacrebleu",
     "rouge": "rouge_score",
@@ -48,24 +47,9 @@ EXAMPLES: list[tuple[str, list[Any], list[Any], dict[str, float]]] = [
     ("squad", [["a blue whale", "krill"]], ["The big Blue, whale!"], {"em": 0, "f1": 80}),
     ("squad", ["Whale"], ["the whale."], {"em": 100, "f1": 100}),
     ("squad", [["x", "left-hand"], ["y"]], ["lefthand", "z"], {"em": 50, "f1": 50}),
+    ("squad", ["fox ‘animal’"], ["The  fox, an ‘animal’!"], {"em": 100, "f1": 100}),
     # TriviaQA leaves a space where there was punctuation, and takes off quotation marks.
     ("trivia_qa", [["left hand"], ["y"]], ["‘Left-Hand’", "y z"], {"em": 50, "f1": 250 / 3}),
-    (
-        "span_squad",
-        [{"context": "The whale eats krill, daily.", "answers": ["eats krill"]}] * 3,
-        ["start: 2 end: 3", "start: 2", "start: two end: three"],
-        {"em": 100 / 3, "f1": 100 / 3},
-    ),
-    (
-        "record",
-        [
-            {"group": ("p", "q"), "value": ["Oslo", "Bergen"]},
-            {"group": ("p", "q"), "value": ["Oslo", "Bergen"]},
-            {"group": ("p", "r"), "value": ["Rome"]},
-        ],
-        ["Bergen", "Bergen", "Paris"],
-        {"em": 50, "f1": 50},
-    ),
     # Articles and punctuation do not count; the best answer does: (2/3 + 1 + 1) / 3.
     (
         "coqa_f1",
@@ -73,18 +57,7 @@ EXAMPLES: list[tuple[str, list[Any], list[Any], dict[str, float]]] = [
         ["Jump.", "on box", ""],
         {"f1": 800 / 9},
     ),
-    (
-        "multirc_f1_over_all_answers",
-        [{"group": "p/1", "value": 1}, {"group": "p/1", "value": 1}, {"group": "p/2", "value": 0}],
-        [1, 0, 1],
-        {"f1": 50},
-    ),
-    (
-        "multirc_exact_match",
-        [{"group": 1, "value": 1}, {"group": 2, "value": 0}, {"group": 1, "value": 0}],
-        [1, 0, 1],
-        {"exact_match": 50},
-    ),
+    ("multirc_f1_over_all_answers", [1, 1, 0], [1, 0, 1], {"f1": 50}),
     # n-grams in common: 5 of 6, 3 of 5, 2 of 4, 1 of 3; both of one length.
     (
         "bleu",
@@ -148,54 +121,14 @@ def test_every_metric_has_an_example() -> None:
     assert {name for name, *_ in EXAMPLES} == set(METRICS)
 
 
-def test_rouge_is_the_same_at_every_call() -> None:
-    targets = [f"w{i} w{i + 1} w{i + 2}" for i in range(20)]
-    predictions = [f"w{i} w{i + 2} w{2 * i}" for i in range(20)]
-    assert scores("rouge", targets, predictions) == scores("rouge", targets, predictions)
-
-
 @pytest.mark.parametrize(
     ("name", "targets", "predictions", "says"),
     [
-        ("rogue", ["a"], ["a"], "there is no metric 'rogue'; expected one of accuracy, "),
-        ("rogue", ["a"], ["a"], "Did you mean rouge"),
-        (
-            "accuracy",
-            ["a"],
-            ["a", "b"],
-            "1 targets and 2 predictions; expected the same number of each",
-        ),
+        ("rogue", ["a"], ["a"], "no metric 'rogue'; expected one of accuracy, .*mean rouge"),
+        ("accuracy", ["a"], ["a", "b"], "the same number of targets and predictions, not 1 and 2"),
         ("squad", [], [], "there are no examples; expected at least one"),
     ],
 )
 def test_bad_input(name: str, targets: list[str], predictions: list[str], says: str) -> None:
     with pytest.raises(UserError, match=says):
         compute(name, targets, predictions)
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_a_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in list(sys.modules):
-        if module.split(".")[0] == LIBRARIES[name]:
-            monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(sys, "meta_path", [_Absent(LIBRARIES[name]), *sys.meta_path])
-    with pytest.raises(UserError, match=r"pip install 'mtf-jax\[eval\]'"):
-        compute(name, [1, 0], [1, 0])
-
-
-class _Absent:
-    """An import hook under which a package is not installed."""
-
-    def __init__(self, package: str) -> None:
-        self._package = package
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name.split(".")[0] == self._package:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=self._package)
-
-
-def test_normalized_texts() -> None:
-    text = "The Quick-brown  fox, an ‘animal’!"
-    assert compute("squad", ["quickbrown fox ‘animal’"], [text])["em"] == 100
-    assert compute("squad", ["quick brown fox animal"], [text])["em"] == 0
-    assert compute("trivia_qa", ["quick brown fox animal"], [text])["em"] == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,22 +13,22 @@ import pytest
 
 import recipes
 from mtf import config as config_lib
-from mtf import convert, status
-from mtf.cache import __main__ as cache
+from mtf.base.errors import UserError
+from mtf.cli import cache as cache
+from mtf.cli import status
+from mtf.cli.convert import command as convert
+from mtf.cli.run import main
 from mtf.data.settings import TaskMixtureConfig
-from mtf.errors import UserError
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.evaluation import tasks as tasks_lib
-from mtf.evaluation.rank_data import RankData, RankExample, RankTask
+from mtf.evaluation.rank_data import RankData, RankExample
 from mtf.evaluation.settings import RankFilesConfig
+from mtf.evaluation.tasks import EvaluationTask
 from mtf.inference.predictor import Predictor
-from mtf.jobs.evaluate import Evaluate
-from mtf.run import main
-from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
-from mtf.writing import locked
-from tests.conftest import SHARED, needs_shared
+from mtf.jobs import Evaluate
+from mtf.jobs.evaluate import run as run_of
 from tests.conversion import writers
 from tests.inference import models
-from tests.processes import run_processes
 
 ROWS = [
     {"inputs": "is it red", "choices": ["yes", "no"], "label": 0},
@@ -58,7 +59,7 @@ def job(checkpoint: Path | str | None, file: Path, out: Path | None, **settings:
     return Evaluate(where, data, output_dir=str(out), **settings)
 
 
-def test_the_command_line_evaluates_ones_own_file(
+def test_the_command_line_evaluates_a_file(
     checkpoint: Path, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -68,7 +69,7 @@ def test_the_command_line_evaluates_ones_own_file(
     arguments += ["partitioner.num_partitions=1", "batch_size=8"]
     assert main([*arguments, "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "1 of 1 prompts" in shown and "parameters" in shown
+    assert "1 of 1 tasks have data" in shown and "parameters" in shown
     assert main([*arguments, f"output_dir={out}"]) == 0
     shown = capsys.readouterr().out
     assert "mine" in shown and "1 of 3 examples: inputs or choices were trunc" in shown
@@ -110,18 +111,6 @@ def test_what_is_refused_writes_nothing(checkpoint: Path, file: Path, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.jsonl"]
 
 
-def test_a_directory_that_another_job_writes_is_refused(
-    checkpoint: Path, file: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    with (
-        locked(out, "output_dir"),
-        pytest.raises(UserError, match=rf"^output_dir: {out} is in use by process \d+ on "),
-    ):
-        job(checkpoint, file, out).run()
-    assert not out.exists()
-
-
 def test_scores_that_are_no_numbers_stop_and_leave_nothing(file: Path, tmp_path: Path) -> None:
     parameters = writers.random_parameters(seed=1)
     parameters["token_embedder/embedding"][ord("b") + 3] = np.nan  # only the second row has a b
@@ -140,12 +129,12 @@ def test_prompts_without_data_or_with_failures_do_not_count_and_are_named(
 ) -> None:
     good = [RankExample(0, [5, 6], [[7, 1], [8, 1]], [True, False])]
     tasks = (
-        RankTask("d_one", "d", "one", lambda: RankData(good, 1)),
-        RankTask("d_two", "d", "two", lambda: RankData(good, 2, {1: "no column"})),
-        RankTask("d_three", "d", "three", lambda: RankData([], 2)),
-        RankTask("e_four", "e", "four", None, "ask for it at https://example.org"),
+        EvaluationTask("d_one", "d", "one", "rank", lambda: RankData(good)),
+        EvaluationTask("d_two", "d", "two", "rank", lambda: RankData(good, 0, {1: "no column"})),
+        EvaluationTask("d_three", "d", "three", "rank", lambda: RankData([], 2)),
+        EvaluationTask("e_four", "e", "four", "rank", None, "ask for it at https://example.org"),
     )
-    monkeypatch.setattr("mtf.evaluation.tasks.evaluation_tasks", lambda data, download: tasks)
+    monkeypatch.setattr("mtf.jobs.evaluate.run.evaluation_tasks", lambda data, download: tasks)
     job(checkpoint, file, tmp_path / "out").run()
     shown = capsys.readouterr().out
     for text in (
@@ -164,6 +153,7 @@ def test_prompts_without_data_or_with_failures_do_not_count_and_are_named(
     assert "https://example.org" in (tmp_path / "out" / "results.md").read_text()
 
 
+@pytest.mark.slow
 def test_an_interrupted_evaluation_continues_after_the_last_complete_task(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,58 +183,42 @@ def test_an_interrupted_evaluation_continues_after_the_last_complete_task(
     assert predictions[0] == predictions[1]
 
     # Predictions of other examples are not used.
-    (tmp_path / "again").mkdir()
     calls.clear()
     with pytest.raises(KeyboardInterrupt):
         job(checkpoint, files, tmp_path / "again").run()
     (tmp_path / "a.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
-    with pytest.raises(UserError, match=r"from other settings: .*examples was 3 and is now 1"):
+    with pytest.raises(UserError, match=r"with other settings: .*examples was 3 and is now 1"):
         job(checkpoint, files, tmp_path / "again").run()
 
 
-def test_two_processes_give_the_results_of_one(checkpoint: Path, tmp_path: Path) -> None:
-    file = tmp_path / "mine.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS * 4))
-    job(checkpoint, file, tmp_path / "1", batch_size=4).run()
-    module = "tests.evaluation.one_of_processes"
-    first, second = run_processes(module, 2, checkpoint, file, tmp_path / "2")
-    assert "Mean over 1 of 1 datasets" in first
-    assert "Mean" not in second, "only one process reports"
-    found = []
-    for name in ("1", "2"):
-        lines = (tmp_path / name / "predictions.jsonl").read_text().splitlines()
-        found.append([json.loads(line) for line in lines])
-    assert len(found[0]) == len(found[1]) == 12
-    for one, two in zip(*found, strict=True):
-        np.testing.assert_allclose(one["log_likelihoods"], two["log_likelihoods"], atol=1e-4)
-        assert one["prediction"] == two["prediction"]
-
-
-def t0_eval(*, allow_missing_tasks: bool = True, **fields: Any) -> TaskMixtureConfig:
-    data = SHARED / "data"
+@pytest.fixture
+def t0_eval(
+    prompts: Path, datasets_dir: Path, t5_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> TaskMixtureConfig:
+    """T0's evaluation, for which the mirror has copa, cb, rte and winogrande_xl."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return TaskMixtureConfig(
         mixture_or_task_name="t0_eval_score_eval",
-        vocabulary=SentencePieceVocabulary(str(data / "vocabularies" / "t5.spiece.model")),
+        vocabulary=SentencePieceVocabulary(str(t5_model)),
         task_feature_lengths={"inputs": 1024, "targets": 256},
-        data_dir=str(data / "datasets"),
-        templates=str(data / "promptsource" / "templates-0.2.3.tar.gz"),
-        allow_missing_tasks=allow_missing_tasks,
-        **fields,
+        data_dir=str(datasets_dir),
+        templates=str(prompts),
+        allow_missing_tasks=True,
     )
 
 
-@needs_shared
+@pytest.mark.slow
 def test_a_cache_has_the_same_tasks_and_examples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, t0_eval: TaskMixtureConfig
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    live = tasks_lib.evaluation_tasks(t0_eval())
+    live = tasks_lib.evaluation_tasks(t0_eval)
     arguments = ["t0_eval_score_eval", "--output", str(tmp_path), "--skip-missing"]
-    arguments += ["--data-dir", str(t0_eval().data_dir), "--templates", str(t0_eval().templates)]
-    assert cache.main([*arguments, "--vocabulary", t0_eval().vocabulary.path]) == 0
-    cached = tasks_lib.evaluation_tasks(t0_eval(cache_dir=str(tmp_path)))
+    arguments += ["--data-dir", str(t0_eval.data_dir), "--templates", str(t0_eval.templates)]
+    arguments += ["--vocabulary", t0_eval.vocabulary.path, "--num-workers", "1"]
+    assert cache.main(arguments) == 0
+    cached = tasks_lib.evaluation_tasks(dataclasses.replace(t0_eval, cache_dir=str(tmp_path)))
 
-    def about(tasks: Sequence[RankTask]) -> list[tuple[str, str, str, bool]]:
+    def about(tasks: Sequence[EvaluationTask]) -> list[tuple[str, str, str, bool]]:
         return sorted((t.name, t.dataset, t.prompt, t.load is None) for t in tasks)
 
     assert about(cached) == about(live)
@@ -257,11 +231,8 @@ def test_a_cache_has_the_same_tasks_and_examples(
             assert read().examples == task.load().examples
 
 
-@needs_shared
-def test_t0s_evaluation_lists_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    mixture = t0_eval()
-    tasks = tasks_lib.evaluation_tasks(mixture)
+def test_t0s_evaluation_names_missing_datasets(t0_eval: TaskMixtureConfig) -> None:
+    tasks = tasks_lib.evaluation_tasks(t0_eval)
     assert len(tasks) == 116
     absent = {task.dataset: task.absent for task in tasks if task.absent}
     assert "https://cs.rochester.edu/nlp/rocstories" in str(absent["story_cloze/2016"])
@@ -270,25 +241,16 @@ def test_t0s_evaluation_lists_what_is_absent(monkeypatch: pytest.MonkeyPatch) ->
     cb = next(task for task in present if task.dataset == "super_glue/cb")
     assert cb.load is not None
     examples = cb.load().examples
-    assert len(examples) == 56
+    assert len(examples) == 60
     assert all(len(e.choices) == 3 and sum(e.correct) == 1 for e in examples)
     assert all(e.inputs[-1] != 1 and all(c[-1] == 1 for c in e.choices) for e in examples)
-
-
-@needs_shared
-def test_a_mixture_without_some_datasets_is_refused_unless_allowed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError) as refused:
-        tasks_lib.evaluation_tasks(t0_eval(allow_missing_tasks=False))
+        tasks_lib.evaluation_tasks(dataclasses.replace(t0_eval, allow_missing_tasks=False))
     message = str(refused.value)
-    # The mirror has copa, cb, rte and winogrande_xl: 12 + 15 + 10 + 5 prompts.
     assert message.startswith("data: 74 of the 116 tasks of t0_eval_score_eval are missing:")
     assert "story_cloze_2016_Answer_Given_options_score_eval and 4 others: " in message
-    assert "https://cs.rochester.edu/nlp/rocstories" in message
     assert message.endswith("To use only 42 of 116 tasks, set data.allow_missing_tasks=True.")
-    # The recipe's default mirror is whatever there is; its report names what is missing.
+    # The recipe allows it, and its report names what is missing.
     assert recipes.t0_eval().data.allow_missing_tasks is True
 
 
@@ -298,27 +260,27 @@ def test_documents_cannot_be_evaluated() -> None:
         vocabulary=ByteVocabulary(),
         task_feature_lengths={"inputs": 8, "targets": 8},
     )
-    with pytest.raises(UserError, match=r"tasks of documents .*no targets to generate or to rank"):
+    with pytest.raises(UserError, match="documents, which have no targets to generate or to rank"):
         tasks_lib.evaluation_tasks(data)
 
 
-def test_a_run_is_evaluated_with_its_own_vocabulary(
+def test_a_run_is_evaluated_with_its_vocabulary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with the recipe's default, T5's, for which there would be a download."""
+    """The recipe's default is T5's vocabulary, which would be downloaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("urllib.request.urlopen", None)
     run = models.write_run(tmp_path / "run")
     config = recipes.t0_eval(checkpoint=str(run))
-    opened = config_lib.build(config)._open()
+    opened = run_of.open_checkpoint(config_lib.build(config))
     assert opened.vocabulary == ByteVocabulary(125)
 
 
 @pytest.mark.parametrize(("by", "last_id"), [("mtf", 1), ("another program", ord("d") + 3)])
-def test_ones_own_file_has_eos_if_the_export_says_so(
+def test_a_file_has_eos_if_the_export_says_so(
     file: Path, tmp_path: Path, by: str, last_id: int
 ) -> None:
-    """Other programs write a tokenizer that appends EOS also for T0, whose inputs had none."""
+    """Other programs write a tokenizer that appends EOS even for T0, whose inputs had none."""
     run = models.write_run(tmp_path / "run")
     export = tmp_path / "export"
     assert convert.main([str(run), str(export), "--to", "hf"]) == 0
@@ -326,6 +288,6 @@ def test_ones_own_file_has_eos_if_the_export_says_so(
         described = export / "tokenizer_config.json"
         described.write_text('{"tokenizer_class": "ByT5Tokenizer", "extra_ids": 125}')
     evaluate = config_lib.build(recipes.t0_eval(checkpoint=str(export), files=str(file)))
-    (task,) = evaluate._tasks(evaluate._open())
+    (task,) = run_of._tasks(evaluate, run_of.open_checkpoint(evaluate))
     assert task.load is not None
     assert task.load().examples[0].inputs[-1] == last_id

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
-import sentencepiece
 from pyarrow import parquet
 
 from mtf import convert
-from mtf.tasks import registry
+from mtf.data.tasks import registry
+from tests import made_up
 from tests.conversion import writers
 from tests.small import read_metrics
 from tests.sources import hub_server
@@ -51,42 +51,38 @@ LONGER_SETTINGS = SETTINGS | {
 LONGER = ["--set", *(f"{name}={value}" for name, value in LONGER_SETTINGS.items())]
 
 
-@contextlib.contextmanager
-def workplace(
-    folder: Path, repositories: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """A user's empty working directory, from which the hub has these models and datasets."""
-    monkeypatch.setattr(registry, "_REGISTRY", type(registry._REGISTRY)())
-    monkeypatch.setenv("HF_HOME", str(folder / "cache"))
-    monkeypatch.delenv("MTF_DATA_DIR", raising=False)
-    (folder / "here").mkdir()
-    monkeypatch.chdir(folder / "here")
-    monkeypatch.syspath_prepend(folder / "here")
-    with (
-        hub_server.serve(repositories) as server,
-        hub_server.use(server, folder / "cache", monkeypatch),
-    ):
-        yield
+def workplace(write: Callable[[Path], Mapping[str, Path]]) -> Any:
+    """Returns a fixture: a user's empty working directory.
+
+    The hub has the models and datasets that `write` writes into the folder above, by their names.
+    """
+
+    @pytest.fixture
+    def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        repositories, here = write(tmp_path), tmp_path / "here"
+        monkeypatch.setattr(registry, "_REGISTRY", type(registry._REGISTRY)())
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv("MTF_DATA_DIR", raising=False)
+        here.mkdir()
+        monkeypatch.chdir(here)
+        monkeypatch.syspath_prepend(here)
+        with (
+            hub_server.serve(repositories) as server,
+            hub_server.use(server, tmp_path / "cache", monkeypatch),
+        ):
+            yield here
+        sys.modules.pop("film_reviews", None)  # The page of classification has this file.
+
+    return here
 
 
 def write_model(folder: Path, texts: Iterable[str], model_type: str = "t5") -> Path:
     """Writes a random network of two layers, with a vocabulary of the texts' pieces."""
-    pieces = folder / "pieces"
+    pieces = folder / "pieces.model"
     folder.mkdir(parents=True)
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_prefix=str(pieces),
-        vocab_size=_NUM_ROWS - _NUM_SENTINELS,
-        hard_vocab_limit=False,
-        character_coverage=1.0,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
-    )
+    pieces.write_bytes(made_up.sentencepiece_model(texts, num_pieces=_NUM_ROWS - _NUM_SENTINELS))
     source = writers.write_t5x(folder / "t5x", writers.random_parameters(**_SIZES))
-    vocabulary = ["--vocabulary", f"{pieces}.model", "--model-type", model_type]
+    vocabulary = ["--vocabulary", str(pieces), "--model-type", model_type]
     assert convert.main([str(source), str(folder / "hf"), "--to", "hf", *vocabulary]) == 0
     return folder / "hf"
 

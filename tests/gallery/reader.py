@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtf.convert import main as convert
-from mtf.data.__main__ import main as data
-from mtf.run import main as run
+from mtf.cli.convert.command import main as convert
+from mtf.cli.data import main as data
+from mtf.cli.run import main as run
 from tests import small
 
 FOLDER = small.ROOT / "docs" / "gallery"
@@ -21,7 +21,7 @@ _BLOCK = re.compile(
     r"^(?:`(?P<file>[\w/.]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
 _IMPORT = re.compile(r"^(?:from|import) (\w+)", re.M)
-_MAINS = {"mtf.run": run, "mtf.convert": convert, "mtf.data": data}
+_MAINS = {"mtf.run": run, "mtf.convert": convert, "mtf data": data}
 _BEST = re.compile(r"^best +\S*/(checkpoint_\d+) ", re.M)
 
 
@@ -66,7 +66,9 @@ class Reader:
         return re.sub(r"checkpoint_\d+", self.best, text) if self.best else text
 
     def _run(self, command: list[str]) -> None:
-        module, *arguments = command
+        module, *arguments = (
+            command if command[0] != "mtf" else [" ".join(command[:2]), *command[2:]]
+        )
         name = arguments[0].partition("(")[0]
         arguments += self._small.get(name, [])
         output = io.StringIO()

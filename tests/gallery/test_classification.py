@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +13,7 @@ from tests.gallery import hub, reviews
 from tests.gallery.notebook import run_notebook
 from tests.gallery.reader import Reader
 
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with hub.workplace(tmp_path, reviews.write(tmp_path), monkeypatch):
-        yield
-    sys.modules.pop("film_reviews", None)
+here = hub.workplace(reviews.write)
 
 
 def _check_accuracy(folder: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,26 +38,27 @@ def _sentence(rng: random.Random) -> str:
     return f"{subject} {verb} {place}, şi apoi {subject} nu mai {verb} {place}."
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def _write(folder: Path) -> dict[str, Path]:
     rng = random.Random(0)
     rows = {
         split: [{"text": _sentence(rng)} for _ in range(number)]
         for split, number in {"train": 600, "validation": 60}.items()
     }
     texts = [row["text"] for row in rows["train"]]
-    repositories = {
-        "google/mt5-small": hub.write_model(tmp_path / "model", texts, "mt5"),
-        "allenai/c4": hub.write_dataset(tmp_path / "data", rows, "ro"),
+    (folder / "one.txt").write_text("".join(f"{text}\n" for text in texts))
+    return {
+        "google/mt5-small": hub.write_model(folder / "model", texts, "mt5"),
+        "allenai/c4": hub.write_dataset(folder / "data", rows, "ro"),
     }
-    with hub.workplace(tmp_path, repositories, monkeypatch):
-        Path("ro").mkdir()
-        Path("ro/one.txt").write_text("".join(f"{text}\n" for text in texts))
-        yield tmp_path / "here"
+
+
+here = hub.workplace(_write)
 
 
 @pytest.mark.slow
 def test_continued_pretraining(here: Path) -> None:
+    Path("ro").mkdir()
+    (here.parent / "one.txt").rename("ro/one.txt")
     Reader("continued_pretraining", SIZES)
     # The run of 40 steps went on to 60.
     assert [line["step"] for line in read_metrics(here / "ro_mt5")][-1] == 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,7 @@ SETTINGS = {name: value for name, value in hub.SETTINGS.items() if "evaluator" n
 LONGER = {name: value for name, value in hub.LONGER_SETTINGS.items() if "evaluator" not in name}
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with hub.workplace(tmp_path, reviews.write(tmp_path), monkeypatch):
-        yield tmp_path / "here"
+here = hub.workplace(reviews.write)
 
 
 def _table(folder: str) -> dict[int, dict[str, float]]:

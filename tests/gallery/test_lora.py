@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,7 @@ import mtf
 from tests.gallery import hub, reviews
 from tests.gallery.reader import Reader
 
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    repositories = reviews.write(tmp_path)
-    with hub.workplace(tmp_path, repositories, monkeypatch):
-        yield repositories["google/flan-t5-base"]
+here = hub.workplace(reviews.write)
 
 
 @pytest.mark.slow
@@ -32,7 +26,8 @@ def test_lora(here: Path) -> None:
     assert (config["r"], config["lora_alpha"], config["target_modules"]) == (8, 16, ["q", "v"])
 
     # LoRA's formula, on the files of PyTorch's names.
-    base, merged = (load_file(f"{path}/model.safetensors") for path in (here, "reviews_merged"))
+    model = here.parent / "model" / "hf"
+    base, merged = (load_file(f"{path}/model.safetensors") for path in (model, "reviews_merged"))
     adapters = load_file("reviews_adapters/adapter_model.safetensors")
     changed = {name for name, weight in base.items() if not np.array_equal(weight, merged[name])}
     assert len(changed) == 6 and len(adapters) == 2 * len(changed)

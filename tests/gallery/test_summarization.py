@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,18 +26,18 @@ def _row(rng: random.Random) -> dict[str, str]:
     return {"document": ". ".join([first, *others]), "summary": first, "id": "0"}
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _write(folder: Path) -> dict[str, Path]:
     rng = random.Random(0)
     numbers = {"train": 300, "validation": 16}
     rows = {split: [_row(rng) for _ in range(number)] for split, number in numbers.items()}
     texts = [f"summarize: {row['document']}" for row in rows["train"]]
-    repositories = {
-        "google/t5-v1_1-base": hub.write_model(tmp_path / "model", texts),
-        "EdinburghNLP/xsum": hub.write_dataset(tmp_path / "data", rows),
+    return {
+        "google/t5-v1_1-base": hub.write_model(folder / "model", texts),
+        "EdinburghNLP/xsum": hub.write_dataset(folder / "data", rows),
     }
-    with hub.workplace(tmp_path, repositories, monkeypatch):
-        yield
+
+
+here = hub.workplace(_write)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,19 +34,19 @@ def _row(rng: random.Random) -> dict[str, dict[str, str]]:
     return {"translation": {"en": " ".join(words), "ro": " ".join(map(WORDS.__getitem__, words))}}
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _write(folder: Path) -> dict[str, Path]:
     rng = random.Random(0)
     numbers = {"train": 300, "validation": 16, "test": 16}
     rows = {split: [_row(rng) for _ in range(number)] for split, number in numbers.items()}
     texts = [text for row in rows["train"] for text in row["translation"].values()]
     texts += [f"translate English to Romanian: {text}" for text in texts]
-    repositories = {
-        "google/mt5-small": hub.write_model(tmp_path / "model", texts, "mt5"),
-        "Helsinki-NLP/opus-100": hub.write_dataset(tmp_path / "data", rows, "en-ro"),
+    return {
+        "google/mt5-small": hub.write_model(folder / "model", texts, "mt5"),
+        "Helsinki-NLP/opus-100": hub.write_dataset(folder / "data", rows, "en-ro"),
     }
-    with hub.workplace(tmp_path, repositories, monkeypatch):
-        yield
+
+
+here = hub.workplace(_write)
 
 
 @pytest.mark.slow

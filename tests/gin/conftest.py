@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from mtf.cli.gin.command import main
 from tests.gin.example import write_mesh, write_t5x
-from tests.gin.helpers import Gin, run_gin
+from tests.gin.helpers import Gin
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,14 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Gin:
-    """`python -m mtf.gin` in an empty folder."""
+    """`python -m mtf gin` in an empty folder."""
     pytest.importorskip("gin", reason="gin-config is not installed: pip install 'mtf-jax[gin]'")
     monkeypatch.chdir(tmp_path)
-    return run_gin(capsys)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([str(each) for each in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call

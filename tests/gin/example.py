@@ -38,20 +38,15 @@ network.Transformer.config = @network.T5Config()
 network.T5Config:
   dtype = 'bfloat16'
   vocab_size = {vocab_size}
-  mlp_activations = {activations}
+  mlp_activations = ('gelu', 'linear')
   dropout_rate = %DROPOUT_RATE
-  logits_via_embedding = {tied}
-{extra}
-"""
-_SIZE = """
-include "t5x/examples/{folder}/base.gin"
-network.T5Config:
   emb_dim = {emb_dim}
   num_heads = {num_heads}
   num_encoder_layers = {num_encoder_layers}
   num_decoder_layers = {num_decoder_layers}
   head_dim = {head_dim}
   mlp_dim = {mlp_dim}
+{extra}
 """
 _DATA = """
 {scope}utils.DatasetConfig:
@@ -173,48 +168,32 @@ utils.RestoreCheckpointConfig:
   mode = 'specific'
 """
 
-# Folder below t5x/examples → network, vocabulary, sizes, and what else the family has.
+_PIECES = 'seqio.SentencePieceVocabulary.sentencepiece_model_file = "gs://t5-data/vocabs/{}"'
+_OF_T5 = _PIECES.format("cc_all.32000.100extra/sentencepiece.model")
+_OF_MT5 = _PIECES.format("mc4.250000.100extra/sentencepiece.model")
+# Folder below t5x/examples → network, vocabulary, sizes, rows of the embedding, other bindings.
 FAMILIES = {
-    "t5/t5_1_0": ("t5", "pieces", model.T5_1_0_SIZES, "('relu',)", True, 32128),
-    "t5/t5_1_1": ("t5", "pieces", model.T5_1_1_SIZES, "('gelu', 'linear')", False, 32128),
-    "t5/mt5": ("t5", "pieces", model.T5_1_1_SIZES, "('gelu', 'linear')", False, 250112),
-    "t5/byt5": ("t5", "bytes", model.BYT5_SIZES, "('gelu', 'linear')", False, 384),
+    "t5/t5_1_1": ("t5", "SentencePieceVocabulary", model.T5_1_1_SIZES, 32128, _OF_T5),
+    "t5/mt5": ("t5", "SentencePieceVocabulary", model.T5_1_1_SIZES, 250112, _OF_MT5),
+    "t5/byt5": ("t5", "ByteVocabulary", model.BYT5_SIZES, 384, ""),
     "scalable_t5/t5_1_1": (
-        "scalable_t5",
-        "pieces",
-        model.T5_1_1_SIZES,
-        "('gelu', 'linear')",
-        False,
-        32128,
+        *("scalable_t5", "SentencePieceVocabulary", model.T5_1_1_SIZES, 32128),
+        f"  scan_layers = True\n  remat_policy = 'minimal'\n{_OF_T5}",
     ),
-}
-PIECES = {
-    32128: "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model",
-    250112: "gs://t5-data/vocabs/mc4.250000.100extra/sentencepiece.model",
 }
 RUNS = ("pretrain", "finetune", "eval", "infer")
 
 
 def write_t5x(root: Path) -> Path:
     """Writes t5x/ with the gin files of its models and runs; returns `root`."""
-    for folder, (network, kind, sizes, activations, tied, vocab_size) in FAMILIES.items():
-        extra = "  scan_layers = True\n  remat_policy = 'minimal'\n" * (network == "scalable_t5")
-        pieces = "seqio.SentencePieceVocabulary.sentencepiece_model_file"
-        text = _BASE.format(
-            network=f"t5x.examples.{network}",
-            vocabulary="ByteVocabulary" if kind == "bytes" else "SentencePieceVocabulary",
-            vocab_size=vocab_size,
-            activations=activations,
-            tied=tied,
-            extra=extra + (f'{pieces} = "{PIECES[vocab_size]}"' if kind == "pieces" else ""),
-        )
-        _write(root / f"t5x/examples/{folder}/base.gin", text)
-        tiny = model.Size(2, 2, 8, 16, 4, 3)
+    tiny = model.Size(2, 2, 8, 16, 4, 3)
+    for folder, (network, vocabulary, sizes, vocab_size, extra) in FAMILIES.items():
         for size, values in {**sizes, "tiny": tiny}.items():
-            own = _SIZE.format(folder=folder, **values._asdict())
-            if size == "base":
-                own = text + own.replace(f'include "t5x/examples/{folder}/base.gin"', "")
-            _write(root / f"t5x/examples/{folder}/{size}.gin", own)
+            text = _BASE.format(
+                **{"network": f"t5x.examples.{network}", "vocabulary": vocabulary, "extra": extra},
+                **{"vocab_size": vocab_size, **values._asdict()},
+            )
+            _write(root / f"t5x/examples/{folder}/{size}.gin", text)
     shared = {"batch_size": "%BATCH_SIZE", "cached": "%USE_CACHED_TASKS"}
     lengths = "%TASK_FEATURE_LENGTHS"
     both = _data("train/", lengths, "train", True, None, True, **shared)
@@ -334,21 +313,17 @@ learning_rate_schedules.constant_learning_rate.learning_rate = 0.001
 utils.run.learning_rate_schedule = @learning_rate_schedules.learning_rate_schedule_noam
 learning_rate_schedule_noam.linear_decay_fraction = 0.0
 """,
-    "models/bi_v1.gin": """
+    "models/t5.1.1.base.gin": """
 utils.run.model_type = "bitransformer"
 d_model = 768
 num_layers = 12
-d_ff = 3072
+d_ff = 2048
 num_heads = 12
 d_kv = 64
+dropout_rate = 0.0
 transformer.Unitransformer.positional_embedding = False
 transformer_layers.SelfAttention.relative_attention_type = "bias_shared"
-""",
-    "models/t5.1.1.base.gin": """
-include 'models/bi_v1.gin'
-d_ff = 2048
 DenseReluDense.activation = ["gelu", "linear"]
-dropout_rate = 0.0
 Unitransformer.shared_embedding_and_softmax_weights = False
 """,
     "models/t5.1.1.xxl.gin": """
@@ -369,18 +344,6 @@ Bitransformer.decode.max_decode_length = 128
 utils.run.eval_checkpoint_step = %eval_checkpoint_step
 """,
     "score_eval.gin": 'include "eval.gin"\nutils.run.mode = "score_eval"\n',
-    "infer.gin": """
-infer_checkpoint_step = "all"
-input_filename = "in.txt"
-output_filename = "out.txt"
-utils.run.mode = "infer"
-utils.run.eval_checkpoint_step = %infer_checkpoint_step
-infer_model.decode_fn = @decode_from_file
-decode_from_file.input_filename = %input_filename
-decode_from_file.output_filename = %output_filename
-""",
-    "beam_search.gin": "Bitransformer.decode.beam_size = 4\nBitransformer.decode.alpha = 0.6\n",
-    "greedy_decode.gin": "Bitransformer.decode.beam_size = 1\n",
 }
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
 from mtf import config as config_lib
-from mtf.gin.__main__ import main
 
-# Runs `python -m mtf.gin`; returns exit status, stdout and stderr.
+# Runs `python -m mtf gin`; returns exit status, stdout and stderr.
 Gin = Callable[..., tuple[int, str, str]]
 
 COMMON = {
@@ -34,18 +33,6 @@ OWN = {
 def bindings(**values: str) -> list[str]:
     """`--gin.NAME=VALUE` for each value."""
     return [f"--gin.{name}={value}" for name, value in values.items()]
-
-
-def run_gin(capsys: Any) -> Gin:
-    """The command, called in this process."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = main([str(each) for each in arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 def config_of(text: str) -> fdl.Config:
@@ -77,8 +64,3 @@ def write(folder: Path, name: str, *lines: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([*lines, ""]))
     return path
-
-
-def last_lines(text: str, count: int) -> Sequence[str]:
-    """The last lines of a text."""
-    return text.splitlines()[-count:]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
-from mtf.gin.mesh_table import MESH
-from mtf.gin.rows import ABSENT, Row, Section
-from mtf.gin.t5x_table import T5X
+from mtf.cli.gin.mesh import MESH
+from mtf.cli.gin.rows import Section
+from mtf.cli.gin.t5x_table import NO_SEED, T5X
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "t5x.md"
 BEGIN = "<!-- tables of gin bindings, written by python -m tests.gin.regenerate -->\n"
@@ -27,12 +28,12 @@ GROUPS = {
         *("beam_search", "temperature_sample"),
     ),
     "Optimizers": ("adafactor", "chain", "adamw", "warmup_cosine", "clip", "clip_by_global_norm"),
-    "Evaluation (eval.gin)": ("evaluate", "evaluate_data", "job_restore", "job_evaluator"),
+    "Evaluation (eval.gin)": ("evaluate", "job_data", "job_restore", "job_evaluator"),
     "Inference (infer.gin)": ("infer",),
 }
 _RATE = "optimizer.learning_rate"
 # Settings that only the translation has → the fields of the config that they determine.
-_SHOWN = {
+SHOWN = {
     "relative_steps": ("train_steps",),
     "axis_rules.activations": ("partitioner.logical_axis_rules",),
     "axis_rules.parameters": ("partitioner.logical_axis_rules",),
@@ -41,24 +42,20 @@ _SHOWN = {
         for name in ("base_learning_rate", "warmup_steps", "steps_per_cycle")
     },
     "mesh.mode": (),
-    "mesh.model_type": (),
     "mesh.batch_size": ("batch_size",),
     "mesh.schedule": (f"{_RATE}.factors",),
     "mesh.split": ("data.split", "data.eval_split"),
-    "mesh.eval_step": ("checkpoint_steps",),
-    "mesh.mesh_shape": ("partitioner.num_partitions",),
-    "mesh.tpu_topology": ("trainer.num_microbatches", "batch_size"),
-    "mesh.tokens_per_microbatch": ("trainer.num_microbatches",),
+    "mesh.cores": ("trainer.num_microbatches", "batch_size"),
+    "mesh.tokens": ("trainer.num_microbatches",),
     "mesh.dropout_rate": ("model.network.dropout_rate",),
     "mesh.num_layers": ("model.network.num_encoder_layers", "model.network.num_decoder_layers"),
-    "mesh.rate.constant_learning_rate": (f"{_RATE}.base_learning_rate",),
-    "mesh.rate.multiplier": (f"{_RATE}.base_learning_rate",),
-    "mesh.rate.constant": (f"{_RATE}.base_learning_rate",),
-    "mesh.rate.warmup_steps": (f"{_RATE}.warmup_steps",),
-    "mesh.rate.ramp": (),
-    "mesh.train_mixture": ("data.mixture_or_task_name",),
-    "mesh.eval_mixture": ("data.mixture_or_task_name",),
-    "mesh.output": ("output_dir",),
+    "mesh.ramp": (),
+}
+# Notes of the command → what the page has in their place.
+_NOTES = {
+    NO_SEED: "None means mtf's fixed seed",
+    "by the longer length": "tokens are divided by the longer length",
+    "number of cores": "number of cores; divided by `model_parallelism`, number of replicas",
 }
 
 
@@ -74,63 +71,45 @@ def tables() -> str:
     parts = []
     for title, names in GROUPS.items():
         parts.append(f"### {title}\n\n{_table([T5X[name] for name in names])}")
-    parts.append(f"### Mesh TensorFlow (t5_mesh_transformer)\n\n{_table([*MESH.values()])}")
+    parts.append(
+        f"### Mesh TensorFlow (t5_mesh_transformer)\n\n{_table([*MESH.values()])}"
+        "Other configurables have no effect in files. On the command line, they are mistakes.\n\n"
+    )
     return "".join(parts)
 
 
 def _table(sections: Sequence[Section]) -> str:
-    lines = ["| gin binding | mtf | |\n", "|---|---|---|\n"]
-    without = []
+    """The parameters that become fields; the page says what holds for all others."""
+    lines = []
     for section in sections:
+        same: dict[str, list[str]] = {}  # settings → parameters with the names of their fields
+        found: list[str] = []
         for row in section.rows:
-            name = f"`{section.name}.{row.parameter}`"
-            if row.anything and row.note == "changes no result":
-                without.append(name)
+            if row.path is None:
+                continue
+            fields, note = SHOWN.get(row.path, (row.path,)), _NOTES.get(row.note, row.note)
+            settings, _, name = row.path.rpartition(".")
+            in_brackets = f" ({note})" if note else ""
+            if fields == (row.path,) and name == row.parameter:
+                same.setdefault(settings, []).append(f"`{name}`{in_brackets}")
+            elif fields:
+                found.append(f"`{row.parameter}` → {_code(fields)}{in_brackets}")
             else:
-                lines.append(f"| {name} | {_field(row)} | {_note(row)} |\n")
-    text = "".join(lines) + "\n"
-    if without:
-        text += f"These change no result and have no setting: {', '.join(without)}.\n\n"
-    return text
+                found.append(f"`{row.parameter}`: {note}")
+        found = [
+            f"{', '.join(names)}: the same" + (f" in `{settings}`" if settings else "")
+            for settings, names in same.items()
+        ] + found
+        if found:
+            item = f"* **`{section.name}`** {'; '.join(found)}"
+            lines += textwrap.wrap(
+                item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            )
+    return "\n".join(lines) + "\n\n"
 
 
-def _field(row: Row) -> str:
-    """What a parameter becomes."""
-    if row.equals is not None:
-        return f"the same as `{row.equals}`"
-    if row.path is not None:
-        return ", ".join(f"`{path}`" for path in _SHOWN.get(row.path, (row.path,)))
-    if row.parts is not None:
-        return "see its parameters"
-    if row.fixed:
-        return f"only {', '.join(map(_value, row.fixed))}"
-    return "no setting"
-
-
-def _value(value: object) -> str:
-    """A value as in a gin file."""
-    return f"`{value if str(value).startswith('@') else repr(value)}`"
-
-
-def _note(row: Row) -> str:
-    """How a value is converted, and which values have no equivalent."""
-    notes = []
-    if row.parts is not None:
-        notes.append(", ".join(f"`@{name}`" for name in row.parts))
-    if row.note:
-        notes.append(row.note)
-    if row.default is not ABSENT and row.path is not None:
-        notes.append(f"not bound: {_value(row.default)}")
-    return "; ".join(notes).replace("|", "\\|")
-
-
-def documented(sections: Mapping[str, Section]) -> set[str]:
-    """`configurable.parameter` of all rows, without scopes."""
-    return {
-        f"{section.name.rpartition('/')[2]}.{row.parameter}"
-        for section in sections.values()
-        for row in section.rows
-    }
+def _code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mtf.decoding.generate import Generated
+from mtf.inference.decoding.generate import Generated
 from tests.golden.cases import Case
 
 # Of evaluations after all steps, and of parameters: differences of 50 steps add up.

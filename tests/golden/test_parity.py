@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from mtf.decoding.generate import generate
-from mtf.decoding.settings import DecodingConfig
+from mtf.inference.decoding.generate import generate
+from mtf.inference.decoding.settings import DecodingConfig
 from mtf.inference.predictor import Predictor
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner

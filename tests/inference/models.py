@@ -1,4 +1,4 @@
-"""A small model on disk in every form, and what it computes, position by position."""
+"""Writes a small model in every format, and computes its probabilities token by token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 import recipes
 from mtf import config as config_lib
-from mtf import convert
+from mtf.cli.convert import command as convert
 from mtf.models import t5
 from mtf.models.settings import T5Config
 from tests.conversion import writers
@@ -20,12 +20,12 @@ SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 1}
 
 
 def write_checkpoint(folder: Path, **sizes: Any) -> Path:
-    """A checkpoint of T5X with byte vocabulary's 384 rows; the same at every call."""
+    """Writes a T5X checkpoint with the 384 rows of ByT5's embedding; always the same."""
     return writers.write_t5x(folder, writers.random_parameters(**{**SIZES, **sizes}, seed=2))
 
 
 def write_run(folder: Path, step: int = 7, **settings: Any) -> Path:
-    """A run directory of recipes.quickstart with one checkpoint; a setting's dots are `__`."""
+    """Writes a run of recipes.quickstart with one checkpoint; settings have `__` for dots."""
     parameters = writers.random_parameters(**SIZES, seed=2)
     writers.write_orbax(folder / "checkpoints", parameters, step)
     values = {
@@ -43,7 +43,7 @@ def write_run(folder: Path, step: int = 7, **settings: Any) -> Path:
 
 
 def write_huggingface(folder: Path, *options: str) -> Path:
-    """The same model in Hugging Face's form."""
+    """Writes the same model in the format of Hugging Face."""
     out = folder / "hf"
     assert convert.main([str(write_checkpoint(folder)), str(out), "--to", "hf", *options]) == 0
     return out
@@ -55,7 +55,7 @@ _INPUTS_LENGTH, _TARGETS_LENGTH = 48, 24
 def log_probabilities(
     network: T5Config, params: Any, inputs: list[int], targets: list[int]
 ) -> np.ndarray:
-    """(targets, vocabulary): of every token after the inputs and the targets before it."""
+    """Returns (targets, vocabulary): log-probabilities of each token given all before it."""
     previous = [0, *targets[:-1]]
     batch = {
         "encoder_input_tokens": _padded(inputs, _INPUTS_LENGTH),

@@ -1,4 +1,4 @@
-"""Checkpoints of every kind become the same model, with the right vocabulary."""
+"""Checkpoints of all formats are loaded as the same model, with the right vocabulary."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ import pytest
 import conversion
 import mtf
 import recipes
-from mtf import convert
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.cli.convert import command as convert
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.inference.loading import Loaded, load_model
 from mtf.inference.opening import checkpoint_vocabulary
 from mtf.models.stacking import unstack_layers
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
-from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.training.trainer import Trainer
-from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
 from tests.inference import models
-
-T5_MODEL = SHARED / "data" / "vocabularies" / "t5.spiece.model"
 
 
 def flat(params: Any) -> dict[str, np.ndarray]:
@@ -58,6 +55,9 @@ def test_t5x_orbax_run_directory_and_hugging_face_are_one_model(tmp_path: Path) 
     orbax = writers.write_orbax(tmp_path / "b", writers.random_parameters(**models.SIZES, seed=2))
     run = models.write_run(tmp_path / "run", step=12)
     hf = models.write_huggingface(tmp_path / "c", "--vocabulary", "byt5")
+    shutil.copytree(run / "checkpoints" / "checkpoint_12", run / "checkpoints" / "checkpoint_9")
+    assert load_model(run, step=9).checkpoint.step == 9
+    assert "no checkpoint of step 10; it has 9, 12" in refused(run, step=10)
     for path, step in [
         (t5x, 7),
         (t5x.parent, 7),
@@ -67,16 +67,8 @@ def test_t5x_orbax_run_directory_and_hugging_face_are_one_model(tmp_path: Path) 
         (hf, None),
     ]:
         loaded = load_model(path)
-        assert loaded.step == step
+        assert loaded.checkpoint.step == step
         assert_is_the_model(loaded)
-
-
-def test_of_several_checkpoints_the_latest_or_the_one_asked_for(tmp_path: Path) -> None:
-    run = models.write_run(tmp_path, step=12)
-    shutil.copytree(run / "checkpoints" / "checkpoint_12", run / "checkpoints" / "checkpoint_9")
-    assert load_model(run).step == 12
-    assert load_model(run, step=9).step == 9
-    assert "no checkpoint of step 10; it has 9, 12" in refused(run, step=10)
 
 
 def test_a_run_tells_vocabulary_activations_and_whether_inputs_end(tmp_path: Path) -> None:
@@ -130,7 +122,7 @@ def test_a_vocabulary_that_only_the_size_tells_is_announced(
 
 
 def test_a_default_vocabulary_of_another_size_is_not_used(tmp_path: Path) -> None:
-    """T5's is the default of recipes, also for a checkpoint of mT5 or ByT5 without a run."""
+    """The default of recipes is T5's vocabulary, which does not fit checkpoints of mT5 or ByT5."""
     path = models.write_checkpoint(tmp_path)  # 384 rows, as ByT5's
     opened = conversion.open_checkpoint(path)
     for extra_ids, expected in ((100, ByteVocabulary(100)), (300, ByteVocabulary())):
@@ -143,6 +135,10 @@ def test_another_vocabulary_is_refused_with_both_sizes(tmp_path: Path) -> None:
     path = models.write_checkpoint(tmp_path)
     message = refused(path, vocabulary=ByteVocabulary(126))
     assert "The vocabulary has 385 ids" in message and "an embedding of 384 rows" in message
+    checkpoint = conversion.open_checkpoint(path)
+    moved = SentencePieceVocabulary("moved/t5.model", 100)
+    with pytest.raises(UserError, match=r"moved/t5.model does not exist.* pass vocabulary=PATH"):
+        checkpoint_vocabulary(checkpoint, None, moved, 32128)
     large = models.write_checkpoint(tmp_path / "large", vocab_size=4096, emb_dim=8)
     message = refused(large, vocabulary="byt5")
     assert "has 259 ids" in message and "4096 rows" in message
@@ -150,13 +146,12 @@ def test_another_vocabulary_is_refused_with_both_sizes(tmp_path: Path) -> None:
     assert "has 389 ids" in refused(run)
 
 
-@needs_shared
-def test_a_sentencepiece_model_has_the_sentinels_that_fit(tmp_path: Path) -> None:
-    path = models.write_checkpoint(tmp_path, vocab_size=32128, emb_dim=4)
-    loaded = load_model(path, vocabulary=str(T5_MODEL))
-    assert loaded.vocabulary == SentencePieceVocabulary(str(T5_MODEL), 100)
+def test_a_sentencepiece_model_has_the_sentinels_that_fit(tmp_path: Path, t5_model: Path) -> None:
+    path = models.write_checkpoint(tmp_path, vocab_size=896, emb_dim=4)
+    loaded = load_model(path, vocabulary=str(t5_model))
+    assert loaded.vocabulary == SentencePieceVocabulary(str(t5_model), 100)
     out = tmp_path / "hf"
-    assert convert.main([str(path), str(out), "--to", "hf", "--vocabulary", str(T5_MODEL)]) == 0
+    assert convert.main([str(path), str(out), "--to", "hf", "--vocabulary", str(t5_model)]) == 0
     of_directory = load_model(out).vocabulary
     assert of_directory.fingerprint() == loaded.vocabulary.fingerprint()
 
@@ -232,14 +227,6 @@ def test_a_tensor_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refused(run)
 
 
-def test_a_runs_vocabulary_that_moved_is_named_with_the_way_out(tmp_path: Path) -> None:
-    checkpoint = conversion.open_checkpoint(models.write_checkpoint(tmp_path))
-    of_run = SentencePieceVocabulary("moved/t5.model", 100)
-    place = Path("moved/t5.model").absolute()
-    with pytest.raises(UserError, match=f"{place} does not exist.* pass vocabulary=PATH"):
-        checkpoint_vocabulary(checkpoint, None, of_run, 32128)
-
-
 def test_training_starts_from_a_hugging_face_directory(tmp_path: Path) -> None:
     hf = models.write_huggingface(tmp_path, "--vocabulary", "byt5")
     config = recipes.quickstart()
@@ -256,18 +243,18 @@ def test_training_starts_from_a_hugging_face_directory(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], value)
 
 
-# ------------------------------------------------------------- what no tensor tells
+# ------------------------------------------------------------- settings that no tensor shows
 
 
 def _without_config(tmp_path: Path) -> tuple[Path, str]:
-    """A run directory of ours with a network as no published model has it, and its config."""
+    """Writes a run without config.json, of an unpublished network; returns it and the config."""
     settings = {
         "model__network__mlp_activations": ("silu", "linear"),
         "model__network__dropout_rate": 0.05,
         "data__inputs_add_eos": False,
     }
     run = models.write_run(tmp_path / "run", **settings)
-    (run / "checkpoints" / "checkpoint_7" / "data").mkdir()  # As every run of ours writes it.
+    (run / "checkpoints" / "checkpoint_7" / "data").mkdir()  # Every run writes it.
     text = (run / "config.json").read_text()
     (run / "config.json").unlink()
     return run, text

@@ -1,4 +1,4 @@
-"""A run on a user's own task is opened without the user's module, also from elsewhere."""
+"""A run on a custom task is opened without the user's module, also from another directory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import mtf
-from mtf.tasks import registry
+from mtf.data.tasks import registry
 from tests import small
 
 MODULE = """
-from mtf import tasks
+from mtf.data import tasks
 
 tasks.register(
     "spelled",
@@ -23,15 +23,16 @@ tasks.register(
 """
 
 
-def test_a_run_on_a_task_of_ones_own_is_loaded_and_resumed_from_elsewhere(
+@pytest.mark.slow
+def test_a_run_on_a_custom_task_is_loaded_and_resumed_from_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_REGISTRY", type(registry._REGISTRY)())
-    (tmp_path / "own_spelled.py").write_text(MODULE)
+    (tmp_path / "custom_spelled.py").write_text(MODULE)
     (tmp_path / "words.txt").write_text("\n".join(f"word {n}" for n in range(50)))
     model = {name: value for name, value in small.SETTINGS.items() if name.startswith("model.")}
     data = (
-        "data=@mtf.data.TaskMixtureConfig(mixture_or_task_name=spelled, module=own_spelled, "
+        "data=@mtf.data.TaskMixtureConfig(mixture_or_task_name=spelled, module=custom_spelled, "
         "loader=memory, vocabulary=@mtf.data.ByteVocabulary, "
         "task_feature_lengths={'inputs': 16, 'targets': 16})"
     )
@@ -41,9 +42,9 @@ def test_a_run_on_a_task_of_ones_own_is_loaded_and_resumed_from_elsewhere(
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     small.run(["recipes.quickstart", "--set", data, *arguments], tmp_path)
 
-    # Elsewhere, and in a process that has not imported the module.
+    # Loaded from another directory, as in a process that has not imported the module.
     def forget() -> None:
-        sys.modules.pop("own_spelled")
+        sys.modules.pop("custom_spelled")
         monkeypatch.setattr(registry, "_REGISTRY", type(registry._REGISTRY)())
 
     forget()
@@ -51,10 +52,10 @@ def test_a_run_on_a_task_of_ones_own_is_loaded_and_resumed_from_elsewhere(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     model_of_run = mtf.load(tmp_path / "run")
-    assert "own_spelled" not in sys.modules
+    assert "custom_spelled" not in sys.modules
     assert not model_of_run.inputs_add_eos
 
     # Resumed from elsewhere, where neither the module nor the file is.
     output = small.run(["--from", "../run", "--set", "train_steps=3"], Path.cwd(), status=2)
     assert "words.txt does not exist in" in output
-    assert "own_spelled" in sys.modules  # found where the run was started
+    assert "custom_spelled" in sys.modules  # found where the run was started

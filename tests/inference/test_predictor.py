@@ -1,11 +1,8 @@
-"""Scores are those of the network applied to each choice alone, however examples are batched."""
+"""Scores equal those of each choice alone, for any batch size."""
 
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -13,30 +10,51 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.inference.decoding.settings import DecodingConfig
 from mtf.inference.predictor import NotFiniteError, Predictor
-from mtf.inference.rows import rounded_length
 from mtf.models import t5
-from tests.conftest import with_devices
-from tests.inference.predictor_scores import (
-    EOS,
-    MODEL,
-    NETWORK,
-    Examples,
-    examples,
-    parameters,
-    partitioner,
+from mtf.models.settings import ModelConfig, T5Config
+from mtf.models.stacking import stack_layers
+from mtf.models.types import Params
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.settings import PartitionerConfig
+
+NETWORK = T5Config(
+    vocab_size=256,
+    emb_dim=32,
+    num_heads=2,
+    head_dim=16,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    mlp_dim=64,
+    dtype="float32",
 )
-from tests.small import ROOT, environment_variables
+MODEL = ModelConfig(NETWORK)
+EOS = 1
+Examples = list[tuple[list[int], list[list[int]]]]
 
 
 @functools.cache
-def params() -> t5.Params:
-    return parameters()
+def params() -> Params:
+    """Returns stacked parameters, which compile faster."""
+    return stack_layers(t5.init_params(NETWORK, jax.random.PRNGKey(0)))
 
 
-def predictor(batch_size: int = 8, **settings: Any) -> Predictor:
-    return Predictor(MODEL, params(), None, partitioner(1), batch_size=batch_size, **settings)
+def examples(num: int = 18) -> Examples:
+    """Returns examples with one to five choices of different lengths."""
+    rng = np.random.default_rng(0)
+
+    def tokens(longest: int) -> list[int]:
+        return rng.integers(2, 256, rng.integers(1, longest)).tolist()
+
+    return [(tokens(33), [[*tokens(6), EOS] for _ in range(1 + i % 5)]) for i in range(num)]
+
+
+def predictor(batch_size: int = 8, weights: Params | None = None, **settings: Any) -> Predictor:
+    partitioner = PjitPartitioner.create(PartitionerConfig())
+    weights = params() if weights is None else weights
+    return Predictor(MODEL, weights, None, partitioner, batch_size=batch_size, **settings)
 
 
 def score(data: Examples, **settings: Any) -> list[list[float]]:
@@ -45,7 +63,7 @@ def score(data: Examples, **settings: Any) -> list[list[float]]:
 
 @functools.cache
 def expected() -> list[list[float]]:
-    """Each choice by itself: its own pass through the whole network, row by row."""
+    """Scores each choice alone, in a separate pass through the network."""
     weights = params()
 
     @jax.jit
@@ -69,42 +87,10 @@ def expected() -> list[list[float]]:
     return [[one(inputs, target) for target in targets] for inputs, targets in examples()]
 
 
-def test_scores_are_those_of_each_choice_alone() -> None:
-    for found, wanted in zip(score(examples()), expected(), strict=True):
+@pytest.mark.parametrize("batch_size", [8, pytest.param(3, marks=pytest.mark.slow)])
+def test_scores_are_those_of_each_choice_alone(batch_size: int) -> None:
+    for found, wanted in zip(score(examples(), batch_size=batch_size), expected(), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        ["1,1,1,3", "2,2,2,8"],
-        pytest.param(
-            ["1,1,1,1", "1,1,1,8", "1,1,1,64", "8,1,1,3", "8,1,1,64"], marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_batch_size_and_mesh_change_nothing(keys: list[str]) -> None:
-    """In a process of its own, which sees eight CPU devices."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.inference.predictor_scores", *keys],
-        env={**environment_variables(), "XLA_FLAGS": with_devices(8), "JAX_PLATFORMS": "cpu"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    on_meshes = json.loads(done.stdout)
-    assert list(on_meshes) == keys
-    for key in keys:
-        for found, wanted in zip(on_meshes[key], expected(), strict=True):
-            np.testing.assert_allclose(found, wanted, atol=1e-4, err_msg=key)
-            assert int(np.argmax(found)) == int(np.argmax(wanted))
-
-
-def test_token_counts_include_the_end() -> None:
-    scores = list(predictor().log_likelihoods([([5, 6], [[7, EOS], [8, 9, EOS]])]))
-    assert scores[0].num_tokens.tolist() == [2, 3]
-    assert not scores[0].truncated
 
 
 def test_equal_choices_have_the_same_score_to_the_bit() -> None:
@@ -113,6 +99,7 @@ def test_equal_choices_have_the_same_score_to_the_bit() -> None:
     assert first == second != other
 
 
+@pytest.mark.slow
 def test_choices_too_many_for_a_row_are_scored_as_any() -> None:
     rng = np.random.default_rng(1)
     many = [[*rng.integers(2, 256, 150).tolist(), EOS] for _ in range(8)]
@@ -132,45 +119,24 @@ def test_long_inputs_are_cut_and_counted() -> None:
     assert third.num_tokens.tolist() == [3]
 
 
-@pytest.mark.parametrize(
-    ("example", "message"),
-    [
-        (([], [[3, EOS]]), r"^inputs\[1\] has no tokens; expected at least one$"),
-        (([5], []), r"^targets\[1\] is empty; expected at least one target$"),
-        (([5], [[3, EOS], []]), r"^targets\[1\]\[1\] has no tokens; expected at least one$"),
-    ],
-)
-def test_what_cannot_be_scored_is_named(example: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        list(predictor().log_likelihoods([([5], [[3, EOS]]), example]))
+def test_inputs_without_tokens_are_named() -> None:
+    with pytest.raises(UserError, match=r"^inputs\[1\] has no tokens; expected at least one$"):
+        list(predictor().log_likelihoods([([5], [[3, EOS]]), ([], [[3, EOS]])]))
 
 
 def test_a_score_that_is_no_number_stops_with_its_example() -> None:
     broken = jax.tree.map(lambda x: x, params())
     table = broken["token_embedder"]["embedding"].at[77].set(jnp.nan)
     broken["token_embedder"] = {"embedding": table}
-    model = Predictor(MODEL, broken, None, partitioner(1), batch_size=4)
+    model = predictor(4, broken)
     data: Examples = [([5, 6], [[3, EOS]]), ([7, 8], [[3, EOS], [77, 4, EOS]])]
     with pytest.raises(NotFiniteError, match=r"log-likelihood of inputs\[1\] is nan") as caught:
         list(model.log_likelihoods(data))
     assert caught.value.example == 1
 
 
-def test_progress_counts_every_example_once() -> None:
-    seen: list[int] = []
-    list(predictor(batch_size=5).log_likelihoods(examples(12), on_progress=seen.append))
-    assert sum(seen) == 12 and len(seen) > 1
-
-
-def test_padded_lengths_are_few_and_near() -> None:
-    lengths = [rounded_length(n) for n in range(1, 1025)]
-    assert all(n <= padded <= max(16, 1.25 * n + 16) for n, padded in enumerate(lengths, 1))
-    assert len(set(lengths)) <= 24
-
-
+@pytest.mark.slow
 def test_generation_does_not_depend_on_the_batch() -> None:
-    from mtf.decoding.settings import DecodingConfig
-
     inputs = [inputs for inputs, _ in examples(7)]
     decoding = DecodingConfig(method="sample", max_length=6, seed=3)
     found = [list(predictor(batch_size=size).generate(inputs, decoding)) for size in (2, 8)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ import pytest
 import recipes
 from mtf import builders
 from mtf import config as config_lib
+from mtf.cli.run import main
 from mtf.jobs import Train
 from mtf.jobs.description import Description
-from mtf.run import main
 from tests import small
 from tests.cache.helpers import NAME, write_cache
 from tests.conversion import writers
@@ -109,7 +107,7 @@ def test_the_bytes_of_a_device_are_those_of_its_part() -> None:
     fsdp = {"partitioner__num_partitions": 1, "partitioner__fsdp": 64}
     rows = described(recipes.t5_1_1_xxl_c4(), **fsdp).rows
     assert rows["mesh"] == "data 1 × fsdp 64 × model 1"
-    assert rows["devices"] == "64, or a multiple up to 256"  # one row of a batch of 256 each
+    assert rows["devices"] == "64, or a multiple"
 
 
 def test_a_batch_that_no_mesh_divides_is_refused() -> None:
@@ -231,15 +229,3 @@ def test_an_evaluation_and_an_inference_without_checkpoint_are_described() -> No
         found = fdl.build(config).describe()
         assert any("checkpoint is not set" in problem for problem in found.problems)
         assert "per device" in found.rows["here"] or "does not run" in found.rows["here"]
-
-
-def test_neither_tensorflow_nor_seqio_is_imported() -> None:
-    code = (
-        "import sys; from mtf.run import main; main(['recipes.mt0_small', '--dry-run']); "
-        "print(*{'tensorflow', 'seqio'} & set(sys.modules))"
-    )
-    environment = small.environment_variables() | {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.endswith("\n\n") and "300,176,768" in done.stdout

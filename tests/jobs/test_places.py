@@ -11,13 +11,13 @@ import pytest
 import conversion
 import recipes
 from mtf import config as config_lib
-from mtf.config import apply_overrides, check_resume, load_config, locate, write_run_dir
+from mtf.base.errors import UserError
+from mtf.config import apply_overrides, check_resume, load_config, write_run_dir
+from mtf.data.loaders import make_train_iterator
 from mtf.data.settings import TextCorporaConfig, TextFilesConfig
-from mtf.errors import UserError
+from mtf.data.text.vocabularies import SentencePieceVocabulary
 from mtf.inference.opening import read_run_config
 from mtf.jobs import Train
-from mtf.loaders import make_train_iterator
-from mtf.text.vocabularies import SentencePieceVocabulary
 from tests import small
 from tests.inference import models
 
@@ -41,24 +41,32 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
-def _resumed(run_dir: Path, *overrides: str) -> tuple[fdl.Config, Train]:
-    """What is stored, and what is run."""
+def _resumed(run_dir: Path, *overrides: str) -> Train:
     config = apply_overrides(load_config(run_dir), [f"model_dir={run_dir}", *overrides])
-    assert check_resume(config, run_dir, ["data.files"])
-    to_store, to_run = locate(config, run_dir)
-    return to_store, config_lib.build(to_run)
+    check_resume(config, run_dir, ["data.files"])
+    job: Train = config_lib.build(config)
+    return job
 
 
 def test_files_are_found_where_the_run_was_started(project: Path) -> None:
-    stored, job = _resumed(project / "runs" / "one")
-    assert stored.data.files == "text.txt"
+    job = _resumed(project / "runs" / "one")
     assert isinstance(job.data, TextFilesConfig)
     assert job.data.files == str(project / "text.txt")
 
 
+def test_the_run_goes_on_where_it_was_started(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the recipe, whose paths are relative, after a start elsewhere."""
+    write_run_dir(project / "runs" / "one", load_config(project / "runs" / "one"), "elsewhere")
+    monkeypatch.chdir(project)
+    check_resume(_config(), "runs/one")
+    assert load_config("runs/one").data.files == str(project / "text.txt")
+
+
 def test_the_data_are_the_same(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the place in them can be restored."""
-    _, job = _resumed(project / "runs" / "one")
+    job = _resumed(project / "runs" / "one")
     state = make_train_iterator(job.data, batch_size=8, prefetch=0).get_state()
     monkeypatch.chdir(project)
     here = config_lib.build(_config())
@@ -70,23 +78,19 @@ def test_a_project_that_was_moved_is_found_where_it_is(
 ) -> None:
     shutil.move(project, tmp_path / "moved")
     monkeypatch.chdir(tmp_path / "moved")
-    stored, job = _resumed(Path("runs/one"))
-    assert stored.data.files == job.data.files == "text.txt"
-    write_run_dir("runs/one", stored, "again")
+    assert _resumed(Path("runs/one")).data.files == "text.txt"
+    write_run_dir("runs/one", load_config("runs/one"), "again")
     monkeypatch.chdir(tmp_path)
-    _, job = _resumed(Path("moved/runs/one"))
-    assert job.data.files == str(tmp_path / "moved" / "text.txt")
+    assert _resumed(Path("moved/runs/one")).data.files == str(tmp_path / "moved" / "text.txt")
 
 
 def test_what_is_set_anew_is_of_the_working_directory(project: Path) -> None:
-    """It is stored as an absolute path: the others stay relative to where the run was started."""
     here = Path.cwd()
-    small.write_text(here).rename(here / "other.txt")
     (here / "text.txt").write_text("another text of the same name\n")
-    stored, job = _resumed(project / "runs" / "one", "data.files=other.txt")
-    assert stored.data.files == job.data.files == str(here / "other.txt")
-    _, job = _resumed(project / "runs" / "one")
-    assert job.data.files == str(project / "text.txt")
+    assert _resumed(project / "runs" / "one", "data.files=text.txt").data.files == "text.txt"
+    assert _resumed(project / "runs" / "one").data.files == str(project / "text.txt")
+    with pytest.raises(UserError, match=f"data.files: '{project}/text.txt' → '{here}/text.txt'"):
+        check_resume(_config(), project / "runs" / "one")
 
 
 def test_patterns_dicts_and_vocabularies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +103,7 @@ def test_patterns_dicts_and_vocabularies(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     write_run_dir("run", config, "command")
     monkeypatch.chdir("/")
-    data = config_lib.build(
-        config_lib.located(load_config(tmp_path / "run"), tmp_path / "run")
-    ).data
+    data = config_lib.build(load_config(tmp_path / "run")).data
     assert isinstance(data, TextCorporaConfig)
     assert data.files == {"en": f"{tmp_path}/en/*.txt", "ro": ("ro.txt", "/abs.txt")}
     assert isinstance(data.vocabulary, SentencePieceVocabulary)
@@ -125,6 +127,6 @@ def test_export_and_inference_find_the_vocabulary(
 
 def test_what_is_nowhere_names_the_working_directory(project: Path) -> None:
     (project / "text.txt").unlink()
-    _, job = _resumed(project / "runs" / "one")
+    job = _resumed(project / "runs" / "one")
     with pytest.raises(UserError, match=rf"text\.txt does not exist in {Path.cwd()}"):
         make_train_iterator(job.data, batch_size=8)

@@ -14,12 +14,12 @@ import pytest
 import conversion
 import recipes
 from mtf import config as config_lib
+from mtf.base.errors import UserError
+from mtf.cli.run import main
 from mtf.data import ByteVocabulary, TextFilesConfig
-from mtf.errors import UserError
 from mtf.inference.opening import read_run_config
 from mtf.jobs import Evaluate, Infer, Train, TrainResult
 from mtf.models.settings import ModelConfig, T5Config
-from mtf.run import main
 from mtf.training.settings import AdamWConfig, ScheduleConfig
 from tests import small
 

@@ -1,4 +1,4 @@
-"""Tiny runs that store the batches they read. Run by test_meshes.py through `mtf.launch`."""
+"""Tiny runs that store the batches they read. Run by test_meshes.py through `mtf launch`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import fiddle as fdl
 import numpy as np
 
 import recipes
-from mtf import loaders
 from mtf.config import Override, try_overrides
+from mtf.data import loaders
 from mtf.jobs import Train
 from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES
 from tests import small

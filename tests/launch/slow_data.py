@@ -10,7 +10,7 @@ import fiddle as fdl
 import jax
 
 import recipes
-from mtf import loaders
+from mtf.data import loaders
 from mtf.inference.batch import BatchInference
 from mtf.jobs import Evaluate, Train
 

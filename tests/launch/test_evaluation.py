@@ -1,4 +1,4 @@
-"""`mtf.launch local` evaluates in several processes as in one."""
+"""`mtf launch local` evaluates in several processes as in one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mtf import status
+from mtf.cli import status
 from tests import small
 from tests.launch import slow_data
 from tests.launch.test_local import _pid_of as pid_of
@@ -76,9 +76,9 @@ def test_a_process_that_hangs(folder: Path) -> None:
     output = process.communicate(timeout=120)[0]
     assert 8 < time.monotonic() - started < 60
     assert process.returncode == 1, output
-    said = "failed: no progress for 10 s (reading data; hang_seconds is 10). Stacks of all threads:"
+    said = "failed: no progress for 10 s (reading data; hang_seconds is 10). Its output has"
     assert re.search(rf"error: Process 1 \(host .*\) {re.escape(said)}", output)
-    assert "slow_data.py" in (folder / "hangs" / "processes" / "1.stacks.txt").read_text()
+    assert "slow_data.py" in output
     found = status.read_status(folder / "hangs")
     assert found.state == "failed"
     assert said in str(found.reason)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mtf import status
+from mtf.cli import status
 from tests import small
 from tests.launch.test_local import losses, start
 
@@ -37,9 +37,8 @@ def test_data_that_never_comes(tmp_path: Path, processes: int, blocked: int) -> 
     run_dir = tmp_path / "run"
     assert f"Process {blocked} (host " in output
     said = "failed: no progress for 15 s (reading data, step 5; trainer.hang_seconds is 15). "
-    stacks = Path("run") / "processes" / f"{blocked}.stacks.txt"
-    assert f"{said}Stacks of all threads: {stacks}" in output
-    assert "slow_data.py" in (tmp_path / stacks).read_text()
+    assert f"{said}Its output contains the stack traces of all threads." in output
+    assert "slow_data.py" in output
     found = status.read_status(run_dir)
     assert found.state == "failed"
     assert said in str(found.reason)
@@ -64,7 +63,7 @@ def test_a_late_process_is_waited_for(tmp_path: Path) -> None:
 def test_a_slow_run_is_no_hang(tmp_path: Path) -> None:
     command = arguments("waits(seconds=4.0)", tmp_path, train_steps=6, trainer__hang_seconds=15)
     output = small.run_process(command, tmp_path)
-    assert "Stacks" not in output
+    assert "stacks" not in output
     (file,) = (tmp_path / "run" / "processes").iterdir()
     written = json.loads(file.read_text())
     assert (written["index"], written["step"], written["ended"]) == (0, 6, True)

@@ -1,4 +1,4 @@
-"""`mtf.launch local` runs a recipe in several processes on this machine."""
+"""`mtf launch local` runs a recipe in several processes on this machine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from mtf import status
-from mtf.launch.__main__ import main
+from mtf.cli import status
+from mtf.cli.launch.command import main
 from tests import small
 
 
 def start(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
-    """Starts `python -m mtf.launch …` in a session of its own, with its output in a pipe."""
+    """Starts `python -m mtf launch …` in a session of its own, with its output in a pipe."""
     return subprocess.Popen(
-        [sys.executable, "-m", "mtf.launch", *arguments],
+        [sys.executable, "-m", "mtf", "launch", *arguments],
         cwd=cwd,
         env={**small.environment_variables(), "XLA_FLAGS": ""},
         stdout=subprocess.PIPE,
@@ -63,27 +62,13 @@ def test_dry_run_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["local", "--processes", "2"], "The recipe is missing. Write it after --"),
+        (["local", "--processes", "2"], "No recipe was given. Pass a recipe after --"),
         (["local", "--processes", "0", "--", "recipes.quickstart"], "--processes is 0; expected"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_losses_are_those_of_one_process_also_after_a_restart(tmp_path: Path) -> None:
-    settings = {"batch_size": 8, "partitioner.fsdp": 2, "checkpoint.save.period": 3}
-    launch(1, 4, tmp_path, model_dir="one", train_steps=9, **settings)
-    assert "4 × cpu" in launch(2, 2, tmp_path, model_dir="several", train_steps=3, **settings)
-    for processes, devices, steps in ((4, 1, 6), (1, 4, 9)):
-        changed = {**settings, "train_steps": steps}
-        output = launch(processes, devices, tmp_path, model_dir="several", **changed)
-        assert f"resuming from step {steps - 3}" in output
-    ours, expected = losses(tmp_path / "several"), losses(tmp_path / "one")
-    assert len(ours) == 9
-    np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -127,7 +112,7 @@ def test_one_process_is_killed(tmp_path: Path, killed: int) -> None:
     output = process.communicate(timeout=120)[0]
     assert time.monotonic() - started < 60
     assert process.returncode == 137
-    assert f"mtf.launch: process {killed} of 2 was ended by SIGKILL" in output
+    assert f"mtf launch: process {killed} of 2 was ended by SIGKILL" in output
     died = rf"Process {killed} \(host .*, process id \d+\) died\."
     assert re.search(f"error: {died}", output)
     found = status.read_status(tmp_path / "run")

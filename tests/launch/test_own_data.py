@@ -75,7 +75,7 @@ def launch(
 
 def data(function: str) -> str:
     return (
-        f"data=@mtf.data.OwnDataConfig(train=@parts.{function}, pack=False, "
+        f"data=@mtf.data.CustomDataConfig(train=@parts.{function}, pack=False, "
         "vocabulary=@mtf.data.ByteVocabulary(extra_ids=125), "
         "task_feature_lengths={'inputs': 16, 'targets': 8})"
     )

@@ -1,4 +1,4 @@
-"""`mtf.launch slurm` submits a readable script; runs find each other under SLURM and Open MPI."""
+"""`mtf launch slurm` submits a readable script; runs find each other under SLURM and Open MPI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mtf.launch.__main__ import main
+from mtf.cli.launch.command import main
 from tests import small
 from tests.launch.test_local import losses
 
@@ -54,7 +54,7 @@ def test_a_run_without_a_directory_is_not_started_again(
     ("options", "message"),
     [
         (["--nodes", "0"], "--nodes is 0; expected at least 1"),
-        (["--account", "a\n#SBATCH --uid=0"], "expected NAME or NAME=VALUE of an option of sbatch"),
+        (["--account", "a\n#SBATCH --uid=0"], "expected NAME or NAME=VALUE of an sbatch option"),
         (["--sbatch", "a b=1"], "--sbatch a b=1: expected NAME or NAME=VALUE"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from mtf.models import t5
 from mtf.models.attention import dot_product_attention
 from mtf.models.settings import T5Config
+from mtf.models.types import Dropout, Params
 
 ROWS, QUERIES, KEYS, HEADS, SIZE = 3, 6, 5, 2, 4
 KEEP = 0.75
@@ -59,7 +60,7 @@ def test_attention_and_its_gradient_are_those_of_the_formula(has_bias: bool, rat
         bias = arguments.get("bias")
         names = ("query", "key", "value")
         y = dot_product_attention(
-            *(arguments[name] for name in names), mask, bias, t5.Dropout(rate, rng)
+            *(arguments[name] for name in names), mask, bias, Dropout(rate, rng)
         )
         return jnp.sum(y * direction)
 
@@ -93,7 +94,7 @@ def test_training_keeps_no_logits_of_attention() -> None:
         }
         params = t5.param_shapes(config, stacked=True)
 
-        def loss(params: t5.Params, batch: t5.Batch) -> jax.Array:
+        def loss(params: Params, batch: t5.Batch) -> jax.Array:
             return jnp.sum(t5.apply(config, params, batch))
 
         compiled = jax.jit(jax.grad(loss)).lower(params, batch).compile()

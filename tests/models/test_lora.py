@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mtf.base.errors import UserError
 from mtf.checkpoints.finite import flat_names
-from mtf.errors import UserError
 from mtf.models import LoraConfig, T5Config, lora, t5
 from mtf.models.stacking import stack_layers
+from mtf.models.types import Params
 
 PLAIN = T5Config(
     vocab_size=32,
@@ -33,7 +34,7 @@ def adapted(**settings: Any) -> T5Config:
     return dataclasses.replace(PLAIN, lora=LoraConfig(**{"rank": 3, "alpha": 6.0, **settings}))
 
 
-def random_params(config: T5Config) -> t5.Params:
+def random_params(config: T5Config) -> Params:
     """Initial parameters, but with adapters that are not zero."""
     params = t5.init_params(config, jax.random.PRNGKey(0))
     rng = np.random.default_rng(1)
@@ -64,6 +65,7 @@ def test_queries_and_values_are_adapted_by_default() -> None:
     assert set(names) - set(found) == plain
 
 
+@pytest.mark.slow
 def test_new_adapters_change_nothing() -> None:
     config = adapted(targets=(".*",))
     params = t5.init_params(config, jax.random.PRNGKey(0))

@@ -13,8 +13,10 @@ import pytest
 
 from mtf import builders
 from mtf.models import t5
+from mtf.models.argmax import argmax
 from mtf.models.settings import T5Config
 from mtf.models.stacking import stack_layers, unstack_layers
+from mtf.models.types import Dropout, Params
 
 SMALL = T5Config(
     vocab_size=48,
@@ -100,7 +102,7 @@ def test_scanned_and_unrolled_agree(relpos_bias_per_layer: bool) -> None:
 def test_a_bias_per_layer() -> None:
     config = dataclasses.replace(SMALL, relpos_bias_per_layer=True)
     one = t5.init_params(SMALL, jax.random.PRNGKey(0))
-    own: t5.Params = {}
+    own: Params = {}
     for side in ("encoder", "decoder"):
         stack = dict(one[side])
         bias = stack.pop("relpos_bias")
@@ -123,13 +125,14 @@ def test_a_bias_per_layer() -> None:
             assert np.abs(changed - expected).max() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat_policy", ["minimal", "full"])
 def test_remat_changes_nothing_but_memory(remat_policy: str) -> None:
     small = dataclasses.replace(SMALL, num_encoder_layers=1, num_decoder_layers=1)
     params = t5.init_params(small, jax.random.PRNGKey(0))
     batch = random_batch(small)
 
-    def loss(config: T5Config, params: t5.Params) -> jax.Array:
+    def loss(config: T5Config, params: Params) -> jax.Array:
         rng = jax.random.PRNGKey(1)
         return jnp.sum(jnp.square(APPLY(config, params, batch, dropout_rng=rng)))
 
@@ -247,7 +250,7 @@ def test_initial_parameters_have_t5s_scales() -> None:
 
 
 def test_dropout_is_shared_along_the_sequence_and_keeps_the_mean() -> None:
-    drop = t5.Dropout(0.25, jax.random.PRNGKey(0))
+    drop = Dropout(0.25, jax.random.PRNGKey(0))
     x = jnp.ones((64, 10, 128))
     y = np.asarray(drop(x, 0))
     assert set(np.unique(y.round(4))) == {np.float32(0.0), np.float32(1.3333)}
@@ -269,3 +272,8 @@ def test_bfloat16_activations_and_float32_logits() -> None:
     assert logits.dtype == jnp.float32
     exact = APPLY(SMALL, params, batch)
     assert float(jnp.max(jnp.abs(logits - exact))) < 0.1 * float(jnp.std(exact))
+
+
+def test_the_first_of_equal_logits_is_taken() -> None:
+    logits = np.random.default_rng(0).integers(0, 5, (7, 3, 11)).astype(np.float32)
+    np.testing.assert_array_equal(argmax(logits), np.argmax(logits, axis=-1))

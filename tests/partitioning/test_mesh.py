@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 from mtf.models import t5
 from mtf.models.settings import T5Config
 from mtf.partitioning.mesh import PjitPartitioner, _blocks, _rules_in_force, partition_spec
@@ -104,17 +104,6 @@ def test_fully_sharded_rules_are_mt0s(axes: tuple[str, ...]) -> None:
     mesh = {"data": 16, "fsdp": 1, "model": 4}
     ours = partition_spec(axes, (64,) * len(axes), mesh, FULLY_SHARDED_AXIS_RULES)
     assert ours == PartitionSpec(*logical_to_mesh_axes(axes, MT0_RULES))
-
-
-def test_the_first_rule_whose_mesh_axis_is_free_holds() -> None:
-    def spec(axes: tuple[str, ...], *rules: Any) -> PartitionSpec:
-        return partition_spec(axes, (8,) * len(axes), {"data": 2, "fsdp": 2, "model": 2}, rules)
-
-    assert spec(("mlp",), ("mlp", "model"), ("mlp", "fsdp")) == PartitionSpec("model")
-    fallback = (("embed", "model"), ("mlp", "model"), ("mlp", "fsdp"))
-    assert spec(("embed", "mlp"), *fallback) == PartitionSpec("model", "fsdp")
-    assert spec(("mlp", "embed"), *fallback) == PartitionSpec("fsdp", "model")
-    assert spec(("mlp",), ("mlp", None), ("mlp", "fsdp")) == PartitionSpec(None)
 
 
 def test_a_rule_that_does_not_divide_the_dimension_is_passed_over() -> None:

@@ -4,10 +4,13 @@ The values under `original` were read in the originals, which `SOURCES` names. `
 recipe's config has at `path`, in the original's value where it is left out. Where the two differ,
 `derived` says how one follows from the other, or `deviation` why they are not the same.
 
-docs/recipes.md shows these tables; `python -m tests.recipes.regenerate` writes them there.
+docs/recipes.md shows the deviations; `python -m tests.recipes.regenerate` writes them there.
 """
 
 from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
 
 from tests.recipes import originals_mt0, originals_romanian, originals_t0, originals_t5
 from tests.recipes.rows import Row
@@ -32,31 +35,51 @@ TABLES: dict[str, list[Row]] = {
 
 
 def as_markdown() -> str:
-    """The tables as docs/recipes.md has them."""
+    """Returns the lists of docs/recipes.md: the deviations of each family."""
+    families: dict[tuple[str, str, str], list[str]] = {}  # a deviation → its families
+    rows: dict[tuple[str, str, str], list[Row]] = {}
+    for family, table in TABLES.items():
+        for row in table:
+            if row.deviation:
+                key = (row.setting, row.path, row.deviation)
+                families.setdefault(key, [])
+                families[key] += [family] * (family not in families[key])
+                rows.setdefault(key, []).append(row)
     parts = []
-    for family, rows in TABLES.items():
-        everyone = list(dict.fromkeys(name for row in rows for name in row.recipes))
+    for family, table in TABLES.items():
+        everyone = list(dict.fromkeys(name for row in table for name in row.recipes))
         lines = [
-            f"### {family}",
-            "",
-            f"Sources: {SOURCES[family]}.",
-            "",
-            "| recipes | original setting | its value | mtf's setting | its value | remark |",
-            "|---|---|---|---|---|---|",
+            _item(_who(tuple(name for row in found for name in row.recipes), everyone), key, found)
+            for key, found in rows.items()
+            if families[key] == [family]
         ]
-        for row in rows:
-            remark = f"**deviation:** {row.deviation}" if row.deviation else row.derived
-            cells = (
-                _who(row.recipes, everyone),
-                f"`{row.setting}`",
-                f"`{row.original!r}`",
-                f"`{row.path}`",
-                f"`{row.expected!r}`",
-                remark,
-            )
-            lines.append(f"| {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
+        parts += [f"### {family}\n\nSources: {SOURCES[family]}.", "\n".join(lines)]
+    lines = [
+        _item(", ".join(families[key]), key, found)
+        for key, found in rows.items()
+        if len(families[key]) > 1
+    ]
+    parts += ["### Several families", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def _item(who: str, key: tuple[str, str, str], rows: Sequence[Row]) -> str:
+    setting, path, deviation = key
+    original = _values([row.original for row in rows])
+    ours = _values([row.expected for row in rows])
+    item = f"* {who}: `{setting}` {original} → `{path}` {ours}: {deviation}"
+    return "\n".join(
+        textwrap.wrap(
+            item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+    )
+
+
+def _values(values: Sequence[object]) -> str:
+    """Returns the value, or the first of several, as in `1`, …; a long one is cut."""
+    shown = repr(values[0])
+    shown = shown if len(shown) <= 90 else f"{shown[:40]}…"
+    return f"`{shown}`" + ", …" * (len(set(map(repr, values))) > 1)
 
 
 def _who(names: tuple[str, ...], everyone: list[str]) -> str:

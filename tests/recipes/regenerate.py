@@ -28,7 +28,7 @@ START = "<!-- tables: python -m tests.recipes.regenerate -->\n"
 
 
 def flat(name: str) -> str:
-    """Returns what `--print flat` shows of a recipe."""
+    """Returns what `--print all` shows of a recipe."""
     return config_lib.as_flat_text(config_lib.complete(config_lib.resolve(f"recipes.{name}")))
 
 

@@ -44,32 +44,22 @@ def network(recipes: dict[str, str], vocab_size: int) -> list[Row]:
     for size in dict.fromkeys(recipes.values()):
         names = tuple(name for name, its_size in recipes.items() if its_size == size)
         layers, emb_dim, mlp_dim, num_heads = sizes[size]
-        for setting, value in (
-            ("num_encoder_layers", layers),
-            ("num_decoder_layers", layers),
-            ("emb_dim", emb_dim),
-            ("mlp_dim", mlp_dim),
-            ("num_heads", num_heads),
-        ):
-            rows.append(Row(names, f"T5Config.{setting}", value, f"model.network.{setting}"))
-    everyone = tuple(recipes)
-    return [
-        *rows,
-        Row(everyone, "T5Config.head_dim", 64, "model.network.head_dim"),
-        Row(everyone, "T5Config.vocab_size", vocab_size, "model.network.vocab_size"),
-        Row(
-            everyone,
-            "T5Config.mlp_activations",
-            ("gelu", "linear"),
-            "model.network.mlp_activations",
-        ),
-        Row(everyone, "T5Config.logits_via_embedding", False, "model.network.logits_via_embedding"),
-        Row(everyone, "T5Config.dtype", "bfloat16", "model.network.dtype"),
-    ]
+        values = {"num_encoder_layers": layers, "num_decoder_layers": layers, "emb_dim": emb_dim}
+        rows += _of_network(names, values | {"mlp_dim": mlp_dim, "num_heads": num_heads})
+    values = {"head_dim": 64, "vocab_size": vocab_size, "mlp_activations": ("gelu", "linear")}
+    return rows + _of_network(
+        tuple(recipes), values | {"logits_via_embedding": False, "dtype": "bfloat16"}
+    )
+
+
+def _of_network(recipes: tuple[str, ...], values: dict[str, Any]) -> list[Row]:
+    return [Row(recipes, f"T5Config.{k}", v, f"model.network.{k}") for k, v in values.items()]
 
 
 def adafactor(recipes: tuple[str, ...]) -> list[Row]:
     """What T5X and Mesh TensorFlow have in common."""
+    values = {"decay_rate": 0.8, "epsilon1": 1e-30, "epsilon2": 1e-3, "clipping_threshold": 1.0}
+    values |= {"min_dim_size_to_factor": 128, "multiply_by_parameter_scale": True}
     return [
         Row(
             recipes,
@@ -79,17 +69,7 @@ def adafactor(recipes: tuple[str, ...]) -> list[Row]:
             "AdafactorConfig",
             derived="the settings of Adafactor",
         ),
-        Row(recipes, "Adafactor.decay_rate", 0.8, "optimizer.decay_rate"),
-        Row(recipes, "Adafactor.epsilon1", 1e-30, "optimizer.epsilon1"),
-        Row(recipes, "Adafactor.epsilon2", 1e-3, "optimizer.epsilon2"),
-        Row(recipes, "Adafactor.clipping_threshold", 1.0, "optimizer.clipping_threshold"),
-        Row(recipes, "Adafactor.min_dim_size_to_factor", 128, "optimizer.min_dim_size_to_factor"),
-        Row(
-            recipes,
-            "Adafactor.multiply_by_parameter_scale",
-            True,
-            "optimizer.multiply_by_parameter_scale",
-        ),
+        *(Row(recipes, f"Adafactor.{name}", x, f"optimizer.{name}") for name, x in values.items()),
         Row(recipes, "Z_LOSS", 1e-4, "model.z_loss"),
         Row(recipes, "LABEL_SMOOTHING", 0.0, "model.label_smoothing"),
     ]

@@ -14,14 +14,13 @@ import pyarrow.parquet
 import pytest
 
 import recipes
-from mtf.cache import __main__ as cache
+from mtf.base.errors import UserError
+from mtf.cli import cache as cache
 from mtf.data import ByteVocabulary
-from mtf.errors import UserError
+from mtf.data.loaders import make_evaluations, make_train_iterator
 from mtf.evaluation.infer_eval import find_held_out
 from mtf.evaluation.tasks import evaluation_tasks
 from mtf.inference.opening import inputs_add_eos
-from mtf.loaders import make_evaluations, make_train_iterator
-from tests.conftest import SHARED, needs_shared
 from tests.data.helpers import BYTES, without_padding
 from tests.test_loaders import examples_of_row
 
@@ -63,9 +62,8 @@ def test_xp3_is_read_once_and_inputs_have_no_eos(
     assert len(held_out | training) == 200
 
 
-@pytest.mark.parametrize(
-    "recipe", ["ro_t5_base", "ro_t5_large", "ro_mt5_base", "ro_mt5_large", "t5_1_1_small_c4"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["ro_t5_base", "t5_1_1_small_c4"])
 def test_a_streamed_evaluation_has_the_20_batches_of_the_original(
     recipe: str, tmp_path: Path
 ) -> None:
@@ -108,9 +106,8 @@ def test_fine_tuning_decodes_all_held_out_pairs(
     assert len({tuple(example.inputs.tolist()) for example in held_out.examples}) == 128
 
 
-@needs_shared
 def test_mt0_is_evaluated_on_a_mirrors_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = {
         "xwinograd/pt/test": {
@@ -130,7 +127,6 @@ def test_mt0_is_evaluated_on_a_mirrors_data(
         path.parent.mkdir(parents=True)
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
     monkeypatch.setenv("MTF_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("MTF_PROMPTS", str(SHARED / "data/promptsource/templates-0.2.3.tar.gz"))
     for add_eos in (False, True):
         config = recipes.mt0_eval(inputs_add_eos=add_eos)
         config.data.vocabulary = fdl.Config(ByteVocabulary)
@@ -144,7 +140,11 @@ def test_mt0_is_evaluated_on_a_mirrors_data(
         assert (example.inputs[-1] == BYTES.eos_id) == add_eos
         assert all(choice[-1] == BYTES.eos_id for choice in example.choices)
         [example] = found["xnli_sw_can_we_infer_score_eval"].examples
-        assert list(map(BYTES.decode, example.choices)) == ["Yes", "Maybe", "No"]
+        assert list(map(BYTES.decode, example.choices)) == [
+            "entailment",
+            "neutral",
+            "contradiction",
+        ]
 
 
 def test_mt5_is_adapted_to_oscar(tmp_path: Path) -> None:
@@ -180,14 +180,4 @@ def test_without_held_out_pairs_the_message_says_how_to_train(tmp_path: Path) ->
     config = recipes.t5_1_1_finetune(files=str(tmp_path / "one.tsv"))
     config.data.vocabulary = fdl.Config(ByteVocabulary)
     with pytest.raises(UserError, match=r"no held-out examples\. .* set evaluator=None to train"):
-        find_held_out(fdl.build(config.data), fdl.build(config.evaluator))
-    path = tmp_path / "opus100/en-ro/train.parquet"
-    path.parent.mkdir(parents=True)
-    rows = [{"translation": {"en": f"house {i}", "ro": f"casă {i}"}} for i in range(10)]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    arguments = ["opus100_en_ro_mt", "--output", str(tmp_path / "cache"), "--vocabulary", "byt5"]
-    assert cache.main([*arguments, "--data-dir", str(tmp_path), "--num-workers", "1"]) == 0
-    config = recipes.t5_1_1_finetune(mixture="opus100_en_ro_mt", cache_dir=str(tmp_path / "cache"))
-    config.data.vocabulary = fdl.Config(ByteVocabulary)
-    with pytest.raises(UserError, match=r"split validation; .*, or evaluator=None to train"):
         find_held_out(fdl.build(config.data), fdl.build(config.evaluator))

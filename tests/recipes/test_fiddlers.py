@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mtf import config as config_lib
+from mtf.base.errors import UserError
 from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
-from mtf.errors import UserError
 from mtf.models import LoraConfig
 from mtf.training import AdamWConfig
 from recipes import fiddlers
@@ -128,37 +128,21 @@ def test_steps_count_from_the_start() -> None:
 
 
 def test_the_others_set_what_they_say() -> None:
-    assert applied("t0pp_xxl", "microbatches(num_parts=32)").trainer.num_microbatches == 32
     assert applied("ro_t5_base", "no_eval").trainer.eval_period is None
     assert applied("t5_1_1_finetune").evaluator is not None
     assert applied("t5_1_1_finetune", "no_eval").evaluator is None
-    save = applied("t0pp_xxl", "frequent_checkpoints(period=50, keep=None)").checkpoint.save
-    assert (save.period, save.keep) == (50, None)
-    assert applied("t0pp_xxl", "float32").model.network.dtype == "float32"
-    assert applied("quickstart", "bfloat16", "scanned").model.network.dtype == "bfloat16"
-    assert applied("quickstart", "scanned").model.network.scan_layers
-    assert not applied("t0pp_xxl", "unrolled").model.network.scan_layers
-    assert applied("quickstart", "remat").model.network.remat_policy == "full"
     job = applied("t5_1_1_finetune", "lora(rank=4, targets=('.*/out',), learning_rate=0.01)")
     assert job.model.network.lora == LoraConfig(rank=4, alpha=16.0, targets=(".*/out",))
     assert isinstance(job.optimizer, AdamWConfig)
     assert job.optimizer.learning_rate.base_learning_rate == 0.01
     rules = applied("ro_t5_large", "fully_sharded").partitioner.logical_axis_rules
     assert rules == applied("mt0_xxl").partitioner.logical_axis_rules
-    assert applied("t0pp_xxl", "fsdp(num_devices=4)").partitioner.mesh_shape(64) == (2, 4, 8)
     local = applied("t0pp_xxl", "local_cpu")
     assert local.model.network.dtype == "float32" and not local.model.network.scan_layers
     assert local.partitioner.mesh_shape(1) == (1, 1, 1)
 
 
-def test_a_fiddler_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(UserError, match="short has no argument step; it takes steps"):
-        applied("t0pp_xxl", "short(step=7)")
-
-
-@pytest.mark.parametrize(
-    "fiddler", ["short", "no_eval", "deterministic", "from_scratch", "scanned", "remat"]
-)
+@pytest.mark.parametrize("fiddler", ["short", "no_eval", "deterministic", "from_scratch"])
 def test_what_changes_training_refuses_an_evaluation(fiddler: str) -> None:
     with pytest.raises(
         UserError, match=f"^{fiddler}: expected the config of a training job, .*of Evaluate$"

@@ -16,12 +16,13 @@ import pytest
 
 import conversion
 import recipes
-from mtf import builders, convert, environment, loaders
+from mtf import builders, convert
 from mtf import config as config_lib
-from mtf.errors import UserError
+from mtf.base import environment
+from mtf.base.errors import UserError
+from mtf.data import loaders
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
 from tests import small
-from tests.conftest import SHARED, needs_shared
 from tests.conversion import writers
 from tests.golden import recorded
 from tests.inference import models
@@ -84,19 +85,15 @@ def test_the_network_is_that_of_the_checkpoint(
     assert job.describe().problems == ()
 
 
-@needs_shared
-@pytest.mark.parametrize(
-    ("name", "num_rows"),
-    [("t5", 32128), pytest.param("mt5", 250112, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("fixture", "extra_ids"), [("t5_model", 100), ("mt5_model", 0)])
 def test_the_vocabulary_is_that_of_the_checkpoint(
-    tmp_path: Path, folder: Path, name: str, num_rows: int
+    tmp_path: Path, folder: Path, fixture: str, extra_ids: int, request: pytest.FixtureRequest
 ) -> None:
-    model = SHARED / "data" / "vocabularies" / f"{name}.spiece.model"
-    checkpoint = hugging_face(tmp_path, str(model), vocab_size=num_rows, emb_dim=4, num_heads=1)
+    model: Path = request.getfixturevalue(fixture)
+    checkpoint = hugging_face(tmp_path, str(model), vocab_size=896, emb_dim=4, num_heads=1)
     job = fdl.build(recipes.finetune(str(checkpoint), str(folder / "pairs.tsv")))
     assert Path(job.data.vocabulary.path).read_bytes() == model.read_bytes()
-    assert job.data.vocabulary.extra_ids == (100 if name == "t5" else 0)
+    assert job.data.vocabulary.extra_ids == extra_ids
     assert job.describe().problems == ()
 
 
@@ -177,9 +174,10 @@ def test_a_dataset_and_a_mixture(tmp_path: Path, folder: Path) -> None:
     assert monitored == "training_eval/t0_train/loss_per_target_token"
 
 
-@needs_shared
-def test_a_dataset_of_the_mirror(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MTF_DATA_DIR", str(SHARED / "data" / "datasets"))
+def test_a_dataset_of_the_mirror(
+    folder: Path, datasets_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MTF_DATA_DIR", str(datasets_dir))
     template = "review: {{text}} ||| {{['negative', 'positive'][label]}}"
     config = recipes.finetune(
         str(folder / "hf"),
@@ -202,11 +200,8 @@ def test_values_for_the_hardware(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         network = recipes.finetune("hf", "pairs.tsv").model.network
         assert (network.dtype, network.scan_layers) == (dtype, scans)
     assert recipes.finetune("hf", "pairs.tsv", dtype="float32").model.network.dtype == "float32"
-    for hardware, dtype, scans in (("cpu", "float32", False), ("accelerator", "bfloat16", True)):
-        for platform in ("cpu", "cuda"):  # of this machine
-            monkeypatch.setenv("JAX_PLATFORMS", platform)
-            network = recipes.finetune("hf", "pairs.tsv", hardware=hardware).model.network
-            assert (network.dtype, network.scan_layers) == (dtype, scans)
+    network = recipes.finetune("hf", "pairs.tsv", hardware="cpu").model.network
+    assert (network.dtype, network.scan_layers) == ("float32", False)
     monkeypatch.delenv("JAX_PLATFORMS")
     monkeypatch.setattr(environment, "_GPU_FILES", ("/nowhere",))
     monkeypatch.setattr(environment, "_TPU_FILES", ("/nowhere*",))
@@ -230,7 +225,7 @@ def test_large_models_are_split_and_recomputed(
 def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
     recipe = "recipes.finetune(checkpoint='hf', train='pairs.tsv', validation='pairs.tsv')"
     code = (
-        "import sys, time; from mtf.run import main; "
+        "import sys, time; from mtf.cli.run import main; "
         f'assert main(["{recipe}", "--print", "flat"]) == 0; '
         "print(*{m.partition('.')[0] for m in sys.modules}); print(time.process_time())"
     )
@@ -263,15 +258,15 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
         ),
         ({"train": "pairs.tsv", "metrics": "bleu"}, "metrics needs validation data"),
         ({"train": "pairs.tsv", "patience": 2}, "patience needs validation data"),
-        ({}, "There is no data. Set train"),
-        ({"train": "pairs.tsv", "module": "my"}, "set mixture to the name of one of them"),
-        ({"mixture": "t0_train", "subset": "x"}, "mixture is set, so subset would not be used"),
+        ({}, "No data was given. Set train"),
+        ({"train": "pairs.tsv", "module": "my"}, "Set mixture to a task or mixture of"),
+        ({"mixture": "t0_train", "subset": "x"}, "mixture is set, so subset would be ignored"),
         ({"train": "rows.jsonl", "template": "{answer}"}, "has 0 separators"),
         (
             {"train": "rows.jsonl", "template": "a ||| b", "inputs": "answer"},
-            "template is set, so inputs would not be used",
+            "template is set, so inputs would be ignored",
         ),
-        ({"train": "three.tsv"}, "it has 3 columns; expected the 2 without a header: inputs"),
+        ({"train": "three.tsv"}, "the line has 3 columns; expected the 2 without a header: inputs"),
     ],
 )
 def test_mistakes(
@@ -285,6 +280,7 @@ def test_mistakes(
 # ------------------------------------------------------------------------------------------- runs
 
 
+@pytest.mark.slow
 def test_a_run_without_validation_data_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 import pytest
-import sentencepiece
 
 import recipes
-from mtf import builders, loaders
+from mtf import builders
+from mtf.data import loaders
 from mtf.training import AdamWConfig
+from tests import made_up
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -46,19 +46,8 @@ def write_model(folder: Path, kind: str, texts: list[str]) -> Any:
     if kind == "byt5":
         transformers.ByT5Tokenizer().save_pretrained(folder)
         return model.train()
-    pieces = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=pieces,
-        vocab_size=100,
-        hard_vocab_limit=False,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
-    )
-    (folder / "spiece.model").write_bytes(pieces.getvalue())
+    model_file = made_up.sentencepiece_model(texts, num_pieces=100)
+    (folder / "spiece.model").write_bytes(model_file)
     return model.train()
 
 

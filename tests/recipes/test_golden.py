@@ -1,4 +1,4 @@
-"""The whole config of every recipe, as `--print flat` shows it.
+"""The whole config of every recipe, as `--print all` shows it.
 
 A change of any value, also of a default that a recipe leaves to the framework, shows here.
 """

@@ -9,9 +9,8 @@ import fiddle as fdl
 import pytest
 
 import recipes
-from mtf import loaders
-from mtf.data import HubStreamConfig, TextFilesConfig
-from mtf.errors import UserError
+from mtf.base.errors import UserError
+from mtf.data import HubStreamConfig, TextFilesConfig, loaders
 from tests import small
 from tests.inference import models
 from tests.recipes.test_finetune import hugging_face
@@ -66,9 +65,9 @@ def test_a_dataset_is_streamed(folder: Path, subset: Any, subsets: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({}, "Set files to text files, or dataset"),
-        ({"files": "text.txt", "dataset": "owner/text"}, "not both"),
-        ({"files": "text.txt", "subset": "ro"}, "subset and validation belong to a dataset"),
+        ({}, "Set either files to text files or dataset"),
+        ({"files": "text.txt", "dataset": "owner/text"}, "Set either files"),
+        ({"files": "text.txt", "subset": "ro"}, "subset and validation can only be set with"),
         ({"files": "text.txt", "checkpoint": "fh"}, "There is no model at fh.*Did you mean hf"),
         ({"files": "text.txt", "inputs_length": 1}, "1 tokens are too few"),
     ],

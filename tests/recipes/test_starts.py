@@ -10,8 +10,7 @@ import fiddle as fdl
 import pytest
 
 import recipes
-from mtf.checkpoints.settings import RestoreCheckpointConfig
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 from mtf.training.trainer import starting_state
 from recipes import fiddlers
 
@@ -100,8 +99,3 @@ def test_a_start_of_another_step_is_refused(tmp_path: Path) -> None:
     assert "checkpoint.restore.step=1000000 is the expected step, but" in message
     assert "is at step 0" in message
     assert "--set checkpoint.restore.step=0 train_steps=4" in message
-
-
-def test_a_step_is_not_negative() -> None:
-    with pytest.raises(UserError, match="step must be at least 0 or None, not -1"):
-        RestoreCheckpointConfig("x", step=-1)

@@ -9,12 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mtf.data.settings import TaskMixtureConfig
-from mtf.text.vocabularies import ByteVocabulary
-from tests.conftest import SHARED
-
-ARCHIVE = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
-MIRROR = SHARED / "data" / "datasets"
-T5_MODEL = SHARED / "data" / "vocabularies" / "t5.spiece.model"
+from mtf.data.text.vocabularies import ByteVocabulary
 
 # Tasks that need no templates.
 TRANSLATION = "opus100_en_ro_mt"

@@ -1,32 +1,25 @@
-"""SeqIO's own caches, written by processes and by Beam: read by SeqIO, by our loader, and back."""
+"""SeqIO's own caches, read by SeqIO, by our loader, and back."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
 import numpy as np
 import pytest
 
-import recipes
-from mtf import loaders
-from mtf.cache import __main__ as cache
-from mtf.cache.reader import TokenCache
+from mtf.cli import cache as cache
+from mtf.data import loaders
+from mtf.data.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
-from mtf.text.vocabularies import ByteVocabulary
-from tests.conftest import needs_shared
-from tests.data.helpers import restore, without_padding
+from mtf.data.tasks.mixtures import mixture as our_mixture
+from mtf.data.tasks.prompts.templates import load_templates
 from tests.seqio.helpers import (
-    ARCHIVE,
     BYTES,
     DOCUMENTS,
-    MIRROR,
-    T5_MODEL,
     TRANSLATION,
     mixture,
     write_mirror,
@@ -52,17 +45,11 @@ def write(name: str, output: Path, mirror: Path, *options: str) -> None:
     assert status == 0
 
 
-@pytest.fixture(scope="module", params=["processes", "beam"])
-def cached(
-    request: pytest.FixtureRequest, mirror: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    output: Path = tmp_path_factory.mktemp("cache") / request.param
-    options = []
-    if request.param == "beam":
-        pytest.importorskip("apache_beam")
-        options = ["--runner", "beam:BundleBasedDirectRunner"]
+@pytest.fixture(scope="module")
+def cached(mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output: Path = tmp_path_factory.mktemp("cache")
     for name in (TRANSLATION, DOCUMENTS):
-        write(name, output, mirror, *options)
+        write(name, output, mirror)
     return output
 
 
@@ -71,9 +58,10 @@ def by_text(examples: Any) -> list[dict[str, Any]]:
 
 
 def provider(data: TaskMixtureConfig) -> Any:
-    from mtf.seqio import tasks as seqio_tasks
+    from mtf.data.seqio_tasks import tasks as seqio_tasks
 
-    return seqio_tasks.build(data.mixture_or_task_name, data.vocabulary, data.data_dir).provider
+    found = our_mixture(data.mixture_or_task_name)
+    return seqio_tasks.build(found, data.vocabulary, data.data_dir).provider
 
 
 @pytest.fixture(autouse=True)
@@ -116,16 +104,6 @@ def test_the_files_are_seqios(cached: Path) -> None:
     }
 
 
-def test_the_live_loader_trains_from_them(cached: Path, mirror: Path) -> None:
-    def rows(**settings: Any) -> list[tuple[int, ...]]:
-        data = mixture(mirror, **settings)
-        batches = loaders.make_train_iterator(data, batch_size=6)
-        taken = itertools.islice(batches, 10)
-        return sorted(tuple(r.tolist()) for b in taken for r in b["decoder_target_tokens"])
-
-    assert rows(use_cached=True, cache_dir=str(cached)) == rows()
-
-
 def test_they_are_read_without_the_datasets(cached: Path, mirror: Path, tmp_path: Path) -> None:
     """As P3 is, in which an empty split has an empty description and an empty file."""
     shutil.copytree(cached, tmp_path / "p3")
@@ -143,18 +121,6 @@ def test_they_are_read_without_the_datasets(cached: Path, mirror: Path, tmp_path
         )
         for feature, values in expected.items():
             np.testing.assert_array_equal(found[feature], values)
-
-
-def test_documents_are_cached_before_their_noise(cached: Path, mirror: Path) -> None:
-    lengths = {"inputs": 64, "targets": 16}
-    settings = {"task_feature_lengths": lengths, "use_cached": True, "cache_dir": str(cached)}
-    batches = loaders.make_train_iterator(mixture(mirror, DOCUMENTS, **settings), batch_size=4)
-    first, second = next(batches), next(batches)
-    for batch in (first, second):
-        assert (batch["decoder_target_tokens"][:, 0] == 258).all()  # the first sentinel
-        assert (batch["encoder_input_tokens"][:, -1] == 1).all()
-    info = json.loads((cached / DOCUMENTS / "info.train.json").read_text())
-    assert set(info["features"]) == {"targets", "targets_pretokenized"}
 
 
 def test_the_token_cache_takes_them_over(cached: Path, mirror: Path, tmp_path: Path) -> None:
@@ -190,16 +156,18 @@ def test_the_token_cache_takes_documents_over(cached: Path, mirror: Path, tmp_pa
     assert len(documents(taken)["train"]) > 10
 
 
-@needs_shared
-def test_ranked_examples_come_back_as_they_were(tmp_path: Path) -> None:
-    arguments = [RANKED, "--output", str(tmp_path), "--data-dir", str(MIRROR)]
-    arguments += ["--templates", str(ARCHIVE), "--vocabulary", str(T5_MODEL)]
+def test_ranked_examples_come_back_as_they_were(
+    tmp_path: Path, prompts: Path, datasets_dir: Path, t5_model: Path
+) -> None:
+    arguments = [RANKED, "--output", str(tmp_path), "--data-dir", str(datasets_dir)]
+    arguments += ["--templates", str(prompts), "--vocabulary", str(t5_model)]
     assert cache.main([*arguments, "--format", "seqio", "--num-workers", "1"]) == 0
-    from mtf.seqio import tasks as seqio_tasks
-    from mtf.text.vocabularies import SentencePieceVocabulary
+    from mtf.data.seqio_tasks import tasks as seqio_tasks
+    from mtf.data.text.vocabularies import SentencePieceVocabulary
 
-    vocabulary = SentencePieceVocabulary(str(T5_MODEL))
-    task = seqio_tasks.build(RANKED, vocabulary, MIRROR, ARCHIVE).provider
+    vocabulary = SentencePieceVocabulary(str(t5_model))
+    found = our_mixture(RANKED, load_templates(prompts))
+    task = seqio_tasks.build(found, vocabulary, datasets_dir).provider
     made = task.get_dataset(None, split="validation", shuffle=False)
     seqio.set_global_cache_dirs([str(tmp_path)])
     read = task.get_dataset(None, split="validation", shuffle=False, use_cached=True)
@@ -210,91 +178,19 @@ def test_ranked_examples_come_back_as_they_were(tmp_path: Path) -> None:
             np.testing.assert_array_equal(example[name], value)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--runner", "beam:NoSuchRunner", "--format", "seqio"), "NoSuchRunner"),
-        (("--runner", "DirectRunner", "--format", "seqio"), "beam:NAME"),
-        (("--runner", "beam:DirectRunner"), "--format seqio"),
-        (("--runner", "beam:DirectRunner", "--format", "seqio", "--max-rows", "3"), "--max-rows"),
-    ],
-)
-def test_what_beam_cannot_do_is_refused_and_writes_nothing(
-    mirror: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    message: str,
+def test_a_cache_of_t0s_tasks_for_mt5_is_found_under_their_own_names(
+    tmp_path: Path, prompts: Path, datasets_dir: Path
 ) -> None:
-    pytest.importorskip("apache_beam")
-    output = tmp_path / "cache"
-    arguments = [TRANSLATION, "--output", str(output), "--data-dir", str(mirror)]
-    assert cache.main([*arguments, "--vocabulary", "byt5", *options]) == 2
-    assert message in capsys.readouterr().err
-    assert not output.exists()
-
-
-def test_an_address_is_given_to_beam_as_it_is(
-    mirror: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("apache_beam")
-    arguments = [TRANSLATION, "--output", "nowhere://bucket/caches", "--data-dir", str(mirror)]
-    arguments += ["--vocabulary", "byt5", "--format", "seqio", "--runner", "beam:DirectRunner"]
-    assert cache.main(arguments) == 2
-    assert "nowhere://bucket/caches" in capsys.readouterr().err
-    assert not Path("nowhere:").exists()
-
-
-@needs_shared
-def test_a_cache_of_t0s_tasks_for_mt5_is_found_under_their_own_names(tmp_path: Path) -> None:
     name, task_name = "mt5_d4_gpt_sglue_train", "trec_fine_grained_open"
-    arguments = [name, "--output", str(tmp_path), "--data-dir", str(MIRROR), "--vocabulary", "byt5"]
-    arguments += ["--templates", str(ARCHIVE), "--only", task_name, "--max-rows", "100"]
+    arguments = [name, "--output", str(tmp_path), "--data-dir", str(datasets_dir)]
+    arguments += ["--templates", str(prompts), "--only", task_name, "--vocabulary", "byt5"]
     assert cache.main([*arguments, "--format", "seqio", "--num-workers", "1"]) == 0
-    from mtf.seqio import tasks as seqio_tasks
+    from mtf.data.seqio_tasks import tasks as seqio_tasks
 
-    built = seqio_tasks.build(name, BYTES, MIRROR, ARCHIVE).provider
+    found = our_mixture(name, load_templates(prompts))
+    built = seqio_tasks.build(found, BYTES, datasets_dir).provider
     [task] = [task for task in built.tasks if task.name == f"mt5_{task_name}"]
     assert task.cache_dir is None
     seqio.set_global_cache_dirs([str(tmp_path)])
     read = task.get_dataset(None, split="train", use_cached=True)
-    assert len(list(read.as_numpy_iterator())) == 100
-
-
-def test_beam_writes_only_what_is_missing(
-    mirror: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("apache_beam")
-    runner = ("--runner", "beam:BundleBasedDirectRunner")
-    write(TRANSLATION, tmp_path / "cache", mirror, *runner)
-    assert "1 tasks written" in capsys.readouterr().out
-    write(TRANSLATION, tmp_path / "cache", mirror, *runner)
-    assert "0 tasks written in 0 s, 1 were already complete" in capsys.readouterr().out
-
-
-def test_t5_1_1_is_pretrained_from_c4_in_seqios_cache_or_a_token_cache(
-    mirror: Path, tmp_path: Path
-) -> None:
-    """Each batch undone is the text of C4."""
-    write(DOCUMENTS, tmp_path / "seqio", mirror)
-    convert = [DOCUMENTS, "--output", str(tmp_path / "tokens"), "--vocabulary", "byt5"]
-    assert cache.main([*convert, "--from-seqio", str(tmp_path / "seqio")]) == 0
-    for name, use_cached_tasks in (("seqio", True), ("tokens", False)):
-        config = recipes.t5_1_1_small_c4(
-            cache_dir=str(tmp_path / name), use_cached_tasks=use_cached_tasks
-        )
-        config.data.vocabulary = fdl.Config(ByteVocabulary)
-        config.data.task_feature_lengths = {"inputs": 64, "targets": 32}
-        config.data.pack = False
-        data = fdl.build(config.data)
-        evaluations = loaders.make_evaluations(data, batch_size=4)
-        batches = [
-            *itertools.islice(loaders.make_train_iterator(data, batch_size=4), 5),
-            next(evaluations[DOCUMENTS]()),
-        ]
-        for batch in batches:
-            features = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
-            for inputs, targets in zip(*features, strict=True):
-                ids = restore(without_padding(inputs), without_padding(targets), BYTES.vocab_size)
-                whole = BYTES.decode(ids).split(" ")[1:-1]
-                assert all(re.fullmatch(r"word|Document|\d+\.|", part) for part in whole)
+    assert len(list(read.as_numpy_iterator())) == 60

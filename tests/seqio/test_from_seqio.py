@@ -13,17 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mtf.cache import build
-from mtf.cache.format import ShardInfo, SplitInfo
-from mtf.cache.reader import TokenCache
-from mtf.errors import UserError
-from mtf.seqio import from_seqio
-from mtf.seqio.cache_format import SeqioFormat
-from mtf.seqio.tfrecord import encode_example, parse_example, read_records
-from mtf.tasks.objectives import SpanCorruption
-from mtf.tasks.task import Task
-from mtf.tasks.translation import TranslationTask
-from mtf.text.vocabularies import ByteVocabulary
+from mtf.base.errors import UserError
+from mtf.data.cache import build
+from mtf.data.cache.format import ShardInfo, SplitInfo
+from mtf.data.cache.reader import TokenCache
+from mtf.data.seqio import from_seqio
+from mtf.data.seqio.cache_format import SeqioFormat
+from mtf.data.seqio.tfrecord import encode_example, parse_example, read_records
+from mtf.data.tasks.objectives import SpanCorruption
+from mtf.data.tasks.task import Task
+from mtf.data.tasks.translation import TranslationTask
+from mtf.data.text.vocabularies import ByteVocabulary
 from tests.cache.helpers import FRUIT, SUMS, mixture, settings, text_task
 from tests.seqio.test_tfrecord import write
 from tests.sources.hub_server import COMMIT, serve, use
@@ -54,8 +54,8 @@ def write_seqio(root: Path, shift: int = 3, with_text: bool = True, name: str = 
 
 def take(tmp_path: Path, seqio_dir: Path | str, **fields: Any) -> list[tuple[str, str]]:
     chosen = settings(tmp_path, **fields)
-    plan = from_seqio.make_plan(mixture((FRUIT, 7)), chosen, str(seqio_dir))
-    build.run_plan(plan, 1, lambda _: None)
+    work = from_seqio.prepare(mixture((FRUIT, 7)), chosen, str(seqio_dir))
+    build.run(work, 1, lambda _: None)
     cache = TokenCache(chosen.cache_dir)
     reader = cache.split(cache.task(FRUIT.name), "train")
     return [
@@ -94,7 +94,7 @@ def test_shards_follow_the_files(tmp_path: Path) -> None:
 
 def test_a_cache_of_rows_is_not_continued_with_one_of_seqio(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
-    build.run_plan(build.make_plan(mixture((FRUIT, 7)), chosen), 1, lambda _: None)
+    build.run(build.prepare(mixture((FRUIT, 7)), chosen), 1, lambda _: None)
     with pytest.raises(UserError, match=rf"different task definition or templates: "
                                         rf".* {FRUIT.fingerprint}, not seqio:"):  # fmt: skip
         take(tmp_path, write_seqio(tmp_path / "p3"))
@@ -102,11 +102,13 @@ def test_a_cache_of_rows_is_not_continued_with_one_of_seqio(tmp_path: Path) -> N
 
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     root = write_seqio(tmp_path / "p3", name="food_fruits")
-    with pytest.raises(UserError, match=r"food_fruit: .*p3 has none\. Did you mean food_fruits"):
+    with pytest.raises(
+        UserError, match=r"food_fruit: .*p3 contains no files .*\. Did you mean food_fruits"
+    ):
         take(tmp_path, root)
     many = [(replace(FRUIT, name=f"food_{i}"), 1) for i in range(464)]
     with pytest.raises(UserError) as refused:
-        from_seqio.make_plan(mixture(*many), settings(tmp_path), str(root))
+        from_seqio.prepare(mixture(*many), settings(tmp_path), str(root))
     assert str(refused.value).startswith("464 tasks of small_mixture are missing")
     assert str(refused.value).count("\n") == 11 and "\n  … and 454 more" in str(refused.value)
     root = write_seqio(tmp_path / "p4")
@@ -134,11 +136,11 @@ def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task
     pq.write_table(pa.Table.from_pylist(pairs), path)
     tasks = mixture((task, 7))
 
-    def run(plan: build.Plan) -> dict[str, list[dict[str, list[Any]]]]:
-        build.run_plan(plan, 1, lambda _: None)
-        if plan.settings.format.name == "seqio":
+    def run(work: build.CacheBuild) -> dict[str, list[dict[str, list[Any]]]]:
+        build.run(work, 1, lambda _: None)
+        if work.settings.format.name == "seqio":
             return {}
-        cache = TokenCache(plan.settings.cache_dir)
+        cache = TokenCache(work.settings.cache_dir)
         info = cache.task(task.name)
         found = {}
         for split in info.splits:
@@ -149,19 +151,19 @@ def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task
             )
         return found
 
-    direct = run(build.make_plan(tasks, chosen))
+    direct = run(build.prepare(tasks, chosen))
     seqio_settings = replace(chosen, cache_dir=tmp_path / "seqio", format=SeqioFormat())
-    run(build.make_plan(tasks, seqio_settings))
+    run(build.prepare(tasks, seqio_settings))
     back = replace(chosen, cache_dir=tmp_path / "back")
-    assert run(from_seqio.make_plan(tasks, back, str(tmp_path / "seqio"))) == direct
+    assert run(from_seqio.prepare(tasks, back, str(tmp_path / "seqio"))) == direct
     # As P3 has been on the hub since 2024.
     write_parquet(tmp_path / "seqio", tmp_path / "parquet")
     back = replace(chosen, cache_dir=tmp_path / "from_parquet")
-    assert run(from_seqio.make_plan(tasks, back, str(tmp_path / "parquet"))) == direct
+    assert run(from_seqio.prepare(tasks, back, str(tmp_path / "parquet"))) == direct
     # The same text in ids that the cache does not have: it is tokenised again.
     other = replace(chosen, cache_dir=tmp_path / "other", vocabulary=_Shifted())
-    again = run(from_seqio.make_plan(tasks, other, str(tmp_path / "seqio")))
-    expected = run(build.make_plan(tasks, replace(other, cache_dir=tmp_path / "direct")))
+    again = run(from_seqio.prepare(tasks, other, str(tmp_path / "seqio")))
+    expected = run(build.prepare(tasks, replace(other, cache_dir=tmp_path / "direct")))
     assert again == expected and again != direct
 
 
@@ -224,8 +226,8 @@ def test_p3_is_read_from_the_hub(
         assert info.source == f"SeqIO cache {old}/{FRUIT.name}"
         for wrong, says in (
             ("hf://bigscience/P3", "expected hf://datasets/OWNER/NAME"),
-            ("hf://datasets/bigscience/P4", "the Hugging Face hub cannot provide it"),
-            (f"{address}/nowhere", "has none of the tasks' files there"),
+            ("hf://datasets/bigscience/P4", "the Hugging Face hub cannot provide these files"),
+            (f"{address}/nowhere", "does not contain the tasks' files"),
         ):
             with pytest.raises(UserError, match=says):
                 take(tmp_path, wrong, cache_dir=tmp_path / "wrong")
@@ -246,6 +248,6 @@ def test_a_cache_without_the_tokens_of_a_task_is_refused(tmp_path: Path) -> None
     folder.mkdir(parents=True)
     record = encode_example({"text": np.array([5, 6]), "text_pretokenized": "bc"})
     write(folder / "train.tfrecord-00000-of-00001", [record])
-    plan = from_seqio.make_plan(mixture((task, 7)), settings(tmp_path), str(tmp_path / "seqio"))
+    work = from_seqio.prepare(mixture((task, 7)), settings(tmp_path), str(tmp_path / "seqio"))
     with pytest.raises(UserError, match=r"feature 'targets'; it has text, text_pretokenized"):
-        build.run_plan(plan, 1, lambda _: None)
+        build.run(work, 1, lambda _: None)

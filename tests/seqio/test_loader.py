@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf import loaders
+from mtf.base.errors import UserError
+from mtf.data import loaders
 from mtf.data.examples import Example
 from mtf.data.packing import HostBatch, to_batch
-from mtf.errors import UserError
-from mtf.text.vocabularies import ByteVocabulary
-from tests.conftest import needs_shared
+from mtf.data.text.vocabularies import ByteVocabulary
 from tests.seqio.helpers import (
-    ARCHIVE,
     BYTES,
     DOCUMENTS,
-    MIRROR,
     NUM_SENTENCES,
     mixture,
     write_mirror,
@@ -135,18 +132,6 @@ def test_noise_is_resumed_too(mirror: Path) -> None:
     assert_equal(next(resumed), expected)
 
 
-def test_another_seed_is_another_order(mirror: Path) -> None:
-    orders = [
-        numbers(
-            take(
-                loaders.make_train_iterator(mixture(mirror, shuffle=True, seed=s), batch_size=4), 9
-            )
-        )
-        for s in (0, 0, 1)
-    ]
-    assert orders[0] == orders[1] != orders[2]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -184,18 +169,6 @@ def test_evaluation_has_every_example_once_and_fills_up_with_padding(mirror: Pat
             assert_equal(mine, mine_of)
 
 
-def test_there_is_no_evaluation_where_the_split_is_missing(mirror: Path) -> None:
-    assert loaders.make_evaluations(mixture(mirror, eval_split="test"), batch_size=4) == {}
-    assert loaders.make_evaluations(mixture(mirror, eval_split=None), batch_size=4) == {}
-
-
-def test_samples_are_of_the_evaluation_split(mirror: Path) -> None:
-    samples = loaders.sample_examples(mixture(mirror), 100)
-    assert len(samples) == NUM_SENTENCES["validation"]
-    assert BYTES.decode(samples[3].inputs) == "Translate from en to ro: 3: aaa"
-    assert samples[3].targets[-1] == BYTES.eos_id
-
-
 def test_training_without_the_split_names_the_task(mirror: Path) -> None:
     with pytest.raises(UserError, match=r"opus100_en_ro_mt: opus100/en-ro, split test, is missing"):
         loaders.make_train_iterator(mixture(mirror, split="test"), batch_size=4)
@@ -209,13 +182,13 @@ def test_a_missing_cache_is_named_with_the_command_that_makes_it(
         loaders.make_train_iterator(data, batch_size=4)
 
 
-@needs_shared
 def test_a_mixture_without_some_datasets_is_refused_unless_allowed(
+    prompts: Path,
+    datasets_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("MTF_PROMPTS", str(ARCHIVE))
-    data = mixture(MIRROR, "t0++_train")
+    data = mixture(datasets_dir, "t0++_train")
     with pytest.raises(UserError) as refused:
         loaders.make_train_iterator(data, batch_size=4)
     # The mirror has social_i_qa, piqa, trec, rotten_tomatoes and xsum.
@@ -227,12 +200,3 @@ def test_a_mixture_without_some_datasets_is_refused_unless_allowed(
     assert not any(name.startswith(("trec", "piqa")) for name in found["missing_tasks"])
     [batch] = take(loaders.make_train_iterator(allowed, batch_size=4), 1)
     assert batch["decoder_target_tokens"].shape == (4, 32)
-
-
-def test_the_fingerprint_is_that_of_the_data(mirror: Path) -> None:
-    found = [
-        loaders.provenance(mixture(mirror, **change))
-        for change in ({}, {}, {"vocabulary": ByteVocabulary(100)}, {"name": DOCUMENTS})
-    ]
-    assert found[0] == found[1]
-    assert len({str(each) for each in found}) == 3

@@ -9,14 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtf.seqio import registry as seqio_registry
-from tests.conftest import needs_shared
-from tests.evaluation import own_tasks  # noqa: F401  # registers own_mixture
+from mtf.evaluation import seqio_registry
+from tests.evaluation import custom_tasks  # noqa: F401  # registers custom_mixture
 from tests.seqio.helpers import (
-    ARCHIVE,
     BYTES,
-    DOCUMENTS,
-    MIRROR,
     TRANSLATION,
     write_mirror,
     write_parquet,
@@ -26,7 +22,7 @@ seqio = pytest.importorskip("seqio")
 
 LENGTHS = {"inputs": 64, "targets": 16}
 COLOURS = ["red", "blue", "green"]
-# The rows that own_tasks leaves out are those whose number ends in 0.
+# The rows that custom_tasks leaves out are those whose number ends in 0.
 NUMBERS = [n for n in range(12) if n % 10]
 
 
@@ -77,15 +73,15 @@ def evaluate(
 def test_generated_classes(tmp_path: Path) -> None:
     # Row 1 is right, row 2 no class, and all others are called red.
     answers = {1: " blue ", 2: "gree"}
-    seqio_registry.register("own_colour", vocabulary=BYTES, data_dir=sights(tmp_path))
-    found = evaluate("own_colour", lambda text: answers.get(int(text.split()[0]), "red"))
+    seqio_registry.register("custom_colour", vocabulary=BYTES, data_dir=sights(tmp_path))
+    found = evaluate("custom_colour", lambda text: answers.get(int(text.split()[0]), "red"))
     # Red are rows 3, 6 and 9, blue 1, 4 and 7, green 2, 5, 8 and 11.
     num_red = sum(n % 3 == 0 for n in NUMBERS)
     num_blue = sum(n % 3 == 1 for n in NUMBERS)
     red = 2 * num_red / (num_red + len(NUMBERS) - 2)
     blue = 2 * 1 / (num_blue + 1)
     assert found == {
-        "own_colour": {
+        "custom_colour": {
             "accuracy": pytest.approx(100 * (num_red + 1) / len(NUMBERS)),
             "mean_3class_f1": pytest.approx(100 * (red + blue + 0) / 3),
         }
@@ -93,13 +89,15 @@ def test_generated_classes(tmp_path: Path) -> None:
 
 
 def test_ranked_choices(tmp_path: Path) -> None:
-    seqio_registry.register("own_colour_score_eval", vocabulary=BYTES, data_dir=sights(tmp_path))
+    seqio_registry.register("custom_colour_score_eval", vocabulary=BYTES, data_dir=sights(tmp_path))
     # "red" has four tokens with EOS, "blue" five, "green" six; per token, green is the best.
     scores = {"red": -4.0, "blue": -4.5, "green": -4.6}
-    found = evaluate("own_colour_score_eval", score=lambda ids: scores[BYTES.decode(ids.tolist())])
+    found = evaluate(
+        "custom_colour_score_eval", score=lambda ids: scores[BYTES.decode(ids.tolist())]
+    )
     shares = [100 * sum(n % 3 == each for n in NUMBERS) / len(NUMBERS) for each in range(3)]
     assert found == {
-        "own_colour_score_eval": {
+        "custom_colour_score_eval": {
             "accuracy": pytest.approx(shares[0]),
             "length_normalized_accuracy": pytest.approx(shares[2]),
             "majority": pytest.approx(max(shares)),
@@ -121,35 +119,22 @@ def test_translations_have_the_bleu_of_sacrebleu(tmp_path: Path) -> None:
     assert found == {TRANSLATION: {"bleu": pytest.approx(expected)}}
 
 
-def test_a_mixture_of_both_kinds(tmp_path: Path) -> None:
-    seqio_registry.register("own_mixture", vocabulary=BYTES, data_dir=sights(tmp_path))
-    found = evaluate("own_mixture", lambda text: text.split()[1], lambda ids: 0.0)
-    assert found["own_colour"]["accuracy"] == 100
-    assert found.keys() == {"own_colour", "own_colour_score_eval"}
-
-
-def test_documents_have_no_metrics(tmp_path: Path) -> None:
-    seqio_registry.register(DOCUMENTS, vocabulary=BYTES, data_dir=write_mirror(tmp_path))
-    assert not seqio.get_mixture_or_task(DOCUMENTS).metric_fns
-
-
-@needs_shared
-def test_prompts_have_t0s_metrics() -> None:
+def test_prompts_have_t0s_metrics(prompts: Path, datasets_dir: Path) -> None:
     from sklearn.metrics import accuracy_score, f1_score
 
     prompt = "super_glue_cb_can_we_infer"
+    choices = ["entailment", "contradiction", "neutral"]
     lengths = {"inputs": 1024, "targets": 16}
     for name in (prompt, f"{prompt}_score_eval"):
-        seqio_registry.register(name, vocabulary=BYTES, data_dir=MIRROR, templates=ARCHIVE)
-    found = evaluate(prompt, lambda text: "Yes" if len(text) % 2 else "No", lengths=lengths)
-    choices = ["Yes", "No", "Maybe"]
+        seqio_registry.register(name, vocabulary=BYTES, data_dir=datasets_dir, templates=prompts)
+    found = evaluate(prompt, lambda text: choices[len(text) % 2], lengths=lengths)
     task = seqio.get_mixture_or_task(prompt)
     texts = [
         (each["inputs_pretokenized"].decode(), each["targets_pretokenized"].decode())
         for each in task.get_dataset(None, split="validation", shuffle=False).as_numpy_iterator()
     ]
     targets = [choices.index(target) for _, target in texts]
-    predictions = [0 if len(inputs) % 2 else 1 for inputs, _ in texts]
+    predictions = [len(inputs) % 2 for inputs, _ in texts]
     f1 = f1_score(targets, predictions, average="macro", labels=[0, 1, 2], zero_division=0.0)
     expected = {
         "accuracy": pytest.approx(100 * accuracy_score(targets, predictions)),
@@ -157,9 +142,9 @@ def test_prompts_have_t0s_metrics() -> None:
     }
     assert found[prompt] == expected
 
-    # The shortest choice, "No", is the most likely one.
+    # The shortest choice, "neutral", is the most likely one.
     ranked = evaluate(
         f"{prompt}_score_eval", score=lambda ids: -float(np.count_nonzero(ids)), lengths=lengths
     )
-    share = 100 * targets.count(1) / len(targets)
+    share = 100 * targets.count(2) / len(targets)
     assert ranked[f"{prompt}_score_eval"]["accuracy"] == pytest.approx(share)

@@ -1,4 +1,4 @@
-"""What is said where SeqIO or Beam are not installed; so this needs neither."""
+"""What is said where SeqIO is not installed; so this does not need it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mtf import loaders
-from mtf.cache import __main__ as cache
-from mtf.errors import UserError
-from mtf.seqio import registry as seqio_registry
+from mtf.base.errors import UserError
+from mtf.cli import cache as cache
+from mtf.data import loaders
+from mtf.evaluation import seqio_registry
 from tests.seqio.helpers import BYTES, TRANSLATION, mixture, write_mirror
 
 
@@ -34,14 +34,3 @@ def test_seqios_files_are_written_without_seqio(
     arguments += ["--vocabulary", "byt5", "--format", "seqio", "--num-workers", "1"]
     assert cache.main(arguments) == 0
     assert (output / TRANSLATION / "COMPLETED").is_file()
-
-
-def test_a_runner_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    arguments = [TRANSLATION, "--output", str(tmp_path / "cache"), "--vocabulary", "byt5"]
-    arguments += ["--format", "seqio", "--runner", "beam:DirectRunner"]
-    assert cache.main(arguments) == 2
-    assert "pip install 'mtf-jax[" in capsys.readouterr().err
-    assert not (tmp_path / "cache").exists()

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtf.errors import UserError
-from mtf.seqio.tfrecord import (
+from mtf.base.errors import UserError
+from mtf.data.seqio.tfrecord import (
     count_records,
     encode_example,
     masked_crc32c,

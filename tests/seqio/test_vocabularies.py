@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mtf.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
-from tests.conftest import needs_shared
-from tests.seqio.helpers import T5_MODEL
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 
 pytest.importorskip("seqio")
 
 
 def assert_same_text(vocabulary: Vocabulary, ids: list[int]) -> None:
     """Decodes random sequences of some ids, of padding and of end of sequence."""
-    from mtf.seqio import tasks as seqio_tasks
+    from mtf.data.seqio_tasks import tasks as seqio_tasks
 
     theirs: Any = seqio_tasks.seqio_vocabulary(vocabulary)
     rng = random.Random(0)
@@ -31,8 +30,7 @@ def test_bytes(extra_ids: int) -> None:
     assert_same_text(ByteVocabulary(extra_ids), [*range(248), 300, 5000])
 
 
-@needs_shared
 @pytest.mark.parametrize("extra_ids", [0, 100])
-def test_pieces(extra_ids: int) -> None:
-    vocabulary = SentencePieceVocabulary(str(T5_MODEL), extra_ids)
+def test_pieces(extra_ids: int, t5_model: Path) -> None:
+    vocabulary = SentencePieceVocabulary(str(t5_model), extra_ids)
     assert_same_text(vocabulary, [*range(vocabulary.vocab_size + 20)])

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mtf.sources import datasets, hub
+from mtf.data.sources import datasets, hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 # The branch of the Parquet files that the hub makes of other repositories.
@@ -27,7 +27,7 @@ _COMMITS = {"main": COMMIT, CONVERTED: "76543210fedcba9876543210fedcba9876543210
 
 @dataclass
 class Server:
-    """What clients can address, and which files they have downloaded."""
+    """The URL of a running server, and the files that clients have downloaded."""
 
     address: str = "http://127.0.0.1:9"  # The port `discard`, on which nothing listens.
     downloads: list[str] = field(default_factory=list)
@@ -73,22 +73,22 @@ def serve(repositories: Mapping[str, Path]) -> Iterator[Server]:
             commit, folder = _COMMITS[branch], repositories[named]
             if action in ("", "revision") and match[1]:
                 return self._send({"id": repository, "sha": commit, "siblings": []}, body)
-            place = folder / inside
-            if not revision or not place.exists():
+            target = folder / inside
+            if not revision or not target.exists():
                 return self._refuse("EntryNotFound")
             if action == "tree":
                 deep = urllib.parse.parse_qs(query).get("recursive") in (["True"], ["true"])
-                found = place.rglob("*") if deep else place.iterdir()
+                found = target.rglob("*") if deep else target.iterdir()
                 return self._send([_entry(file, folder) for file in sorted(found)], body)
             if action == "paths-info" and form is not None:
                 files = (folder / name for name in form["paths"])
                 entries = [_entry(file, folder) for file in files if file.exists()]
                 return self._send(entries, body)
-            if action == "resolve" and place.is_file():
+            if action == "resolve" and target.is_file():
                 if body:
                     server.downloads.append(inside)
-                headers = {"ETag": f'"{_etag(place)}"', "X-Repo-Commit": commit}
-                return self._send(place.read_bytes(), body, **headers)
+                headers = {"ETag": f'"{_etag(target)}"', "X-Repo-Commit": commit}
+                return self._send(target.read_bytes(), body, **headers)
             self._refuse("EntryNotFound")
 
         def _refuse(self, reason: str) -> None:
@@ -99,10 +99,8 @@ def serve(repositories: Mapping[str, Path]) -> Iterator[Server]:
 
         def _send(self, content: object, body: bool, **headers: str) -> None:
             text = content if isinstance(content, bytes) else json.dumps(content).encode()
-            size, wanted = (
-                len(text),
-                re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or ""),
-            )
+            size = len(text)
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
             if wanted:
                 start, end = int(wanted[1]), min(int(wanted[2] or size), size - 1)
                 text = text[start : end + 1]

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mtf.errors import UserError
-from mtf.sources.files import keep, open_files
+from mtf.base.errors import UserError
+from mtf.data.sources.files import keep, open_files
 
 ROWS = [{"a": f"é{i}", "b": "x" * i} for i in range(1, 6)]
 
@@ -61,7 +61,7 @@ def test_a_tsv_file_without_a_header(tmp_path: Path) -> None:
     (tmp_path / "wide.tsv").write_text("a\tb\nc\td\te\n")
     for name in ("plain.tsv", "header.tsv"):
         assert list(open_files(str(tmp_path / name), columns)) == expected
-    with pytest.raises(UserError, match=r"wide.tsv:2: it has 3 columns; expected the 2 without"):
+    with pytest.raises(UserError, match=r"wide.tsv:2: the line has 3 columns; expected the 2 "):
         list(open_files(str(tmp_path / "wide.tsv"), columns))
 
 
@@ -73,6 +73,21 @@ def test_a_pattern_joins_its_files_in_order(tmp_path: Path) -> None:
     for start in range(6):
         for stop in range(start, 6):
             assert list(rows.rows(start, stop)) == ROWS[start:stop]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("x.jsonl", '{"n": 1}\n[2]\n', "x.jsonl:2: not a JSON object"),
+        ("x.json", '[{"n": 1}, 2]', "item 2 is not a JSON object"),
+        ("x.tsv", "n\tm\n1\n", "x.tsv:2: the line has 1 columns; expected the 2 of the first line"),
+        ("x.csv", "n\n1\n", "unknown suffix; expected one of .parquet"),
+    ],
+)
+def test_files_that_cannot_be_read(file: str, content: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UserError, match=expected):
+        list(open_files(str(tmp_path / file)))
 
 
 def test_an_empty_file_has_no_records(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mtf import storage
+from mtf.storage import remote
+from mtf.storage.remote import RemotePath
 from tests import stores
 
 BUCKET = "bucket"
@@ -64,7 +65,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 def forget_connections() -> None:
     """Forgets connections, which keep the addresses of the servers."""
-    storage._filesystem.cache_clear()
+    remote.filesystem.cache_clear()
     # Not imported here, because mtf sets variables before it imports them.
     for module, name in (("gcsfs", "GCSFileSystem"), ("s3fs", "S3FileSystem")):
         if module in sys.modules:
@@ -86,12 +87,12 @@ def servers(running: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.fixture(params=["gs", "s3"])
-def store(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> storage.StorePath:
+def store(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> RemotePath:
     """An empty directory in a store."""
-    return storage.StorePath(request.param, f"{BUCKET}/{tmp_path.name}")
+    return RemotePath(f"{request.param}://{BUCKET}/{tmp_path.name}")
 
 
-def put(source: Path, target: storage.StorePath) -> None:
+def put(source: Path, target: RemotePath) -> None:
     """Copies a file, or the files below a directory, to a store."""
     files = [file for file in source.rglob("*") if file.is_file()] or [source]
     for file in files:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from mtf.storage import StorePath
+from mtf.storage.remote import RemotePath
 from tests.conversion import writers
 from tests.storage.conftest import put
 
@@ -67,11 +67,11 @@ def upload(folder: Path) -> None:
                 written = writers.write_t5x(
                     folder / name, parameters, step, kvstore="gcs", adafactor=True
                 )
-                put(written, StorePath("gs", f"{T5X}/{name}/{written.name}"))
+                put(written, RemotePath(f"gs://{T5X}/{name}/{written.name}"))
     model = folder / "sentencepiece.model"
     model.write_bytes(sentencepiece_model())
     for key in VOCABULARIES:
-        put(model, StorePath("gs", key))
+        put(model, RemotePath(f"gs://{key}"))
 
 
 def sentencepiece_model() -> bytes:

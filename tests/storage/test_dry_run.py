@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mtf import storage
+from mtf.storage.remote import RemotePath
 from tests import stores
 from tests.conversion import writers
 from tests.jobs.test_dry_run import NETWORK, tiny
@@ -21,7 +21,7 @@ def start(path: object) -> str:
     return "\n".join(found.problems) or found.rows["start"]
 
 
-def test_a_start_checkpoint_in_a_store_is_checked(store: storage.StorePath, tmp_path: Path) -> None:
+def test_a_start_checkpoint_in_a_store_is_checked(store: RemotePath, tmp_path: Path) -> None:
     local = writers.write_t5x(tmp_path / "model", writers.random_parameters(), step=7)
     put(local, store / "checkpoint_7")
     stores.SERVED.clear()

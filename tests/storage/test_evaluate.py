@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from conversion.checkpoint import COMMITTED
-from mtf.cache.__main__ import main as cache_main
+from mtf.cli.cache import main as cache_main
+from mtf.cli.run import main as run_main
+from mtf.data.text.vocabularies import ByteVocabulary
 from mtf.evaluation.settings import RankFilesConfig
 from mtf.jobs import Evaluate, EvaluateResult
-from mtf.run import main as run_main
-from mtf.storage import StorePath
-from mtf.text.vocabularies import ByteVocabulary
+from mtf.storage.remote import RemotePath
 from tests.inference import models
 from tests.storage.conftest import put
 
@@ -28,8 +28,9 @@ def evaluate(run: object, file: Path, out: object) -> EvaluateResult:
     return Evaluate(str(run), data, batch_size=4, output_dir=str(out), checkpoint_steps="all").run()
 
 
+@pytest.mark.slow
 def test_a_run_in_a_store_is_evaluated(
-    store: StorePath, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: RemotePath, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = models.write_run(tmp_path / "run", step=7)
     run = models.write_run(tmp_path / "run", step=9)
@@ -46,7 +47,7 @@ def test_a_run_in_a_store_is_evaluated(
     names = {
         path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")
     }
-    files = set((store / "out").files_below())
+    files = set((store / "out").infos())
     assert {name for name in names if "events" not in name} <= files | {".lock"}
     assert not [name for name in files if "tmp-" in name]
     capsys.readouterr()
@@ -55,7 +56,7 @@ def test_a_run_in_a_store_is_evaluated(
 
 
 TASKS = """\
-from mtf import tasks
+from mtf.data import tasks
 def colour(row):
     return {'inputs': f"{row['n']} {row['colour']}", 'targets': row['colour']}
 tasks.register(
@@ -69,34 +70,35 @@ LENGTHS = ["data.task_feature_lengths.inputs=16", "data.task_feature_lengths.tar
 SIZES = ["partitioner.num_partitions=1", "batch_size=4"]
 
 
-def predictions(out: Path | StorePath) -> dict[str, bytes]:
+def predictions(out: Path | RemotePath) -> dict[str, bytes]:
     files = [path for path in out.rglob("*.jsonl") if path.is_file()]
     return {path.name: path.read_bytes() for path in files}
 
 
-def tables(out: Path | StorePath) -> dict[str, Any]:
+def tables(out: Path | RemotePath) -> dict[str, Any]:
     found = json.loads((out / "results.json").read_text())
     return {name: found[name] for name in ("tasks", "step")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "mixture"), [("evaluate", "colours"), ("t0_eval", "colour_score_eval")]
 )
 def test_the_cache_and_the_results_may_be_in_a_store(
-    recipe: str, mixture: str, store: StorePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, mixture: str, store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "own_colours.py").write_text(TASKS)
+    (tmp_path / "custom_colours.py").write_text(TASKS)
     rows = [{"n": i, "colour": ("red", "blue", "green")[i % 3]} for i in range(7)]
     (tmp_path / "colours.jsonl").write_text("".join(map("{}\n".format, map(json.dumps, rows))))
     run = models.write_run(tmp_path / "run")
     found = []
     for base in (tmp_path, store):
-        options = ["--module", "own_colours", "--vocabulary", "byt5", "--extra-ids", "125"]
+        options = ["--module", "custom_colours", "--vocabulary", "byt5", "--extra-ids", "125"]
         options += ["--split", "validation", "--num-shards", "2", "--output", str(base / "cache")]
         assert cache_main([mixture, *options]) == 0
         arguments = [f"recipes.{recipe}(checkpoint={str(run)!r}, cache_dir={f'{base}/cache'!r})"]
-        arguments += ["--set", f"data.mixture_or_task_name={mixture}", "data.module=own_colours"]
+        arguments += ["--set", f"data.mixture_or_task_name={mixture}", "data.module=custom_colours"]
         arguments += [VOCABULARY, *LENGTHS, *SIZES, f"output_dir={base}/out"]
         assert run_main([*arguments, "--dry-run"]) == 0
         assert run_main(arguments) == 0
@@ -106,21 +108,3 @@ def test_the_cache_and_the_results_may_be_in_a_store(
     assert len(local_tables["tasks"]) == (2 if recipe == "evaluate" else 1)
     assert local["predictions.jsonl"].count(b"\n") == 7
     assert run_main(arguments) == 2  # Results are never overwritten.
-
-
-def test_files_to_be_ranked_may_be_in_a_store(store: StorePath, tmp_path: Path) -> None:
-    run = models.write_run(tmp_path / "run")
-    rows = [{"inputs": f"is {i} red", "choices": ["yes", "no"], "label": 0} for i in range(5)]
-    content = "".join(map("{}\n".format, map(json.dumps, rows)))
-    found = []
-    for base in (tmp_path, store):
-        (base / "files").mkdir()
-        for name in ("a.jsonl", "b.jsonl"):
-            (base / "files" / name).write_text(content)
-        files = f"{base}/files/*.jsonl"
-        arguments = [f"recipes.t0_eval(checkpoint={str(run)!r}, files={files!r})", "--set"]
-        arguments += [VOCABULARY, *LENGTHS, *SIZES, f"output_dir={base}/out"]
-        assert run_main(arguments) == 0
-        found.append((predictions(base / "out"), tables(base / "out")))
-    assert found[0] == found[1]
-    assert found[0][0]["predictions.jsonl"].count(b"\n") == 10

@@ -1,17 +1,21 @@
-"""`python -m mtf.fetch` copies checkpoints, which are then read without the store."""
+"""`python -m mtf fetch` copies checkpoints, which are then read without the store."""
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import conversion
-from mtf import copies, fetch, storage
 from mtf.checkpoints.restore import checkpoint_paths
 from mtf.checkpoints.settings import RestoreCheckpointConfig
+from mtf.cli import fetch
+from mtf.storage import copies, remote
+from mtf.storage.errors import StorageError
+from mtf.storage.remote import RemotePath
 from tests.conversion import writers
 from tests.storage.conftest import Servers, put
 
@@ -23,9 +27,9 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @functools.cache
     def refuse(scheme: str) -> None:
-        raise storage.StorageError(f"{scheme}://", "was asked", "network")
+        raise StorageError(f"{scheme}://", "was asked", "network")
 
-    monkeypatch.setattr(storage, "_filesystem", refuse)
+    monkeypatch.setattr(remote, "filesystem", refuse)
 
 
 def assert_holds(address: str) -> None:
@@ -39,9 +43,9 @@ def test_a_released_checkpoint_is_copied_by_name(
 ) -> None:
     path = writers.write_t5x(tmp_path / "local", PARAMETERS, kvstore="gcs")
     address = "gs://t5-data/pretrained_models/t5x/mt5_lm_adapted/small/checkpoint_1100000"
-    put(path, storage.StorePath("gs", address.removeprefix("gs://")))
+    put(path, RemotePath(address))
     assert fetch.main(["mt5_lm_adapted/small"]) == 0
-    assert f"{address} is now read from there" in capsys.readouterr().out
+    assert f"It is now read in place of {address}." in capsys.readouterr().out
     unreachable(monkeypatch)
     assert_holds(address)
     copy = tmp_path / "copies/gs" / address.removeprefix("gs://")
@@ -49,7 +53,7 @@ def test_a_released_checkpoint_is_copied_by_name(
 
 
 def test_the_latest_or_the_chosen_checkpoint_of_a_directory_is_copied(
-    store: storage.StorePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = writers.write_t5x(tmp_path / "local", PARAMETERS)
     for step in (7, 9, 11):
@@ -57,7 +61,7 @@ def test_the_latest_or_the_chosen_checkpoint_of_a_directory_is_copied(
     (store / "run/config.json").write_text("{}")
     assert fetch.main([f"{store}/run", "--step", "9"]) == 0
     assert fetch.main([f"{store}/run"]) == 0
-    run = tmp_path / "copies" / store.scheme / store.key / "run"
+    run = tmp_path / "copies" / store.protocol / store.path / "run"
     copied = {each.name for each in (run / "checkpoints").iterdir() if each.is_dir()}
     assert copied == {"checkpoint_9", "checkpoint_11"}
     assert (run / "config.json").read_text() == "{}"
@@ -65,15 +69,16 @@ def test_the_latest_or_the_chosen_checkpoint_of_a_directory_is_copied(
     assert_holds(f"{store}/run/checkpoints/checkpoint_9")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_mesh_tensorflow(
-    store: storage.StorePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrays = {writers.mesh_name(name): array for name, array in PARAMETERS.items()}
     for step in (7, 8, 9):
         put(writers.write_bundle(tmp_path / "local", arrays, step, num_files=2).parent, store)
     assert fetch.main([f"{store}/model.ckpt-7"]) == 0
     assert fetch.main([str(store), "--step", "8"]) == 0
-    copied = {path.name for path in (tmp_path / "copies" / store.scheme / store.key).glob("m*")}
+    copied = {path.name for path in (tmp_path / "copies" / store.protocol / store.path).glob("m*")}
     ends = ("index", "data-00000-of-00002", "data-00001-of-00002")
     assert copied == {f"model.ckpt-{step}.{end}" for step in (7, 8) for end in ends}
     assert_holds(f"{store}/model.ckpt-9")  # in place
@@ -83,7 +88,7 @@ def test_a_checkpoint_of_mesh_tensorflow(
 
 
 def test_a_cache_that_cannot_be_written_is_one_message(
-    store: storage.StorePath,
+    store: RemotePath,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -93,29 +98,29 @@ def test_a_cache_that_cannot_be_written_is_one_message(
     monkeypatch.setenv("MTF_CACHE", str(tmp_path / "file"))
     assert fetch.main([f"{store}/checkpoint_7"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: fetch: {store}/checkpoint_7: its copy {tmp_path}/file/")
-    assert "Not a directory. Set MTF_CACHE to a directory" in error and error.count("\n") == 1
+    assert error.startswith(f"error: fetch: {tmp_path}/file/")
+    assert ". Set MTF_CACHE to a writable directory" in error and error.count("\n") == 1
 
 
 def test_an_interrupted_copy_is_not_used_and_is_continued(
-    store: storage.StorePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(writers.write_t5x(tmp_path / "local", PARAMETERS), store / "checkpoint_7")
     monkeypatch.setattr(copies, "_FILES_AT_ONCE", 1)
-    read, requests = storage.StorePath.read_range, []
+    copy, requests = copies._copy, []
 
-    def failing(path: storage.StorePath, *arguments: int) -> bytes:
-        requests.append(str(path))
+    def failing(path: RemotePath, file: Path, info: dict[str, Any]) -> None:
+        requests.append(copies._is_copied(file, info))
         if len(requests) == 6:
-            raise storage.StorageError(path, "gone", "network")
-        return read(path, *arguments)
+            raise StorageError(path, "gone", "network")
+        copy(path, file, info)
 
-    monkeypatch.setattr(storage.StorePath, "read_range", failing)
+    monkeypatch.setattr(copies, "_copy", failing)
     assert fetch.main([f"{store}/checkpoint_7"]) == 2
     assert copies.nearest_copy(store / "checkpoint_7") == store / "checkpoint_7"
     assert fetch.main([f"{store}/checkpoint_7"]) == 0
-    # No file was read twice, except the one that failed.
-    assert len(requests) == len(set(requests)) + 1
+    # No file was copied twice, except the one that failed.
+    assert requests.count(False) == len((store / "checkpoint_7").infos()) + 1
     unreachable(monkeypatch)
     assert_holds(f"{store}/checkpoint_7")
 

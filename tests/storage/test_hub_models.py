@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import mtf
-from mtf import convert
-from mtf.errors import UserError
-from mtf.sources.hub import model_name
+from mtf.base.errors import UserError
+from mtf.cli.convert.command import main as convert_main
+from mtf.data.sources.hub import model_name
 from tests.conversion import writers
 from tests.sources import hub_server
 
@@ -27,7 +27,7 @@ def model(tmp_path: Path) -> Path:
     parameters = writers.random_parameters(num_encoder_layers=1, num_decoder_layers=1)
     source, out = writers.write_t5x(tmp_path / "t5x", parameters), tmp_path / "model"
     options = ["--to", "hf", "--vocabulary", "byt5", "--max-shard-size", "90KB"]
-    assert convert.main([str(source), str(out), *options]) == 0
+    assert convert_main([str(source), str(out), *options]) == 0
     for name in ("tf_model.h5", "pytorch_model.bin", "README.md"):
         (out / name).write_bytes(b"not read")
     return out
@@ -48,7 +48,7 @@ def hub(
 @pytest.mark.parametrize("name", [NAME, f"hf://{NAME}", f"{NAME}@main"])
 def test_it_is_converted(name: str, hub: hub_server.Server, model: Path, tmp_path: Path) -> None:
     for source, out in ((name, "a"), (str(model), "b")):
-        assert convert.main([source, str(tmp_path / out), "--to", "hf"]) == 0
+        assert convert_main([source, str(tmp_path / out), "--to", "hf"]) == 0
     card = (tmp_path / "a" / "README.md").read_text()
     assert f"* Source: `{name}` (Hugging Face)" in card
     assert f"# {name.rpartition('/')[2]}\n" in card
@@ -65,8 +65,8 @@ def test_it_is_converted(name: str, hub: hub_server.Server, model: Path, tmp_pat
 def test_it_is_inspected_compared_and_loaded(
     hub: hub_server.Server, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert convert.main(["--compare", NAME, str(model)]) == 0
-    assert convert.main(["--inspect", NAME]) == 0
+    assert convert_main(["--compare", NAME, str(model)]) == 0
+    assert convert_main(["--inspect", NAME]) == 0
     assert "file: shared.weight" in capsys.readouterr().out
     expected = mtf.load(model).score("inputs", "targets")
     assert mtf.load(NAME).score("inputs", "targets") == expected
@@ -78,12 +78,12 @@ def test_what_was_downloaded_is_read_without_the_hub(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert convert.main([NAME, str(tmp_path / "a"), "--to", "hf"]) == 0
+    assert convert_main([NAME, str(tmp_path / "a"), "--to", "hf"]) == 0
     with hub_server.use(hub_server.Server(), tmp_path / "cache", monkeypatch):
-        assert convert.main([NAME, str(tmp_path / "b"), "--to", "hf"]) == 0
-        assert convert.main(["owner/another", str(tmp_path / "c"), "--to", "hf"]) == 2
+        assert convert_main([NAME, str(tmp_path / "b"), "--to", "hf"]) == 0
+        assert convert_main(["owner/another", str(tmp_path / "c"), "--to", "hf"]) == 2
     *_, error = capsys.readouterr().err.splitlines()  # after progress bars
-    assert error.startswith("error: There is no owner/another here. The Hugging Face hub cannot")
+    assert error.startswith("error: owner/another does not exist locally. The Hugging Face hub ")
     assert "cannot be reached" in error
     assert not (tmp_path / "c").exists()
 
@@ -91,15 +91,15 @@ def test_what_was_downloaded_is_read_without_the_hub(
 def test_other_repositories_are_refused(
     hub: hub_server.Server, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert convert.main(["owner/another", "out", "--to", "hf"]) == 2
+    assert convert_main(["owner/another", "out", "--to", "hf"]) == 2
     assert "cannot provide the model owner/another" in capsys.readouterr().err
-    assert convert.main([f"{NAME}@v2", "out", "--to", "hf"]) == 2
-    assert f"the model {NAME} of revision v2" in capsys.readouterr().err
+    assert convert_main([f"{NAME}@v2", "out", "--to", "hf"]) == 2
+    assert f"the model {NAME} at revision v2" in capsys.readouterr().err
     for file in (*model.glob("model*"), model / "pytorch_model.bin"):
         file.unlink()
-    assert convert.main([NAME, "out", "--to", "hf"]) == 2
+    assert convert_main([NAME, "out", "--to", "hf"]) == 2
     assert "it has no weights; expected one of model.safetensors" in capsys.readouterr().err
-    with pytest.raises(UserError, match="There is no owner/another here"):
+    with pytest.raises(UserError, match="owner/another does not exist locally"):
         mtf.load("owner/another")
     assert not (tmp_path / "out").exists()
 

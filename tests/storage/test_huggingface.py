@@ -12,13 +12,15 @@ import pytest
 
 import conversion
 import mtf
-from mtf import convert, fetch, storage
-from mtf.storage import StorePath, as_path
-from mtf.storage_errors import StorageError
+from mtf import storage
+from mtf.cli import fetch
+from mtf.cli.convert.command import main as convert_main
+from mtf.storage import as_path, remote
+from mtf.storage.errors import StorageError
+from mtf.storage.remote import RemotePath
 from tests import stores
 from tests.conversion import writers
 from tests.storage.conftest import BUCKET, Servers, put
-from tests.storage.test_dry_run import start
 from tests.storage.test_fetch import unreachable
 
 PARAMETERS = writers.random_parameters(num_encoder_layers=1, num_decoder_layers=1)
@@ -34,7 +36,7 @@ def local(tmp_path: Path, servers: Servers) -> Path:
     """A Hugging Face directory of a ByT5 with three files of weights."""
     source = writers.write_t5x(tmp_path / "t5x", PARAMETERS)
     options = ["--to", "hf", "--vocabulary", "byt5", "--max-shard-size", "50KB"]
-    assert convert.main([str(source), str(tmp_path / "model"), *options]) == 0
+    assert convert_main([str(source), str(tmp_path / "model"), *options]) == 0
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
     return tmp_path / "model"
 
@@ -46,7 +48,7 @@ def address(scheme: str, local: Path, servers: Servers) -> str:
     if scheme == "http":
         shutil.copytree(local, servers.http_directory / name)
         return f"{servers.http}/{name}"
-    put(local, StorePath(scheme, f"{BUCKET}/{name}"))
+    put(local, RemotePath(f"{scheme}://{BUCKET}/{name}"))
     return f"{scheme}://{BUCKET}/{name}"
 
 
@@ -67,45 +69,22 @@ def test_tensors_are_read_in_place(address: str, local: Path, tmp_path: Path) ->
 
 
 def test_opening_reads_no_weights(local: Path, servers: Servers, tmp_path: Path) -> None:
-    put(local, StorePath("gs", f"{BUCKET}/{tmp_path.name}"))
+    put(local, RemotePath(f"gs://{BUCKET}/{tmp_path.name}"))
     stores.SERVED.clear()
     conversion.open_checkpoint(f"gs://{BUCKET}/{tmp_path.name}")
     weights = [end - begin for name, begin, end in stores.SERVED if name.endswith(".safetensors")]
     assert sum(weights) < 10_000
 
 
+@pytest.mark.slow
 def test_it_is_converted_and_loaded(address: str, local: Path, tmp_path: Path) -> None:
     for source, out in ((str(local), "a"), (address, "b")):
-        assert convert.main([source, str(tmp_path / out), "--to", "hf"]) == 0
+        assert convert_main([source, str(tmp_path / out), "--to", "hf"]) == 0
     for file in (tmp_path / "a").iterdir():
         if file.name != "README.md":  # The model card names the source.
             assert (tmp_path / "b" / file.name).read_bytes() == file.read_bytes(), file.name
     assert f"Source: `{address}`" in (tmp_path / "b" / "README.md").read_text()
     expected = mtf.load(local).score("inputs", "targets")
-    assert mtf.load(address).score("inputs", "targets") == expected
-
-
-def test_a_run_starts_from_it(scheme: str, servers: Servers, tmp_path: Path) -> None:
-    source = writers.write_t5x(tmp_path / "t5x", writers.random_parameters())
-    model = tmp_path / "hf"
-    assert convert.main([str(source), str(model), "--to", "hf"]) == 0
-    if scheme == "http":
-        shutil.copytree(model, servers.http_directory / f"{tmp_path.name}-run")
-        path = f"{servers.http}/{tmp_path.name}-run"
-    else:
-        path = f"{scheme}://{BUCKET}/{tmp_path.name}-run"
-        put(model, as_path(path))  # type: ignore[arg-type]
-    number = len(writers.random_parameters())
-    assert start(path).startswith(f"{path} (huggingface, step 0): {number} tensors fit")
-
-
-def test_it_is_fetched(
-    address: str, local: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    expected = mtf.load(local).score("inputs", "targets")
-    assert fetch.main([address]) == 0
-    assert f"{address} is now read from there" in capsys.readouterr().out
-    unreachable(monkeypatch)
     assert mtf.load(address).score("inputs", "targets") == expected
 
 
@@ -121,7 +100,7 @@ def test_other_weights_are_fetched(
     source = writers.write_t5x(tmp_path / "t5x", PARAMETERS)
     model = servers.http_directory / tmp_path.name
     options = ["--to", "hf", "--vocabulary", "byt5"]
-    assert convert.main([str(source), str(model), *options]) == 0
+    assert convert_main([str(source), str(model), *options]) == 0
     expected = mtf.load(model).score("inputs", "targets")
     write(model)
     address = f"{servers.http}/{tmp_path.name}"
@@ -154,7 +133,7 @@ def test_wrong_directories_are_refused(
     with pytest.raises(conversion.ConversionError, match="model_type is 'bert'"):
         conversion.open_checkpoint(address)
     capsys.readouterr()
-    assert convert.main([f"{address}/none", "out", "--to", "hf"]) == 2
+    assert convert_main([f"{address}/none", "out", "--to", "hf"]) == 2
     assert f"{address}/none does not exist" in capsys.readouterr().err
 
 
@@ -169,12 +148,12 @@ def test_a_server_must_send_ranges(
 def test_large_ranges_are_read_in_parts(
     scheme: str, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_BYTES_OF_PART", 1000)
+    monkeypatch.setattr(remote, "BYTES_OF_PART", 1000)
     content = np.random.default_rng(0).bytes(54_321)
     (servers.http_directory / f"{tmp_path.name}.bin").write_bytes(content)
     file = as_path(f"{servers.http}/{tmp_path.name}.bin")
     if scheme != "http":
         file = as_path(f"{scheme}://{BUCKET}/{tmp_path.name}.bin")
         file.write_bytes(content)
-    assert isinstance(file, StorePath)
-    assert storage.read_exactly(file, 123, 54_000) == content[123:54_000]
+    assert isinstance(file, RemotePath)
+    assert storage.read_range(file, 123, 54_000) == content[123:54_000]

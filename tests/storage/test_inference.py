@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,11 @@ import pytest
 
 import mtf
 from conversion.checkpoint import COMMITTED
-from mtf import fetch
-from mtf.decoding.settings import DecodingConfig
+from mtf.cli import fetch
+from mtf.inference.decoding.settings import DecodingConfig
 from mtf.jobs import Infer
-from mtf.storage import StorePath
-from mtf.storage_errors import StorageError
+from mtf.storage.errors import StorageError
+from mtf.storage.remote import RemotePath
 from tests.inference import models
 from tests.storage.conftest import put
 
@@ -36,13 +38,13 @@ def job(checkpoint: Any, files: Any, out: Any, **settings: Any) -> Infer:
     )
 
 
-def contents(folder: Path | StorePath) -> dict[str, bytes]:
+def contents(folder: Path | RemotePath) -> dict[str, bytes]:
     """The results; the description beside them names the checkpoint, which differs."""
     found = folder.rglob("*.jsonl*")
     return {path.name: path.read_bytes() for path in found if path.is_file()}
 
 
-def test_files_and_results_may_be_in_a_store(store: StorePath, run: Path, tmp_path: Path) -> None:
+def test_files_and_results_may_be_in_a_store(store: RemotePath, run: Path, tmp_path: Path) -> None:
     put(run, store / "run")
     (store / "run/checkpoints/checkpoint_7" / COMMITTED).write_text("")
     lines = "".join(f"inputs {i}\ttargets {i}\n" for i in range(5))
@@ -63,35 +65,37 @@ def test_files_and_results_may_be_in_a_store(store: StorePath, run: Path, tmp_pa
 
 
 def test_interrupted_results_are_continued(
-    store: StorePath, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RemotePath, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "inputs.txt"
     file.write_text("".join(f"inputs {i}\n" for i in range(7)))
     job(run, file, tmp_path / "out").run()
-    write, written = StorePath.write_bytes, []
+    opened, written, broken = RemotePath.open, [], True
 
-    def failing(path: StorePath, content: bytes) -> None:
-        written.append(path.name)
-        if path.name.startswith("00002."):
-            raise StorageError(path, "the store cannot be reached", "network")
-        write(path, content)
+    @contextlib.contextmanager
+    def watched(path: RemotePath, mode: str = "r", *rest: Any, **more: Any) -> Iterator[Any]:
+        if "w" in mode:
+            written.append(path.name)
+            if broken and path.name.startswith("00002."):
+                raise StorageError(path, "the store cannot be reached", "network")
+        with opened(path, mode, *rest, **more) as file:
+            yield file
 
-    monkeypatch.setattr(StorePath, "write_bytes", failing)
+    monkeypatch.setattr(RemotePath, "open", watched)
     with pytest.raises(Exception, match=r"output_dir: .*cannot be reached"):
         job(run, file, store / "out").run()
-    monkeypatch.setattr(
-        StorePath, "write_bytes", lambda *a: (written.append(a[0].name), write(*a))[1]
-    )
+    broken = False
     written.clear()
     job(run, file, store / "out").run()
     parts = [name.split(".")[0] for name in written if name.startswith("000")]
     assert parts == ["00002", "00003"]
     assert contents(store / "out") == contents(tmp_path / "out")
-    assert not [name for name in (store / "out").files_below() if "tmp" in name]
+    assert not [name for name in (store / "out").infos() if "tmp" in name]
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_from_a_store_and_from_its_copy(
-    store: StorePath, run: Path, capsys: pytest.CaptureFixture[str]
+    store: RemotePath, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(run, store / "run")
     (store / "run/checkpoints/checkpoint_7" / COMMITTED).write_text("")
@@ -99,5 +103,5 @@ def test_a_model_is_loaded_from_a_store_and_from_its_copy(
     assert mtf.load(f"{store}/run").score("inputs", "targets") == expected
     assert fetch.main([f"{store}/run"]) == 0
     model = mtf.load(f"{store}/run/checkpoints/checkpoint_7")
-    assert isinstance(model.loaded.path, Path)
+    assert isinstance(model.loaded.checkpoint.path, Path)
     assert model.score("inputs", "targets") == expected

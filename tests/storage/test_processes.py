@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mtf import status
-from mtf.storage import StorePath
+from mtf.cli import status
+from mtf.storage.remote import RemotePath
 from tests import small
 from tests.launch.test_local import _pid_of as pid_of
 from tests.launch.test_local import start
@@ -19,7 +19,7 @@ from tests.launch.test_local import start
 pytestmark = pytest.mark.slow
 
 
-def test_one_is_killed_and_the_run_goes_on(store: StorePath, tmp_path: Path) -> None:
+def test_one_is_killed_and_the_run_goes_on(store: RemotePath, tmp_path: Path) -> None:
     text = small.write_text(tmp_path)
     options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
     settings = {"model_dir": f"{store}/run", "checkpoint.save.period": 2}
@@ -46,5 +46,6 @@ def test_one_is_killed_and_the_run_goes_on(store: StorePath, tmp_path: Path) -> 
     assert f"resuming from step {saved}" in output
     found = status.read_status(store / "run")
     assert (found.state, found.step, found.checkpoint_step) == ("finished", last, last)
+    assert found.seconds_since_write is not None and found.seconds_since_write < 60
     lines = (store / "run/train/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, last + 1))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mtf.convert import main as convert_main
-from mtf.run import main as run_main
-from mtf.status import main as status_main
+from mtf.cli.convert.command import main as convert_main
+from mtf.cli.run import main as run_main
+from mtf.cli.status import main as status_main
 from tests import small, stores
 from tests.storage.conftest import Servers
 
@@ -174,21 +173,14 @@ def test_no_credentials_for_s3(refused: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE" in message
 
 
-def test_no_network_for_s3(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    message = refused("checkpoint.restore.path", "s3://bucket/run")
-    assert "the store (AWS_ENDPOINT_URL=http://127.0.0.1:9) cannot be reached" in message
-
-
-@pytest.mark.parametrize("place", ["status", "--from", "convert", "checkpoint.restore.path"])
-def test_no_network_for_gcs(refused: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_no_network(refused: Any, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     """What cannot be reached is not said to be missing."""
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-    started = time.monotonic()
-    message = refused(place, "gs://bucket/run")
-    assert "the store (STORAGE_EMULATOR_HOST=http://127.0.0.1:9) cannot be reached" in message
-    assert time.monotonic() - started < 20  # gcsfs alone tries for half a minute.
+    name = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}[scheme]
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    message = refused("status", f"{scheme}://bucket/run")
+    assert f"the store ({name}=http://127.0.0.1:9) cannot be reached" in message
 
 
 def test_no_network_for_https(refused: Any) -> None:

@@ -6,18 +6,21 @@ import gc
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import tensorstore
 
 import conversion
-from mtf import convert, copies, storage
-from mtf.storage import UNFINISHED, StorePath, as_path
-from mtf.storage_errors import StorageError
-from mtf.writing import write_failure
+from mtf import storage
+from mtf.base.writing import write_failure
+from mtf.cli.convert.command import main as convert_main
+from mtf.storage import as_path, copies, remote
+from mtf.storage.errors import StorageError
+from mtf.storage.remote import RemotePath
 from tests import small, stores
 from tests.conversion import writers
+from tests.storage.conftest import put
 
 PARAMETERS = writers.random_parameters(num_encoder_layers=1, num_decoder_layers=1)
 
@@ -31,13 +34,9 @@ def scheme(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def upload(folder: Path, address: str) -> StorePath:
+def upload(folder: Path, address: str) -> RemotePath:
     """Uploads the files of a folder; returns the address."""
-    target = as_path(address)
-    assert isinstance(target, StorePath)
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            (target / file.relative_to(folder).as_posix()).upload(file)
+    put(folder, target := RemotePath(address))
     return target
 
 
@@ -48,23 +47,6 @@ def test_names_are_those_of_pathlib() -> None:
     assert str(path.parent / "c" / "../d") == "gs://bucket/a/d"
     assert [str(each) for each in path.parents] == ["gs://bucket/a", "gs://bucket"]
     assert as_path("~/x") == Path.home() / "x"
-
-
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("gs:/bucket/x", "Did you mean gs://bucket/x?"),
-        ("s3:bucket", "Did you mean s3://bucket?"),
-        ("GS://bucket", "Did you mean gs://?"),
-        ("hdfs://host/x", "unknown scheme; expected a local path or gs://, s3://, https://"),
-        ("gs://", "the name of the bucket or host is missing"),
-        ("gs:///x", "the name of the bucket or host is missing"),
-    ],
-)
-def test_wrong_addresses_are_refused(address: str, words: str) -> None:
-    with pytest.raises(StorageError) as raised:
-        as_path(address)
-    assert words in str(raised.value)
 
 
 def test_an_address_is_never_a_local_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +68,7 @@ def test_files(scheme: str, tmp_path: Path) -> None:
     assert [path.name for path in base.glob("*.txt")] == ["a.txt"]
     assert [str(path) for path in base.rglob("*.bin")] == [f"{base}/b/c.bin"]
     assert base.is_dir() and not base.is_file() and (base / "a.txt").is_file()
-    assert isinstance(base, StorePath)
+    assert isinstance(base, RemotePath)
     assert (base / "b" / "c.bin").read_range(2, 5) == b"234"
     with (base / "d.txt").open("w") as file:
         file.write("one\ntwo\n")
@@ -108,38 +90,21 @@ def test_a_failed_write_leaves_nothing(scheme: str) -> None:
     assert not path.exists()
 
 
-def test_local_copies_are_continued_and_renewed(
+def test_local_copies_are_renewed(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MTF_CACHE", str(tmp_path))
-    monkeypatch.setattr(copies, "_BYTES_AT_ONCE", 10)
-    monkeypatch.setattr(copies, "_FILES_AT_ONCE", 1)
     base = as_path(f"{scheme}://bucket/copied")
     content = bytes(range(100))
     (base / "x" / "file").write_bytes(content)
     (base / "y").write_bytes(b"y")
-
-    class Interrupted(Exception):
-        pass
-
-    seen: list[int] = []
-
-    def interrupt(name: str, done: int, total: int) -> None:
-        assert total == 101
-        seen.append(done)
-        if done == 50:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        copies.local_copy(base, interrupt)
-    assert copies.local_copy(base, lambda name, done, total: seen.append(done)) == (
-        tmp_path / scheme / "bucket" / "copied"
-    )
-    assert seen == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 101]
     copy = copies.local_copy(base)
+    assert copy == tmp_path / scheme / "bucket" / "copied"
     assert (copy / "x" / "file").read_bytes() == content
     (base / "y").write_bytes(b"z")
+    (base / "x" / "file").unlink()
     assert (copies.local_copy(base) / "y").read_bytes() == b"z"
+    assert not (copy / "x" / "file").exists()
 
 
 def test_errors_of_a_reader_are_its_own(scheme: str) -> None:
@@ -166,6 +131,7 @@ def test_only_errors_of_stores_are_failed_writes(scheme: str) -> None:
     assert "cannot be reached" in str(write_failure(gone, directory))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["gs", "s3", "http"])
 def test_t5x_checkpoints_are_read_in_place(scheme: str, tmp_path: Path) -> None:
     path = writers.write_t5x(tmp_path, PARAMETERS, kvstore="gcs")
@@ -198,17 +164,6 @@ def test_a_missing_chunk_is_refused(tmp_path: Path) -> None:
             tensors["token_embedder/embedding"].read()
 
 
-def test_arrays_follow_the_address_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("gcp_storage_emulator")
-    for content in (b"first", b"second"):
-        with stores.gcs("bucket") as address:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
-            spec = storage.kvstore(StorePath("gs", "bucket/folder"))
-            store = tensorstore.KvStore.open(spec).result()
-            store.write("file", content).result(timeout=10)
-            assert store.read("file").result().value == content
-
-
 def test_an_uncommitted_checkpoint_is_skipped(scheme: str, tmp_path: Path) -> None:
     base = f"{scheme}://bucket/uncommitted"
     upload(writers.write_t5x(tmp_path, PARAMETERS), f"{base}/checkpoint_7")
@@ -221,13 +176,13 @@ def test_exports_have_the_bytes_of_local_ones(scheme: str, tmp_path: Path) -> No
     source = upload(path, f"{scheme}://bucket/to_export/checkpoint_7")
     target = as_path(f"{scheme}://bucket/exported")
     for checkpoint, out in ((path, tmp_path / "hf"), (source, target)):
-        assert convert.main([str(checkpoint), str(out), "--to", "hf", "--vocabulary", "byt5"]) == 0
+        assert convert_main([str(checkpoint), str(out), "--to", "hf", "--vocabulary", "byt5"]) == 0
     names = sorted(file.name for file in (tmp_path / "hf").iterdir())
     assert [file.name for file in target.iterdir()] == names
     for name in names:
         content = (target / name).read_bytes().replace(str(source).encode(), str(path).encode())
         assert content == (tmp_path / "hf" / name).read_bytes(), name
-    assert convert.main([str(source), str(target), "--to", "hf"]) == 2  # It is not empty.
+    assert convert_main([str(source), str(target), "--to", "hf"]) == 2  # It is not empty.
     again = conversion.open_checkpoint(str(target))
     assert again.layout == "huggingface" and len(again.parameters()) == len(PARAMETERS)
 
@@ -238,29 +193,9 @@ def test_an_export_needs_no_space_on_this_machine(
     path = writers.write_t5x(tmp_path / "t5x", PARAMETERS)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     target = as_path(f"{scheme}://bucket/no_space")
-    assert convert.main([str(path), str(target), "--to", "hf"]) == 0
+    assert convert_main([str(path), str(target), "--to", "hf"]) == 0
     assert conversion.open_checkpoint(target).layout == "huggingface"
     assert [each.name for each in tmp_path.iterdir() if each.name != "copies"] == ["t5x"]
-
-
-def test_all_checkpoints_of_a_store(
-    scheme: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for step in (3, 7):
-        path = writers.write_t5x(tmp_path, PARAMETERS, step)
-        upload(path, f"{scheme}://bucket/steps/checkpoint_{step}")
-    source, out = f"{scheme}://bucket/steps", f"{scheme}://bucket/all_steps"
-    arguments = [source, out, "--to", "hf", "--all"]
-    assert convert.main(arguments) == 0
-    assert [path.name for path in as_path(out).iterdir()] == ["checkpoint_3", "checkpoint_7"]
-    (as_path(out) / "checkpoint_3" / UNFINISHED).write_text("")
-    capsys.readouterr()
-    assert convert.main(arguments) == 0
-    assert capsys.readouterr().out.count("is complete; skipped") == 1
-    assert not (as_path(out) / "checkpoint_3" / UNFINISHED).is_file()
-    assert (
-        conversion.open_checkpoint(f"{out}/checkpoint_3").parameters().keys() == PARAMETERS.keys()
-    )
 
 
 @pytest.mark.parametrize("cleans_up", [True, False])
@@ -269,9 +204,9 @@ def test_a_failed_export_is_not_complete_and_is_written_again(
 ) -> None:
     path = writers.write_t5x(tmp_path / "t5x", PARAMETERS)
     target = as_path(f"{scheme}://bucket/failed_{cleans_up}")
-    write = StorePath.write_parts
+    write = storage.write_parts
 
-    def failing(file: StorePath, parts: Iterable[bytes]) -> None:
+    def failing(file: Any, parts: Iterable[bytes]) -> None:
         def some() -> Iterator[bytes]:
             for number, part in enumerate(parts):
                 if number == 3 and "-00002-" in file.name:
@@ -282,10 +217,10 @@ def test_a_failed_export_is_not_complete_and_is_written_again(
 
     arguments = [str(path), str(target), "--to", "hf", "--vocabulary", "byt5"]
     with monkeypatch.context() as patch:
-        patch.setattr(StorePath, "write_parts", failing)
+        patch.setattr("conversion.safetensors_file.write_parts", failing)
         if not cleans_up:  # As after `kill -9`.
-            patch.setattr(StorePath, "rmtree", lambda path: None)
-        assert convert.main([*arguments, "--max-shard-size", "20KB"]) == 2
+            patch.setattr(RemotePath, "rmtree", lambda path: None)
+        assert convert_main([*arguments, "--max-shard-size", "20KB"]) == 2
     assert target.exists() == (not cleans_up)
     if not cleans_up:
         names = {file.name for file in target.iterdir()}
@@ -294,18 +229,19 @@ def test_a_failed_export_is_not_complete_and_is_written_again(
         with pytest.raises(conversion.IncompleteCheckpoint, match=r"has no file config\.json"):
             conversion.open_checkpoint(target)
         (target / "mine.txt").write_text("mine")
-        assert convert.main(arguments) == 2  # A file that is not of an export stays.
+        assert convert_main(arguments) == 2  # A file that is not of an export stays.
         (target / "mine.txt").unlink()
-    assert convert.main(arguments) == 0
-    assert convert.main([str(path), str(tmp_path / "hf"), *arguments[2:]]) == 0
+    assert convert_main(arguments) == 0
+    assert convert_main([str(path), str(tmp_path / "hf"), *arguments[2:]]) == 0
     names = {file.name for file in (tmp_path / "hf").iterdir()}
     assert {file.name for file in target.iterdir()} == names
     for name in names:
         assert (target / name).read_bytes() == (tmp_path / "hf" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_parts_of_a_file_appear_together(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_BYTES_OF_PART", 5 * 2**20)
+    monkeypatch.setattr(remote, "BYTES_OF_PART", 5 * 2**20)
     content = np.random.default_rng(0).bytes(12_345_678)
     path = as_path(f"{scheme}://bucket/parts.bin")
 

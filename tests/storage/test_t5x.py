@@ -2,11 +2,11 @@
 
 from absl import logging
 
-from mtf.storage import StorePath
+from mtf.storage.remote import RemotePath
 from mtf.t5x.logs import LOG_FILE, logged
 
 
-def test_the_log_of_t5x_is_in_the_store_at_the_end(store: StorePath) -> None:
+def test_the_log_of_t5x_is_in_the_store_at_the_end(store: RemotePath) -> None:
     run = store / "run"
     with logged(run):
         logging.info("step 3 of 5")

@@ -1,4 +1,4 @@
-"""Vocabularies in stores: with and without gcsfs, and without a network."""
+"""Vocabularies in stores, and without a network or gcsfs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mtf import storage
-from mtf.errors import UserError
-from mtf.text.vocabularies import SentencePieceVocabulary
+from mtf.base.errors import UserError
+from mtf.data.text.vocabularies import SentencePieceVocabulary
+from mtf.storage.remote import RemotePath, filesystem
 from tests.storage.conftest import BUCKET, Servers, put
 
 TEXT = "Hello, world."
@@ -26,9 +26,7 @@ def without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", found)
 
 
-def test_a_model_in_a_store_has_the_ids_of_the_local_file(
-    store: storage.StorePath, model: Path
-) -> None:
+def test_a_model_in_a_store_has_the_ids_of_the_local_file(store: RemotePath, model: Path) -> None:
     put(model, store / "a folder/sentencepiece.model")
     remote = SentencePieceVocabulary(f"{store}/a folder/sentencepiece.model")
     local = SentencePieceVocabulary(str(model))
@@ -44,58 +42,25 @@ def test_a_model_is_read_over_https(servers: Servers, model: Path, tmp_path: Pat
     assert remote.file.is_relative_to(tmp_path / "copies")
 
 
-def test_public_models_need_no_gcsfs(
+def test_a_model_is_downloaded_once(
     servers: Servers, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(model, storage.StorePath("gs", f"{BUCKET}/public/sentencepiece.model"))
-    without("gcsfs", monkeypatch)
-    storage._filesystem.cache_clear()
-    remote = SentencePieceVocabulary(f"gs://{BUCKET}/public/sentencepiece.model")
-    assert remote.file.read_bytes() == model.read_bytes()
-    with pytest.raises(UserError, match=r"not a public file.*'mtf-jax\[gcs\]'.*put a copy at"):
-        _ = SentencePieceVocabulary(f"gs://{BUCKET}/public/other").vocab_size
-    with pytest.raises(storage.StorageError, match=r"pip install 'mtf-jax\[gcs\]'"):
-        storage.as_path(f"gs://{BUCKET}/public").is_dir()
-
-
-@pytest.mark.parametrize("with_gcsfs", [True, False])
-def test_a_model_is_downloaded_once(
-    servers: Servers,
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    with_gcsfs: bool,
-) -> None:
-    address = storage.StorePath("gs", f"{BUCKET}/once/{with_gcsfs}.model")
+    address = RemotePath(f"gs://{BUCKET}/once.model")
     put(model, address)
-    if not with_gcsfs:
-        without("gcsfs", monkeypatch)
-        storage._filesystem.cache_clear()
     first = SentencePieceVocabulary(str(address)).file
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    without("gcsfs", monkeypatch)
+    filesystem.cache_clear()
     assert SentencePieceVocabulary(str(address)).file == first
 
 
-def test_a_copy_with_another_checksum_is_not_kept(
+def test_without_gcsfs_the_message_says_what_to_install_or_where_to_put_a_copy(
     servers: Servers, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    address = storage.StorePath("gs", f"{BUCKET}/damaged.model")
-    put(model, address)
-    read = storage.StorePath.read_range
-    monkeypatch.setattr(storage.StorePath, "read_range", lambda *a: bytes(len(read(*a))))
-    with pytest.raises(UserError, match=r"vocabulary: gs://bucket/damaged.model: .* checksum"):
-        _ = SentencePieceVocabulary(str(address)).vocab_size
-    assert not list((tmp_path / "copies").rglob("*.model"))
-
-
-def test_without_a_network_the_message_says_where_to_put_a_copy(
-    servers: Servers, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     without("gcsfs", monkeypatch)
-    storage._filesystem.cache_clear()
+    filesystem.cache_clear()
     vocabulary = SentencePieceVocabulary("gs://bucket/no/network.model")
     place = tmp_path / "copies/gs/bucket/no/network.model"
-    with pytest.raises(UserError, match=f"cannot be reached.*put a copy at {place}"):
+    with pytest.raises(UserError, match=rf"pip install 'mtf-jax\[gcs\]'.*put a copy at {place}"):
         _ = vocabulary.vocab_size
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(model.read_bytes())

@@ -5,7 +5,7 @@ Arguments: its number, how many there are, the port of the first, and those of m
 
 from __future__ import annotations
 
-from mtf import signals
+from mtf.base import signals
 
 if __name__ == "__main__":
     signals.listen()  # as mtf.run does
@@ -18,7 +18,7 @@ def main() -> int:
     process, num_processes, port = map(int, sys.argv[1:4])
     import jax
 
-    from mtf import run
+    from mtf.cli import run
 
     jax.distributed.initialize(f"127.0.0.1:{port}", num_processes, process)
     return run.main(sys.argv[4:])

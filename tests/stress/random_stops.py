@@ -304,27 +304,6 @@ def run_stops(folder: Path, num_stops: int, num_processes: int, rng: random.Rand
     return table
 
 
-def print_table(table: Sequence[tuple]) -> None:
-    """Moments × signals: how often each outcome came."""
-    cells: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(
-        collections.Counter
-    )
-    for moment, name, what, _ in table:
-        cells[moment, name][what] += 1
-    print(f"\n{'moment':12}" + "".join(f"{number.name:36}" for number in SIGNALS))
-    for moment in MOMENTS:
-        row = (
-            ", ".join(f"{count} {what}" for what, count in sorted(cells[moment, n.name].items()))
-            for n in SIGNALS
-        )
-        print(f"{moment:12}" + "".join(f"{cell or '–':36}" for cell in row))
-    seconds = sorted(row[3] for row in table)
-    median = seconds[len(seconds) // 2]
-    print(
-        f"\n{len(table)} stops, ended within {median:.1f} s (median), {seconds[-1]:.1f} s (longest)"
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the stops that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tests.stress.random_stops")
@@ -347,7 +326,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for num_processes, num_stops in ((1, options.stops - two), (2, two)):
             if num_stops:
                 table += run_stops(folder, num_stops, num_processes, rng)
-    print_table(table)
+    print()
+    for (moment, name, what), number in sorted(collections.Counter(r[:3] for r in table).items()):
+        print(f"{number:4}  {moment:10}  {name:7}  {what}")
+    longest = max(row[3] for row in table)
+    print(f"{len(table)} stops, the longest ended within {longest:.1f} s")
     return 0
 
 

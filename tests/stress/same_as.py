@@ -1,4 +1,4 @@
-"""Checks that this version computes what another one does, bit for bit, and as fast.
+"""Checks that this version computes what another one does, bit for bit.
 
     git worktree add ../before COMMIT
     python -m tests.stress.same_as ../before
@@ -12,24 +12,21 @@ every checkpoint, the places in the data, and the bytes of caches, exports and r
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 
-from tests import small
-from tests.conftest import SHARED
+from tests import made_up, small
 from tests.small import ROOT
+from tests.tasks.prompts.helpers import YAML, write_tree
 
 NETWORK = (
     "model.network.emb_dim=32 model.network.mlp_dim=64 model.network.num_heads=2 "
@@ -40,7 +37,7 @@ SHORT = (
     "train_steps=8 batch_size=8 trainer.stats_period=1 checkpoint.save.period=4 num_samples=0 "
     "trainer.num_microbatches=1 partitioner.num_partitions=1 "
 )
-BYTES = "data.vocabulary=@mtf.text.vocabularies.ByteVocabulary(extra_ids=125) "
+BYTES = "data.vocabulary=@mtf.data.ByteVocabulary(extra_ids=125) "
 LENGTHS = "data.task_feature_lengths.inputs=64 data.task_feature_lengths.targets=32 "
 INFER = "recipes.infer(checkpoint='run', files='texts.txt')"
 
@@ -62,21 +59,18 @@ COMMANDS = (
     (
         "run",
         "recipes.t5_1_1_small_c4(cache_dir='cache')",
-        "model_dir=cached data.vocabulary=@mtf.text.vocabularies.ByteVocabulary "
-        + NETWORK
-        + SHORT
-        + LENGTHS,
+        "model_dir=cached data.vocabulary=@mtf.data.ByteVocabulary " + NETWORK + SHORT + LENGTHS,
     ),
     (
         "run",
         "recipes.quickstart(files='pairs.tsv')",
-        "evaluator=@mtf.evaluation.settings.InferEvalConfig(period=4,num_examples=8) "
+        "evaluator=@mtf.evaluation.InferEvalConfig(period=4,num_examples=8) "
         "model_dir=packed data.pack=True " + NETWORK + SHORT,
     ),
     (
         "run",
         "recipes.quickstart(files='a.txt')",
-        "data.objective=@mtf.tasks.objectives.BertStyle model_dir=bert "
+        "data.objective=@mtf.data.BertStyle model_dir=bert "
         + NETWORK
         + SHORT
         + LENGTHS.replace("32", "64"),
@@ -84,7 +78,7 @@ COMMANDS = (
     (
         "run",
         "recipes.quickstart(files='a.txt')",
-        "data.objective=@mtf.tasks.objectives.IidDenoising model_dir=iid "
+        "data.objective=@mtf.data.IidDenoising model_dir=iid "
         + NETWORK
         + SHORT
         + LENGTHS.replace("32", "64"),
@@ -92,8 +86,8 @@ COMMANDS = (
     (
         "run",
         "recipes.quickstart",
-        "data=@mtf.data.settings.HubStreamConfig(dataset=text,num_streams=2,"
-        "vocabulary=@mtf.text.vocabularies.ByteVocabulary,eval_documents=8,window_documents=16,"
+        "data=@mtf.data.HubStreamConfig(dataset=text,num_streams=2,"
+        "vocabulary=@mtf.data.ByteVocabulary,eval_documents=8,window_documents=16,"
         "task_feature_lengths={'inputs':64,'targets':32}) model_dir=stream "
         "data.data_files={'train':'*.txt','validation':'b.txt'} " + NETWORK + SHORT,
     ),
@@ -114,50 +108,34 @@ COMMANDS = (
     ("run", INFER, "decoding.method=greedy decoding.max_length=32 output_dir=greedy"),
     ("run", INFER, "decoding.method=beam decoding.num_beams=4 output_dir=beams"),
     ("run", INFER, "decoding.method=sample decoding.top_k=8 output_dir=sampled"),
-)
-# With real prompts and datasets, where they are beside the checkout.
-DATA = SHARED / "data"
-T5 = str(DATA / "vocabularies" / "t5.spiece.model")
-PROMPTED = (
     (
         "cache",
-        f"t0_eval_score_eval --output t0 --skip-missing --only super_glue_cb_* --vocabulary {T5}",
+        "fruit_which_is_it_score_eval --output prompts --vocabulary t5.spiece.model",
         "",
     ),
-    (
-        "cache",
-        f"t0++_train --output t0 --skip-missing --max-rows 40 --only piqa_* --vocabulary {T5}",
-        "",
-    ),
+    ("cache", "fruit_which_is_it --output prompts --vocabulary t5.spiece.model", ""),
     (
         "run",
-        "recipes.t0pp_xxl(cache_dir='t0')",
-        f"checkpoint.restore=None model_dir=prompted data.vocabulary.path={T5} "
-        "data.mixture_or_task_name=piqa_what_is_the_correct_ending " + NETWORK + SHORT,
+        "recipes.t0pp_xxl(cache_dir='prompts')",
+        "checkpoint.restore=None model_dir=prompted data.vocabulary.path=t5.spiece.model "
+        "data.mixture_or_task_name=fruit_which_is_it model.network.vocab_size=640 "
+        + NETWORK
+        + SHORT,
     ),
     (
         "run",
         "recipes.t0_eval(checkpoint='prompted/checkpoints/checkpoint_8')",
-        "data.mixture_or_task_name=super_glue_cb_GPT_3_style_score_eval output_dir=ranked_cb "
-        f"partitioner.num_partitions=1 batch_size=8 data.vocabulary.path={T5}",
+        "data.mixture_or_task_name=fruit_which_is_it_score_eval output_dir=ranked_prompts "
+        "partitioner.num_partitions=1 batch_size=8 data.vocabulary.path=t5.spiece.model",
     ),
     (
         "run",
-        "recipes.infer(checkpoint='prompted',mixture_or_task_name='super_glue_cb_GPT_3_style')",
+        "recipes.infer(checkpoint='prompted',mixture_or_task_name='fruit_which_is_it')",
         "output_dir=task decoding.max_length=16",
     ),
 )
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "blue", "tree", "walks", "and", "sings", "one")
-# Names in the version before these modules were moved.
-OLD_NAMES = {
-    "mtf.text.vocabularies": "mtf.data.vocabularies",
-    "mtf.tasks.objectives": "mtf.data.objectives",
-    "mtf.data.settings.HubStreamConfig": "mtf.data.config.HubStream",
-    "mtf.evaluation.settings.InferEvalConfig": "mtf.evaluation.config.InferEval",
-}
-RUNS = ("run", "pairs", "corpora", "cached", "packed", "bert", "iid", "stream")
-PROMPTED_RUNS = ("prompted",)
-PROMPTED_FOLDERS = ("t0", "ranked_cb", "task")
+RUNS = ("run", "pairs", "corpora", "cached", "packed", "bert", "iid", "stream", "prompted")
 # Folders whose files are compared byte by byte; of JSON, all that is not about time and place.
 FOLDERS = (
     "cache",
@@ -170,18 +148,16 @@ FOLDERS = (
     "greedy",
     "beams",
     "sampled",
+    "prompts",
+    "ranked_prompts",
+    "task",
 )
 NOT_COMPARED = {"environment.json", "config.py", "config.json", "config.txt", "overrides.txt"}
 OF_THE_MOMENT = ("second", "time", "date", "path", "command", "version", "per_s")
-TIMED = (
-    ("--help", ("--help",)),
-    ("--print flat", ("recipes.t0pp_xxl", "--print", "flat")),
-    ("--dry-run", ("recipes.quickstart", "--dry-run")),
-)
 
 
 def write_data(folder: Path) -> None:
-    """Writes texts, pairs, ranked examples and a mirror of C4, always the same."""
+    """Writes texts, pairs, ranked examples, a mirror, prompts and pieces, always the same."""
     rng = random.Random(0)
 
     def text() -> str:
@@ -197,6 +173,12 @@ def write_data(folder: Path) -> None:
         file = folder / "mirror" / "c4" / "en" / f"{split}.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(pyarrow.table({"text": [text() for _ in range(90)]}), file)
+        fruit = [{"thing": rng.choice(WORDS), "text": text(), "label": n % 2} for n in range(60)]
+        file = folder / "mirror" / "fruit" / f"{split}.parquet"
+        file.parent.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(fruit), file)
+    write_tree(folder / "templates", {"fruit": YAML})
+    (folder / "t5.spiece.model").write_bytes(made_up.t5_model().read_bytes())
 
 
 def command(module: str, first: str, settings: str) -> list[str]:
@@ -207,20 +189,17 @@ def command(module: str, first: str, settings: str) -> list[str]:
     )
 
 
-def use(checkout: Path, folder: Path, old_names: bool) -> None:
+def use(checkout: Path, folder: Path) -> None:
     """Runs every command with the code of a checkout."""
     write_data(folder)
     environment = {
         **os.environ,
         "PYTHONPATH": str(checkout),
         "JAX_PLATFORMS": "cpu",
-        "MTF_PROMPTS": str(DATA / "promptsource" / "templates-0.2.3.tar.gz"),
-        "MTF_DATA_DIR": str(DATA / "datasets"),
+        "MTF_PROMPTS": "templates",
+        "MTF_DATA_DIR": "mirror",
     }
-    for module, first, settings in (*COMMANDS, *(PROMPTED if DATA.is_dir() else ())):
-        if old_names:
-            for new, old in OLD_NAMES.items():
-                settings = settings.replace(new, old)
+    for module, first, settings in COMMANDS:
         arguments = command(module, first, settings)
         done = subprocess.run(
             arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -229,18 +208,10 @@ def use(checkout: Path, folder: Path, old_names: bool) -> None:
             raise SystemExit(f"{checkout}: {' '.join(arguments)}\n{done.stdout}{done.stderr}")
 
 
-def compared() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the run directories and the other folders that are compared."""
-    if not DATA.is_dir():
-        return RUNS, FOLDERS
-    return RUNS + PROMPTED_RUNS, FOLDERS + PROMPTED_FOLDERS
-
-
 def differences(old: Path, new: Path) -> list[str]:
     """What the two have computed otherwise."""
     found = []
-    runs, folders = compared()
-    for name in runs:
+    for name in RUNS:
         steps = small.steps(old / name)
         if not steps or steps != small.steps(new / name):
             found.append(f"{name}: the saved steps are {steps} and {small.steps(new / name)}")
@@ -252,7 +223,7 @@ def differences(old: Path, new: Path) -> list[str]:
                 found.append(f"{name}, step {step}: the place in the data")
         if small.read_metrics(old / name) != small.read_metrics(new / name):
             found.append(f"{name}: losses")
-    for name in folders:
+    for name in FOLDERS:
         files = _files(old, name)
         if files != _files(new, name):
             found.append(f"{name}: other files")
@@ -278,44 +249,22 @@ def _content(folder: Path, file: Path) -> object:
     return [line for line in lines if not any(word in line.lower() for word in OF_THE_MOMENT)]
 
 
-def seconds(checkout: Path, folder: Path, arguments: Sequence[str]) -> float:
-    """How long a command of `mtf.run` takes."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
-    start = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "mtf.run", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        check=True,
-    )
-    return time.perf_counter() - start
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Compares this checkout with another; returns 1 where they differ."""
     parser = argparse.ArgumentParser(prog="python -m tests.stress.same_as")
     parser.add_argument("checkout", type=Path, help="the other version")
-    parser.add_argument("--repeats", type=int, default=7, help="of timed commands")
     options = parser.parse_args(argv)
     other = options.checkout.resolve()
     with tempfile.TemporaryDirectory(prefix="mtf-same-") as name:
         old, new = Path(name, "old"), Path(name, "new")
         for checkout, folder in ((other, old), (ROOT, new)):
             folder.mkdir()
-            use(checkout, folder, old_names=not (checkout / "mtf" / "text").is_dir())
+            use(checkout, folder)
         found = differences(old, new)
         for line in found:
             print(f"differs: {line}")
         if not found:
-            print(f"the same: {', '.join(itertools.chain(*compared()))}")
-        for what, arguments in TIMED:
-            times = [
-                (seconds(other, old, arguments), seconds(ROOT, new, arguments))
-                for _ in range(options.repeats)
-            ]
-            before, after = (statistics.median(column) for column in zip(*times, strict=True))
-            print(f"{what:14} {before:.3f} s before, {after:.3f} s now: {after / before:.3f}")
+            print(f"the same: {', '.join((*RUNS, *FOLDERS))}")
     return 1 if found else 0
 
 

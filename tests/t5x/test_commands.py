@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mtf import status
+from mtf.cli import status
+from mtf.cli.run import main
 from mtf.inference import opening
-from mtf.run import main
 from tests import small
 from tests.t5x import T5X_MISSING
 

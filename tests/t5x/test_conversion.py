@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import conversion
-from mtf import convert
+from mtf.cli.convert import command as convert
 from tests.golden import cases, recorded, t5x_engine
 from tests.t5x import T5X_MISSING
 

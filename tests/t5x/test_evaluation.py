@@ -12,20 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import recipes
-from mtf.run import main
-from mtf.sources.datasets import open_split
-from mtf.tasks.mixtures import mixture
-from mtf.tasks.prompts.templates import load_templates
-from mtf.text.vocabularies import ByteVocabulary
+from mtf.cli.run import main
+from mtf.data.sources.datasets import open_split
+from mtf.data.tasks.mixtures import mixture
+from mtf.data.tasks.prompts.templates import load_templates
+from mtf.data.text.vocabularies import ByteVocabulary
 from tests import small
-from tests.conftest import SHARED, needs_shared
-from tests.t5x import T5X_MISSING, own_tasks
+from tests.t5x import T5X_MISSING, custom_tasks
 
 pytestmark = pytest.mark.skipif(T5X_MISSING, reason="T5X is not installed (docs/t5x.md)")
 
-MODULE = own_tasks.__name__
-MIRROR = SHARED / "data" / "datasets"
-TEMPLATES = SHARED / "data" / "promptsource" / "templates-0.2.3.tar.gz"
+MODULE = custom_tasks.__name__
 LENGTHS = {"inputs": 40, "targets": 16}
 COLORS, ANIMALS = ["red", "blue", "green"], ["cat", "dog", "cow"]
 DECODING = {
@@ -144,7 +141,7 @@ def assert_same_outputs(ours: Path, theirs: Path) -> set[str]:
 
 
 def settings_of(decoding: str | None) -> list[str]:
-    return [] if decoding is None else [f"decoding=@mtf.decoding.DecodingConfig({decoding})"]
+    return [] if decoding is None else [f"decoding=@mtf.inference.DecodingConfig({decoding})"]
 
 
 @pytest.mark.parametrize(
@@ -158,42 +155,43 @@ def test_generated_and_ranked_tasks(name: str, folder: Path) -> None:
     decoding = settings_of(DECODING[name])
     ours, theirs = evaluate(folder, "all_sights", "data.data_dir=mirror", *decoding)
     found = assert_same_metrics(ours, theirs)
-    assert found.keys() == {"own_colour", "own_colour_score_eval"}
-    assert 0 < found["own_colour"]["accuracy"] < 100
+    assert found.keys() == {"custom_colour", "custom_colour_score_eval", "told_sights"}
+    assert found["told_sights"].keys() == {"rouge1", "rouge2", "rougeLsum", "bleu"}
+    assert 0 < found["custom_colour"]["accuracy"] < 100
     assert len(assert_same_outputs(ours, theirs)) > 1
 
 
-@needs_shared
-def test_prompts_on_real_rows(folder: Path) -> None:
+def test_prompts(folder: Path, prompts: Path, datasets_dir: Path) -> None:
     learned = [
         {"inputs": example["inputs"][: LENGTHS["inputs"]], "targets": example["targets"]}
-        for task, _ in mixture(own_tasks.PROMPTS[0], load_templates(TEMPLATES)).tasks
-        for rows in [open_split(task.dataset, task.subset, "validation", data_dir=MIRROR)]
+        for task, _ in mixture(custom_tasks.PROMPTS[0], load_templates(prompts)).tasks
+        for rows in [open_split(task.dataset, task.subset, "validation", data_dir=datasets_dir)]
         for example in task.examples(rows.rows(0, 50), "validation")
     ]
     train(folder, "prompted", learned, steps=60)
-    mirror = [f"data.data_dir={MIRROR}", f"data.templates={TEMPLATES}"]
+    mirror = [f"data.data_dir={datasets_dir}", f"data.templates={prompts}"]
     ours, theirs = evaluate(folder, "few_prompts", *mirror, run="prompted")
     found = assert_same_metrics(ours, theirs)
     assert len(found) == 6
-    assert found["xsum_DOC_tldr"].keys() == {"rouge1", "rouge2", "rougeLsum", "bleu"}
-    assert 0 < found[own_tasks.PROMPTS[0]]["accuracy"] < 100
+    assert 0 < found[custom_tasks.PROMPTS[0]]["accuracy"] < 100
     assert_same_outputs(ours, theirs)
 
 
 def test_t5x_evaluates_registered_tasks_with_our_metrics(folder: Path) -> None:
-    from mtf.seqio import registry
+    from mtf.evaluation import seqio_registry
     from mtf.t5x import lower
 
-    ours, _ = evaluate(folder, "own_mixture", "data.data_dir=mirror")
-    config = recipes.evaluate(checkpoint=str(folder / "run"), mixture_or_task_name="own_mixture")
+    ours, _ = evaluate(folder, "custom_mixture", "data.data_dir=mirror")
+    config = recipes.evaluate(checkpoint=str(folder / "run"), mixture_or_task_name="custom_mixture")
     config.data.module, config.data.data_dir = MODULE, str(folder / "mirror")
     config.data.task_feature_lengths, config.batch_size = LENGTHS, 8
     config.output_dir = str(folder / "registered")
     lowered = lower(config)
-    registry.register("own_mixture", vocabulary=ByteVocabulary(125), data_dir=folder / "mirror")
+    seqio_registry.register(
+        "custom_mixture", vocabulary=ByteVocabulary(125), data_dir=folder / "mirror"
+    )
     # As in a gin file of T5X, by its name alone.
-    lowered.dataset_cfg.mixture_or_task_name = "own_mixture"
+    lowered.dataset_cfg.mixture_or_task_name = "custom_mixture"
     fdl.build(fdl.cast(fdl.Partial, lowered))()
     assert_same_metrics(ours, folder / "registered")
 
@@ -202,6 +200,7 @@ def test_t5x_evaluates_registered_tasks_with_our_metrics(folder: Path) -> None:
     ("mode", "name"),
     [
         ("predict_with_aux", "four beams"),
+        ("score", "one beam"),
         pytest.param("predict", "greedy", marks=pytest.mark.slow),
         pytest.param("predict_with_aux", "one beam", marks=pytest.mark.slow),
     ],
@@ -211,7 +210,7 @@ def test_inference(mode: str, name: str, folder: Path) -> None:
         folder,
         "recipes.infer",
         "checkpoint=run",
-        "mixture_or_task_name=own_colour",
+        "mixture_or_task_name=custom_colour",
         f"module={MODULE}",
         "data_dir=mirror",
         "split=validation",
@@ -220,13 +219,15 @@ def test_inference(mode: str, name: str, folder: Path) -> None:
         "decoding.max_length=16",
         *settings_of(DECODING[name]),
     )
-    file = f"own_colour-{mode}.jsonl-00000-of-00001"
+    file = f"custom_colour-{mode}.jsonl-00000-of-00001"
     expected, found = read(ours / file), read(theirs / file)
     assert len(found) == len(expected) == 27
     for line, other in zip(found, expected, strict=True):
-        aux, other_aux = line.pop("aux", {}), other.pop("aux", {})
+        numbers, others = (
+            {"score": each.pop("score", 0.0), **each.pop("aux", {})} for each in (line, other)
+        )
         assert line == other
-        assert aux == pytest.approx(other_aux, rel=1e-5)
+        assert numbers == pytest.approx(others, rel=1e-5)
 
 
 @pytest.mark.parametrize(

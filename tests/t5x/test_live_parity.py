@@ -11,9 +11,6 @@ import pytest
 
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.settings import SaveCheckpointConfig
-from mtf.decoding.generate import generate
-from mtf.decoding.settings import DecodingConfig
-from mtf.models.settings import T5Config
 from tests.golden import cases, comparing, engine, recorded, t5x_engine
 from tests.t5x import T5X_MISSING
 
@@ -72,21 +69,6 @@ def test_losses_do_not_depend_on_the_number_of_microbatches(factor: str, packed:
         comparing.assert_losses(case, ours, list(t5x.losses(trainer, batches)))
 
 
-def test_fifty_steps_of_adamw() -> None:
-    # T5X's own wrapper of optax, the class that recipes are lowered to, and mtf.
-    from mtf.t5x.optimizers import AdamW
-
-    case = cases.CASES["adamw"]
-    mtf = engine.Engine(case)
-    _, ours = mtf.train(mtf.start(), BATCHES)
-    wrapped = t5x_engine.Engine(case)
-    expected = list(wrapped.losses(wrapped.trainer(wrapped.start()), BATCHES))
-    lowered = t5x_engine.Engine(case, optimizer=AdamW(**case.adamw))
-    theirs = list(lowered.losses(lowered.trainer(lowered.start()), BATCHES))
-    comparing.assert_losses(case, ours, expected)
-    comparing.assert_losses(case, theirs, expected)
-
-
 @pytest.fixture(scope="module")
 def t5x() -> t5x_engine.Engine:
     return t5x_engine.Engine(CASE)
@@ -110,35 +92,3 @@ def test_t5x_continues_our_checkpoint(
     theirs = list(t5x.losses(trainer, BATCHES[STEP:]))
     _, ours = mtf.train(state, BATCHES[STEP:])
     comparing.assert_losses(CASE, ours, theirs)
-
-
-@pytest.mark.parametrize("layout", ["zarr", "orbax"])
-def test_we_continue_their_checkpoint(layout: str, t5x: t5x_engine.Engine, tmp_path: Path) -> None:
-    trainer = t5x.trainer(t5x.start())
-    list(t5x.losses(trainer, BATCHES[:STEP]))
-    t5x.save(trainer.train_state, tmp_path, layout)
-    theirs = list(t5x.losses(trainer, BATCHES[STEP : STEP + 10]))
-    mtf = engine.Engine(CASE)
-    state = mtf.trainer.restore_state(tmp_path / f"checkpoint_{STEP}")
-    _, ours = mtf.train(state, BATCHES[STEP : STEP + 10])
-    comparing.assert_losses(CASE, ours, theirs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network", list(cases.NETWORKS))
-@pytest.mark.parametrize(("method", "num_return"), [("greedy", 1), ("beam", 4)])
-def test_decoding_of_trained_parameters(network: str, method: str, num_return: int) -> None:
-    case = cases.Case(network=cases.NETWORKS[network])
-    batch = cases.eval_batches(packed=False)[0]
-    t5x = t5x_engine.Engine(case, method)
-    trainer = t5x.trainer(t5x.start())
-    list(t5x.losses(trainer, BATCHES))
-    params = jax.device_get(trainer.train_state.params)
-    tokens, scores = t5x.decoded(params, batch, num_return)
-    ours = generate(
-        T5Config(**case.network, scan_layers=False),
-        params,
-        batch["encoder_input_tokens"],
-        DecodingConfig(method, tokens.shape[-1], num_return=num_return),  # type: ignore[arg-type]
-    )
-    comparing.assert_decoded(ours, tokens, scores)

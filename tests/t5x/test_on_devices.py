@@ -14,10 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-import recipes
-from mtf.errors import UserError
-from mtf.partitioning import mesh as mesh_lib
-from mtf.run import main
+from mtf.cli.run import main
 from tests import small
 from tests.conftest import with_devices
 from tests.t5x import T5X_MISSING
@@ -48,11 +45,13 @@ LENGTHS = {"inputs": 32, "targets": 16}
 
 def run_on_four(folder: Path, commands: list[list[str]]) -> None:
     """Runs commands in one process with 4 devices."""
-    file = folder / "commands.json"
-    file.write_text(json.dumps(commands))
+    code = (
+        "import json, sys, jax\nfrom mtf.cli.run import main\nassert jax.device_count() == 4\n"
+        "for arguments in json.loads(sys.argv[1]):\n    assert main(arguments) == 0, arguments\n"
+    )
     subprocess.run(
-        [sys.executable, "-m", "tests.t5x.commands", "4", str(file)],
-        cwd=small.ROOT,
+        [sys.executable, "-c", code, json.dumps(commands)],
+        cwd=folder,
         env={**os.environ, "XLA_FLAGS": with_devices(4), "PYTHONPATH": str(small.ROOT)},
         check=True,
     )
@@ -115,7 +114,7 @@ def test_evaluation_and_inference_have_the_same_results(tmp_path: Path) -> None:
         f"@mtf.evaluation.settings.RankFilesConfig(files='{tmp_path / 'ranked.jsonl'}', "
         f"task_feature_lengths={LENGTHS})"
     )
-    beams = "@mtf.decoding.DecodingConfig(method='beam',num_beams=4,max_length=16)"
+    beams = "@mtf.inference.DecodingConfig(method='beam',num_beams=4,max_length=16)"
     evaluate, infer = tmp_path / "evaluate", tmp_path / "infer"
     run_on_four(
         tmp_path,
@@ -166,25 +165,3 @@ def test_a_mesh_for_other_devices_is_refused(
     assert main(arguments) == 2
     assert not run_dir.exists()
     assert re.search(message, capsys.readouterr().err)
-
-
-def test_a_network_that_the_devices_do_not_divide_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mtf.t5x import lower, partitioning
-
-    # As on 4 devices.
-    monkeypatch.setattr(
-        mesh_lib.PjitPartitioner,
-        "create",
-        lambda config: mesh_lib.PjitPartitioner.create_abstract(config, 4),
-    )
-    config = recipes.quickstart()
-    config.partitioner.num_partitions = 4
-    config.batch_size = 8
-    config.model.network.num_heads = 6
-    config.model.network.head_dim = 6
-    with pytest.raises(UserError, match=r"num_heads = 6: split over the 4 devices of model"):
-        partitioning.check_devices(lower(config))
-    config.model.network.num_heads = 8
-    partitioning.check_devices(lower(config))

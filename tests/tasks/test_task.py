@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from mtf.errors import UserError
-from mtf.tasks.prompted import PromptedTask
-from mtf.tasks.prompts import render
-from mtf.tasks.task import Task
-from mtf.tasks.text import text_tasks
-from mtf.tasks.translation import translation_tasks
+from mtf.data.tasks.prompted import PromptedTask
+from mtf.data.tasks.prompts import render
+from mtf.data.tasks.task import Task
+from mtf.data.tasks.text import text_tasks
+from mtf.data.tasks.translation import translation_tasks
 from tests.tasks.prompts.helpers import template
 
 FRUIT = template("Is {{ x }} a fruit? ||| {{ answer_choices[label] }}", "no ||| yes")
@@ -26,19 +22,6 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
     (text_tasks()["mc4.ro"], {"text": "Un măr."}),
     (translation_tasks()["opus100_en_ro_mt"], {"translation": {"en": "apple", "ro": "măr"}}),
 ]
-
-
-@pytest.mark.parametrize(("task", "row"), TASKS, ids=[task.name for task, _ in TASKS])
-def test_every_kind_of_task_makes_examples(task: Task, row: dict[str, Any]) -> None:
-    examples = task.row_examples(row, 0, "train")
-    assert examples and list(task.examples([row, row], "train"))[: len(examples)] == examples
-    for example in examples:
-        assert isinstance(example["targets"], str)
-        assert ("inputs" in example) == (task.kind != "documents")
-    assert task.source_split("train") == "train"
-    assert isinstance(hash(task), int)
-    with pytest.raises(UserError, match=rf"{task.name} has no split 'trian'.* Did you mean train"):
-        task.source_split("trian")
 
 
 @pytest.mark.parametrize(("task", "row"), TASKS, ids=[task.name for task, _ in TASKS])
@@ -66,12 +49,3 @@ def test_the_fingerprint_of_a_prompted_task_follows_its_text(
     assert len(fingerprints) == 5
     monkeypatch.setattr(render, "RENDERING_VERSION", render.RENDERING_VERSION + 1)
     assert PROMPTED.fingerprint not in fingerprints
-
-
-def test_a_fingerprint_is_the_same_in_every_program() -> None:
-    code = "from mtf.tasks.text import text_tasks; print(text_tasks()['mc4.ro'].fingerprint)"
-    for seed in ("1", "2"):
-        command = [sys.executable, "-c", code]
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == text_tasks()["mc4.ro"].fingerprint

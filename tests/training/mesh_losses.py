@@ -1,7 +1,5 @@
 """Prints the losses of one training on every mesh of eight devices, as JSON. Run by test_mesh.py.
 
-python -m tests.training.mesh_losses few|every|optax
-
 Each key is "(data, fsdp, model),microbatches,scanned,loss normalisation".
 """
 
@@ -11,14 +9,11 @@ import functools
 import itertools
 import json
 import math
-import sys
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 
-from mtf.checkpoints.finite import flat_names
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import (
@@ -84,9 +79,9 @@ def ragged_batches(num_steps: int) -> list[dict[str, np.ndarray]]:
 
 
 @functools.cache
-def _initial_state(network: T5Config, optimizer: settings.AnyOptimizer) -> Any:
+def _initial_state(network: T5Config) -> Any:
     partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
-    return jax.device_get(Trainer(ModelConfig(network), optimizer, partitioner).init_state())
+    return jax.device_get(Trainer(ModelConfig(network), ADAFACTOR, partitioner).init_state())
 
 
 def losses(
@@ -94,7 +89,6 @@ def losses(
     num_microbatches: int,
     scanned: bool,
     rules: Any = LOGICAL_AXIS_RULES,
-    optimizer: settings.AnyOptimizer = ADAFACTOR,
     **loss: Any,
 ) -> list[float]:
     """Losses of three steps on one mesh."""
@@ -118,16 +112,12 @@ def losses(
     assert partitioner.mesh.shape == {"data": data, "fsdp": fsdp, "model": model}
     trainer = Trainer(
         ModelConfig(network, **loss),
-        optimizer,
+        ADAFACTOR,
         partitioner,
         settings.TrainerConfig(num_microbatches=num_microbatches),
     )
     # Compiled once for all meshes, and laid out on each.
-    state = jax.device_put(_initial_state(network, optimizer), trainer.state_shardings)
-    if isinstance(optimizer, optax.GradientTransformation) and math.prod(mesh) > 1:
-        factors = flat_names(state.param_states)
-        assert not factors["0/v_row/decoder/layers_0/mlp/wi_0/kernel"].is_fully_replicated
-        assert not factors["0/v_col/decoder/layers_0/mlp/wi_0/kernel"].is_fully_replicated
+    state = jax.device_put(_initial_state(network), trainer.state_shardings)
     out = []
     for rows in ragged_batches(3):
         state, metrics = trainer.train_step(state, partitioner.global_batch(rows, BATCH_SIZE))
@@ -140,43 +130,28 @@ ONE, EIGHT = (1, 1, 1), (2, 2, 2)
 Way = tuple[tuple[int, int, int], int, bool, str | None, Any]
 
 
-def few() -> list[Way]:
-    """One device, and all kinds of axes; scanned, and in microbatches under other rules."""
-    tokens, rules = "NUM_REAL_TARGET_TOKENS", LOGICAL_AXIS_RULES
-    return [
-        *((mesh, 1, True, None, rules) for mesh in (ONE, EIGHT)),
-        *((ONE, n, False, tokens, rules) for n in (1, 4)),
-        (EIGHT, 4, False, tokens, RULES),
-        ((4, 1, 2), 4, False, tokens, FULLY_SHARDED_AXIS_RULES),
-    ]
-
-
-def every() -> list[Way]:
-    """All meshes; microbatches with every loss normalisation, other rules."""
+def ways() -> list[Way]:
+    """All meshes; microbatches with every loss normalisation, other rules, scanned layers."""
     rules = LOGICAL_AXIS_RULES
     meshes = [mesh for mesh in itertools.product(SIZES, repeat=3) if math.prod(mesh) == 8]
     factors = (None, "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE")
     return [
+        *((mesh, 1, True, None, rules) for mesh in (ONE, EIGHT)),
         *((mesh, 1, False, None, rules) for mesh in meshes),
         *((ONE, n, False, factor, rules) for factor in factors for n in (1, 2, 4)),
         *((EIGHT, 4, False, factor, rules if factor else RULES) for factor in factors),
+        ((4, 1, 2), 4, False, None, FULLY_SHARDED_AXIS_RULES),
     ]
 
 
 def main() -> None:
-    """Trains in all ways that the argument asks for."""
+    """Trains in all ways."""
     assert jax.device_count() == 8
-    if sys.argv[1] == "optax":
-        factored = optax.adafactor(0.01, min_dim_size_to_factor=8)
-        ways = {mesh: losses(mesh, 1, True, optimizer=factored) for mesh in (ONE, EIGHT)}
-        return print(json.dumps({str(mesh): found for mesh, found in ways.items()}))
     found = {
         f"{mesh},{microbatches},{scanned},{factor}": losses(
             mesh, microbatches, scanned, rules, loss_normalizing_factor=factor
         )
-        for mesh, microbatches, scanned, factor, rules in {"few": few, "every": every}[
-            sys.argv[1]
-        ]()
+        for mesh, microbatches, scanned, factor, rules in ways()
     }
     print(json.dumps(found))
 

@@ -112,3 +112,14 @@ def test_the_first_moment_averages_updates() -> None:
     averaged, slots = run(config, param, grads, ("embed",))
     np.testing.assert_allclose(param - averaged, 0.1 * (param - plain), rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(slots["m"], param - averaged, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(300, 20_000), (20_000, 3)])  # one is wide
+@pytest.mark.parametrize("dims", [(0,), (1,), (0, 1)])
+def test_means_of_squares_are_those_of_float64(
+    shape: tuple[int, ...], dims: tuple[int, ...]
+) -> None:
+    x = random_param(shape)
+    expected = np.mean(np.square(np.asarray(x, np.float64)), axis=dims)
+    found = jax.jit(adafactor.mean_square, static_argnums=1)(x, dims)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

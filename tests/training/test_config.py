@@ -9,9 +9,9 @@ import fiddle as fdl
 import pytest
 
 import recipes
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 from mtf.models.settings import ModelConfig
-from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
+from mtf.training.settings import AdafactorConfig, AdamWConfig, EmaConfig, ScheduleConfig
 
 INFINITE = float("inf")
 
@@ -24,6 +24,10 @@ def adamw(**fields: Any) -> AdamWConfig:
     return AdamWConfig(ScheduleConfig(), **fields)
 
 
+def model(**fields: Any) -> ModelConfig:
+    return ModelConfig(fdl.build(recipes.quickstart()).model.network, **fields)
+
+
 def job(**fields: Any) -> Any:
     config = recipes.quickstart()
     for name, value in fields.items():
@@ -34,15 +38,12 @@ def job(**fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "field", "value"),
     [
-        (ScheduleConfig, "base_learning_rate", -1e-3),
         (ScheduleConfig, "base_learning_rate", float("nan")),
         (ScheduleConfig, "base_learning_rate", INFINITE),
         (ScheduleConfig, "min_learning_rate", -1e-8),
         (ScheduleConfig, "decay_factor", -0.5),
-        (ScheduleConfig, "warmup_steps", -1),
         (ScheduleConfig, "warmup_steps", 2**31),
         (ScheduleConfig, "step_offset", -1),
-        (ScheduleConfig, "step_offset", 2**31),
         (ScheduleConfig, "steps_per_decay", 2**31),
         (ScheduleConfig, "steps_per_cycle", 0),
         (adafactor, "epsilon1", 0.0),
@@ -60,18 +61,13 @@ def job(**fields: Any) -> Any:
         (job, "random_seed", 2**32),
         (job, "random_seed", -1),
         (job, "train_steps", 2**31),
+        (model, "z_loss", INFINITE),
+        (EmaConfig, "decay", 1.0),
     ],
 )
 def test_refused_by_name(make: Callable[..., Any], field: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"{field}\b"):
         make(**{field: value})
-
-
-@pytest.mark.parametrize(("field", "value"), [("z_loss", INFINITE), ("z_loss", float("nan"))])
-def test_losses_are_finite(field: str, value: float) -> None:
-    network = fdl.build(recipes.quickstart()).model.network
-    with pytest.raises(UserError, match=field):
-        ModelConfig(network, **{field: value})
 
 
 def test_the_limits_themselves_are_taken() -> None:

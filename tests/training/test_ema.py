@@ -12,7 +12,6 @@ import conversion
 import mtf
 from mtf import convert
 from mtf.checkpoints.finite import flat_names
-from mtf.errors import UserError
 from mtf.models.settings import ModelConfig
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
@@ -39,30 +38,14 @@ def test_the_average_follows_its_definition() -> None:
             expected[name] = 0.7 * expected[name] + 0.3 * value
     averages = jax.device_get(flat_names(state.ema))
     assert averages and all(not name.startswith("encoder/") for name in averages)
+    assert make_trainer(EmaConfig(evaluate=False)).eval_params(state) is state.params
     found = jax.device_get(flat_names(trainer.eval_params(state)))
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_the_parameters_do_not_depend_on_the_average() -> None:
-    ends = []
-    for ema in (None, EmaConfig(decay=0.5), EmaConfig(decay=0.5, evaluate=False)):
-        trainer = make_trainer(ema)
-        state, _ = trainer.train_step(trainer.init_state(), make_batch())
-        ends.append(jax.device_get(flat_names(state.params)))
-        evaluates = ema is not None and ema.evaluate
-        assert (trainer.eval_params(state) is state.params) == (not evaluates)
-    for name in ends[0]:
-        np.testing.assert_array_equal(ends[1][name], ends[0][name])
-        np.testing.assert_array_equal(ends[2][name], ends[0][name])
-
-
-def test_decay_is_a_rate() -> None:
-    with pytest.raises(UserError, match=r"decay must be in \[0, 1\), not 1"):
-        EmaConfig(decay=1.0)
-
-
+@pytest.mark.slow
 def test_a_run_resumes_its_average_and_exports_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +87,7 @@ def test_a_run_resumes_its_average_and_exports_it(
     assert "has no average of the parameters" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_average_of_adapters(tmp_path: Path) -> None:
     small.write_text(tmp_path)
     small.run(small.arguments("text.txt", train_steps=4, model_dir="base"), tmp_path)

@@ -24,6 +24,7 @@ def faults(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[7])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the options are those of glibc")
 def test_steps_of_a_run(tmp_path: Path) -> None:
     text = small.write_text(tmp_path, num_lines=4000)

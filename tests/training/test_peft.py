@@ -17,6 +17,7 @@ from mtf.checkpoints.finite import flat_names
 from mtf.models import LoraConfig, T5Config, t5
 from mtf.models.settings import ModelConfig
 from mtf.models.stacking import unstack_layers
+from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.training import AdamWConfig, ScheduleConfig
@@ -81,7 +82,7 @@ def test_losses_and_logits_are_those_of_peft(tmp_path: Path, scan_layers: bool) 
     )
     state = trainer.restore_state(base)
 
-    def export(params: t5.Params, name: str) -> Path:
+    def export(params: Params, name: str) -> Path:
         arrays = flat_names({"target": unstack_layers(jax.device_get(params))})
         tensors = {key: array_tensor(key, np.asarray(x)) for key, x in arrays.items()}
         opened = conversion.Checkpoint(tmp_path, "orbax", 0, tensors)

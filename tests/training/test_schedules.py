@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 from mtf.training.schedules import learning_rate
 from mtf.training.settings import ScheduleConfig
 

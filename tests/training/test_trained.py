@@ -12,14 +12,14 @@ import pytest
 
 import mtf
 from mtf import convert
+from mtf.base.errors import UserError
 from mtf.checkpoints.finite import flat_names
-from mtf.errors import UserError
 from mtf.models import LoraConfig
 from mtf.models.settings import ModelConfig
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.training import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerConfig
-from mtf.training.plan import least_bytes
+from mtf.training.sizes import least_bytes
 from mtf.training.trainer import Trainer
 from tests import small
 from tests.training.test_not_finite import NETWORK, make_batch
@@ -45,6 +45,7 @@ def steps(trainer: Trainer, number: int) -> tuple[dict[str, np.ndarray], dict[st
     return before, jax.device_get(flat_names(state.params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("optimizer", [ADAMW, ADAFACTOR], ids=["adamw", "adafactor"])
 def test_frozen_parameters_keep_their_bits(optimizer: Any, scan_layers: bool) -> None:
@@ -59,6 +60,7 @@ def test_frozen_parameters_keep_their_bits(optimizer: Any, scan_layers: bool) ->
     assert slots and all(name.startswith("decoder/") for name in slots)
 
 
+@pytest.mark.slow
 def test_others_are_trained_as_if_nothing_was_frozen() -> None:
     # The first step of AdamW does not depend on other parameters' updates.
     _, free = steps(make_trainer(), 1)
@@ -68,7 +70,7 @@ def test_others_are_trained_as_if_nothing_was_frozen() -> None:
             np.testing.assert_allclose(frozen[name], free[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_with_adapters_only_these_are_trained(scan_layers: bool) -> None:
     trainer = make_trainer(lora=LoraConfig(rank=2), scan_layers=scan_layers)
     before, after = steps(trainer, 3)
@@ -90,7 +92,7 @@ def test_with_adapters_only_these_are_trained(scan_layers: bool) -> None:
         (
             (".*/layers_0/.*",),
             {"scan_layers": True, "num_encoder_layers": 2},
-            "matches encoder/layers_0/.*, but not encoder/layers_1/.*scan_layers=False",
+            "matches encoder/layers_0/.* but not encoder/layers_1/.*scan_layers=False",
         ),
     ],
 )
@@ -104,6 +106,7 @@ def test_a_pattern_that_is_no_regular_expression() -> None:
         TrainerConfig(frozen=("(",))
 
 
+@pytest.mark.slow
 def test_a_run_with_adapters_resumes_and_is_exported_merged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_run_with_adapters_resumes_and_is_exported_merged(
     np.testing.assert_allclose(*scores, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_t5x_gets_no_optimizer_state_of_a_part(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,4 +164,4 @@ def test_t5x_gets_no_optimizer_state_of_a_part(
     assert "Optimizer state: kept" in capsys.readouterr().out
     options = ["--to", "t5x", "--optimizer", "keep"]
     assert convert.main([source, str(tmp_path / "kept"), *options]) == 2
-    assert "of its trained parameters only; T5X needs that of all" in capsys.readouterr().err
+    assert "trained parameters only, but T5X needs the state of all" in capsys.readouterr().err

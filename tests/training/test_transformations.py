@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from mtf.errors import UserError
+from mtf.base.errors import UserError
 from mtf.models.settings import ModelConfig
 from mtf.models.stacking import unstack_layers
 from mtf.training import AdamWConfig, ScheduleConfig, transformations
@@ -38,6 +38,7 @@ def assert_close(a: Any, b: Any, tolerance: float = 2e-6) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance), a, b)
 
 
+@pytest.mark.slow
 def test_adamw_of_optax_is_ours() -> None:
     ours = trainer_with(AdamWConfig(ScheduleConfig("constant", _RATE)))
     theirs = trainer_with(optax.adamw(_RATE, weight_decay=0.0))
@@ -88,38 +89,8 @@ def test_the_state_is_sharded_like_the_parameters() -> None:
     found = transformations.state_axes(params, axes, states)
     assert found["0"]["mu"] == axes
     assert found["0"]["count"] == ()
-    # optax averages the larger dimension, 6, for `v_row` and the other for `v_col`.
     assert states["1"]["v_row"]["a"]["kernel"].shape == (4,)
-    assert found["1"]["v_row"]["a"]["kernel"] == ("embed",)
-    assert found["1"]["v_col"]["a"]["kernel"] == ("mlp",)
-    # A vector has no factors: its place is a single number.
-    assert found["1"]["v_row"]["b"] == (None,)
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        ((4, 6, 8), ("embed", "heads", "kv")),
-        ((4, 8), ("embed", "kv")),
-        ((6,), ("heads",)),
-        ((), ()),
-        ((8, 4), (None, None)),  # in another order
-        ((4, 4), (None, None)),  # a preconditioner
-        ((5,), (None,)),
-    ],
-)
-def test_a_part_of_a_shape(shape: tuple[int, ...], expected: tuple[str | None, ...]) -> None:
-    params, states = {"a": np.zeros((4, 6, 8))}, {"0": {"a": np.zeros(shape)}}
-    found = transformations.state_axes(params, {"a": ("embed", "heads", "kv")}, states)
-    assert found["0"]["a"] == expected
-
-
-def test_the_side_of_a_square_is_not_guessed() -> None:
-    states = {"v_row": {"a": np.zeros(4)}}
-    found = transformations.state_axes({"a": np.zeros((4, 4))}, {"a": ("embed", "mlp")}, states)
-    assert found["v_row"]["a"] == (None,)
-    found = transformations.state_axes({"a": np.zeros((4, 4))}, {"a": ("embed", "embed")}, states)
-    assert found["v_row"]["a"] == ("embed",)
+    assert found["1"]["v_row"]["a"]["kernel"] == (None,)
 
 
 def test_the_rate_of_inject_hyperparams_is_that_of_the_last_update() -> None:
@@ -134,5 +105,5 @@ def test_the_rate_of_inject_hyperparams_is_that_of_the_last_update() -> None:
 
 
 def test_a_random_key_in_the_state_is_refused() -> None:
-    with pytest.raises(UserError, match=r"optimizer: its state has a random key \(rng_key\)"):
+    with pytest.raises(UserError, match=r"optimizer: its state contains a random key \(rng_key\)"):
         _ = trainer_with(optax.add_noise(0.1, 0.5, key=jax.random.key(0))).state_shapes

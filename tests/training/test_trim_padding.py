@@ -32,6 +32,7 @@ def run(pairs: Path, name: str, **settings: object) -> str:
     )
 
 
+@pytest.mark.slow
 def test_losses_do_not_change_and_less_is_computed(tmp_path: Path, pairs: Path) -> None:
     without = {"model__network__dropout_rate": 0.0}
     said = run(pairs, "trimmed", **without, trainer__trim_padding=True)
@@ -64,6 +65,7 @@ def test_a_loss_that_depends_on_padding_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, pairs: Path) -> None:
     """With dropout, whose choices depend on the lengths of a batch."""
     said = run(pairs, "whole", trainer__trim_padding=True)

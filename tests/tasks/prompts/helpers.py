@@ -1,4 +1,4 @@
-"""Templates of our own, in promptsource's form."""
+"""Made-up templates in promptsource's form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from mtf.tasks.prompts.templates import Template
+from mtf.data.tasks.prompts.templates import Template
 
 YAML = """\
 dataset: fruit

@@ -1,4 +1,4 @@
-"""The rules of rendering, one by one, on templates of our own."""
+"""The rules of rendering, one by one, on made-up templates."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from mtf.errors import UserError
-from mtf.tasks.prompts.render import Rendered, fixed_answer_choices, render
+from mtf.base.errors import UserError
+from mtf.data.tasks.prompts.render import Rendered, fixed_answer_choices, render
 from tests.tasks.prompts.helpers import template
 
 
@@ -19,13 +19,8 @@ def text(jinja: str, choices: str | None = None, key: str = "0", **row: object) 
 
 
 def test_the_separator_divides_inputs_from_targets_and_both_are_stripped() -> None:
-    jinja = "\n Is {{ a }} so? \n|||\n {{ b }} "
-    assert render(template(jinja), {"a": "it", "b": 3}, "0") == Rendered("Is it so?", "3", None)
-
-
-def test_hyphens_in_columns_are_underscores() -> None:
-    rendered = render(template("{{ a_b_c }} ||| x"), {"a-b-c": "yes"}, "0")
-    assert rendered == ("yes", "x", None)
+    jinja = "\n Is {{ a_b }} so? \n|||\n {{ b }} "
+    assert render(template(jinja), {"a-b": "it", "b": 3}, "0") == Rendered("Is it so?", "3", None)
 
 
 def test_what_is_undefined_is_empty_and_nothing_is_escaped() -> None:
@@ -47,16 +42,14 @@ def test_variables_are_truncated_between_words() -> None:
     # Up to five characters over the length are let pass.
     assert text("{{ x }} ||| z", x="y" * 2053) == "y" * 2053
     assert text("{{ x }} ||| z", x="y" * 2054) == "y" * 2045 + "..."
+    # Numbers become text first.
+    assert text("{{ x }} {{ y }} {{ z }} ||| .", x=1.5, y=[1, "a"], z=None) == "1.5 [1, 'a'] None"
     # Each variable by itself, targets too; other text is as long as it likes.
     rendered = render(
         template("{{ x }}{{ x }}" + "t" * 3000 + "|||{{ x }}"), {"x": "y" * 3000}, "0"
     )
     assert rendered is not None
     assert len(rendered.inputs) == 2 * 2048 + 3000 and len(rendered.targets) == 2048
-
-
-def test_numbers_become_text_before_they_are_truncated() -> None:
-    assert text("{{ x }} {{ y }} {{ z }} ||| .", x=1.5, y=[1, "a"], z=None) == "1.5 [1, 'a'] None"
 
 
 def test_what_is_added_takes_only_the_last_operand() -> None:

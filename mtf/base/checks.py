@@ -1,0 +1,45 @@
+"""Checks the values of settings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from mtf.base.errors import UserError
+
+# A description of the condition, and a function that returns whether a value meets it.
+Condition = tuple[str, Callable[[Any], bool]]
+RATE: Condition = ("in [0, 1)", lambda x: 0 <= x < 1)
+POSITIVE: Condition = ("positive", lambda x: 0 < x < math.inf)
+AT_LEAST_ONE: Condition = ("at least 1", lambda n: n >= 1)
+NOT_NEGATIVE: Condition = ("finite and not negative", lambda x: 0 <= x < math.inf)
+
+
+def one_of(*options: str) -> Condition:
+    """Returns a condition that is met if the value is one of the options."""
+    return f"one of {', '.join(map(repr, options))}", options.__contains__
+
+
+def check_fields(
+    settings: object, condition: Condition, *fields: str, optional: bool = False
+) -> None:
+    """Raises a UserError if a field does not meet the condition; `optional` also allows None."""
+    expected, holds = condition
+    for field in fields:
+        value = getattr(settings, field)
+        if not (optional and value is None) and not holds(value):
+            raise UserError(f"{field} must be {expected}{' or None' * optional}, not {value!r}.")
+
+
+def check_patterns(settings: object, *fields: str) -> None:
+    """Raises a UserError if a string in one of the fields is not a valid regular expression."""
+    for field in fields:
+        for pattern in getattr(settings, field):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(
+                    f"{field}: {pattern!r} is not a valid regular expression: {error}."
+                ) from error

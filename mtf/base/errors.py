@@ -1,0 +1,69 @@
+"""Defines errors that a command prints as one message, and suggests similar names."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator
+
+from mtf.storage.errors import StorageError
+
+
+class UserError(ValueError):
+    """Raised for an error in the user's input, which the message explains (exit status 2)."""
+
+
+class NotCheckedError(UserError):
+    """Raised if a dry run cannot check the input, for example data on a server."""
+
+
+class RunError(RuntimeError):
+    """Raised if a run fails for a known reason (exit status 1); no traceback is printed."""
+
+
+@contextlib.contextmanager
+def conversion_as_user_errors() -> Iterator[None]:
+    """Converts a ConversionError or StorageError to a UserError; can be used as a decorator."""
+    from conversion import ConversionError
+
+    try:
+        yield
+    except (ConversionError, StorageError) as error:
+        raise UserError(str(error)) from error
+
+
+def nearest(name: str, options: Iterable[str], n: int = 3) -> list[str]:
+    """Returns up to `n` of the `options` that are similar to `name`, the most similar first."""
+    return difflib.get_close_matches(name, list(options), n=n, cutoff=0.5)
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """Returns a sentence that suggests the options similar to `name`, or "" if there are none."""
+    return suggestion(nearest(name, options))
+
+
+def suggestion(names: Iterable[str]) -> str:
+    """Returns `" Did you mean a, b or c?"`, or "" if there are no names."""
+    *others, last = [*names] or [""]
+    shown = f"{', '.join(others)} or {last}" if others else last
+    return f" Did you mean {shown}?" if shown else ""
+
+
+_HELD_OUT = ("validation", "valid", "dev", "test", "eval")
+
+
+def did_you_mean_split(split: str, splits: Iterable[str]) -> str:
+    """Like `did_you_mean`, but falls back to other held-out splits or to the only split."""
+    options = list(splits)
+    found = nearest(split, options)
+    if not found and split in _HELD_OUT:
+        found = [name for name in _HELD_OUT if name in options]
+    if not found and len(options) == 1:
+        found = options
+    return suggestion(found)
+
+
+def nearest_multiples(n: int, divisor: int) -> str:
+    """Returns the positive multiples of `divisor` nearest to `n` as text, such as "4 or 8"."""
+    below = n // divisor * divisor
+    return " or ".join(str(multiple) for multiple in (below, below + divisor) if multiple)

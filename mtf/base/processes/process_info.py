@@ -1,0 +1,105 @@
+"""Detects whether a run has several processes, and how this process connects to the others."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import glob
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mtf.base.errors import UserError
+
+# Environment variables that mtf launch sets; options of the same names take precedence.
+ADDRESS, COUNT, INDEX = "MTF_COORDINATOR_ADDRESS", "MTF_PROCESS_COUNT", "MTF_PROCESS_INDEX"
+_OPTIONS = ("--coordinator-address", "--process-count", "--process-index")
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessInfo:
+    """Describes how this process connects to the other processes of its run.
+
+    Attributes:
+      found_in: the source of this information, such as "SLURM".
+      arguments: the arguments for `jax.distributed.initialize`; JAX detects missing ones.
+    """
+
+    found_in: str
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def add_process_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options --coordinator-address, --process-count and --process-index."""
+    add = parser.add_argument_group(
+        "several processes (detected under mtf launch, SLURM, Open MPI and on TPU pods)"
+    ).add_argument
+    address = "address of process 0, or auto to let JAX detect it, for example on Kubernetes"
+    add(_OPTIONS[0], metavar="HOST:PORT", help=address)
+    add(_OPTIONS[1], metavar="N", help="number of processes of this run")
+    add(_OPTIONS[2], metavar="I", help="number of this process, from 0")
+
+
+def find_processes(
+    environ: Mapping[str, str], options: argparse.Namespace | None = None
+) -> ProcessInfo | None:
+    """Returns how this process connects to the others, or None if it is the only one.
+
+    Uses the options, or else the environment variables of mtf launch, SLURM, Open MPI or TPU pods,
+    in this order.
+
+    Raises:
+      UserError: an option is missing, or an option or variable has a wrong value.
+    """
+    names = ("coordinator_address", "process_count", "process_index")
+    given = {text: getattr(options, name, None) for text, name in zip(_OPTIONS, names, strict=True)}
+    if list(given.values()) == ["auto", None, None]:
+        return ProcessInfo("--coordinator-address auto")
+    if any(given.values()):
+        return _explicit(given)
+    if ADDRESS in environ:
+        return _explicit({name: environ.get(name) for name in (ADDRESS, COUNT, INDEX)})
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", "1"))
+    if "SLURM_STEP_NODELIST" in environ and tasks != "1":
+        found = {"num_processes": int(tasks), "local_device_ids": _devices(environ)}
+        return ProcessInfo("SLURM", found)
+    if environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
+        return ProcessInfo("Open MPI", {"local_device_ids": _devices(environ)})
+    if "," in environ.get("TPU_WORKER_HOSTNAMES", ""):
+        return ProcessInfo("TPU_WORKER_HOSTNAMES")
+    return None
+
+
+def _explicit(given: Mapping[str, str | None]) -> ProcessInfo | None:
+    """Returns how this process connects; `given` maps names to an address, a count and an index."""
+    address, count, index = (value or "" for value in given.values())
+    if count == "1":
+        return None
+    is_address = (
+        re.fullmatch(r".+:[1-9]\d{,4}", address) and int(address.rpartition(":")[2]) < 2**16
+    )
+    are_numbers = count.isdecimal() and index.isdecimal()
+    if not is_address or not are_numbers or int(index) >= int(count):
+        shown = ", ".join(f"{name} is {value or 'missing'}" for name, value in given.items())
+        raise UserError(
+            f"{shown}. A run with several processes needs the address of process 0 (such as "
+            "node001:12345), the number of processes, and the index of this process, which must "
+            "be at least 0 and less than the number of processes."
+        )
+    numbers = {"num_processes": int(count), "process_id": int(index)}
+    arguments = {"coordinator_address": address, **numbers}
+    return ProcessInfo(next(iter(given)), {**arguments, "cluster_detection_method": "deactivate"})
+
+
+def _devices(environ: Mapping[str, str]) -> list[int] | None:
+    """Returns the GPUs of this process, or None to let JAX choose one GPU by the local rank.
+
+    JAX's choice would leave GPUs idle if a host has one process or SLURM assigns GPUs to tasks.
+    """
+    nodes, tasks = environ.get("SLURM_STEP_NUM_NODES"), environ.get("SLURM_STEP_NUM_TASKS")
+    is_alone = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1" or nodes == tasks is not None
+    if not is_alone and "SLURM_GPUS_PER_TASK" not in environ:
+        return None
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else glob.glob("/dev/nvidia[0-9]*")
+    return list(range(len(gpus))) or None

@@ -1,0 +1,165 @@
+"""Shows the progress of training as lines of text, and that of other jobs as progress bars."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+_SECONDS_PER_LINE = 10.0
+
+
+def duration(seconds: float) -> str:
+    """Formats a number of seconds as text such as 1:02:03 or 2:03."""
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def count(number: float) -> str:
+    """Formats a number with three significant digits and a suffix, such as 950 or 1.23k."""
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g}P"
+
+
+@dataclasses.dataclass
+class Progress:
+    """Prints one line per logging period of training and, on a terminal, a line that is updated.
+
+    Attributes:
+      train_steps: the number of the last step.
+      peak_flops: the total peak FLOP/s of all devices, or None to hide MFU.
+      stream: the file to print to.
+      quiet: whether to print nothing; True in all processes except one.
+    """
+
+    train_steps: int
+    peak_flops: float | None
+    _: dataclasses.KW_ONLY
+    stream: TextIO = dataclasses.field(default_factory=lambda: sys.stdout)
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        self._live = self.stream.isatty() and not self.quiet
+        self._loss = ""
+        self._seconds_per_step = 0.0
+        self._speed = ""
+        self._shown = time.perf_counter()
+
+    def stats(
+        self,
+        step: int,
+        loss_per_token: float,
+        accuracy: float,
+        seconds: float,
+        tokens: float,
+        flops: float,
+    ) -> None:
+        """Prints the line for the logging period that ends at `step`.
+
+        Args:
+          step: the last step of the period.
+          loss_per_token: mean loss per target token of the period.
+          accuracy: mean accuracy over the target tokens of the period.
+          seconds: mean duration of a step.
+          tokens: mean number of input and target positions per step.
+          flops: mean number of FLOPs per step on all devices.
+        """
+        self._loss = f"loss {loss_per_token:.4f}  accuracy {accuracy:.3f}"
+        self._seconds_per_step = seconds
+        self._speed = f"{count(tokens / seconds)} tokens/s"
+        if self.peak_flops:
+            self._speed += f"  MFU {flops / seconds / self.peak_flops:.1%}"
+        self._print(self._line(step), "\n")
+
+    def tick(self, step: int) -> None:
+        """Updates the last line on a terminal, at most ten times a second."""
+        now = time.perf_counter()
+        if self._live and self._loss and now - self._shown > 0.1:
+            self._shown = now
+            self._print(self._line(step), "")
+
+    def note(self, text: str) -> None:
+        """Prints a line of text."""
+        self._print(text, "\n")
+
+    def _line(self, step: int) -> str:
+        left = duration((self.train_steps - step) * self._seconds_per_step)
+        return f"step {step}/{self.train_steps}  {self._loss}  {self._speed}  ETA {left}"
+
+    def _print(self, text: str, end: str) -> None:
+        if self.quiet:
+            return
+        clear = "\r\x1b[K" if self._live else ""
+        try:
+            self.stream.write(clear + text + end)
+            self.stream.flush()
+        except OSError:
+            # The run must continue and save its state even if the terminal or pipe is closed.
+            self.quiet = True
+            if self.stream is sys.stdout:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def progress_bar(
+    description: str, total: int, *, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Shows a progress bar on a terminal or in a notebook; yields a function that advances it."""
+    with _rich_bar("", shown) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda number: bar.advance(task, number)
+
+
+@contextlib.contextmanager
+def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Shows a progress bar with a rate; without a terminal or notebook, prints a line every 10 s.
+
+    Yields a function `report(completed, num_units, description)`. Its arguments are how much of
+    `total` is done, the number of units, such as "examples", that determines the rate, and a text.
+    """
+    bar = _rich_bar(unit, shown=True)
+    task = bar.add_task("", total=total, rate="…")
+    start = last = time.perf_counter()
+    first: int | None = None
+
+    def report(completed: int, num_units: int, description: str) -> None:
+        nonlocal first, last
+        now = time.perf_counter()
+        first = completed if first is None else first
+        rate = f"{num_units / max(now - start, 1e-3):,.0f}"
+        bar.update(task, completed=completed, description=description, rate=rate)
+        if bar.disable and now - last >= _SECONDS_PER_LINE:
+            last = now
+            left = (total - completed) * (now - start) / max(completed - first, 1)
+            done = f"{completed / max(total, 1):.0%}"
+            line = f"{description}  {done}  {rate} {unit}/s  ETA {left:.0f} s"
+            print(line, file=sys.stderr)
+
+    with bar:
+        yield report
+
+
+def _rich_bar(unit: str, shown: bool) -> RichProgress:
+    # These packages are imported here because importing them is slow.
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    live = (console.is_terminal and sys.stderr.isatty()) or console.is_jupyter
+    columns: list[progress.ProgressColumn | str] = [progress.MofNCompleteColumn()]
+    if unit:
+        columns = [progress.TaskProgressColumn(), f"{{task.fields[rate]}} {unit}/s"]
+    columns = ["{task.description}", progress.BarColumn(), *columns, progress.TimeRemainingColumn()]
+    disable = not (shown and live)
+    return progress.Progress(*columns, console=console, transient=not unit, disable=disable)

@@ -1,0 +1,15 @@
+"""Entry point of `python -m mtf.cache`; see `mtf.cli.cache`."""
+
+from mtf.base import signals
+
+if __name__ == "__main__":
+    signals.listen()  # before anything else is imported
+
+import sys
+
+from mtf.cli.cache import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    sys.exit(signals.ending(main()))

@@ -1,1 +1,0 @@
-"""The token cache, which holds rendered and tokenized tasks for random access."""

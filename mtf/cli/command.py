@@ -1,0 +1,135 @@
+"""Creates the parsers, options and exit statuses of the commands."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mtf.base import signals
+from mtf.base.environment import hiding_file
+from mtf.base.errors import RunError, UserError
+from mtf.storage.errors import StorageError
+
+
+def new_parser(
+    command: str, description: str, epilog: str, *, add_help: bool = True
+) -> argparse.ArgumentParser:
+    """Returns the parser of the command `python -m mtf COMMAND` or `python -m mtf.COMMAND`."""
+    is_module = command in ("run", "convert", "cache")
+    return argparse.ArgumentParser(
+        prog=f"python -m mtf{'.' if is_module else ' '}{command}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=add_help,
+    )
+
+
+def option_names(parser: argparse.ArgumentParser) -> list[str]:
+    """Returns the long option names that are listed in the help of a parser."""
+    return re.findall(r"^  (?:-\w[^-]*)?(--[\w-]+)", parser.format_help(), re.MULTILINE)
+
+
+def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
+    """Runs a command, reports errors and signals on stderr, and returns the exit status.
+
+    The status is the value that `run` returns (0 for None), 1 for a `RunError`, 2 for a `UserError`
+    or `StorageError`, or 128 + N for signal N. Any other exception is a bug and is not caught. If
+    `only_shows` is true, it is not an error if a program such as `head` closes the output pipe.
+    """
+    try:
+        if file := hiding_file("conversion"):
+            raise UserError(f"{file} hides mtf's package conversion; rename the file.")
+        status = run() or 0
+        sys.stdout.flush()
+        return status
+    except (UserError, StorageError, RunError) as error:
+        # Print the original message, without the context that fdl.build appends.
+        print(f"error: {getattr(error, 'proxy_base_exception', error)}", file=sys.stderr)
+        return 1 if isinstance(error, RunError) else 2
+    except signals.Stopped as stopped:
+        print(signals.farewell(stopped.number), file=sys.stderr)
+        return 128 + stopped.number
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        # Stdout is a closed pipe or terminal, or a file on a full disk.
+        full_or_closed = error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None
+        if not only_shows or not (full_or_closed or isinstance(error, BrokenPipeError)):
+            raise
+        # Otherwise, Python would try to flush stdout again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 0
+        print(f"error: the output cannot be written: {error.strerror}.", file=sys.stderr)
+        return 1
+
+
+def add_change_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --set, --unset and --apply, which append (kind, text) pairs to `overrides` in order."""
+    applied = "change the config (options are applied in the order given)"
+    change: Any = parser.add_argument_group(applied)
+    several = {"nargs": "+", "action": "extend"}
+    for kind, number, metavar, text in (
+        ("set", several, "PATH=VALUE", "set a field; +PATH=VALUE adds a key to a dict"),
+        ("unset", several, "PATH", "restore a field's default, or remove a key of a dict"),
+        ("apply", {"action": "append"}, "FIDDLER[(kw=…)]", "apply a function to the config"),
+    ):
+        change.add_argument(
+            f"--{kind}",
+            dest="overrides",
+            type=lambda text, kind=kind: (kind, text),
+            metavar=metavar,
+            help=text,
+            **number,
+        )
+    parser.set_defaults(overrides=[])
+
+
+def add_source_options(group: argparse._ActionsContainer) -> None:
+    """Adds the options --module, --data-dir and --templates."""
+    add = group.add_argument
+    module = "import a module that registers custom tasks or mixtures, e.g. my.tasks"
+    add("--module", metavar="MODULE", help=module)
+    mirror = (
+        "directory with datasets as DATASET[/SUBSET]/SPLIT.parquet (default: $MTF_DATA_DIR, "
+        "otherwise the Hugging Face hub)"
+    )
+    add("--data-dir", metavar="DIR", help=mirror)
+    templates = (
+        "promptsource's archive or directory (default: $MTF_PROMPTS, otherwise the templates that "
+        "`python -m mtf prompts fetch` downloaded)"
+    )
+    add("--templates", metavar="PATH", help=templates)
+
+
+def add_dataset_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that define a task on the command line; see `DatasetTaskConfig`."""
+    add = parser.add_argument_group("a dataset, used as the task MIXTURE").add_argument
+    add("--dataset", metavar="NAME", help="dataset on the Hugging Face hub or in --data-dir")
+    add("--subset", metavar="NAME", help="subset (configuration) of the dataset")
+    files = "local files instead of a dataset: train=a.jsonl validation='b*.parquet'"
+    add("--files", nargs="+", metavar="SPLIT=PATH", help=files)
+    column = "a column, or a Jinja template over columns: '{{question}} {{context}}'"
+    for name in ("inputs", "targets"):
+        add(f"--{name}", metavar="COLUMN|TEMPLATE", help=column)
+    add("--answer-choices", nargs="+", metavar="TEXT", help="all possible targets")
+    add("--metrics", nargs="+", default=(), metavar="NAME", help="metrics for the decoded text")
+
+
+def add_vocabulary_options(group: argparse._ActionsContainer) -> None:
+    """Adds the options --vocabulary and --extra-ids."""
+    add = group.add_argument
+    file = "SentencePiece model, or byt5 for bytes (default: the mixture's model, downloaded once)"
+    add("--vocabulary", metavar="PATH.model|byt5", help=file)
+    sentinels = (
+        "number of sentinels to add, unless the model already contains them (default: 100; byt5: 0)"
+    )
+    add("--extra-ids", type=int, metavar="N", help=sentinels)

@@ -1,0 +1,11 @@
+"""Implements `python -m mtf.convert`, which converts, inspects and compares checkpoints."""
+
+# Output format → description of the format in the help.
+FORMATS = {
+    "hf": "Hugging Face, for PyTorch",
+    "hf_flax": "Hugging Face, for Flax in transformers 4",
+    "t5x": "T5X's zarr and msgpack",
+    "t5x_orbax": "T5X's Orbax layout",
+    "mtf": "mtf's Orbax layout",
+    "peft": "the LoRA adapters only, for PEFT",
+}

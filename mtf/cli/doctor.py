@@ -1,0 +1,127 @@
+"""Describes the installation and the machine for a bug report (`python -m mtf doctor`)."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from mtf.base import signals
+from mtf.base.environment import package_versions
+from mtf.base.host_memory import gib, total_bytes
+from mtf.base.requirements import PROJECT, installed_version, needs, own_extras
+from mtf.cli.command import exit_status, new_parser
+from mtf.data.sources import hub
+from mtf.storage.errors import GCS_URL, endpoint
+
+_EPILOG = """\
+examples:
+  python -m mtf doctor
+  python -m mtf doctor --no-train
+
+The report does not show secrets. In paths, ~ stands for the home directory and USER for the
+user's name. The exit status is 0 if JAX finds devices and training works or is not tried, and 1
+otherwise.
+"""
+_VARIABLES = re.compile(
+    "(AWS|CUDA|HF|JAX|LIBTPU|MTF|NCCL|TENSORSTORE|TPU|XLA)_.*|(HTTPS?|ALL|NO)_PROXY|GOOGLE_.*|"
+    "STORAGE_EMULATOR_HOST|LD_LIBRARY_PATH|PYTHONPATH|TMPDIR|XDG_CACHE_HOME", re.IGNORECASE
+)  # fmt: skip
+_SECRET = re.compile("AUTH|CREDENTIAL|KEY|PASSW|SECRET|SESSION|TOKEN", re.IGNORECASE)
+_CREDENTIALS = ("~/.cache/huggingface/token", "~/.aws/credentials",
+                "~/.config/gcloud/application_default_credentials.json")  # fmt: skip
+_DEVICES = """
+import collections, jax
+kinds = collections.Counter(f"{x.device_kind} ({x.platform})" for x in jax.local_devices())
+print(", ".join(f"{number} × {kind}" for kind, number in kinds.items()))
+"""
+_TRAIN = "-m mtf.run recipes.quickstart --set train_steps=2 batch_size=64 data.files=text.txt "
+_TRAIN += "num_samples=0 trainer.eval_period=None data.num_held_out=64 model_dir=run"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    title = "Describe the installation and this machine, and try to train for two steps."
+    parser = new_parser("doctor", title, _EPILOG)
+    parser.add_argument("--no-train", action="store_true", help="do not try to train")
+    options = parser.parse_args(argv)
+    return exit_status(lambda: _main(options), only_shows=True)
+
+
+def _main(options: argparse.Namespace) -> int:
+    """Prints the report section by section, and returns the exit status."""
+    here = {"python": sys.version.split()[0], "mtf": str(Path(__file__).parents[1])}
+    _print("versions", here | {"system": platform.platform()} | package_versions())
+    works, found = _run(["-c", _DEVICES], os.getcwd())
+    found = found.splitlines()[-1] if works else f"no devices found: {found}"
+    if os.path.exists("/dev/nvidiactl") and "(gpu)" not in found:
+        found += "; the NVIDIA GPU of this machine needs the extra cuda"
+    _print("devices", {"jax": found})
+    free = {x: shutil.disk_usage(x).free for x in (os.getcwd(), tempfile.gettempdir())}
+    disks = {folder: f"{gib(number)} free" for folder, number in free.items()}
+    cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}"
+    _print("machine", {"memory": gib(total_bytes()), "cores": cores} | disks)
+    names = sorted(filter(_VARIABLES.fullmatch, os.environ))
+    shown = {x: "set (not shown)" if _SECRET.search(x) else os.environ[x] for x in names}
+    _print("environment variables", shown)
+    _print("packages", {x or "core": _missing(x) or "installed" for x in sorted(own_extras())})
+    servers = {"Hugging Face hub": hub.endpoint(), "gs://": endpoint("gs") or GCS_URL}
+    _print("network", {name: f"{url} {_answer(url)}" for name, url in servers.items()})
+    files = {x: Path(x).expanduser().is_file() for x in _CREDENTIALS}
+    _print("credentials", {file: "found" if found else "none" for file, found in files.items()})
+    if works and not options.no_train:
+        with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
+            lines = (f"The square of {i} is {i * i}, its cube {i**3}.\n" for i in range(512))
+            Path(folder, "text.txt").write_text("".join(lines))
+            works, found = _run(_TRAIN.split(), folder)
+        _print("training", {"2 steps of recipes.quickstart": "works" if works else found})
+    return 0 if works else 1
+
+
+def _print(title: str, rows: dict[str, str]) -> None:
+    """Prints a section. Hides secrets in URLs, the home directory and the user's name."""
+    text = "\n".join(f"  {name:<{max(map(len, rows))}}  {x}" for name, x in rows.items())
+    text = re.sub(rf"{re.escape(str(Path.home()))}(?=$|[/\s:,;'\")])", "~", text)
+    text = re.sub(rf"(?<=/){re.escape(getpass.getuser())}(?=$|[/\s:,;'\")])", "USER", text)
+    text = re.sub(r"(://[^\s?]+\?)\S+", r"\1…", re.sub(r"(?<=://)[^/@\s]+@", "…@", text))
+    print(f"{title}\n{text or '  none'}\n", flush=True)
+
+
+def _run(arguments: Sequence[str], folder: str) -> tuple[bool, str]:
+    """Runs Python for up to ten minutes. Returns whether it succeeded, and its output or errors."""
+    path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+    try:
+        done = subprocess.run([sys.executable, *arguments], cwd=folder, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+                              text=True, errors="replace", timeout=600)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False, "no result within ten minutes"
+    errors = "\n".join(done.stderr.strip().splitlines()[-12:])
+    return not done.returncode, errors if done.returncode else done.stdout
+
+
+def _missing(extra: str) -> str:
+    """Returns an extra's missing packages and the command to install them, or ""."""
+    needed = needs(extra)
+    here = {each: installed_version(each) or "" for each in needed if each.name != PROJECT}
+    missing = [str(x) for x, y in here.items() if not (y and x.specifier.contains(y, True))]
+    return f"missing {', '.join(missing)}: pip install '{PROJECT}[{extra}]'" if missing else ""
+
+
+def _answer(url: str) -> str:
+    """Returns "answers", or a message that explains why the server cannot be reached."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=5).close()
+    except (OSError, ValueError) as error:
+        if not isinstance(error, urllib.error.HTTPError):  # An HTTP error is an answer.
+            return f"cannot be reached: {getattr(error, 'reason', error)}"
+    return "answers"

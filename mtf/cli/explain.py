@@ -1,0 +1,137 @@
+"""Formats the output of `RECIPE --help`, `RECIPE --help PATH` and `--list`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import textwrap
+import typing
+from typing import Any
+
+import fiddle as fdl
+
+from mtf.config import docstrings, lookup, provenance, tree, types
+from mtf.config.overrides import find
+from mtf.config.paths import NOWHERE, Leaf, Path, follow, format_path, parse_path
+from mtf.config.show import shown
+
+_WIDTH = 100
+
+
+def listing() -> str:
+    """Returns text with one line for each recipe and each fiddler."""
+    recipes, fiddlers = lookup.list_recipes(), lookup.list_fiddlers()
+    longest = max(len(each.name) for each in [*recipes, *fiddlers])
+    lines = [f"{each.name:<{longest}}  {each.summary}" for each in recipes]
+    lines += ["", "Fiddlers, for --apply:"]
+    lines += [f"{each.name:<{longest}}  {each.summary}" for each in fiddlers]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def recipe_help(name: str) -> str:
+    """Returns the help text of a recipe, with its arguments, job fields and example commands."""
+    what, _ = lookup.split_call(name)
+    function = lookup.find_recipe(what)
+    doc = docstrings.read(function)
+    hints = types.type_hints(function)
+    parameters = inspect.signature(function).parameters
+    required = [f"{name}=…" for name, p in parameters.items() if p.default is p.empty]
+    call = f'"{what}({", ".join(required)})"' if required else what
+    commands = [f"python -m mtf.run {call}{end}" for end in ("", " --dry-run", " --print flat")]
+    commands.append(f"python -m mtf.run {call} --help PATH")
+    (job,) = typing.get_args(hints.get("return")) or (Any,)
+    return _joined(
+        f"{what} ({_location(function)})",
+        doc.text,
+        _section(
+            "arguments",
+            [
+                _entry(name, hints.get(name), _shown(p.default), doc.items.get(name))
+                for name, p in parameters.items()
+            ],
+        ),
+        _section(
+            f"fields of {types.describe(job)}",
+            _fields(tree.complete(fdl.Config(job))) if isinstance(job, type) else [],
+        ),
+        _section("commands", [f"  {command}" for command in commands]),
+    )
+
+
+def path_help(config: fdl.Config, text: str) -> str:
+    """Returns text about the field at the path `text`, with its type, default, value and origin.
+
+    For a component, the text also lists its fields. The path "" refers to the job. If the config
+    has no such field, raises a UserError that suggests similar paths.
+    """
+    path = parse_path(text) if text else ()
+    config = tree.complete(config)
+    value = follow(config, path)
+    parts = _field(config, path, value) if text else []
+    if isinstance(value, fdl.Buildable):
+        target = fdl.get_callable(value)
+        about = f"{types.qualified_name(target)}\n{docstrings.read(target).text}"
+        parts += [about.strip(), _section("fields", _fields(value))]
+    return _joined(*parts)
+
+
+def _field(config: fdl.Config, path: Path, value: Any) -> list[str]:
+    from mtf.cli.gin.names import binding_of  # Slow, because it loads all gin settings.
+
+    name = format_path(path)
+    node, field, steps, declared = find(config, path, f"--help {name}")
+    owner = fdl.get_callable(node)
+    defaults = tree.arguments(tree.complete(fdl.Config(owner)))
+    leaf = Leaf(path, value, False, declared, node, str(field), steps)
+    rows = {
+        "type": types.describe(declared),
+        "default": None if steps else _shown(defaults.get(field, fdl.NO_VALUE)),
+        "value": _shown(value) or "not set",
+        "origin": None if _shown(value) is None else provenance.of_leaf(leaf),
+        "choices": f"\n{' ' * 9}".join(x for x in types.choices(declared) if x.startswith("@")),
+        "T5X": binding_of(name, fdl.get_callable(config).__name__, owner.__name__),
+        "change": f"--set {name}=…",
+    }
+    meaning = docstrings.read(owner).items.get(str(field), "")
+    table = [f"{row:<8} {each}" for row, each in rows.items() if each]
+    return [name, textwrap.fill(meaning, _WIDTH), "\n".join(table)]
+
+
+def _fields(node: fdl.Buildable) -> list[str]:
+    """Returns a help entry for each field of a component."""
+    target = fdl.get_callable(node)
+    hints, items = types.type_hints(target), docstrings.read(target).items
+    values = tree.arguments(node)
+    return [
+        _entry(name, hints.get(name), _shown(values.get(name, fdl.NO_VALUE)), items.get(name))
+        for name in tree.parameters(node)
+    ]
+
+
+def _entry(name: str, declared: Any, value: str | None, meaning: str | None) -> str:
+    """Returns the line `name: type = value`, followed by indented lines with the meaning."""
+    line = f"  {name}: {types.describe(declared or Any)}" + (f" = {value}" if value else "")
+    below = textwrap.indent(textwrap.fill(meaning or "", _WIDTH - 6), " " * 6)
+    line = line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
+    return f"{line}\n{below}".rstrip()
+
+
+def _shown(value: Any) -> str | None:
+    """Returns a value in the syntax of `--set`, or None if it is not set."""
+    is_none = any(value is each for each in (fdl.NO_VALUE, NOWHERE, inspect.Parameter.empty))
+    return None if is_none else shown(value)
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join([f"{title}:", *lines]) if lines else ""
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _location(function: Any) -> str:
+    """Returns a function's `FILE:LINE`, which is relative if it is inside the working directory."""
+    code = inspect.unwrap(function).__code__
+    name = os.path.relpath(code.co_filename)
+    return f"{code.co_filename if name.startswith('..') else name}:{code.co_firstlineno}"

@@ -1,0 +1,161 @@
+"""Implements `python -m mtf gin FILE.gin …`, which translates gin files to a recipe."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mtf.base.errors import UserError, did_you_mean
+from mtf.cli.command import exit_status, new_parser
+
+_EPILOG = """\
+examples:
+  python -m mtf gin t5x/examples/t5/t5_1_1/small.gin t5x/configs/runs/finetune.gin \\
+      --gin.MIXTURE_OR_TASK_NAME="'t0_train'" --gin.TRAIN_STEPS=1_020_000 … --output my_recipe.py
+  python -m mtf.run my_recipe.py:recipe --dry-run
+
+Instead of FILE.gin, you can paste a complete command line, including its flags:
+  python -m mtf gin python3 t5x/train.py --gin_file=my.gin --gin.MODEL_DIR="'gs://…'"
+  python -m mtf gin t5_mesh_transformer --gin_file=dataset.gin --gin_param="MIXTURE_NAME = '…'"
+
+Gin files are searched for in the current directory, in --gin_search_paths, in the installed
+packages t5x and t5, and in all folders above the file that includes them.
+
+The exit status is 0 if every binding was understood, 1 if any binding was not understood (the
+recipe is still printed), and 2 if no recipe was made.
+"""
+# Words that are ignored in a pasted command line.
+_PROGRAMS = (
+    *("python", "python3", "-m", "t5_mesh_transformer", "train.py", "eval.py", "infer.py"),
+    *("t5x.train", "t5x.eval", "t5x.infer", "t5.models.mesh_transformer_main"),
+)
+# Flags of T5X and t5_mesh_transformer that affect only machines and logs, not results.
+_IGNORED = (
+    *("tpu_job_name", "gcp_project", "tpu_zone", "tpu_topology", "tfds_data_dir"),
+    *("t5_tfds_data_dir", "coordinator_address", "process_count", "process_index"),
+)
+_IGNORED_SWITCHES = ("alsologtostderr", "logtostderr", "multiprocess_gpu", "skip_all_gin_unknowns")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser("gin", "Translate gin files of T5X or Mesh TensorFlow's T5.", _EPILOG)
+    add = parser.add_argument
+    add("files", nargs="*", metavar="FILE.gin", help="gin files, which are read in this order")
+    add("--output", metavar="FILE.py", help="write the recipe to this file instead of printing it")
+    several = functools.partial(add, action="append", default=[])
+    several("--gin_file", metavar="FILE.gin", help="gin file to read after FILE.gin")
+    text = "bind NAME to VALUE after all files have been read; short form: --gin.NAME=VALUE"
+    several("--gin_bindings", "--gin_param", dest="bindings", metavar="NAME=VALUE", help=text)
+    paths = ("--gin_search_paths", "--gin_location_prefix")
+    several(*paths, dest="search_paths", metavar="DIR,…", help="folders to search for gin files")
+    caches = ("--seqio_additional_cache_dirs", "--additional_task_cache_dirs")
+    several(*caches, dest="cache_dirs", metavar="DIR,…", help="directories with SeqIO caches")
+    several("--module_import", dest="modules", metavar="MODULE", help="module that registers tasks")
+    add("--model_dir", metavar="DIR", help="run directory (only for t5_mesh_transformer)")
+    add("--tpu", metavar="NAME", help="TPU; without one, t5_mesh_transformer computes in float32")
+    for name in _IGNORED:
+        add(f"--{name}", help=argparse.SUPPRESS)
+    for name in _IGNORED_SWITCHES:
+        add(f"--{name}", nargs="?", help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
+    parsed = [
+        f"--gin_bindings={each.removeprefix('--gin.')}" if each.startswith("--gin.") else each
+        for each in arguments
+        if each not in _PROGRAMS and each != "--"
+    ]
+    parser = _parser()
+    options, unknown = parser.parse_known_intermixed_args(parsed)
+
+    def run() -> int:
+        _check_flags([*unknown, *(f for f in options.files if f.startswith("-"))], parser)
+        return _main(options, arguments)
+
+    return exit_status(run, only_shows=options.output is None)
+
+
+def _check_flags(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Raises UserError with a suggestion if there are unknown flags."""
+    if not unknown:
+        return
+    flag, _, value = unknown[0].partition("=")
+    if "." in flag:  # such as --gim.BATCH_SIZE=8
+        _, _, name = flag.partition(".")
+        hint = f" Did you mean --gin.{name}={value or 'VALUE'}?"
+    else:
+        known = sorted({*re.findall(r"--\w+", parser.format_help())})
+        hint = did_you_mean(flag, known) or " Use --help to list the flags."
+    raise UserError(f"{unknown[0]}: there is no flag {flag}.{hint}")
+
+
+def _main(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    # Imported here because these modules import Fiddle, which --help does not need.
+    from mtf.cli.gin import recipe
+    from mtf.cli.gin.jobs import Command
+
+    files = [f for f in options.files if os.path.basename(f) not in _PROGRAMS] + options.gin_file
+    if not files:
+        raise UserError(
+            "No gin file was given. Run python -m mtf gin FILE.gin …; use --help to show examples."
+        )
+    wrong = [each for each in options.bindings if "=" not in each]
+    if wrong:
+        raise UserError(
+            f"{wrong[0]} has no value; expected --gin.NAME=VALUE or --gin_param='NAME = VALUE'. "
+            "Quote bindings that contain spaces."
+        )
+    _check_output(options.output, recipe.MADE_BY)
+    command = Command(
+        files=tuple(files),
+        bindings=tuple(options.bindings),
+        search_paths=_split(options.search_paths),
+        cache_dirs=_split(options.cache_dirs),
+        modules=tuple(options.modules),
+        model_dir=options.model_dir,
+        tpu=options.tpu is not None,
+    )
+    translation = recipe.translate(command)
+    text = recipe.as_text(translation, arguments)
+    if options.output is None:
+        print(text, end="")
+    else:
+        from mtf.base.writing import os_errors_refused, write_atomically
+
+        with os_errors_refused(Path(options.output), "--output"):
+            write_atomically(Path(options.output), text)
+        print(
+            f"Wrote {options.output}. To check the recipe, run "
+            f"python -m mtf.run {shlex.quote(options.output)}:recipe --dry-run"
+        )
+    for line in recipe.report(translation):
+        print(line, file=sys.stderr)
+    return translation.status
+
+
+def _check_output(output: str | None, mark: str) -> None:
+    """Raises UserError unless `output` is a new Python file or was written by this command."""
+    if output is None:
+        return
+    if not output.endswith(".py"):
+        raise UserError(f"--output {output!r}: expected the name of a Python file, such as my.py.")
+    path = Path(output)
+    if not path.parent.is_dir():
+        raise UserError(f"--output {output}: the folder {path.parent} does not exist.")
+    if path.exists() and (not path.is_file() or mark not in path.read_text(errors="replace")):
+        raise UserError(
+            f"--output {output} exists and was not written by this command; choose another name."
+        )
+
+
+def _split(lists: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part for each in lists for part in each.split(",") if part)

@@ -1,0 +1,420 @@
+"""Builds the config expression for a job from settings, with mtf's builders if possible."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+from mtf.base.errors import UserError, did_you_mean
+from mtf.builders import checkpoint, model, schedule, vocabulary
+from mtf.checkpoints import RestoreCheckpointConfig
+from mtf.cli.gin.expressions import Call, ConfigOf, Constant, evaluate
+from mtf.cli.gin.t5x_table import FULLY_SHARDED
+from mtf.data import (
+    ByteVocabulary,
+    HubStreamConfig,
+    SentencePieceVocabulary,
+    SpanCorruption,
+    TaskMixtureConfig,
+)
+from mtf.evaluation import InferEvalConfig
+from mtf.inference import DecodingConfig
+from mtf.jobs import Evaluate, Infer, Train
+from mtf.partitioning import PartitionerConfig
+from mtf.training import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerConfig
+
+Settings = dict[str, Any]
+Builder = Callable[..., Any]
+Remark = Callable[[str], None]  # adds a sentence to the recipe's remarks
+
+# Mixture that mtf streams from the Hugging Face hub → dataset settings, as in mtf's recipes.
+_STREAMS: dict[str, dict[str, Any]] = {
+    "c4_v220_span_corruption": {"dataset": "allenai/c4", "subsets": {"en": 1.0}},
+    "rlm_span_corruption_stream": {"dataset": "dumitrescustefan/rlm", "inputs_add_eos": False},
+}
+_NUM_STREAMS = HubStreamConfig.num_streams  # the default; must divide the batch size
+# Mesh TensorFlow checkpoint from Google → T5X's conversion of it. {} is the model size.
+_CONVERTED = {
+    "t5.1.1.lm100k.{}": "t5_1_1_lm100k_{}",
+    "t5.1.1.{}": "t5_1_1_{}",
+    "mt5/{}": "mt5_{}",
+    "byt5/{}": "byt5_{}",
+}
+_SIZES = ("small", "base", "large", "xl", "xxl")
+_BUCKET = "gs://t5-data/pretrained_models"
+_JOB_LENGTHS = {"inputs": 1024, "targets": 256}
+# Network settings that do not depend on the model size.
+_NOT_SIZE = ("dropout_rate", "dtype", "remat_policy", "scan_layers")
+# Model builder → sizes of its models. If several builders match a network, the last is used.
+_FAMILIES: dict[Builder, Any] = {
+    model.t5_1_1: model.T5_1_1_SIZES,
+    model.t5_1_0: model.T5_1_0_SIZES,
+    model.byt5: model.BYT5_SIZES,
+    model.mt5: model.T5_1_1_SIZES,
+}
+_SCHEDULES: tuple[Callable[..., Any], ...] = (
+    schedule.constant,
+    schedule.rsqrt,
+    schedule.linear_warmup_rsqrt,
+    schedule.linear_warmup_cosine,
+)
+_NETWORK = "model.network."
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The parsed command line of T5X or t5_mesh_transformer.
+
+    Attributes:
+      files: the gin files.
+      bindings: `NAME=VALUE` bindings, which are applied after the files.
+      search_paths: folders that are searched for gin files.
+      cache_dirs: directories that contain SeqIO caches.
+      modules: modules that may register tasks.
+      model_dir: the run directory for t5_mesh_transformer; for T5X, gin files bind it instead.
+      tpu: whether the run uses a TPU; only then does t5_mesh_transformer compute in bfloat16.
+    """
+
+    files: tuple[str, ...]
+    bindings: tuple[str, ...] = ()
+    search_paths: tuple[str, ...] = ()
+    cache_dirs: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    model_dir: str | None = None
+    tpu: bool = False
+
+
+def train(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
+    """Returns the config expression for a training run."""
+    restored, step = _restored(settings, remark)
+    trainer = _below(settings, "trainer.")
+    evaluator = _evaluator(settings, trainer)
+    if settings.setdefault("data.eval_split", None) is None:
+        trainer["eval_period"] = None
+    steps = settings.get("train_steps")
+    if settings.get("relative_steps") is not None:
+        if step is None:
+            raise UserError(
+                "relative_steps counts from the step of the initial checkpoint. The path of that "
+                "checkpoint contains no step, so set total_steps (TRAIN_STEPS) instead."
+            )
+        steps = step + settings["relative_steps"]
+    keywords = {
+        "model": _model(settings),
+        "data": _training_data(settings, command, remark),
+        "optimizer": _optimizer(settings),
+        "train_steps": steps,
+        "batch_size": settings.get("batch_size"),
+        "trainer": _config(TrainerConfig, trainer),
+        "partitioner": _partitioner(settings, remark),
+        "checkpoint": _checkpoint(settings, restored),
+        "model_dir": settings.get("model_dir"),
+        "random_seed": settings.get("random_seed", 0),
+        "evaluator": evaluator,
+    }
+    return _config(Train, keywords)
+
+
+def evaluation(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
+    """Returns the config expression for an evaluation."""
+    data = {"pack": False, "eval_split": settings.get("data.eval_split")}
+    keywords = {
+        "checkpoint": settings.get("checkpoint"),
+        "data": _mixture(settings, command, remark, data),
+        "batch_size": settings.get("batch_size", 32),
+        "dtype": settings.get("dtype", "float32"),
+        "partitioner": _partitioner(settings, remark),
+        "output_dir": settings.get("output_dir"),
+        "decoding": _decoding(settings),
+        "checkpoint_steps": settings.get("checkpoint_steps"),
+    }
+    return _config(Evaluate, keywords)
+
+
+def inference(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
+    """Returns the config expression for batch inference."""
+    if settings.get("checkpoint_steps") == "all":
+        raise UserError(
+            "RestoreCheckpointConfig.mode = 'all' has no equivalent for inference, because mtf's "
+            "`Infer` reads only one checkpoint. Set mode = 'specific' and path to a checkpoint."
+        )
+    names = ("mode", "output_dir", "checkpoint_period", "shard_id", "num_shards")
+    path = settings.get("data.vocabulary.path", "")
+    released = {vocabulary.T5_PATH: "t5", vocabulary.MT5_PATH: "mt5"}
+    words = "byt5" if "bytes" in settings.get("parts", ()) else released.get(path, path or None)
+    mixture = settings.get("data.mixture_or_task_name")
+    known = None if mixture is None else _module(mixture, settings, command, remark)
+    keywords = {
+        "checkpoint": settings.get("checkpoint"),
+        "mixture_or_task_name": mixture,
+        "split": (mixture and settings.get("data.eval_split")) or "validation",
+        **{name: settings[name] for name in names if name in settings},
+        "vocabulary": words,
+        "dtype": settings.get("dtype", "float32"),
+        "decoding": _decoding(settings, always=True),
+        "task_feature_lengths": _lengths(settings, _JOB_LENGTHS),
+        "batch_size": settings.get("batch_size", 32),
+        "module": known,
+        "partitioner": _partitioner(settings, remark),
+    }
+    return _config(Infer, keywords)
+
+
+def _config(target: type, keywords: dict[str, Any]) -> ConfigOf:
+    """Returns the expression for a config; omits values that equal the defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(target)}
+    kept = {
+        name: value
+        for name, value in keywords.items()
+        if isinstance(value, Call | ConfigOf | Constant) or not _same(value, defaults[name])
+    }
+    return ConfigOf(target, kept)
+
+
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)
+
+
+def _below(settings: Settings, prefix: str) -> dict[str, Any]:
+    """Returns a dict mapping names to values for the settings directly below a prefix."""
+    found = {path: value for path, value in settings.items() if path.startswith(prefix)}
+    names = {path.removeprefix(prefix): value for path, value in found.items()}
+    return {name: value for name, value in names.items() if "." not in name}
+
+
+def _closest(call: Call, wanted: dict[str, Any], prefix: str = "") -> Call:
+    """Adds keywords and `sets` to a builder's call to give its result the values in `wanted`."""
+    parameters = [*inspect.signature(call.target).parameters.values()][len(call.arguments) :]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    keywords = {n: v for n, v in wanted.items() if n in defaults and not _same(v, defaults[n])}
+    call = dataclasses.replace(call, keywords=call.keywords | keywords)
+    made = evaluate(call)
+    for part in prefix.split(".")[:-1]:
+        made = getattr(made, part)
+    sets = {prefix + name: v for name, v in wanted.items() if not _same(getattr(made, name), v)}
+    return dataclasses.replace(call, sets=call.sets | sets)
+
+
+def _model(settings: Settings) -> Call:
+    network = _below(settings, _NETWORK)
+    if network.get("vocab_size") is None:
+        raise UserError(
+            "The gin files do not define a network: they do not bind network.T5Config.vocab_size. "
+            "Add a model's gin file, such as t5x/examples/t5/t5_1_1/base.gin."
+        )
+    best = _closest(Call(model.t5), network, "network.")
+    for family, sizes in _FAMILIES.items():
+        free = ("vocab_size", *_NOT_SIZE) if family is model.t5_1_1 else _NOT_SIZE
+        for size in sizes:
+            made = evaluate(Call(family, (size,))).network
+            if all(getattr(made, name) == v for name, v in network.items() if name not in free):
+                best = _closest(Call(family, (size,)), network, "network.")
+    best.sets |= {
+        name: value
+        for name, value in _below(settings, "model.").items()
+        if not _same(value, getattr(evaluate(best), name))
+    }
+    return best
+
+
+def _optimizer(settings: Settings) -> ConfigOf:
+    parts = settings.get("parts", set())
+    rate = _below(settings, "optimizer.learning_rate.")
+    values = _below(settings, "optimizer.")
+    if "adamw" not in parts:
+        return _config(AdafactorConfig, {"learning_rate": _schedule(rate)} | values)
+    # With optax, T5X only logs the trainer's schedule and trains with optax's schedule.
+    rate = {"factors": "constant"} | _below(settings, "adamw.")
+    if "warmup_cosine" in parts:
+        rate["factors"] = "constant * linear_warmup * cosine_decay"
+        rate["steps_per_cycle"] = rate["steps_per_cycle"] - rate["warmup_steps"]
+    return _config(AdamWConfig, {"learning_rate": _schedule(rate)} | values)
+
+
+def _schedule(rate: dict[str, Any]) -> Call | ConfigOf:
+    full = {f.name: rate.get(f.name, f.default) for f in dataclasses.fields(ScheduleConfig)}
+    for build in _SCHEDULES:
+        names = {"decay_steps": "steps_per_cycle", "learning_rate": "base_learning_rate"}
+        parameters = inspect.signature(build).parameters
+        first, *others = [full[names.get(name, name)] for name in parameters]
+        call = Call(build, (first,), dict(zip([*parameters][1:], others, strict=True)))
+        if evaluate(call).factors == full["factors"]:
+            return _closest(call, full)
+    return _config(ScheduleConfig, full)
+
+
+def _partitioner(settings: Settings, remark: Remark) -> ConfigOf:
+    values = _below(settings, "partitioner.")
+    if values.get("model_parallel_submesh") is not None:
+        values.pop("num_partitions", None)  # T5X ignores num_partitions here.
+    dims = tuple(settings.get(f"axis_rules.{name}", 1) for name in ("activations", "parameters"))
+    if dims == (2, 2) or values.get("logical_axis_rules") == FULLY_SHARDED:
+        values["logical_axis_rules"] = Constant("mtf.partitioning", FULLY_SHARDED)
+    elif dims != (1, 1):
+        remark(
+            f"standard_logical_axis_rules with dimensions {dims[0]} and {dims[1]} has no "
+            "equivalent; the recipe uses the standard rules (dimensions 1 and 1)."
+        )
+    return _config(PartitionerConfig, values)
+
+
+def _restored(settings: Settings, remark: Remark) -> tuple[Call | ConfigOf | None, int | None]:
+    """Returns the expression for the initial checkpoint, if any, and its step, if known."""
+    values = _below(settings, "checkpoint.restore.")
+    path = values.pop("path", None)
+    if path is None:
+        return None, 0
+    name = _released(path)
+    if name is None:
+        step = path.rstrip("/").replace("-", "_").rpartition("_")[2]
+        config = _config(RestoreCheckpointConfig, {"path": path} | values)
+        return config, int(step) if step.isdigit() else None
+    start = Call(checkpoint.start, (name,))
+    if evaluate(start).path != path:
+        remark(f"The recipe starts from {name}, T5X's conversion of {path}.")
+    values["mode"] = "specific"
+    return _closest(start, values), checkpoint.RELEASED_STEPS[name]
+
+
+def _released(path: str) -> str | None:
+    """Returns the name of the released checkpoint at a path, or None if there is none."""
+    names = {checkpoint.released(name).path: name for name in checkpoint.RELEASED_STEPS}
+    for original, converted in _CONVERTED.items():
+        for size in _SIZES:
+            name = converted.format(size)
+            step = checkpoint.RELEASED_STEPS[name]
+            names[f"{_BUCKET}/{original.format(size)}/model.ckpt-{step}"] = name
+    return names.get(path.rstrip("/"))
+
+
+def _checkpoint(settings: Settings, restored: Call | ConfigOf | None) -> Call:
+    save = _below(settings, "checkpoint.save.")
+    period = save.pop("period", None)
+    if "best" in settings.get("parts", set()):
+        save["keep_best"] = save.pop("keep", None) or 1
+    keywords = {"keep": save.pop("keep", None), "restore": restored}
+    keywords = {name: value for name, value in keywords.items() if value is not None}
+    return _closest(Call(checkpoint.every, (period,), keywords), save, "save.")
+
+
+def _evaluator(settings: Settings, trainer: dict[str, Any]) -> ConfigOf | None:
+    if "infer_eval_data" not in settings.get("parts", set()):
+        return None
+    keywords = {
+        "period": trainer.get("eval_period") or 1000,
+        "num_examples": settings.get("evaluator.num_examples"),
+        "decoding": _decoding(settings),
+    }
+    return _config(InferEvalConfig, keywords)
+
+
+def _decoding(settings: Settings, *, always: bool = False) -> ConfigOf | None:
+    """Returns the decoding config, or None for beam search with one beam if `always` is False."""
+    values = _below(settings, "decoding.")
+    method = values.pop("method", "beam")
+    if "temperature_sample" in settings.get("parts", set()):
+        method = "greedy" if values.get("top_k") == 1 else "sample"
+        values = {} if method == "greedy" else values
+        values.pop("num_beams", None)
+    elif method == "beam":
+        values["num_beams"] = values.get("num_beams") or 1
+    if values == {"num_beams": 1} and method == "beam" and not always:
+        return None
+    values.setdefault("max_length", _lengths(settings, _JOB_LENGTHS)["targets"])
+    return _config(DecodingConfig, {"method": method} | values)
+
+
+def _vocabulary(settings: Settings) -> Call | ConfigOf:
+    extra_ids = settings.get("data.vocabulary.extra_ids", 0)
+    if "bytes" in settings.get("parts", set()):
+        return _config(ByteVocabulary, {"extra_ids": extra_ids})
+    path = settings.get("data.vocabulary.path")
+    if path in (None, vocabulary.T5_PATH):
+        return Call(vocabulary.t5)
+    if path == vocabulary.MT5_PATH:
+        return Call(vocabulary.mt5)
+    return _config(SentencePieceVocabulary, {"path": path, "extra_ids": extra_ids})
+
+
+def _lengths(settings: Settings, default: dict[str, int] | None) -> dict[str, int]:
+    lengths = settings.get("data.task_feature_lengths") or default or {}
+    if set(lengths) != {"inputs", "targets"}:
+        raise UserError(
+            f"TASK_FEATURE_LENGTHS = {lengths!r}: expected the lengths of 'inputs' and "
+            "'targets' and of no other feature, for example {'inputs': 512, 'targets': 128}."
+        )
+    return dict(lengths)
+
+
+def _training_data(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
+    given = _below(settings, "data.")
+    data: Settings = {n: given[n] for n in ("shuffle", "pack") if n in given}
+    data |= {"seed": given.get("seed", 0), "eval_split": given.get("eval_split")}
+    data |= {"split": given["split"]} if "split" in given else {}
+    shared = {"vocabulary": _vocabulary(settings), "task_feature_lengths": _lengths(settings, None)}
+    name = settings["data.mixture_or_task_name"]
+    cached = settings.get("data.use_cached") and command.cache_dirs
+    if name not in _STREAMS or cached:
+        return _mixture(settings, command, remark, {"loader": "seqio"} | data)
+    hint = " To read a SeqIO cache instead, pass --seqio_additional_cache_dirs=DIR."
+    wants_cache = settings.get("data.use_cached") and name == "c4_v220_span_corruption"
+    remark(f"{name} is streamed from the Hugging Face hub.{hint if wants_cache else ''}")
+    _module(name, settings, command, remark)
+    objective = {"objective": _config(SpanCorruption, {})}
+    streams = {"num_streams": math.gcd(_NUM_STREAMS, settings.get("batch_size") or _NUM_STREAMS)}
+    return _config(HubStreamConfig, _STREAMS[name] | shared | objective | data | streams)
+
+
+def _mixture(
+    settings: Settings, command: Command, remark: Remark, data: dict[str, Any]
+) -> ConfigOf:
+    name = settings["data.mixture_or_task_name"]
+    default = _JOB_LENGTHS if data.get("loader") is None else None
+    keywords = {
+        "mixture_or_task_name": name,
+        "vocabulary": _vocabulary(settings),
+        "task_feature_lengths": _lengths(settings, default),
+        **data,
+        "module": _module(name, settings, command, remark),
+    }
+    if settings.get("data.use_cached") and data.get("loader") == "seqio":
+        if command.cache_dirs:
+            folders = command.cache_dirs
+            keywords["cache_dir"] = folders[0] if len(folders) == 1 else folders
+            keywords["use_cached"] = True
+        else:
+            remark(
+                f"{name} is tokenized during training, because no directory with SeqIO caches was "
+                "given. To read a cache instead, pass --seqio_additional_cache_dirs=DIR."
+            )
+    return _config(TaskMixtureConfig, keywords)
+
+
+def _module(name: str, settings: Settings, command: Command, remark: Remark) -> str | None:
+    """Returns the module that registers a mixture, or None if mtf defines the mixture."""
+    given = settings.get("data.module")
+    modules = list(dict.fromkeys([*([given] if given else []), *command.modules]))
+    # Imported here because importing them is slow and `mtf.cli.gin.names` does not need them.
+    from mtf.data.tasks.mixtures import list_mixtures
+    from mtf.data.tasks.text import text_tasks
+
+    if name in list_mixtures() or name in text_tasks():
+        if modules:
+            remark(f"mtf defines {name}; the definition in {', '.join(modules)} is not used.")
+        return None
+    custom = [module for module in modules if not module.startswith("t5.")]
+    chosen = next(iter(custom or modules), None)
+    if chosen is None:
+        hint = did_you_mean(name, [*list_mixtures(), *text_tasks()])
+        remark(
+            f"mtf does not define {name}; set data.module to the module that registers it.{hint}"
+        )
+    if len(custom) > 1:
+        remark(
+            f"data.module is {chosen}. If {', '.join(custom[1:])} also registers tasks, import it "
+            f"in {chosen}."
+        )
+    return chosen

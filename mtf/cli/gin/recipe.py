@@ -1,0 +1,224 @@
+"""Translates gin files to the source code of a recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from mtf.base.errors import UserError
+from mtf.cli.gin import jobs, mesh, reading
+from mtf.cli.gin.expressions import Code, ConfigOf, evaluate
+from mtf.cli.gin.jobs import Command, Remark
+from mtf.cli.gin.t5x_table import T5X, T5X_NAMES
+from mtf.cli.gin.walking import Note, Walk
+from mtf.config import checks
+from mtf.jobs import Evaluate, Infer, Train
+
+# Packages and modules that do not register tasks.
+_LIBRARIES = (
+    *("__main__", "t5x", "seqio", "mesh_tensorflow", "tensorflow", "optax", "jax", "flax"),
+    *("t5.models", "clu", "numpy", "functools", "gin"),
+)
+_JOBS: dict[str, tuple[str, type, Any]] = {
+    "train": ("train_script.train", Train, jobs.train),
+    "evaluate": ("eval_script.evaluate", Evaluate, jobs.evaluation),
+    "infer": ("infer_script.infer", Infer, jobs.inference),
+}
+# T5X function without an equivalent in mtf → message that names an alternative.
+_OTHER_JOBS = {
+    "t5x.export_lib.save": "export_lib.save has no equivalent in a recipe; to export a checkpoint, "
+    "run python -m mtf.convert RUN OUTPUT --to hf",
+    "__main__.precompile": "train_script.precompile has no equivalent; translate the gin files of "
+    "the training run instead",
+}
+# Job → settings that the job requires.
+_NEEDED = {
+    "train": ("data.mixture_or_task_name", "train_steps", "batch_size"),
+    "evaluate": ("data.mixture_or_task_name", "checkpoint"),
+    "infer": ("data.mixture_or_task_name", "checkpoint"),
+}
+_WIDTH = 100
+MADE_BY = "Made by: python -m mtf gin"  # identifies files that this command wrote
+_WHAT = {"Train": "a training run", "Evaluate": "an evaluation", "Infer": "an inference job"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """The result of translating a command line.
+
+    Attributes:
+      job: the expression for the job's config.
+      notes: the bindings that were not translated, with the reasons.
+      remarks: sentences that explain how other bindings were translated.
+      files: the gin files in the order in which they were read.
+    """
+
+    job: ConfigOf
+    notes: tuple[Note, ...]
+    remarks: tuple[str, ...]
+    files: tuple[str, ...]
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 1 if any binding was not understood, otherwise 0."""
+        return int(any(not note.documented for note in self.notes))
+
+
+def names_of_configurables() -> dict[str, str]:
+    """Returns a dict mapping full and abbreviated names of configurables to canonical names."""
+    names: dict[str, str] = {}
+    for full, canonical in (T5X_NAMES | mesh.MESH_NAMES).items():
+        parts = full.split(".")
+        for start in range(len(parts)):
+            names.setdefault(".".join(parts[start:]), canonical)
+    return names
+
+
+def translate(command: Command) -> Translation:
+    """Translates a command line; raises UserError if the run has no equivalent in mtf."""
+    bindings = _read(command, "")
+    is_mesh = mesh.is_mesh(bindings)
+    if is_mesh:
+        bindings = _read(command, mesh.DEFAULTS)
+    modules = dict.fromkeys((*command.modules, *bindings.modules))
+    custom = [m for m in modules if not f"{m}.".startswith(tuple(f"{x}." for x in _LIBRARIES))]
+    command = dataclasses.replace(command, modules=tuple(custom))
+    remarks: list[str] = []
+    translate_run = mesh.translate if is_mesh else _t5x
+    walk, job = translate_run(bindings, command, remarks.append)
+    _check(job, walk)
+    return Translation(job, tuple(walk.notes), tuple(remarks), tuple(bindings.files))
+
+
+def _read(command: Command, defaults: str) -> reading.Bindings:
+    known = names_of_configurables()
+    return reading.read(command.files, command.bindings, command.search_paths, known, defaults)
+
+
+def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[Walk, ConfigOf]:
+    name = _job_name(bindings)
+    root, job, assemble = _JOBS[name]
+    walk = Walk(bindings, T5X, job)
+    walk.section(name, root)
+    walk.section("predict", "models.EncoderDecoderModel.predict_batch_with_aux")
+    if name == "train":
+        walk.section("loss", "models.EncoderDecoderModel.loss_fn")
+    else:
+        walk.ignore("network.", "adafactor.", "models.EncoderDecoderModel", "optimizers.", "optax.")
+    walk.finish()
+    missing = [path for path in _NEEDED[name] if path not in walk.settings]
+    if missing:
+        rows = [(row, section) for section in T5X.values() for row in section.rows]
+        names = {row.path: f"{section.name}.{row.parameter}" for row, section in rows}
+        unset = ", ".join(names.get(path, path) for path in missing)
+        message = f"{root} requires values for {unset}, but the gin files do not bind them."
+        raise UserError(message + walk.not_understood())
+    scanned = walk.settings.get("model.network.scan_layers", True)
+    if name == "train" and "scalable_t5" in (bindings.network or "") and scanned:
+        remark(
+            "Each scanned layer of t5x.examples.scalable_t5 has its own relative position bias. "
+            "In mtf, the layers of a stack share one bias, as in T5X's unrolled network."
+        )
+    return walk, assemble(walk.settings, command, remark)
+
+
+def _job_name(bindings: reading.Bindings) -> str:
+    """Returns the job in the gin files; raises UserError unless they configure exactly one job."""
+    bound = {name: binding.where for (_, name, _), binding in bindings.parameters.items()}
+    roots = [name for name, (root, _, _) in _JOBS.items() if root in bound]
+    if len(roots) == 1:
+        return roots[0]
+    if roots:
+        found = ", ".join(f"{_JOBS[name][0]} ({bound[_JOBS[name][0]]})" for name in roots)
+        raise UserError(f"The gin files configure several jobs: {found}. Expected only one job.")
+    for name, instead in _OTHER_JOBS.items():
+        if name in bound:
+            raise UserError(f"{bound[name]}: {instead}.")
+    expected = ", ".join(root for root, _, _ in _JOBS.values())
+    raise UserError(
+        f"The gin files do not configure a job; expected bindings for one of {expected}. Add one "
+        "of the files t5x/configs/runs/{pretrain,finetune,eval,infer}.gin."
+    )
+
+
+def _check(job: ConfigOf, walk: Walk) -> None:
+    """Raises UserError if the config has invalid values; the message shows their bindings."""
+    config = evaluate(job)
+    problems = checks.find_problems(config) or checks.find_refusals(config)
+    if not problems:
+        return
+    lines = []
+    for problem in problems:
+        named = problem.replace(": ", ".", 1)  # "model.network: x …" → "model.network.x …"
+        of = [path for path in walk.origins if re.match(rf"{re.escape(path)}\b", named)]
+        origin = walk.origins[max(of, key=len)] if of else None
+        lines.append(problem if origin is None else f"{problem}\n    {origin} ({origin.where})")
+    raise UserError("mtf would refuse to run the recipe:\n  " + "\n  ".join(lines))
+
+
+def as_text(translation: Translation, arguments: Sequence[str]) -> str:
+    """Returns the source code of a module that defines the translated recipe.
+
+    Args:
+      translation: the result of `translate`.
+      arguments: the command-line arguments, which are shown in the module's docstring.
+    """
+    job, code = translation.job, Code()
+    body = code.value(job, 1, "return ")
+    kind = job.target.__name__
+    what = _WHAT[kind]
+    files = "\n".join(f"  * {file}" for file in translation.files)
+    command = " \\\n    ".join([MADE_BY, *map(_quoted, arguments)])
+    docstring = (
+        f"{what[0].upper()}{what[1:]}, translated from gin files.\n\n{command}"
+        f"\n\nSources, in the order in which they were read:\n{files}\n"
+    ).replace('"""', "'''")
+    raw = "r" if "\\" in docstring else ""
+    comments = "".join(f"# {line}\n" for line in report(translation))
+    return (
+        f'{raw}"""{docstring}"""\n\nimport fiddle as fdl\n\n{code.import_lines()}'
+        + f"\n{comments}" * bool(comments)
+        + "\n\n"
+        f"def recipe() -> fdl.Config[{kind}]:\n"
+        f'    """Returns the config of the {what.partition(" ")[2]}."""\n'
+        f"{''.join(code.lines)}    return {body}\n"
+    )
+
+
+def _quoted(argument: str) -> str:
+    """Quotes an argument for a shell if necessary, for example as --gin.NAME="'text'"."""
+    if shlex.quote(argument) == argument:
+        return argument
+    flag, equals, value = argument.partition("=")
+    if not (equals and shlex.quote(flag) == flag):
+        flag, equals, value = "", "", argument
+    plain = "'" in value and not set(value) & set('"$`\\!')
+    return f"{flag}{equals}" + (f'"{value}"' if plain else shlex.quote(value))
+
+
+def report(translation: Translation) -> list[str]:
+    """Returns lines that list the untranslated bindings, with the reasons, and the remarks."""
+    documented = [str(note) for note in translation.notes if note.documented]
+    others = [f"{note} ({note.binding.where})" for note in translation.notes if not note.documented]
+    lines: list[str] = []
+    for title, texts in (
+        ("Not understood:", others),
+        ("Not translated:", documented),
+        ("Remarks:", list(translation.remarks)),
+    ):
+        if texts:
+            lines.append(title)
+        for text in texts:
+            lines += textwrap.wrap(
+                text,
+                _WIDTH - 2,
+                initial_indent="  * ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    return lines

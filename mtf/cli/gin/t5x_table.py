@@ -1,0 +1,591 @@
+"""Defines the table that translates T5X's gin bindings (T5X at commit cc342d4).
+
+The table is based on the bindings in t5x/configs/runs/*.gin and t5x/examples/ and on the signatures
+in t5x/{train,eval,infer,utils,models,partitioning,adafactor}.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mtf.cli.gin.rows import (
+    NotTranslatedError,
+    Row,
+    Section,
+    as_tuple,
+    default_of,
+    fields,
+    ignored,
+    one_of,
+    only,
+    table,
+)
+
+# Module → canonical names of its configurables. The module of a script may also be `__main__`.
+_CONFIGURABLES = {
+    "t5x.train": "train_script.train",
+    "t5x.eval": "eval_script.evaluate",
+    "t5x.infer": "infer_script.infer",
+    "t5x.utils": "utils.DatasetConfig utils.CheckpointConfig utils.RestoreCheckpointConfig "
+    "utils.SaveCheckpointConfig utils.create_learning_rate_scheduler utils.get_dataset "
+    "utils.get_training_eval_datasets utils.verify_matching_vocabs utils.TrainStateInitializer",
+    "t5x.partitioning": "partitioning.PjitPartitioner partitioning.ModelBasedPjitPartitioner "
+    "partitioning.standard_logical_axis_rules",
+    "t5x.trainer": "trainer.Trainer trainer.TerminateOnNanAction",
+    "t5x.gin_utils": "gin_utils.summarize_gin_config",
+    "t5x.checkpoints": "checkpoints.Checkpointer checkpoints.SaveBestCheckpointer",
+    "t5x.models": "models.EncoderDecoderModel models.EncoderDecoderModel.predict_batch_with_aux "
+    "models.EncoderDecoderModel.loss_fn models.DecoderOnlyModel",
+    "t5x.decoding": "decoding.beam_search decoding.temperature_sample",
+    "t5x.examples.t5.network": "network.Transformer network.T5Config",
+    "t5x.examples.scalable_t5.network": "network.Transformer network.T5Config",
+    "t5x.adafactor": "adafactor.Adafactor adafactor.standard_logical_factor_rules",
+    "t5x.optimizers": "optimizers.chain",
+    "optax": "optax.clip optax.clip_by_global_norm optax.adamw optax.warmup_cosine_decay_schedule",
+    "seqio": "seqio.SentencePieceVocabulary seqio.ByteVocabulary seqio.Evaluator "
+    "seqio.PyLoggingLogger seqio.TensorBoardLogger seqio.JSONLogger",
+}
+# Full name of a configurable, including its module → canonical name of the configurable.
+T5X_NAMES = {
+    f"{place}.{name.partition('.')[2]}": name
+    for module, names in _CONFIGURABLES.items()
+    for name in names.split()
+    for place in (["__main__"] if "_script." in name else []) + [module]
+}
+
+FULLY_SHARDED = "FULLY_SHARDED_AXIS_RULES"
+NO_SEED = "the original draws a new seed at every start; mtf uses a fixed seed to resume exactly"
+
+
+def seed(value: Any) -> Any:
+    """Returns `value`, or raises NotTranslatedError if it is None."""
+    if value is None:
+        raise NotTranslatedError(NO_SEED)
+    return value
+
+
+def _axis_rules(value: Any) -> Any:
+    """Returns given rules as a tuple, or the name of the mtf rules that a function stands for."""
+    if value is None:
+        raise NotTranslatedError("mtf uses the standard rules")
+    if isinstance(value, list | tuple):
+        return as_tuple(value)
+    if str(value).rstrip("()").endswith("fully_sharded_logical_axis_rules"):
+        return FULLY_SHARDED
+    raise NotTranslatedError(f"{value} is a function that mtf does not know")
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        if len(value) > 1:
+            raise NotTranslatedError("mtf restores from only one path")
+        return value[0] if value else None
+    return value or None
+
+
+_BATCHES = "mtf uses one batch size for training and evaluation"
+_SAME_DATA = "mtf evaluates on held-out data that is prepared like the training data"
+_NO_PACKING = "mtf never packs inputs for decoding"
+_BUILT_IN = "@utils.TrainStateInitializer"
+_NOT_IN_JOB = "this job has no such setting in mtf"
+_LOSS = ("z_loss", "label_smoothing", "loss_normalizing_factor")
+_NET = "model.network."
+_SAVE = "checkpoint.save."
+_RESTORE = "checkpoint.restore."
+_DEVICES = "partitioner."
+_SUBMESH = "model_parallel_submesh"
+_DATA = {"utils.DatasetConfig": "job_data"}
+_DIMS = "1 and 1 give the standard rules, 2 and 2 give FULLY_SHARDED_AXIS_RULES"
+_ORDER = "the order does not change the result"
+_TASK = "data.mixture_or_task_name"
+_MODULES = "or a module that the gin files import"
+_MODEL = {"models.EncoderDecoderModel": "decoding_model"}
+_JOB_RESTORE = {"utils.RestoreCheckpointConfig": "job_restore"}
+_PARTITIONERS = dict.fromkeys(
+    ("partitioning.PjitPartitioner", "partitioning.ModelBasedPjitPartitioner"), "partitioner"
+)
+_VOCABULARIES = {"seqio.SentencePieceVocabulary": "pieces", "seqio.ByteVocabulary": "bytes"}
+_LOGGERS = {
+    "seqio.PyLoggingLogger": "logger",
+    "seqio.TensorBoardLogger": "logger",
+    "seqio.JSONLogger": "json_logger",
+}
+
+_SPLIT = Row("split", "data.eval_split", type=str | None)
+_MODULE = Row("module", "data.module", _MODULES, type=str | None)
+_OF_ALL_DATA = (
+    only("use_custom_packing_ops", False, note="mtf always uses its own packing"),
+    only("trim_output_features", True, note="mtf always trims features"),
+    only("runtime_preprocessors", None, note="mtf reads SeqIO's tasks, not AirIO's"),
+    *ignored("use_memory_cache num_prefetch_threads num_workers"),
+)
+_OF_HELD_OUT_DATA = (
+    Row("mixture_or_task_name", equals=_TASK, note=_SAME_DATA),
+    Row("batch_size", equals="batch_size", note=_BATCHES),
+    only("shuffle", False, note="mtf evaluates the same examples every time"),
+    *ignored("seed", "mtf evaluates the same examples every time"),
+    Row("use_cached", equals="data.use_cached", note=_SAME_DATA),
+    Row("module", equals="data.module", note=_SAME_DATA),
+    *_OF_ALL_DATA,
+)
+_OF_EVALUATORS = (
+    Row("logger_cls", parts=_LOGGERS, note="mtf always writes text, JSON and event files"),
+    *ignored("use_memory_cache"),
+)
+_OF_MODELS = (
+    Row("input_vocabulary", parts=_VOCABULARIES),
+    Row("output_vocabulary", parts=_VOCABULARIES, note="mtf uses one vocabulary"),
+    Row(
+        "decode_fn",
+        parts={
+            "decoding.beam_search": "beam_search",
+            "decoding.temperature_sample": "temperature_sample",
+        },
+    ),
+)
+
+# Name of a section → section with a configurable and the rows for its parameters.
+T5X: dict[str, Section] = table(
+    train=(
+        "train_script.train",
+        Row("model", parts={"models.EncoderDecoderModel": "model"}),
+        Row("model_dir", "model_dir", "by default, `runs/NAME-TIME`", optional=True),
+        Row("train_dataset_cfg", parts={"utils.DatasetConfig": "train_data"}),
+        Row(
+            "train_eval_dataset_cfg",
+            "data.eval_split",
+            "None disables evaluation",
+            parts={"utils.DatasetConfig": "eval_data"},
+            type=str | None,
+        ),
+        Row(
+            "infer_eval_dataset_cfg",
+            "evaluator",
+            "None disables evaluation by decoding",
+            parts={"utils.DatasetConfig": "infer_eval_data"},
+        ),
+        Row("checkpoint_cfg", parts={"utils.CheckpointConfig": "checkpoint"}),
+        Row("partitioner", parts=_PARTITIONERS),
+        Row("trainer_cls", parts={"trainer.Trainer": "trainer"}),
+        Row("total_steps", "train_steps"),
+        Row("eval_steps", "trainer.eval_steps", "None and 0 mean all", default_of(None)),
+        Row(
+            "eval_period",
+            "trainer.eval_period",
+            "0 disables evaluation; also sets `evaluator.period`",
+            default_of(None),
+        ),
+        Row(
+            "relative_steps",
+            "relative_steps",
+            "counted from the step of the initial checkpoint",
+            fixed=(None,),
+            type=int,
+        ),
+        Row(
+            "stats_period",
+            "trainer.stats_period",
+            "by default, 100 (in T5X, `eval_period`)",
+            fixed=(None,),
+        ),
+        Row("random_seed", "random_seed", NO_SEED, seed),
+        only("use_hardware_rng", False, note="mtf uses JAX's default random generator"),
+        *ignored(
+            "summarize_config_fn", "the run directory has config.json, config.py and config.txt"
+        ),
+        Row("inference_evaluator_cls", parts={"seqio.Evaluator": "evaluator"}),
+        only("get_dataset_fn", "@utils.get_dataset", note="set `data.module` or `data.loader`"),
+        Row(
+            "actions",
+            parts={"trainer.TerminateOnNanAction": "nan_action"},
+            note="mtf has no other actions; a loss that is not finite always ends a run",
+        ),
+        only("train_eval_get_dataset_fn", "@utils.get_training_eval_datasets", note=_SAME_DATA),
+        only(
+            "run_eval_before_training",
+            False,
+            note="mtf evaluates every `trainer.eval_period` steps and at the end of a run",
+        ),
+        only("train_state_initializer_cls", _BUILT_IN, note="built in"),
+        *ignored("use_orbax", "mtf reads both checkpoint layouts and writes Orbax's"),
+        *ignored("verify_matching_vocabs_fn", "`data.vocabulary` is the only vocabulary"),
+        *ignored("concurrent_metrics gc_period"),
+    ),
+    train_data=(
+        "train/utils.DatasetConfig",
+        Row("mixture_or_task_name", _TASK, type=str),
+        Row("task_feature_lengths", "data.task_feature_lengths", type=dict[str, int] | None),
+        Row("split", "data.split"),
+        Row("batch_size", "batch_size"),
+        Row("shuffle", "data.shuffle"),
+        Row("seed", "data.seed", NO_SEED, seed),
+        Row(
+            "use_cached",
+            "data.use_cached",
+            "mtf reads the SeqIO caches in `--seqio_additional_cache_dirs`; without this flag, it "
+            "renders and tokenizes examples during training",
+            default=False,
+        ),
+        Row("pack", "data.pack", default=False),
+        _MODULE,
+        *_OF_ALL_DATA,
+    ),
+    eval_data=(
+        "train_eval/utils.DatasetConfig",
+        Row("task_feature_lengths", equals="data.task_feature_lengths", note=_SAME_DATA),
+        _SPLIT,
+        Row("pack", equals="data.pack", note=_SAME_DATA),
+        *_OF_HELD_OUT_DATA,
+    ),
+    infer_eval_data=(
+        "infer_eval/utils.DatasetConfig",
+        Row(
+            "task_feature_lengths",
+            equals="data.task_feature_lengths",
+            fixed=(None,),
+            note="mtf truncates examples to the training lengths",
+        ),
+        Row("split", equals="data.eval_split", note="mtf uses one split for both evaluations"),
+        only("pack", False, note=_NO_PACKING),
+        *_OF_HELD_OUT_DATA,
+    ),
+    evaluate=(
+        "eval_script.evaluate",
+        Row("model", parts=_MODEL),
+        Row("dataset_cfg", parts=_DATA),
+        Row("restore_checkpoint_cfg", parts=_JOB_RESTORE),
+        Row("partitioner", parts=_PARTITIONERS),
+        Row("output_dir", "output_dir", "by default, `runs/evaluate-TIME`", optional=True),
+        Row("inference_evaluator_cls", parts={"seqio.Evaluator": "job_evaluator"}),
+        only("training_evaluator_cls", None, note="`Evaluate` does not compute training losses"),
+        *ignored("summarize_config_fn", "the output contains the config"),
+        only("train_state_initializer_cls", _BUILT_IN, note="built in"),
+        *ignored("train_eval_get_dataset_fn", "this is used only for training losses"),
+        only("fallback_init_rng", None, note="mtf never evaluates initial parameters"),
+        *ignored("use_orbax", "mtf reads both layouts"),
+    ),
+    job_data=(
+        "utils.DatasetConfig",
+        Row("mixture_or_task_name", _TASK, type=str),
+        Row(
+            "task_feature_lengths",
+            "data.task_feature_lengths",
+            "for None, mtf uses 1024 and 256 tokens instead of the longest example",
+            type=dict[str, int] | None,
+        ),
+        _SPLIT,
+        Row("batch_size", "batch_size"),
+        *ignored("shuffle seed", _ORDER),
+        only("use_cached", False, note="set `data.cache_dir` to a token cache"),
+        only("pack", False, note=_NO_PACKING),
+        _MODULE,
+        *_OF_ALL_DATA,
+    ),
+    infer=(
+        "infer_script.infer",
+        Row("mode", "mode"),
+        Row("model", parts=_MODEL),
+        Row("dataset_cfg", parts=_DATA),
+        Row("restore_checkpoint_cfg", parts=_JOB_RESTORE),
+        Row("partitioner", parts=_PARTITIONERS),
+        Row("output_dir", "output_dir", "by default, `RUN/inference`", optional=True),
+        *fields("", "checkpoint_period shard_id num_shards"),
+        *ignored("merge_chunked_results", "the last shard merges the results"),
+        Row("write_fn", note="mtf writes JSON lines, as T5X does by default"),
+        Row("merge_fn", note="mtf merges JSON lines, as T5X does by default"),
+        *ignored("checkpoint_ds_iter", "mtf resumes killed jobs in any case"),
+        only("train_state_initializer_cls", _BUILT_IN, note="built in"),
+        only("fallback_init_rng", None, note="mtf never decodes with initial parameters"),
+        *ignored("summarize_config_fn", "the output contains the settings"),
+        *ignored("verify_matching_vocabs_fn", "a checkpoint has only one vocabulary"),
+        only("output_vocab_feature_name", "targets", note="mtf always decodes targets"),
+        only("file_extension", "jsonl", note="mtf always writes .jsonl files"),
+        only("keep_aux_as_numpy", False, note="mtf always writes JSON"),
+        *ignored("use_orbax", "mtf reads both layouts"),
+    ),
+    checkpoint=(
+        "utils.CheckpointConfig",
+        Row(
+            "restore",
+            "checkpoint.restore",
+            "None trains from scratch",
+            parts={"utils.RestoreCheckpointConfig": "restore"},
+        ),
+        Row(
+            "save",
+            "checkpoint.save",
+            "for None, mtf saves the last step",
+            parts={"utils.SaveCheckpointConfig": "save"},
+            type=type(None),
+        ),
+    ),
+    restore=(
+        "utils.RestoreCheckpointConfig",
+        Row(
+            "path",
+            _RESTORE + "path",
+            "[] trains from scratch; T5X's conversions replace Google's original checkpoints",
+            _restored,
+            type=str | None,
+        ),
+        Row("mode", _RESTORE + "mode"),
+        only("dtype", None, "float32", note="mtf always trains float32 parameters"),
+        Row("assignment_map", _RESTORE + "assignment_map", convert=as_tuple),
+        only("strict", True, note="mtf restores the complete optimizer state"),
+        Row("fallback_to_scratch", _RESTORE + "fallback_to_scratch"),
+        only("checkpointer_cls", "@checkpoints.Checkpointer", note="mtf detects the layout"),
+        only("state_transformation_fns", [], (), note="use `assignment_map`"),
+        *ignored("checkpoint_manager_cls", "mtf uses its own checkpoint manager"),
+    ),
+    job_restore=(
+        "utils.RestoreCheckpointConfig",
+        Row("path", "checkpoint", convert=_restored),
+        Row(
+            "mode",
+            "checkpoint_steps",
+            "`all` means all checkpoints of the run",
+            lambda mode: mode if mode == "all" else None,
+        ),
+        Row(
+            "dtype",
+            "dtype",
+            "the dtype of parameters and activations; by default, float32",
+            default_of("float32"),
+        ),
+        only("assignment_map", None, [], False, note=_NOT_IN_JOB),
+        only("strict", True, note=_NOT_IN_JOB),
+        only("fallback_to_scratch", None, [], False, note=_NOT_IN_JOB),
+        only("checkpointer_cls", "@checkpoints.Checkpointer", note=_NOT_IN_JOB),
+        only("state_transformation_fns", [], (), note=_NOT_IN_JOB),
+        only("checkpoint_manager_cls", None, [], False, note=_NOT_IN_JOB),
+    ),
+    save=(
+        "utils.SaveCheckpointConfig",
+        Row("period", _SAVE + "period", default=None),
+        Row("dtype", _SAVE + "dtype", convert=default_of("float32")),
+        Row("keep", _SAVE + "keep"),
+        Row(
+            "checkpoint_steps", _SAVE + "checkpoint_steps", convert=lambda steps: tuple(steps or ())
+        ),
+        *ignored("save_dataset", "mtf always saves the state of the data iterator"),
+        *ignored("keep_dataset_checkpoints", "every checkpoint contains the iterator's state"),
+        Row(
+            "checkpointer_cls",
+            parts={
+                "checkpoints.Checkpointer": "logger",
+                "checkpoints.SaveBestCheckpointer": "best",
+            },
+        ),
+        only("state_transformation_fns", [], (), note="mtf saves the state unchanged"),
+        *ignored("checkpoint_manager_cls", "mtf uses its own checkpoint manager"),
+    ),
+    best=(
+        "checkpoints.SaveBestCheckpointer",
+        *fields(_SAVE, "metric_name_to_monitor"),
+        *fields(_SAVE, metric_mode="max", keep_checkpoints_without_metrics=True),
+        only("force_keep_period", None, note="use `checkpoint.save.checkpoint_steps`"),
+    ),
+    partitioner=(
+        "partitioning.PjitPartitioner",
+        Row("num_partitions", _DEVICES + "num_partitions"),
+        Row(_SUBMESH, _DEVICES + _SUBMESH, convert=as_tuple),
+        Row(
+            "logical_axis_rules",
+            _DEVICES + "logical_axis_rules",
+            "a list of rules or a function named fully_sharded_logical_axis_rules",
+            _axis_rules,
+            parts={"partitioning.standard_logical_axis_rules": "axis_rules"},
+            type=str | tuple[tuple[str, Any], ...],
+        ),
+        only("params_on_devices", True, note="mtf always keeps parameters on devices"),
+        only("backend", None, note="set the environment variable JAX_PLATFORMS"),
+        *ignored("use_cpu_pjit", "mtf uses the same mesh on all platforms"),
+        *(only(f"{n}_mesh_shape", None, note=f"use `{_SUBMESH}`") for n in ("ici", "dcn")),
+    ),
+    axis_rules=(
+        "partitioning.standard_logical_axis_rules",
+        Row("activation_partitioning_dims", "axis_rules.activations", _DIMS, one_of(1, 2)),
+        Row("parameter_partitioning_dims", "axis_rules.parameters", _DIMS, one_of(1, 2)),
+        only("additional_rules", None, [], (), note="set `partitioner.logical_axis_rules`"),
+    ),
+    trainer=(
+        "trainer.Trainer",
+        Row("num_microbatches", "trainer.num_microbatches", "None and 0 mean 1", default_of(1)),
+        Row("learning_rate_fn", parts={"utils.create_learning_rate_scheduler": "schedule"}),
+        only("weight_metrics_computer", None, note="mtf does not log norms of single weights"),
+    ),
+    nan_action=("trainer.TerminateOnNanAction", *ignored("task", "a NaN loss always ends the run")),
+    schedule=(
+        "utils.create_learning_rate_scheduler",
+        *fields(
+            "optimizer.learning_rate.",
+            "factors base_learning_rate warmup_steps decay_factor steps_per_decay "
+            "steps_per_cycle step_offset min_learning_rate",
+        ),
+    ),
+    evaluator=(
+        "seqio.Evaluator",
+        Row("num_examples", "evaluator.num_examples", default=None),
+        *_OF_EVALUATORS,
+    ),
+    job_evaluator=(
+        "seqio.Evaluator",
+        only("num_examples", None, note="mtf's `Evaluate` uses all examples"),
+        *_OF_EVALUATORS,
+    ),
+    logger=("seqio.TensorBoardLogger",),
+    json_logger=(
+        "seqio.JSONLogger",
+        only("write_n_results", None, note="mtf always writes all predictions"),
+    ),
+    model=(
+        "models.EncoderDecoderModel",
+        Row("module", parts={"network.Transformer": "transformer"}),
+        Row(
+            "optimizer_def",
+            parts={"adafactor.Adafactor": "adafactor", "optimizers.chain": "chain"},
+        ),
+        Row("z_loss", "model.z_loss", default=0.0),
+        *fields("model.", "label_smoothing loss_normalizing_factor"),
+        only("feature_converter_cls", None, note="mtf supports only encoder-decoder models"),
+        only("default_decoder_params", None, note="set `evaluator.decoding`"),
+        *_OF_MODELS,
+    ),
+    decoding_model=(
+        "models.EncoderDecoderModel",
+        *ignored(
+            "module optimizer_def z_loss label_smoothing loss_normalizing_factor "
+            "feature_converter_cls default_decoder_params",
+            "mtf reads the model from the checkpoint",
+        ),
+        *_OF_MODELS,
+    ),
+    # Since 2022, these have been parameters of the model.
+    loss=(
+        "models.EncoderDecoderModel.loss_fn",
+        *(Row(name, f"model.{name}", "in T5X before 2022") for name in _LOSS),
+    ),
+    predict=(
+        "models.EncoderDecoderModel.predict_batch_with_aux",
+        Row("num_decodes", "decoding.num_beams", type=int),
+        only("return_all_decodes", False, None, note="set `decoding.num_return`"),
+        only("decoder_params", None, note="set `decoding`"),
+        only("prompt_with_targets", False, note="mtf always decodes from the first token"),
+    ),
+    beam_search=(
+        "decoding.beam_search",
+        Row("alpha", "decoding.length_penalty", type=float),
+        *ignored("num_decodes", "use `predict_batch_with_aux.num_decodes`"),
+        Row("max_decode_len", "decoding.max_length", fixed=(None,), type=int),
+        only("min_log_prob", -1.0e7, note="mtf always uses -1e7"),
+    ),
+    temperature_sample=(
+        "decoding.temperature_sample",
+        Row("temperature", "decoding.temperature", type=float),
+        Row("topk", "decoding.top_k", "1 means greedy decoding", default=1, type=int),
+        Row("topp", "decoding.top_p", "0 means 1", default_of(1.0), type=float),
+        Row("max_decode_steps", "decoding.max_length", fixed=(None,), type=int),
+        *ignored("rescale_log_probs", "mtf always returns the model's log-probabilities"),
+    ),
+    pieces=(
+        "seqio.SentencePieceVocabulary",
+        Row("sentencepiece_model_file", "data.vocabulary.path", type=str | None),
+        Row("extra_ids", "data.vocabulary.extra_ids", default=0),
+        only("reverse_extra_ids", True, note="mtf numbers sentinels in descending order"),
+    ),
+    bytes=("seqio.ByteVocabulary", Row("extra_ids", "data.vocabulary.extra_ids", default=0)),
+    transformer=("network.Transformer", Row("config", parts={"network.T5Config": "network"})),
+    network=(
+        "network.T5Config",
+        *fields(_NET, vocab_size=None, emb_dim=512, num_heads=8, head_dim=64),
+        *fields(_NET, num_encoder_layers=6, num_decoder_layers=6, mlp_dim=2048),
+        Row("mlp_activations", _NET + "mlp_activations", convert=as_tuple, default=("relu",)),
+        *fields(_NET, "dropout_rate logits_via_embedding"),
+        Row("dtype", _NET + "dtype", default="float32"),
+        Row("scale_attn_logits", fixed=(False,), note="mtf does not scale attention", refused=True),
+        *ignored("float32_attention_logits", "mtf always computes the softmax in float32"),
+        Row(
+            "scan_layers",
+            _NET + "scan_layers",
+            "mtf's scanned layers share one relative position bias; T5X's scanned layers do not",
+        ),
+        *fields(_NET, "remat_policy"),
+        *ignored("param_scan_axis", "checkpoints contain unrolled layers"),
+    ),
+    adafactor=(
+        "adafactor.Adafactor",
+        only("learning_rate", None, note="mtf uses the trainer's schedule"),
+        *fields(
+            "optimizer.",
+            "factored beta1 decay_rate step_offset clipping_threshold weight_decay_rate "
+            "min_dim_size_to_factor epsilon1 epsilon2 weight_decay_rate_lr_exponent "
+            "global_norm_clip_threshold",
+        ),
+        Row(
+            "multiply_by_parameter_scale",
+            "optimizer.multiply_by_parameter_scale",
+            convert=one_of(True, False),
+        ),
+        only("dtype_momentum", "float32", note="mtf keeps moments in float32"),
+        only("factor_map", None, note="use `optimizer.logical_factor_rules`"),
+        Row(
+            "logical_factor_rules",
+            note="mtf uses T5X's standard rules by default",
+            fixed=(None,),
+            parts={"adafactor.standard_logical_factor_rules": "factor_rules"},
+        ),
+        only("max_parameter_scale", None, note="mtf does not limit the parameter scale"),
+        Row("skip_nan_updates", "trainer.skip_nonfinite_updates", "also skips infinite updates"),
+    ),
+    factor_rules=("adafactor.standard_logical_factor_rules",),
+    chain=(
+        "optimizers.chain",
+        Row(
+            "transformations",
+            parts={
+                "optax.adamw": "adamw",
+                "optax.clip": "clip",
+                "optax.clip_by_global_norm": "clip_by_global_norm",
+            },
+        ),
+    ),
+    adamw=(
+        "optax.adamw",
+        Row(
+            "learning_rate",
+            "adamw.base_learning_rate",
+            "a number, or optax.warmup_cosine_decay_schedule",
+            parts={"optax.warmup_cosine_decay_schedule": "warmup_cosine"},
+            type=float,
+        ),
+        Row("b1", "optimizer.beta1"),
+        Row("b2", "optimizer.beta2"),
+        Row("eps", "optimizer.epsilon"),
+        only("eps_root", 0.0, note="mtf adds epsilon outside the square root"),
+        Row(
+            "weight_decay",
+            "optimizer.weight_decay_rate",
+            "mtf does not decay the scales of norm layers",
+            default=1e-4,
+        ),
+        only("mask", None, note="mtf decays all parameters except norm scales"),
+        only("mu_dtype", None, "float32", note="mtf keeps moments in float32"),
+    ),
+    clip=(
+        "optax.clip",
+        Row("max_delta", note="mtf clips the norm of all gradients, not each gradient"),
+    ),
+    clip_by_global_norm=(
+        "optax.clip_by_global_norm",
+        Row("max_norm", "optimizer.global_norm_clip_threshold"),
+    ),
+    warmup_cosine=(
+        "optax.warmup_cosine_decay_schedule",
+        only("init_value", 0.0, 0, note="mtf's warmup starts from 0"),
+        Row("peak_value", "adamw.base_learning_rate", type=float),
+        Row("warmup_steps", "adamw.warmup_steps", type=int),
+        Row("decay_steps", "adamw.steps_per_cycle", "minus the warmup steps", type=int),
+        only("end_value", 0.0, 0, note="mtf's cosine decay ends at 0"),
+        only("exponent", 1.0, 1, note="mtf's cosine decay has no exponent"),
+    ),
+)

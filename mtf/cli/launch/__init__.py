@@ -1,0 +1,1 @@
+"""`python -m mtf launch TARGET`: starts the processes of a run."""

@@ -1,0 +1,115 @@
+"""Submits a run to SLURM with an `sbatch` script that starts one process per task."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from mtf.base.errors import RunError, UserError
+from mtf.base.writing import write_atomically
+
+# SLURM sends SIGTERM this many seconds before the time limit, so that the run can save its state.
+_SECONDS_TO_SAVE = 300
+
+_OPTIONS = (
+    ("nodes", int, "N", "number of nodes"),
+    ("tasks-per-node", int, "N", "processes per node (default: 1; on GPUs, one per GPU)"),
+    ("gpus-per-node", int, "N", "GPUs per node"),
+    ("cpus-per-task", int, "N", "CPU cores per process"),
+    ("partition", str, "NAME", "partition"),
+    ("account", str, "NAME", "account"),
+    ("time", str, "[DAYS-]HH:MM:SS", "time limit; the run saves and stops 5 minutes before"),
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `mtf launch slurm`."""
+    add = parser.add_argument
+    for name, kind, metavar, text in _OPTIONS:
+        add(f"--{name}", type=kind, metavar=metavar, help=text)
+    add("--job-name", metavar="NAME", help="name of the job and its files (default: recipe name)")
+    other = "another option of sbatch, such as constraint=h100; may be repeated"
+    add("--sbatch", action="append", default=[], metavar="NAME[=VALUE]", help=other)
+    folder = "directory for the script and the log (default: slurm)"
+    add("--folder", default="slurm", metavar="DIR", help=folder)
+
+
+def launch(options: argparse.Namespace) -> int:
+    """Writes the script and submits it, or prints it in a dry run."""
+    name = options.job_name or _short_name(options.command[0])
+    folder = Path(options.folder)
+    text = script(options, name, folder)
+    file = folder / f"{name}.sh"
+    if options.dry_run:
+        print(f"# {file}, submitted by: sbatch {shlex.quote(str(file))}\n{text}", end="")
+        return 0
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "sbatch was not found. Run this on a host that submits jobs to SLURM, or pass "
+            "--dry-run to see the script."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, text)
+    done = subprocess.run(
+        ["sbatch", "--parsable", str(file)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RunError(f"sbatch refused {file}: {done.stderr.strip() or done.stdout.strip()}")
+    job = done.stdout.strip().partition(";")[0]
+    log = folder / f"{name}-{job}.log"
+    print(f"Submitted job {job}: {file}\n  log     {log}\n  state   squeue -j {job}")
+    print(f"  stop    scancel --signal=TERM {job}    # saves a checkpoint")
+    return 0
+
+
+def script(options: argparse.Namespace, name: str, folder: Path) -> str:
+    """Returns the script for sbatch.
+
+    Raises:
+      UserError: a number is below 1, or an option cannot be written in one line of the script.
+    """
+    given = {"job-name": name, "output": str(folder / f"{name}-%j.log")}
+    for option, kind, _, _ in _OPTIONS:
+        value = getattr(options, option.replace("-", "_"))
+        if kind is int and value is not None and value < 1:
+            raise UserError(f"--{option} is {value}; expected at least 1.")
+        if value is not None:
+            given["ntasks-per-node" if option == "tasks-per-node" else option] = str(value)
+    given.setdefault("nodes", "1")
+    given.setdefault("ntasks-per-node", str(options.gpus_per_node or 1))
+    if options.time is not None:
+        given["signal"] = f"TERM@{_SECONDS_TO_SAVE}"
+    if any(text.startswith("model_dir=") for text in options.command):
+        # A requeued job resumes in the same run directory and appends to the same log.
+        given |= {"requeue": "", "open-mode": "append"}
+    for text in options.sbatch:
+        option, _, value = text.removeprefix("--").partition("=")
+        given[option] = value
+    lines = []
+    for option, value in given.items():
+        if not re.fullmatch(r"[a-z][a-z-]*", option) or re.search(r"[\s#]", value):
+            raise UserError(
+                f"--sbatch {option}={value}: expected NAME or NAME=VALUE of an sbatch option, "
+                "without spaces or #."
+            )
+        lines.append(f"#SBATCH --{option}" + f"={value}" * bool(value))
+    command = shlex.join([sys.executable, "-m", "mtf.run", *options.command])
+    return (
+        "#!/bin/bash\n"
+        + "".join(f"{line}\n" for line in lines)
+        + f"\ncd {shlex.quote(os.getcwd())}\n"
+        + "# Each task is a process of the run. SLURM's environment variables connect them.\n"
+        + f"exec srun --kill-on-bad-exit=1 {command}\n"
+    )
+
+
+def _short_name(recipe: str) -> str:
+    """Returns the name of the function in a recipe such as my.py:recipe(size=1)."""
+    function = recipe.partition("(")[0].rpartition(":")[2].rpartition(".")[2]
+    return re.sub(r"[^A-Za-z0-9_-]", "_", function)

@@ -1,0 +1,179 @@
+"""Prints the contents of a mixture (`python -m mtf data`)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import tempfile
+from pathlib import Path
+
+from mtf.base import signals
+from mtf.base.errors import UserError
+from mtf.cli.mixture_choice import chosen_mixture, chosen_vocabulary, import_chosen_module
+from mtf.data.cache import build
+from mtf.data.cache.loader import open_streams
+from mtf.data.cache.mixture import CachedMixture, CachedTask
+from mtf.data.cache.reader import TokenCache
+from mtf.data.cache.settings import CacheConfig
+from mtf.data.packing import Packer
+from mtf.data.row_streams import all_examples
+from mtf.data.settings import TaskMixtureConfig
+from mtf.data.tasks.mixtures import list_mixtures, list_tasks
+from mtf.data.tasks.prompts.templates import load_templates
+from mtf.data.tasks.registry import registered_tasks
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from mtf.evaluation.report import as_text
+
+_FEATURES = ("inputs", "targets")
+_NUM_SAMPLED_ROWS = 200
+_NUM_PACKED = 20_000
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command `python -m mtf data`."""
+    if options.list:
+        import_chosen_module(options)
+        names = list_tasks(load_templates(options.templates))
+        print("".join(f"{name}\n" for name in names if name.startswith(options.list)), end="")
+    elif options.list is not None:
+        import_chosen_module(options)
+        print("".join(f"{name}\n" for name in registered_tasks()), end="")
+        print("\n".join(list_mixtures()))
+    elif options.mixture is None:
+        raise UserError("No MIXTURE was given; --list shows the names of all mixtures")
+    elif options.cache is not None:
+        _show(options, options.cache, _cached_vocabulary(options))
+    else:
+        with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
+            vocabulary = _write_sample(options, Path(folder, "cache"))
+            _show(options, str(Path(folder, "cache")), vocabulary)
+
+
+def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
+    """Caches the first records of each task and returns the vocabulary."""
+    mixture, vocabulary = chosen_mixture(options)
+    settings = CacheConfig(
+        cache_dir=cache_dir,
+        vocabulary=vocabulary,
+        splits=(options.split,),
+        data_dir=options.data_dir,
+        skip_missing=True,
+        max_rows=_NUM_SAMPLED_ROWS,
+    )
+    build.run(build.prepare(mixture, settings), 1, lambda _: None)
+    print(f"Without --cache, only the first {_NUM_SAMPLED_ROWS} records of each task are read.\n")
+    return vocabulary
+
+
+def _cached_vocabulary(options: argparse.Namespace) -> Vocabulary:
+    if options.vocabulary is not None:
+        return chosen_vocabulary(options, "t5")
+    cache = TokenCache(options.cache, options.mixture)
+    extra_ids = int(cache.info.vocabulary.rpartition("+")[2])
+    if cache.info.vocabulary_path == ByteVocabulary.path:
+        return ByteVocabulary(extra_ids)
+    return SentencePieceVocabulary(cache.info.vocabulary_path, extra_ids)
+
+
+def _show(options: argparse.Namespace, cache_dir: str, vocabulary: Vocabulary) -> None:
+    data = TaskMixtureConfig(
+        mixture_or_task_name=options.mixture,
+        vocabulary=vocabulary,
+        task_feature_lengths=dict(zip(_FEATURES, options.lengths, strict=True)),
+        cache_dir=cache_dir,
+        seed=options.seed,
+        allow_missing_tasks=True,
+    )
+    dataset = CachedMixture(data, options.split)
+    absent, num_tasks = dataset.missing, dataset.num_tasks
+    print(f"{options.mixture}, split {options.split}: {len(dataset.tasks)} of {num_tasks} tasks\n")
+    _print_tasks(dataset, options)
+    if absent:
+        reasons = dict.fromkeys(absent.values())
+        others = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
+        print(f"missing: {len(absent)} tasks{others}: {next(iter(reasons))}")
+    _print_packing(dataset)
+    for number in range(options.n):
+        _print_example(dataset, number)
+
+
+def _print_tasks(dataset: CachedMixture, options: argparse.Namespace) -> None:
+    total_rate = sum(task.rate for task in dataset.tasks) or 1
+    table = [
+        ["task", "rate", "%", "examples", "dropped", "inputs", "targets", "longest", "truncated"]
+    ]
+    splits = [task.info.splits[options.split] for task in dataset.tasks]
+    all_truncated = 0
+    for task, split in zip(dataset.tasks, splits, strict=True):
+        truncated = _num_truncated(task, options)
+        all_truncated += sum(truncated)
+        means = {name: f"{n / split.num_examples:.1f}" for name, n in split.num_tokens.items()}
+        table.append(
+            [
+                task.info.name,
+                f"{task.rate:,}",
+                f"{100 * task.rate / total_rate:.2f}",
+                f"{split.num_examples:,}",
+                f"{split.num_dropped:,}",
+                *(means.get(name, "-") for name in _FEATURES),
+                "/".join(str(split.max_tokens.get(name, "-")) for name in _FEATURES),
+                "/".join(map(str, truncated)) if any(truncated) else "-",
+            ]
+        )
+    print(as_text(table))
+    print(
+        f"\n{sum(split.num_examples for split in splits):,} examples, "
+        f"{sum(sum(split.num_tokens.values()) for split in splits):,} tokens; "
+        f"{sum(split.num_dropped for split in splits):,} of "
+        f"{sum(split.num_rows for split in splits):,} records dropped by their templates\n"
+        f"{all_truncated:,} inputs and targets truncated to "
+        f"{'/'.join(map(str, options.lengths))} tokens"
+    )
+
+
+def _num_truncated(task: CachedTask, options: argparse.Namespace) -> list[int]:
+    """Returns how many inputs and how many targets, including EOS, are longer than a row."""
+    info = task.info
+    if info.kind == "documents":
+        return [0, 0]
+    split = info.splits[options.split]
+    ends = (info.inputs_add_eos, info.targets_add_eos)
+    return [
+        split.num_longer(name, length - end)
+        for name, length, end in zip(_FEATURES, options.lengths, ends, strict=True)
+    ]
+
+
+def _print_packing(dataset: CachedMixture) -> None:
+    alone = dataclasses.replace(dataset.data, pack=False)
+    stream = open_streams(dataset, range(1), 1, alone)[0]
+    lengths = dataset.data.task_feature_lengths
+    packer = Packer(lengths, pack=True)
+    examples = (stream.next_row()[0] for _ in range(_NUM_PACKED))
+    rows = [row for row in map(packer.add, examples) if row is not None]
+    fills = [
+        f"{sum(len(example[i]) for row in rows for example in row) / len(rows) / lengths[name]:.1%}"
+        for i, name in enumerate(_FEATURES)
+    ]
+    mean = sum(map(len, rows)) / len(rows)
+    print(f"\npacking {_NUM_PACKED:,} examples of the mixture into rows of these lengths:")
+    names = ["rows", "examples per row", "inputs filled", "targets filled"]
+    print(as_text([names, [f"{len(rows):,}", f"{mean:.1f}", *fills]]))
+
+
+def _print_example(dataset: CachedMixture, number: int) -> None:
+    turn, index = divmod(number, len(dataset.tasks))
+    # Adjacent tasks often share a dataset, so the tasks are shown in another order.
+    task = dataset.tasks[(index * 7919) % len(dataset.tasks)]
+    if task.info.kind == "documents":
+        documents = task.document_source(training=True)
+        found = list(itertools.islice(all_examples(documents), turn, turn + 1))
+    else:
+        found = task.read([turn % task.num_examples])
+    for example in found:
+        print(f"\n# {task.info.name}")
+        for name, ids in zip(_FEATURES, example, strict=True):
+            vocabulary = dataset.data.vocabulary
+            eos = "</s>" if len(ids) and ids[-1] == vocabulary.eos_id else ""
+            print(f"{name} ({len(ids)}): {vocabulary.decode(ids.tolist())}{eos}")

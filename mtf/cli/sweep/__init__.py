@@ -1,0 +1,1 @@
+"""Runs a recipe with different values of its settings (`mtf.run --sweep`)."""

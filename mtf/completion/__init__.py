@@ -1,1 +1,0 @@
-"""`mtf completion`: completion of commands, recipes, paths and values in bash, zsh and fish."""

@@ -1,0 +1,1 @@
+"""The token cache, which stores rendered and tokenized tasks for random access."""

@@ -1,0 +1,1 @@
+"""Uses SeqIO and its formats. Importing this package does not import SeqIO or TensorFlow."""

@@ -1,0 +1,1 @@
+"""Converts SeqIO tasks to mtf tasks, and mtf tasks to SeqIO tasks."""

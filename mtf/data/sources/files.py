@@ -1,0 +1,262 @@
+"""Reads records from local files, as dicts mapping column names to values.
+
+| suffix | record |
+|---|---|
+| `.parquet` | a row |
+| `.jsonl` | a line, which contains a JSON object |
+| `.json` | a JSON object in a list; a file that does not start with a list is read as `.jsonl` |
+| `.tsv` | a line; the first line of the file contains the names of the columns |
+| `.txt` | a line, which becomes the column `text` |
+
+All formats except Parquet may be compressed (`.gz`). Blank lines are skipped.
+"""
+
+from __future__ import annotations
+
+import abc
+import bisect
+import codecs
+import contextlib
+import itertools
+import json
+import os
+import pickle
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mtf.base import signals
+from mtf.base.errors import UserError
+from mtf.base.extras import import_extra
+from mtf.data.sources.lines import Lines, parse_line, read_content, split_suffix
+from mtf.data.sources.patterns import matching, why_missing
+
+SUFFIXES = (".parquet", ".jsonl", ".json", ".tsv", ".txt")
+_NUM_AT_ONCE = 1000
+_EXPECTED = "an object with the columns of a record"
+
+
+class Rows(abc.ABC):
+    """The records of a split, as dicts that contain Python values."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.rows(0, len(self))
+
+    @abc.abstractmethod
+    def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """Yields records `start` to `stop` - 1 without reading all of the preceding records."""
+
+    def kept(self) -> KeptRows | None:
+        """Returns a copy of the records in a temporary file, or None if it would not save time."""
+        return None
+
+
+class KeptRows(Rows):
+    """Records in a temporary ArrayRecord file, which other processes can also read.
+
+    `keep` writes the file. It is deleted when the object returned by `keep` is garbage-collected.
+    """
+
+    def __init__(self, path: str, num_rows: int):
+        self._path, self._num_rows = path, num_rows
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """See `Rows`."""
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        reader, stop = ArrayRecordReader(self._path), min(stop, self._num_rows)
+        for first in range(start, stop, _NUM_AT_ONCE):
+            yield from map(pickle.loads, reader.read(first, min(first + _NUM_AT_ONCE, stop)))
+
+    def kept(self) -> KeptRows:
+        """See `Rows`."""
+        return self
+
+
+def keep(records: Iterable[dict[str, Any]], what: str) -> KeptRows:
+    """Writes records to a temporary file and returns them as `KeptRows`.
+
+    Raises UserError if the disk is full; the message uses `what` as the name of the records.
+    """
+    from array_record.python.array_record_module import ArrayRecordWriter  # This imports NumPy.
+
+    num_rows = 0
+    with contextlib.ExitStack() as stack:
+        descriptor, path = tempfile.mkstemp(prefix="mtf-records-")
+        os.close(descriptor)
+        stack.callback(os.unlink, path)
+        stack.enter_context(signals.removed_on_stop(path))
+        writer = ArrayRecordWriter(path, "group_size:32,uncompressed")
+        try:
+            for record in records:
+                writer.write(pickle.dumps(record))
+                num_rows += 1
+            writer.close()
+        except RuntimeError as error:
+            raise UserError(
+                f"{what} do not fit into the temporary file {path}: {error}. Set TMPDIR to a "
+                "directory with more space"
+            ) from error
+        kept = KeptRows(path, num_rows)
+        weakref.finalize(kept, stack.pop_all().close)
+    return kept
+
+
+def open_files(pattern: str, tsv_columns: tuple[str, ...] | None = None) -> Rows:
+    """Returns the records of the files that match a path or pattern, sorted by path.
+
+    `tsv_columns` contains the column names of TSV files without a header. If the first line of a
+    file consists of exactly these names, it is skipped. If `tsv_columns` is None, the first line
+    contains the column names.
+
+    Raises UserError if no file matches, or if a file cannot be read or has an unknown suffix.
+    """
+    paths = matching(pattern, "files")
+    if not paths:
+        raise UserError(why_missing(pattern))
+    opened = [_open(path, tsv_columns) for path in paths]
+    return opened[0] if len(opened) == 1 else _join(opened)
+
+
+def file_states(pattern: str) -> tuple[str, ...]:
+    """Returns strings that contain the path, size and modification time of each matching file."""
+    if "://" in pattern:
+        return (pattern,)
+    stats = [(path, path.stat()) for path in matching(pattern, "files")]
+    return tuple(f"{path.absolute()} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
+
+
+def _open(path: Path, tsv_columns: tuple[str, ...] | None) -> Rows:
+    suffix = split_suffix(path)[1]
+    if suffix not in SUFFIXES or path.name.endswith(".parquet.gz"):
+        raise UserError(
+            f"{path} has an unknown suffix; expected one of {' '.join(SUFFIXES)}, or with .gz "
+            "added (except .parquet)"
+        )
+    if suffix == ".parquet":
+        return open_parquet(path)
+    content = read_content(path, "source")
+    if suffix == ".json" and content[:64].removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
+        return _read_list(path, bytes(content))
+    lines = Lines(path, content, blank=b" \r\n")
+    return _LineRows(lines, ".jsonl" if suffix == ".json" else suffix, tsv_columns)
+
+
+def open_parquet(path: Path) -> Rows:
+    """Returns the records of a Parquet file; at most 1,000 of them are in memory at a time."""
+    parquet = import_extra("pyarrow.parquet", "reading Parquet files")
+
+    def opened() -> Any:
+        try:
+            return parquet.ParquetFile(path)
+        except (ValueError, OSError) as error:
+            raise UserError(f"{path} is not a Parquet file: {error}") from error
+
+    def rows(start: int, stop: int) -> Iterator[dict[str, Any]]:
+        position = 0
+        with opened() as file:
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                if position + size <= start or stop <= position:
+                    position += size
+                    continue
+                for batch in file.iter_batches(batch_size=1000, row_groups=[group]):
+                    first = max(start - position, 0)
+                    yield from batch.slice(first, max(stop - position - first, 0)).to_pylist()
+                    position += len(batch)
+
+    with opened() as file:
+        return SlicedRows(int(file.metadata.num_rows), rows)
+
+
+class _LineRows(Rows):
+    """The records of a text file with one record per line."""
+
+    def __init__(self, lines: Lines, suffix: str, tsv_columns: tuple[str, ...] | None):
+        self._lines, self._suffix = lines, suffix
+        self._columns = list(tsv_columns or ())
+        self._where_named = "without a header" if tsv_columns else "of the first line"
+        if suffix == ".tsv" and len(lines):
+            first = self._parse(0)
+            if tsv_columns is None or first == self._columns:
+                self._columns = first
+                del lines.starts[0]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """See `Rows`."""
+        for index in range(len(self))[start:stop]:
+            values = self._parse(index)
+            if isinstance(values, str):
+                yield {"text": values}
+            elif isinstance(values, dict):
+                yield values
+            elif len(values) == len(self._columns):
+                yield dict(zip(self._columns, values, strict=True))
+            else:
+                raise UserError(
+                    f"{self._lines.where(index)}: the line has {len(values)} columns; expected "
+                    f"the {len(self._columns)} {self._where_named}: {', '.join(self._columns)}"
+                )
+
+    def _parse(self, index: int) -> Any:
+        try:
+            return parse_line(self._suffix, self._lines[index], _EXPECTED)
+        except UserError as error:
+            raise UserError(f"{self._lines.where(index)}: {error}") from error
+
+
+class SlicedRows(Rows):
+    """Records that are returned by a function with the arguments `start` and `stop`."""
+
+    def __init__(self, num_rows: int, sliced: Callable[[int, int], Iterable[dict[str, Any]]]):
+        self._num_rows, self._sliced = num_rows, sliced
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """See `Rows`."""
+        return iter(self._sliced(start, stop))
+
+
+def in_memory(records: Sequence[dict[str, Any]]) -> Rows:
+    """Returns a list of records as `Rows`."""
+    return SlicedRows(len(records), lambda start, stop: records[start:stop])
+
+
+def _read_list(path: Path, content: bytes) -> Rows:
+    """Returns the objects of a JSON file that contains a list."""
+    try:
+        records = json.loads(content)
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: item {number} is not a JSON object; expected {_EXPECTED}")
+    return in_memory(records)
+
+
+def _join(parts: Sequence[Rows]) -> Rows:
+    """Returns the concatenation of the records of several files."""
+    ends = list(itertools.accumulate(map(len, parts)))
+
+    def rows(start: int, stop: int) -> Iterator[dict[str, Any]]:
+        for index in range(bisect.bisect_right(ends, start), len(parts)):
+            before = ends[index - 1] if index else 0
+            if before >= stop:
+                return
+            part = parts[index]
+            yield from part.rows(max(start - before, 0), min(stop - before, len(part)))
+
+    return SlicedRows(ends[-1], rows)

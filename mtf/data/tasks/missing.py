@@ -1,0 +1,52 @@
+"""Reports which tasks of a mixture are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mtf.base.errors import UserError
+
+SETTING = "data.allow_missing_tasks"
+_NUM_REASONS_SHOWN = 8
+_NUM_NAMES_SHOWN = 5
+
+
+def check_missing(
+    name: str, num_tasks: int, missing: Mapping[str, str], allowed: bool, advice: str = ""
+) -> None:
+    """Raises UserError if all tasks are missing, or if any is missing and `allowed` is False.
+
+    Args:
+      name: name of the mixture.
+      num_tasks: number of tasks in the mixture.
+      missing: dict mapping the name of each missing task to the reason why it is missing.
+      allowed: whether tasks may be missing (`data.allow_missing_tasks`).
+      advice: sentences that explain how to make all tasks available.
+    """
+    if not missing or (allowed and len(missing) < num_tasks):
+        return
+    if num_tasks == 1:
+        raise UserError(f"data: {name}: {next(iter(missing.values()))}. {advice}".strip(". "))
+    by_reason: dict[str, list[str]] = {}
+    for task, reason in missing.items():
+        by_reason.setdefault(reason, []).append(task)
+    lines = [f"data: {len(missing)} of the {num_tasks} tasks of {name} are missing:"]
+    for reason, tasks in list(by_reason.items())[:_NUM_REASONS_SHOWN]:
+        others = f" and {len(tasks) - 1} others" if len(tasks) > 1 else ""
+        lines.append(f"  {tasks[0]}{others}: {reason}")
+    hidden = list(by_reason.values())[_NUM_REASONS_SHOWN:]
+    if hidden:
+        lines.append(f"  … and {sum(map(len, hidden))} more, for {len(hidden)} other reasons")
+    if num_tasks > len(missing):
+        present = num_tasks - len(missing)
+        advice += f" To use only {present} of {num_tasks} tasks, set {SETTING}=True."
+    raise UserError("\n".join([*lines, advice.strip()]).rstrip())
+
+
+def describe_missing(name: str, num_tasks: int, missing: Mapping[str, str]) -> str:
+    """Returns a line that states how many tasks have data and names the missing tasks."""
+    shown = ", ".join(list(missing)[:_NUM_NAMES_SHOWN])
+    more = len(missing) - _NUM_NAMES_SHOWN
+    shown += f" and {more} more" if more > 0 else ""
+    present = num_tasks - len(missing)
+    return f"{name}: {present} of {num_tasks} tasks have data ({SETTING}=True); missing: {shown}"

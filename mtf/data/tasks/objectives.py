@@ -1,0 +1,246 @@
+"""Defines the settings of the self-supervised objectives in `mtf.data.denoising`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from mtf.base.errors import UserError
+
+
+class SegmentLengths(NamedTuple):
+    """The lengths of an objective's segments and targets.
+
+    Attributes:
+      num_tokens: number of tokens per segment; the last segment of a group of documents may be
+        shorter.
+      targets_length: maximum number of target tokens per segment, including EOS.
+      num_sentinels: maximum number of sentinels per segment.
+    """
+
+    num_tokens: int
+    targets_length: int
+    num_sentinels: int
+
+
+def num_noise_tokens_and_spans(
+    length: int, noise_density: float, mean_noise_span_length: float
+) -> tuple[int, int]:
+    """Returns the number of noise tokens among `length` tokens, and the number of noise spans.
+
+    Both numbers are rounded half to even and are at least 1. At least one token is not noise, and
+    the number of spans is at most the number of tokens that are not noise. A length below 2 is
+    treated as 2.
+    """
+    length = max(length, 2)
+    num_noise = min(max(round(length * noise_density), 1), length - 1)
+    num_spans = max(round(num_noise / mean_noise_span_length), 1)
+    return num_noise, min(num_spans, length - num_noise)
+
+
+@functools.lru_cache
+def span_corruption_lengths(
+    inputs_length: int, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
+) -> tuple[int, int]:
+    """Returns (tokens_length, targets_length) for span corruption with inputs of `inputs_length`.
+
+    `tokens_length` is the maximum number of tokens that yield at most `inputs_length` input tokens,
+    and `targets_length` is the number of target tokens that these tokens yield. Both inputs and
+    targets include EOS. Raises UserError if `inputs_length` is too small for a noise span.
+    """
+    noise_density, mean_noise_span_length = float(noise_density), float(mean_noise_span_length)
+
+    def lengths(num_tokens: int) -> tuple[int, int, int, int]:
+        num_noise = round(num_tokens * noise_density)
+        num_spans = round(num_noise / mean_noise_span_length)
+        inputs, targets = num_tokens - num_noise + num_spans + 1, num_noise + num_spans + 1
+        return num_noise, num_spans, inputs, targets
+
+    num_tokens = 1
+    while lengths(num_tokens + 1)[2] <= inputs_length:
+        num_tokens += 1
+    num_noise, num_spans, inputs, targets = lengths(num_tokens)
+    kept = num_noise_tokens_and_spans(num_tokens, noise_density, mean_noise_span_length)
+    if inputs > inputs_length or (num_noise, num_spans) != kept:
+        raise UserError(
+            f"data.task_feature_lengths['inputs']: {inputs_length} tokens are too few for span "
+            f"corruption with noise_density={noise_density:g} and mean_noise_span_length="
+            f"{mean_noise_span_length:g}: {num_tokens} tokens would have {num_noise} noise tokens "
+            f"in {num_spans} spans. Increase this length or decrease mean_noise_span_length"
+        )
+    if noise_density == 0.5 and targets > inputs_length:
+        # As in T5, targets are not longer than inputs.
+        num_tokens, targets = num_tokens - 1, targets - 1
+    return num_tokens, targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments:
+    """Settings for dividing documents into segments, as in T5's preprocessors.
+
+    Each objective has a method `segment_lengths(lengths, inputs_add_eos)`, which returns the
+    `SegmentLengths` that make the inputs and targets of each segment fit into `lengths`. The method
+    raises UserError if `lengths` are too short.
+
+    Attributes:
+      merge_documents: number of documents that are concatenated and then divided into segments.
+      max_document_tokens: maximum number of tokens used from each document. A longer document is
+        cut into chunks of this length, and only one of these, chosen at random, is used.
+    """
+
+    merge_documents: int = 128
+    max_document_tokens: int = 65536
+
+    def __post_init__(self) -> None:
+        self._check("merge_documents", self.merge_documents >= 1, "at least 1")
+        self._check("max_document_tokens", self.max_document_tokens >= 1, "at least 1")
+
+    def _check(self, name: str, is_valid: bool, expected: str) -> None:
+        if not is_valid:
+            raise UserError(f"data.objective.{name} must be {expected}, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Denoising(Segments):
+    """An objective that treats some tokens as noise.
+
+    Attributes:
+      noise_density: fraction of tokens that are noise.
+    """
+
+    noise_density: float = 0.15
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_valid = 0 < self.noise_density < 1
+        self._check("noise_density", is_valid, "greater than 0 and less than 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanCorruption(_Denoising):
+    """T5's denoising objective (https://arxiv.org/abs/1910.10683, section 3.1.4).
+
+    Attributes:
+      mean_noise_span_length: mean number of tokens in a noise span.
+    """
+
+    mean_noise_span_length: float = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_valid = self.mean_noise_span_length >= 1
+        self._check("mean_noise_span_length", is_valid, "at least 1 token")
+
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
+        """See `Segments`."""
+        # As in T5X, inputs are one token shorter if they do not end with EOS.
+        inputs_length = lengths["inputs"]
+        density, span = self.noise_density, self.mean_noise_span_length
+        num_tokens, targets_length = span_corruption_lengths(inputs_length, density, span)
+        why = f"span corruption of {num_tokens} tokens to {inputs_length} input tokens yields "
+        _check_targets(lengths, targets_length, why + f"{targets_length} target tokens")
+        _, num_spans = num_noise_tokens_and_spans(num_tokens, density, span)
+        return SegmentLengths(num_tokens, targets_length, num_spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IidDenoising(_Denoising):
+    """T5's i.i.d. denoising, in which each token is noise with the same probability.
+
+    Unlike in T5, targets are never truncated: if a segment would yield too many target tokens or
+    sentinels, its last noise tokens are left in the inputs. This happens in fewer than one in ten
+    thousand segments.
+    """
+
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
+        """See `Segments`."""
+        num_tokens = _num_inputs(lengths, inputs_add_eos, "i.i.d. denoising")
+        density = self.noise_density
+        # A noise span starts at each noise token that follows a token that is not noise.
+        start = density * (1 - density)
+        spread = num_tokens * start
+        mean_spans = spread + 1
+        mean_targets = num_tokens * density + mean_spans
+        # Fewer than one in ten thousand segments exceed the mean by four standard deviations.
+        spans = mean_spans + 4 * math.sqrt(spread * (1 - 3 * start))
+        targets = mean_targets + 4 * math.sqrt(spread * (4 - 3 * start - 4 * density))
+        num_spans = min(math.ceil(spans), num_tokens // 2 + 1)
+        targets_length = min(math.ceil(targets), num_tokens) + 1
+        why = f"i.i.d. denoising of {num_tokens} tokens yields up to {targets_length} target tokens"
+        _check_targets(lengths, targets_length, why)
+        return SegmentLengths(num_tokens, targets_length, num_spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertStyle(_Denoising):
+    """T5's version of BERT's objective: noise tokens are masked or replaced in the inputs only.
+
+    Each token is noise with the same probability. The first sentinel serves as the mask. The
+    targets are the original tokens.
+
+    Attributes:
+      random_token_rate: fraction of noise tokens that are replaced with a random token instead of
+        the mask.
+    """
+
+    random_token_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_valid = 0 <= self.random_token_rate <= 1
+        self._check("random_token_rate", is_valid, "at least 0 and at most 1")
+
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
+        """See `Segments`."""
+        num_tokens = _num_inputs(lengths, inputs_add_eos, "BERT's objective")
+        why = f"BERT's objective needs room for all {num_tokens} tokens of a segment and EOS"
+        _check_targets(lengths, num_tokens + 1, why)
+        return SegmentLengths(num_tokens, num_tokens + 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixLM(Segments):
+    """Prefix language modeling: each segment is split at random into inputs and targets.
+
+    As in T5 (`preprocessors.prefix_lm`), documents are not concatenated, and a segment contains as
+    many tokens as the inputs can hold.
+
+    Attributes:
+      truncate_targets: whether, as in T5, any split point of a segment may be chosen and targets
+        that are too long are truncated. If False, only split points for which all targets fit are
+        chosen.
+    """
+
+    merge_documents: int = 1
+    truncate_targets: bool = True
+
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
+        """See `Segments`."""
+        num_tokens = _num_inputs(lengths, inputs_add_eos, "prefix language modeling")
+        _check_targets(lengths, 2, "prefix language modeling needs room for one token and EOS")
+        return SegmentLengths(num_tokens, min(lengths["targets"], num_tokens), 0)
+
+
+Objective: TypeAlias = SpanCorruption | IidDenoising | BertStyle | PrefixLM
+
+
+def _num_inputs(lengths: Mapping[str, int], inputs_add_eos: bool, name: str) -> int:
+    """Returns the number of input tokens without EOS; raises UserError if it is less than two."""
+    num_tokens = lengths["inputs"] - inputs_add_eos
+    if num_tokens < 2:
+        raise UserError(
+            f"data.task_feature_lengths['inputs'] must be at least {2 + inputs_add_eos}, not "
+            f"{lengths['inputs']}: {name} needs room for two tokens{' and EOS' * inputs_add_eos}"
+        )
+    return num_tokens
+
+
+def _check_targets(lengths: Mapping[str, int], needed: int, why: str) -> None:
+    if lengths["targets"] < needed:
+        raise UserError(
+            f"data.task_feature_lengths['targets'] must be at least {needed}, not "
+            f"{lengths['targets']}: {why}"
+        )

@@ -1,0 +1,1 @@
+"""Downloads, reads and renders promptsource's templates."""

@@ -1,0 +1,388 @@
+"""Registers custom tasks and mixtures by name.
+
+    # my/tasks.py
+    from mtf.data import tasks
+
+    def to_text(row):
+        return {"inputs": f"question: {row['text']}", "targets": LABELS[row["label"]]}
+
+    tasks.register("questions", tasks.HubSource("trec"), to_text, metrics=["accuracy"])
+
+If `data.module='my.tasks'` is set, the module is imported before a mixture is looked up.
+docs/tasks.md contains complete examples.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mtf.base.errors import UserError, did_you_mean
+from mtf.data.sources.datasets import FILES
+from mtf.data.tasks.task import SAME_SPLITS, SCORE_EVAL, Task, VocabularyName, rank_examples
+
+# {"inputs": text, "targets": text}, a sequence of such dicts, or None to drop the record.
+Texts: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+ToText: TypeAlias = Callable[[Mapping[str, Any]], Texts]
+
+_EXPECTED = "{'inputs': text, 'targets': text}, a list of such dicts, or None to drop the record"
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A dataset on the Hugging Face hub or in the local mirror (`data_dir` or MTF_DATA_DIR).
+
+    Attributes:
+      dataset: name of the dataset, such as `glue` or `allenai/sciq`.
+      subset: configuration of the dataset; None if the dataset has no configurations.
+      splits: dict mapping splits of the task to names of the dataset's splits; the dataset may
+        lack some of them.
+    """
+
+    dataset: str
+    subset: str | None = None
+    splits: Mapping[str, str] = field(default_factory=lambda: dict(SAME_SPLITS))
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """Local files in any of the formats listed in `mtf.data.sources.files`.
+
+    Attributes:
+      splits: dict mapping each split of the task to the path or pattern of its files. Relative
+        paths are resolved against the working directory of the command.
+    """
+
+    splits: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTask(Task):
+    """A task that applies a function to each record of a dataset to make inputs and targets.
+
+    Attributes:
+      to_text: function that turns a record into `Texts`.
+      metric_names: names of the metrics, as in T5.
+      answer_choices: all possible targets; None if targets are free text.
+      module: importable module that registers the task; None if there is none.
+    """
+
+    to_text: ToText
+    metric_names: tuple[str, ...] = ()
+    answer_choices: tuple[str, ...] | None = None
+    module: str | None = None
+
+    def __reduce__(self) -> Any:
+        """Pickles a registered task by name because its function may not be picklable."""
+        if self.module is None:
+            return super().__reduce__()
+        return _registered_in, (self.module, self.name)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of the data source, the function's source code and the answer choices."""
+        return self.hash_of(definition(self.to_text), self.kind, self.answer_choices)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics in T5, or `rank_classification` for ranked tasks."""
+        return ("rank_classification",) if self.kind == "rank" else self.metric_names
+
+    @property
+    def label_classes(self) -> tuple[str, ...] | None:
+        """The answer choices, or None if there are none."""
+        return self.answer_choices
+
+    def row_examples(
+        self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
+    ) -> list[dict[str, Any]]:
+        """Returns the examples that `to_text` makes from a record; see `Task`."""
+        where = f"record {index} of {split}"
+        try:
+            made = self.to_text(row)
+        except UserError as error:
+            raise UserError(f"task {self.name}, {where}: {error}") from error
+        except Exception as error:
+            raise UserError(
+                f"task {self.name}: {_name(self.to_text)} fails on {where}: "
+                f"{type(error).__name__}: {error}{_location(error)}; the record's columns are "
+                f"{', '.join(row)}"
+            ) from error
+        if made is None:
+            return []
+        several = [made] if isinstance(made, Mapping) else made
+        if not isinstance(several, Sequence) or isinstance(several, str):
+            raise self._refused(where, f"a {type(made).__name__}")
+        texts = [self._checked(text, where) for text in several]
+        if self.kind == "generate":
+            return texts
+        if len(texts) > 1:
+            raise self._refused(where, f"{len(texts)} examples, but ranking needs one")
+        choices = self.answer_choices or ()
+        return [
+            each for text in texts for each in rank_examples(**text, choices=choices, number=index)
+        ]
+
+    def _hashed_splits(self) -> list[tuple[str, str]]:
+        """Returns pairs of a split and the name of its dataset split or file, if the two differ."""
+        named = ((split, os.path.basename(name)) for split, name in self.splits.items())
+        return sorted((split, name) for split, name in named if split != name)
+
+    def _checked(self, text: object, where: str) -> dict[str, Any]:
+        """Returns the inputs and targets in `text`; raises UserError if they are invalid."""
+        if not isinstance(text, Mapping):
+            raise self._refused(where, f"a {type(text).__name__}")
+        for name in ("inputs", "targets"):
+            if name not in text:
+                found = ", ".join(map(repr, text)) or "nothing"
+                raise self._refused(where, f"no {name!r} (only {found})")
+            if not isinstance(text[name], str):
+                raise self._refused(where, f"{name!r} as {type(text[name]).__name__}")
+            if not text[name].strip():
+                raise self._refused(where, f"empty {name!r}")
+        if self.answer_choices is not None and text["targets"] not in self.answer_choices:
+            raise UserError(
+                f"task {self.name}: for {where}, {_name(self.to_text)} returned targets "
+                f"{text['targets']!r}; expected one of answer_choices "
+                f"({', '.join(map(repr, self.answer_choices))})"
+            )
+        return {name: text[name] for name in ("inputs", "targets")}
+
+    def _refused(self, where: str, what: str) -> UserError:
+        name = _name(self.to_text)
+        return UserError(
+            f"task {self.name}: {name} returned {what} for {where}; expected {_EXPECTED}"
+        )
+
+
+@dataclass
+class _Registry:
+    tasks: dict[str, RowTask] = field(default_factory=dict)
+    mixtures: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    # Name of a task or mixture → name of the module that registered it, shown in messages.
+    modules: dict[str, str] = field(default_factory=dict)
+    importing: list[str] = field(default_factory=list)
+
+
+_REGISTRY = _Registry()
+
+
+def register(
+    name: str,
+    source: HubSource | FileSource,
+    to_text: ToText,
+    *,
+    metrics: Sequence[str] = (),
+    answer_choices: Sequence[str] | None = None,
+    inputs_add_eos: bool = True,
+    vocabulary: VocabularyName = "t5",
+) -> None:
+    """Registers a task, like SeqIO's `TaskRegistry.add`.
+
+    Args:
+      name: name of the task, which can be used wherever a mixture or task is expected.
+      source: dataset or files that contain the records.
+      to_text: function that takes a record, a dict mapping column names to values, and returns a
+        dict with the keys inputs and targets, a list of such dicts, or None to drop the record.
+      metrics: names of metrics in `mtf.evaluation.metrics`, or dotted names of functions such as
+        `my_parts.my_metric`.
+      answer_choices: all possible targets. They are the classes for metrics such as `f1` and the
+        choices that the task `NAME_score_eval` ranks.
+      inputs_add_eos: whether inputs end with EOS, as in T5; targets always end with EOS.
+      vocabulary: vocabulary that `mtf.cache` uses by default.
+
+    Raises UserError if the name is invalid or already registered.
+    """
+    metric_names = _names("metrics", metrics)
+    choices = None if answer_choices is None else _names("answer_choices", answer_choices)
+    module = _claim(name)
+    if isinstance(source, HubSource):
+        dataset, subset = source.dataset, source.subset
+    else:
+        dataset, subset = FILES, name
+    _REGISTRY.tasks[name] = RowTask(
+        name=name,
+        dataset=dataset,
+        subset=subset,
+        splits=dict(source.splits),
+        to_text=to_text,
+        metric_names=metric_names,
+        answer_choices=choices,
+        inputs_add_eos=inputs_add_eos,
+        vocabulary=vocabulary,
+        module=None if module == "__main__" else module,
+    )
+
+
+def register_mixture(
+    name: str, tasks: Mapping[str, float | None] | Iterable[str], *, rate: float | None = None
+) -> None:
+    """Registers a mixture, like SeqIO's `MixtureRegistry.add`.
+
+    Args:
+      name: name of the mixture.
+      tasks: names of tasks, or a dict mapping them to rates. The rate None stands for the number of
+        the task's examples, but at most 500,000. The name of another mixture is allowed with the
+        rate None; the tasks of that mixture keep their rates.
+      rate: rate of all tasks if `tasks` does not contain rates.
+
+    Raises UserError if the name is invalid or already registered, or if a rate is not positive.
+    """
+    given = tasks.items() if isinstance(tasks, Mapping) else ((task, rate) for task in tasks)
+    rates: dict[str, float | None] = dict(given)
+    if not rates:
+        raise UserError(f"mixture {name}: it has no tasks; expected at least one")
+    for task, value in rates.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise UserError(f"mixture {name}: the rate of {task} must be positive, not {value!r}")
+    _claim(name)
+    _REGISTRY.mixtures[name] = rates
+
+
+def registered_tasks() -> dict[str, RowTask]:
+    """Returns registered tasks by name, then ranked versions of the tasks with answer choices."""
+    ranked = {
+        f"{name}{SCORE_EVAL}": task.score_eval()
+        for name, task in _REGISTRY.tasks.items()
+        if task.answer_choices is not None
+    }
+    return {**_REGISTRY.tasks, **ranked}
+
+
+def registered_mixtures() -> dict[str, dict[str, float | None]]:
+    """Returns the registered mixtures by name, each as a dict mapping task names to rates."""
+    return dict(_REGISTRY.mixtures)
+
+
+def is_registered(name: str) -> bool:
+    """Returns whether a task or a mixture is registered under this name."""
+    return name in registered_tasks() or name in _REGISTRY.mixtures
+
+
+def import_module(name: str, setting: str = "data.module") -> None:
+    """Imports a module that registers tasks or mixtures, unless it is already imported.
+
+    Raises a UserError that names `setting` if the module does not exist or its import fails.
+    """
+    if name in sys.modules and name not in _REGISTRY.importing:
+        return
+    # `lookup` imports Fiddle, which training does not need.
+    from mtf.config import lookup
+
+    if name.endswith(".py") or "/" in name:
+        hint = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise UserError(f"{setting}: {name} is a file; expected the name of a module: {hint}")
+    _REGISTRY.importing.append(name)
+    try:
+        lookup.import_user_module(name, setting)
+    finally:
+        _REGISTRY.importing.pop()
+
+
+def definition(function: ToText) -> str:
+    """Returns a text that identifies a function.
+
+    If the function has an attribute `definition`, the text is its value. Otherwise, the text is the
+    source code of the function and of the functions in the same package that it uses, followed by
+    the constants that they use.
+    """
+    # Memory addresses are removed because they differ between processes.
+    return re.sub(r" at 0x[0-9a-f]+", "", "\n".join(_definitions(function, set())))
+
+
+def _definitions(function: Any, seen: set[Any]) -> Iterator[str]:
+    if isinstance(function, functools.partial):
+        yield f"{function.args} {sorted(function.keywords.items())}"
+        function = function.func
+    text = getattr(function, "definition", None)
+    if isinstance(text, str):
+        yield text
+        return
+    function = _unwrapped(function)
+    try:
+        yield inspect.getsource(function)
+        used = inspect.getclosurevars(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        yield repr(function) if code is None else f"{code.co_code!r} {code.co_consts}"
+        return
+    seen.add(function)
+    package = _package(function)
+    for name, value in sorted({**used.globals, **used.nonlocals}.items()):
+        if _is_constant(value):
+            yield f"{name} = {value!r}"
+        elif inspect.isfunction(value) and value not in seen and _package(value) == package:
+            yield from _definitions(value, seen)
+
+
+def _unwrapped(function: Any) -> Any:
+    """Removes decorators of other packages (such as gin's) because their state may change."""
+    while (
+        inspect.isfunction(function)
+        and hasattr(function, "__wrapped__")
+        and function.__globals__["__name__"].partition(".")[0] != _package(function)
+    ):
+        function = function.__wrapped__
+    return function
+
+
+def _package(function: Any) -> str:
+    return str(function.__module__).partition(".")[0]
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return _is_constant([*value.keys(), *value.values()])
+    if isinstance(value, tuple | list):
+        return all(map(_is_constant, value))
+    return value is None or isinstance(value, str | bytes | int | float)
+
+
+def _registered_in(module: str, name: str) -> RowTask:
+    """Returns a registered task. Unpickling a `RowTask` calls this, often in another process."""
+    import_module(module)
+    tasks = registered_tasks()
+    if name not in tasks:
+        raise UserError(f"{module} does not register the task {name}.{did_you_mean(name, tasks)}")
+    return tasks[name]
+
+
+def _claim(name: str) -> str:
+    """Reserves a name for the module that registers it and returns the name of this module.
+
+    Raises UserError if the name is invalid or already registered.
+    """
+    caller = sys._getframe(2).f_globals.get("__name__", "__main__")
+    module = _REGISTRY.importing[-1] if _REGISTRY.importing else caller
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
+        raise UserError(f"{name!r} is not a valid task name; use only letters, digits, and . _ + -")
+    if name in _REGISTRY.modules:
+        by = dict.fromkeys((_REGISTRY.modules[name], module))
+        raise UserError(
+            f"{name} is registered twice, by {' and by '.join(by)}; give one of them another name"
+        )
+    _REGISTRY.modules[name] = module
+    return module
+
+
+def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise UserError(f"{what} is the string {names!r}; expected a list: [{names!r}]")
+    return tuple(names)
+
+
+def _name(function: ToText) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _location(error: Exception) -> str:
+    """Returns the place at which a custom function failed, in the form ` (FILE:LINE)`."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -1,0 +1,198 @@
+"""Defines the datasets, prompted tasks and rates of T0 and mT0.
+
+The sources are https://arxiv.org/abs/2110.08207 for T0 and, for mT0,
+https://github.com/lintangsutawika/multilingual-t0. `t0_datasets.csv` contains the groups, the size
+and hashes of the templates of each dataset.
+
+For mT0's evaluation, promptsource's English templates for XNLI, COPA, Story Cloze and Winogrande
+are applied to each language of XNLI, XCOPA, XStoryCloze and XWinograd. mT0's first repository
+instead defines one prompt for XNLI and one for XCOPA.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mtf.base.errors import UserError
+from mtf.data.tasks.prompted import PromptedTask, task_name
+from mtf.data.tasks.prompts.templates import Templates, fingerprint
+from mtf.data.tasks.task import SAME_SPLITS, table
+
+MAX_EXAMPLES_PER_DATASET = 500_000
+TEMPLATE_VERSIONS = ("0.2.3", "0.1.0")
+ANLI_ROUNDS = ("r1", "r2", "r3")
+# promptsource calls a dataset on the hub `OWNER/NAME` if it belongs to one of these owners.
+_OWNERS = ("Zaid", "craffel")
+ALL_GROUPS = ("BASE", "GPT", "SGLUE", "EVAL", "BIAS_FAIRNESS", "XTREME")
+LANGUAGES = {
+    "XNLI": "ar bg de el en es fr hi ru sw th tr ur vi zh",
+    "XCOPA": "et ht id it qu sw ta th tr vi zh",
+    "XSTORY_CLOZE": "ar es eu hi id my ru sw te zh",
+    "XWINOGRAD": "en fr jp pt ru zh",
+}
+# Templates used for evaluation in https://arxiv.org/abs/2211.01786 (bigscience-workshop/bigscience,
+# evaluation/results/tr13/tzeroeval/evaluate_mt0.slurm).
+MT0_EVAL_TEMPLATES = {
+    "XNLI": (
+        "GPT-3 style",
+        "MNLI crowdsource",
+        "can we infer",
+        "guaranteed/possible/impossible",
+        "justified in saying",
+    ),
+    "XCOPA": (
+        "C1 or C2? premise, so/because…",
+        "best_option",
+        "cause_effect",
+        "i_am_hesitating",
+        "plausible_alternatives",
+    ),
+    "XSTORY_CLOZE": (
+        "Answer Given options",
+        "Choose Story Ending",
+        "Generate Ending",
+        "Novel Correct Ending",
+        "Story Continuation and Options",
+    ),
+    "XWINOGRAD": (
+        "Replace",
+        "True or False",
+        "does underscore refer to",
+        "stand for",
+        "underscore refer to",
+    ),
+}
+# XWinograd has only a test split, which mT0's authors used for evaluation.
+_SPLITS = {"XWINOGRAD": {"validation": "test", "test": "test"}}
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """A row of `t0_datasets.csv`.
+
+    Attributes:
+      name, subset: names that the dataset and its configuration had in 2021.
+      groups: groups that contain the dataset. T0 is trained on BASE; T0+ adds GPT, and T0++ adds
+        GPT and SGLUE. T0 is evaluated on EVAL and BIAS_FAIRNESS. mT0 is trained on MT0, MT0_GPT and
+        XTREME, whose tasks are evaluated in translation. XNLI, XCOPA, XSTORY_CLOZE and XWINOGRAD
+        are datasets to which the templates of this dataset are applied.
+      train_size: number of training records; None if there are none or if no rate depends on it.
+      fingerprints: hash of the dataset's templates in each version in TEMPLATE_VERSIONS, or "" if
+        the version lacks templates that the mixtures need.
+    """
+
+    name: str
+    subset: str | None
+    groups: tuple[str, ...]
+    train_size: int | None
+    fingerprints: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The name as `DATASET` or `DATASET/SUBSET`."""
+        return f"{self.name}/{self.subset}" if self.subset else self.name
+
+
+@functools.cache
+def datasets() -> tuple[DatasetRow, ...]:
+    """Returns the rows of `t0_datasets.csv`."""
+    return tuple(
+        DatasetRow(
+            name=row["dataset"],
+            subset=row["subset"] or None,
+            groups=tuple(row["groups"].split()),
+            train_size=int(row["train_size"]) if row["train_size"] else None,
+            fingerprints=tuple(row[f"templates_{version}"] for version in TEMPLATE_VERSIONS),
+        )
+        for row in table("t0_datasets.csv")
+    )
+
+
+def other_datasets(templates: Templates) -> list[DatasetRow]:
+    """Returns the datasets that have templates but are not in `t0_datasets.csv`."""
+    known = {row.key for row in datasets()}
+    rows = []
+    for key in templates.datasets:
+        if key not in known:
+            owner, _, rest = key.partition("/")
+            name, _, subset = (key, "", "") if owner in _OWNERS else (owner, "/", rest)
+            rows.append(DatasetRow(name, subset or None, (), None, ()))
+    return rows
+
+
+def select(*groups: str) -> tuple[DatasetRow, ...]:
+    """Returns the datasets in the given groups, in the order of the groups."""
+    return tuple(row for group in groups for row in datasets() if group in row.groups)
+
+
+def check_templates(templates: Templates, rows: Iterable[DatasetRow]) -> None:
+    """Raises UserError unless the datasets' templates match those of one of TEMPLATE_VERSIONS."""
+    differing = {
+        version: [
+            row.key
+            for row in rows
+            if row.key not in templates.datasets
+            or fingerprint(templates.get(row.name, row.subset)) != row.fingerprints[number]
+        ]
+        for number, version in enumerate(TEMPLATE_VERSIONS)
+    }
+    version, keys = min(differing.items(), key=lambda item: len(item[1]))
+    if keys:
+        shown = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+        raise UserError(
+            f"{templates.source}: this mixture is defined with the templates of promptsource "
+            f"{' or '.join(TEMPLATE_VERSIONS)}, but the templates of {shown} differ from "
+            f"those of {version}. Use the templates of one of these versions"
+        )
+
+
+def prompt_tasks(
+    row: DatasetRow, templates: Templates, group: str = ""
+) -> tuple[PromptedTask, ...]:
+    """Returns a task for each template of a dataset, sorted by the name of the template.
+
+    ANLI has one task for each template and round; a group in LANGUAGES has one task for each
+    template and language.
+    """
+    chosen = sorted(templates.get(row.name, row.subset), key=lambda template: template.name)
+    if group in LANGUAGES:
+        return tuple(
+            PromptedTask(
+                name=task_name(group.lower(), language, template.name),
+                dataset=group.lower(),
+                subset=language,
+                template=template,
+                splits=_SPLITS.get(group, {"validation": "validation", "test": "test"}),
+                vocabulary="mt5",
+            )
+            for language in LANGUAGES[group].split()
+            for template in chosen
+        )
+    return tuple(
+        PromptedTask(
+            name=task_name(row.name, row.subset, template.name) + part,
+            dataset=row.name,
+            subset=row.subset,
+            template=template,
+            splits={
+                split: ("dev" if part and split == "validation" else split) + part
+                for split in SAME_SPLITS
+            },
+        )
+        for part in ([f"_{name}" for name in ANLI_ROUNDS] if row.key == "anli" else [""])
+        for template in chosen
+    )
+
+
+def rate(row: DatasetRow, templates: Templates) -> int:
+    """Returns the rate of each task of a dataset.
+
+    The rate is the number of training records if this is at most MAX_EXAMPLES_PER_DATASET, and
+    otherwise this maximum divided by the number of templates. If the number of records is unknown,
+    the rate is the maximum, as in mT0 for ANLI, which has no split called "train".
+    """
+    if row.train_size is None or row.train_size <= MAX_EXAMPLES_PER_DATASET:
+        return row.train_size or MAX_EXAMPLES_PER_DATASET
+    return MAX_EXAMPLES_PER_DATASET // len(templates.get(row.name, row.subset))

@@ -1,0 +1,1 @@
+"""Normalizes text and converts it to token ids and back."""

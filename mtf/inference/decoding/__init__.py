@@ -1,0 +1,1 @@
+"""Greedy decoding, sampling and beam search."""

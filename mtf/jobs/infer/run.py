@@ -1,0 +1,174 @@
+"""Runs and describes a batch inference job."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+from mtf.base.errors import UserError
+from mtf.base.processes.heartbeat import Heartbeat
+from mtf.base.writing import LOCK_FILE, locked, os_errors_refused
+from mtf.data.mixtures import find_mixture
+from mtf.data.tasks.mixtures import Mixture, split_available
+from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
+from mtf.inference import loading
+from mtf.inference.batch import BatchInference, Source, file_sources, task_sources
+from mtf.inference.files import Results
+from mtf.inference.loading import load_model
+from mtf.inference.opening import Opened, open_model
+from mtf.jobs.description import Checks, Description
+from mtf.jobs.infer.settings import Infer
+from mtf.jobs.results import InferResult
+from mtf.jobs.watched import recorded, watched
+from mtf.partitioning.devices import run_devices
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.processes import is_first_process
+from mtf.storage import AnyPath, as_path
+
+
+def run(job: Infer) -> InferResult:
+    """Runs a job whose field types have been checked; see `Infer.run`."""
+    with watched(job.hang_seconds) as heartbeat:
+        return _run(job, heartbeat)
+
+
+def _run(job: Infer, heartbeat: Heartbeat) -> InferResult:
+    # Check all input before anything is written.
+    partitioner = PjitPartitioner.create(job.partitioner)
+    opened = open_checkpoint(job)
+    sources = _sources(job, opened)
+    loaded = load_model(opened, dtype=job.dtype, partitioner=partitioner)
+    output_dir, lengths = output_dir_of(job, opened.checkpoint.path), job.task_feature_lengths
+    shard = {"shard_id": job.shard_id, "num_shards": job.num_shards}
+    batch = BatchInference(
+        loaded.predictor(job.batch_size, lengths["inputs"], lengths["targets"]),
+        loaded.vocabulary,
+        lengths,
+        job.mode,
+        job.decoding,
+        job.batch_size * job.checkpoint_period,
+        **shard,
+        heartbeat=heartbeat,
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(os_errors_refused(output_dir, "output_dir"))
+        if is_first_process():
+            # The jobs of several shards share the output directory, but each has its own lock.
+            name = f"-{job.shard_id:05}-of-{job.num_shards:05}" if job.num_shards > 1 else ""
+            stack.enter_context(locked(output_dir, "output_dir", name=LOCK_FILE + name))
+        if job.num_shards == 1:  # Jobs that share the directory do not record their status.
+            stack.enter_context(recorded(heartbeat, output_dir))
+        results = [
+            Results(output_dir, f"{source.name}-{job.mode}", _decides(job, source, opened), **shard)
+            for source in sources
+        ]
+        files = [
+            _write(batch, source, result) for source, result in zip(sources, results, strict=True)
+        ]
+    sys.stdout.flush()
+    return InferResult(tuple(files))
+
+
+def open_checkpoint(job: Infer) -> Opened:
+    """Opens the job's checkpoint; raises UserError if none is set."""
+    if job.checkpoint is None:
+        raise UserError(
+            "checkpoint is not set. Pass --set checkpoint=PATH, where PATH is a run directory or a "
+            "checkpoint."
+        )
+    return open_model(job.checkpoint, step=job.step, vocabulary=job.vocabulary)
+
+
+def _check_tasks(job: Infer, opened: Opened | None) -> str:
+    """Returns a text that says how many tasks have data.
+
+    Raises UserError if the job would fail.
+    """
+    job.check_input()
+    mixture = _mixture(job, None if opened is None else opened.vocabulary)
+    present, absent = split_available(mixture, job.split, job.data_dir, download=False)
+    skipped = f"; {len(absent)} are skipped: {absent[0][1]}" if absent else ""
+    return f"{len(present)} of {len(present) + len(absent)} tasks have data{skipped}"
+
+
+def _mixture(job: Infer, vocabulary: Vocabulary | None) -> Mixture:
+    """Returns the mixture or task; custom SeqIO tasks need the checkpoint's vocabulary."""
+    name = str(job.mixture_or_task_name)
+    return find_mixture(name, vocabulary or ByteVocabulary(), job.module, job.templates)
+
+
+def _sources(job: Infer, opened: Opened | None) -> list[Source]:
+    """Returns the sources of examples; `opened` may be None if the sources are only checked."""
+    add_eos = job.inputs_add_eos
+    if job.files is not None:
+        files = (job.files,) if isinstance(job.files, str) else job.files
+        if add_eos is None:
+            add_eos = opened is None or opened.inputs_add_eos
+        return file_sources(files, job.mode, add_eos)
+    tasks = _mixture(job, None if opened is None else opened.vocabulary)
+    return task_sources(tasks, job.split, job.mode, job.data_dir, add_eos)
+
+
+def output_dir_of(job: Infer, checkpoint: AnyPath) -> AnyPath:
+    """Returns the directory for the results, which is by default in the run directory."""
+    if job.output_dir is not None:
+        return as_path(job.output_dir)
+    folder = checkpoint.resolve().parent
+    if folder.name == "checkpoints":
+        return folder.parent / "inference"
+    return Path("inference") / checkpoint.resolve().name
+
+
+def _decides(job: Infer, source: Source, opened: Opened) -> dict[str, Any]:
+    """Returns all settings and fingerprints that determine the results of a source."""
+    return {
+        "examples": source.summary.num_examples,
+        "fingerprint": source.summary.fingerprint,
+        "checkpoint": str(opened.checkpoint.path.resolve()),
+        "step": opened.checkpoint.step,
+        "vocabulary": opened.vocabulary.fingerprint(),
+        "mode": job.mode,
+        "dtype": job.dtype,
+        "task_feature_lengths": job.task_feature_lengths,
+        "inputs_add_eos": source.inputs_add_eos,
+        "targets_add_eos": source.targets_add_eos,
+        "batch_size": job.batch_size,
+        "checkpoint_period": job.checkpoint_period,
+        **({} if job.mode == "score" else {"decoding": dataclasses.asdict(job.decoding)}),
+    }
+
+
+def _write(batch: BatchInference, source: Source, results: Results) -> AnyPath:
+    """Writes the results of a source, prints a report, and returns the path of the results."""
+    was_done = results.done
+    file = batch.write(source, results)
+    if is_first_process():
+        print(batch.report(source, results, file, was_done))
+    return file
+
+
+def describe(job: Infer) -> Description:
+    """Returns the settings of a job and the results of checks; see `Infer.describe`."""
+    checks, lengths = Checks(), job.task_feature_lengths
+    opened = checks.add("checkpoint", functools.partial(open_checkpoint, job), loading.describe)
+    if job.files is None:
+        name = job.mixture_or_task_name or "input"
+        checks.add(name, lambda: _check_tasks(job, opened))
+    else:
+        sources = checks.add("files", lambda: _sources(job, opened), lambda s: f"{len(s)}")
+        for each in sources or ():
+            checks.rows[each.name] = f"{each.summary.num_examples:,} examples"
+    rows = {
+        "mode": job.mode if job.mode == "score" else f"{job.mode}, {job.decoding.method}",
+        "lengths": f"inputs {lengths['inputs']}, targets {lengths['targets']}",
+        "dtype": job.dtype,
+        **run_devices(job.partitioner).rows(),
+        "batch": f"{job.batch_size} examples, shard {job.shard_id} of {job.num_shards}",
+    }
+    if opened is not None:
+        rows["output_dir"] = str(output_dir_of(job, opened.checkpoint.path))
+    return Description({**rows, **checks.rows}, tuple(checks.problems))

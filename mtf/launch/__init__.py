@@ -1,1 +1,0 @@
-"""`python -m mtf.launch TARGET`: starts the processes of a run."""

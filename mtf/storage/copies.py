@@ -1,0 +1,149 @@
+"""Makes local copies of remote files."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtf.storage import AnyPath, is_remote
+from mtf.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from mtf.storage.remote import RemotePath
+
+# A function that shows the progress of work, given the total amount and the unit. It yields a
+# function to call with the amount done so far, the number of units done and the name of a file.
+Bar = Callable[[int, str], contextlib.AbstractContextManager[Callable[[int, int, str], None]]]
+
+_FILES_AT_ONCE = 8
+# Fields of fsspec's file descriptions that identify the content; the first one that is set is used.
+_VERSIONS = ("md5Hash", "crc32c", "ETag", "etag", "generation", "mtime", "LastModified", "size")
+
+
+def cache_directory() -> Path:
+    """Returns the directory for downloads, `$MTF_CACHE` or by default `~/.cache/mtf`."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("MTF_CACHE") or f"{base}/mtf").expanduser()
+
+
+def copy_of(path: AnyPath) -> Path:
+    """Returns the path of the local copy of a remote path, whether or not the copy exists."""
+    return cache_directory() / str(path).replace("://", "/")
+
+
+def nearest_copy(path: AnyPath) -> AnyPath:
+    """Returns the path of a complete local copy of a remote path, or else the path itself.
+
+    Does not check whether the remote files have changed. A file that the user has placed at the
+    path of the copy is also used.
+    """
+    if not is_remote(path):
+        return path
+    target = copy_of(path)
+    if target.is_file() or (target.is_dir() and _described(target).is_file()):
+        return target
+    inside = (_described(copy_of(parent)).is_file() for parent in path.parents)
+    return target if target.exists() and any(inside) else path
+
+
+def local_copy(
+    path: AnyPath,
+    bar: Bar = lambda total, unit: contextlib.nullcontext(lambda done, num_units, name: None),
+    only: Callable[[str], bool] = lambda name: True,
+    to: Path | None = None,
+    names: Collection[str] | None = None,
+) -> Path:
+    """Returns the path of an up-to-date local copy of a file or directory.
+
+    Downloads files that are missing locally or have changed in the store, and removes copies of
+    files that the store no longer has. If the store cannot be reached, a complete copy is used.
+    Several processes may copy the same files.
+
+    Args:
+      path: a remote path, or a local path, which is returned unchanged.
+      bar: a function that shows the progress.
+      only: a function that returns whether to copy the file with a given relative path.
+      to: the path of the copy, or None for a path below `cache_directory()`.
+      names: the relative paths of the files in a directory that cannot be listed (https://), or
+        None to list the directory.
+
+    Raises:
+      StorageError: the store refuses the request or cannot be reached.
+      OSError: the file does not exist, or the copy cannot be written.
+    """
+    if not is_remote(path):
+        return path
+    target = to or copy_of(path)
+    try:
+        stored = _stored(path, names)
+    except StorageError as error:
+        if error.kind == "network" and (_described(target).is_file() or target.is_file()):
+            return target
+        raise
+    files = {name: info for name, info in stored.items() if not name or only(name)}
+    done, total = 0, sum(info["size"] for info in files.values())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for file in target.rglob("*"):
+        name = file.relative_to(target).as_posix()
+        if only(name) and name not in files and file.name[0] != "." and file.is_file():
+            file.unlink(missing_ok=True)
+    if not all(_is_copied(target / name, info) for name, info in files.items()):
+        _described(target).unlink(missing_ok=True)
+    from concurrent.futures import ThreadPoolExecutor  # Not needed to show a recipe.
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool, bar(total, "MB") as report:
+        copies = pool.map(
+            lambda each: _copy(path / each[0], target / each[0], each[1]), files.items()
+        )
+        for name, _ in zip(files, copies, strict=True):
+            done += files[name]["size"]
+            report(done, done // 10**6, name or path.name)
+    if len(files) == len(stored) and "" not in files:
+        _described(target).touch()  # This file marks the copy of the directory as complete.
+    return target
+
+
+def _stored(path: RemotePath, names: Collection[str] | None) -> dict[str, dict[str, Any]]:
+    """Returns a dict mapping the relative paths of files to descriptions; "" is `path` itself."""
+    if names is not None:
+        return {name: path.fs.info((path / name).path) for name in names}
+    found = {"": path.fs.info(path.path)} if path.is_file() else path.infos()
+    if not found:
+        raise FileNotFoundError(2, "There is no such file", str(path))
+    return found
+
+
+def _version(info: Mapping[str, Any]) -> str:
+    return str(next(info[name] for name in _VERSIONS if info.get(name) is not None))
+
+
+def _described(file: Path) -> Path:
+    return file.with_name(f".{file.name}.stored")
+
+
+def _is_copied(file: Path, info: Mapping[str, Any]) -> bool:
+    try:
+        same_size = file.stat().st_size == info["size"]
+        return same_size and _described(file).read_text() == _version(info)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _copy(path: RemotePath, file: Path, info: Mapping[str, Any]) -> None:
+    """Downloads a file unless an up-to-date copy exists."""
+    if _is_copied(file, info):
+        return
+    partial = file.with_name(f".{file.name}.part")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    with partial.open("ab") as part:
+        fcntl.flock(part, fcntl.LOCK_EX)  # Another process may copy the same file.
+        if _is_copied(file, info):
+            partial.unlink(missing_ok=True)
+            return
+        path.fs.get_file(path.path, str(partial))
+        os.replace(partial, file)
+        _described(file).write_text(_version(info))

@@ -1,1 +1,0 @@
-"""promptsource's templates: downloads, reads and renders them."""

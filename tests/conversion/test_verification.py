@@ -1,0 +1,159 @@
+"""Verification with the parameters of one layer in memory at a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
+pytest.importorskip("transformers", reason="transformers is not installed (extra: torch)")
+
+from safetensors.numpy import load_file, save_file  # noqa: E402
+
+from conversion import ConversionError, huggingface, open_checkpoint  # noqa: E402
+from mtf import convert  # noqa: E402
+from mtf.cli.convert import command, verification  # noqa: E402
+from tests.conversion import writers  # noqa: E402
+
+Tensors = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module", params=["t5_1_1", "umt5"])
+def export(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[huggingface.Export, Path]:
+    folder = tmp_path_factory.mktemp(request.param)
+    parameters = writers.random_parameters(bias_per_layer=request.param == "umt5")
+    export = huggingface.Export(open_checkpoint(writers.write_t5x(folder, parameters)))
+    (folder / "out").mkdir()
+    huggingface.write_export(export, folder / "out")
+    return export, folder / "out"
+
+
+def changed(directory: Path, out: Path, change: Callable[[Tensors], None]) -> Path:
+    """A copy of a Hugging Face directory with other tensors."""
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    out.mkdir()
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    (out / "config.json").write_bytes((directory / "config.json").read_bytes())
+    return out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shared.weight",
+        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        "decoder.block.1.layer.2.layer_norm.weight",
+    ],
+)
+def test_a_broken_tensor_fails(
+    export: tuple[huggingface.Export, Path], name: str, tmp_path: Path
+) -> None:
+    def change(tensors: Tensors) -> None:
+        # A single row, or a single weight of a norm.
+        tensors[name][-1] = tensors[name][-1] * 1.5 + 0.5
+
+    def sort(tensors: Tensors) -> None:
+        # All rows, as the tokens of the batches are not the whole vocabulary.
+        tensors[name].sort(axis=0)
+
+    source, directory = export
+    out = changed(directory, tmp_path / "out", sort if name == "shared.weight" else change)
+    passed, report = verification.compare(source, out)
+    assert not passed
+    assert "VERIFICATION FAILED" in report
+
+
+def test_other_tensors_are_refused(export: tuple[huggingface.Export, Path], tmp_path: Path) -> None:
+    source, directory = export
+    query, norm = (
+        "encoder.block.1.layer.0.SelfAttention.q.weight",
+        "encoder.final_layer_norm.weight",
+    )
+
+    def change(tensors: Tensors) -> None:
+        tensors["extra.weight"] = tensors.pop(query)
+        tensors[norm] = tensors[norm][:5].copy()
+
+    out = changed(directory, tmp_path / "out", change)
+    with pytest.raises(ConversionError) as caught:
+        verification.compare(source, out)
+    for problem in (f"missing: {query}", "unexpected: extra", f"wrong shape: {norm}"):
+        assert problem in str(caught.value)
+
+
+def test_the_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "VERIFY_BY_DEFAULT", True)
+    source = writers.write_t5x(tmp_path, writers.random_parameters())
+
+    def printed(out: str, *options: str) -> str:
+        arguments = [str(source), str(tmp_path / out), "--to", "hf", *options]
+        assert convert.main(arguments) == 0
+        assert (tmp_path / out / "config.json").is_file()
+        return capsys.readouterr().out
+
+    assert "Verified: float32 logits" in printed("fits")
+    assert "erified" not in printed("off", "--no-verify")
+    assert "Not verified: NaN and infinity" in printed("non_finite", "--allow-non-finite")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "torch" else find_spec(name)
+    )
+    assert "Not verified: torch not installed" in printed("absent")
+    assert convert.main([str(source), str(tmp_path / "x"), "--to", "hf", "--verify"]) == 2
+    assert "--verify: torch not installed (pip install" in capsys.readouterr().err
+
+
+def test_the_tolerance_grows_with_the_logits() -> None:
+    assert verification.tolerance(0.5) == verification.tolerance(5.0) == 1e-4
+    assert verification.tolerance(50.0) == pytest.approx(1e-3)
+    assert verification.tolerance(float("nan")) == 1e-4
+
+
+_MEASURE = """
+import resource, sys
+from pathlib import Path
+import torch, transformers
+from conversion import huggingface, open_checkpoint
+from mtf.cli.convert import verification
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+torch.set_num_threads(1)
+export, before = huggingface.Export(open_checkpoint(sys.argv[1])), peak()
+passed, report = verification.compare(export, Path(sys.argv[2]))
+print(passed, peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory in Linux's unit")
+def test_memory_is_that_of_a_layer(tmp_path: Path) -> None:
+    sizes = {"emb_dim": 512, "num_heads": 8, "head_dim": 64, "mlp_dim": 4096, "vocab_size": 2000}
+    layers = {"num_encoder_layers": 14, "num_decoder_layers": 14}
+    parameters = writers.random_parameters(**sizes, **layers)
+    total = sum(array.nbytes for array in parameters.values())
+    export = huggingface.Export(
+        open_checkpoint(writers.write_t5x(tmp_path, parameters, compress=False))
+    )
+    del parameters
+    (tmp_path / "out").mkdir()
+    huggingface.write_export(export, tmp_path / "out")
+    command = [sys.executable, "-c", _MEASURE, str(export.checkpoint.path), str(tmp_path / "out")]
+    passed, growth = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert passed == "True"
+    # What JAX, PyTorch and transformers import later, and one layer (34 MB) with its copies.
+    assert int(growth) < 400e6 < 0.5 * total

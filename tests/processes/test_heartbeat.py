@@ -1,0 +1,100 @@
+"""A process records what it does, and ends if it makes no progress for long."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mtf.base import signals
+from mtf.base.errors import UserError
+from mtf.base.processes import heartbeat
+from mtf.base.processes.heartbeat import READING, TRAINING, Heartbeat
+from mtf.base.processes.records import read_states
+from mtf.base.run_end import read_end
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a heartbeat would have ended this process."""
+    event = threading.Event()
+
+    def end_now(status: int) -> None:
+        assert status == 1
+        event.set()
+
+    monkeypatch.setattr(signals, "end_now", end_now)
+    return event
+
+
+def states(run_dir: Path) -> list[tuple[int, str, bool]]:
+    return [(each.index, each.doing, each.ended) for each in read_states(run_dir)]
+
+
+def test_what_it_does_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "PERIOD", 0.1)
+    for index in (1, 0):
+        with Heartbeat(index, 2, None) as beats:
+            beats.record_in(tmp_path)
+            assert (index, "starting", False) in states(tmp_path)
+            beats.beat(TRAINING, 1_700)
+            deadline = time.monotonic() + 20
+            while (index, "training, step 1,700", False) not in states(tmp_path):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert (index, "training, step 1,700", True) in states(tmp_path)
+    assert [each.index for each in read_states(tmp_path)] == [0, 1]
+    # The next run has one process.
+    with Heartbeat(0, 1) as beats:
+        beats.record_in(tmp_path)
+        assert states(tmp_path) == [(0, "starting", False)]
+
+
+def test_a_hang(tmp_path: Path, ended: threading.Event, capfd: pytest.CaptureFixture[str]) -> None:
+    with Heartbeat(0, 1, hang_seconds=0.4) as beats:
+        beats.record_in(tmp_path)
+        beats.beat(READING, 8)
+        assert ended.wait(30)
+    stacks, error, end_of_message = capfd.readouterr().err.partition("error: ")
+    assert "test_heartbeat.py" in stacks
+    said = error + end_of_message
+    assert re.fullmatch(
+        rf"error: Process 0 \(host .*, process id {os.getpid()}\) failed: no progress for 0 s "
+        r"\(reading data, step 8; trainer.hang_seconds is 0.4\). Its output contains the "
+        r"stack traces of all threads.\n",
+        said,
+    )
+    end = read_end(tmp_path)
+    assert end is not None
+    assert (end.how, f"error: {end.reason}\n") == ("failed", said)
+
+
+def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError), Heartbeat() as beats, beats.recorded_in(tmp_path):
+        assert states(tmp_path) == [(0, "starting", False)]
+        raise UserError("the input is wrong")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_slow_is_no_hang(ended: threading.Event) -> None:
+    with Heartbeat(hang_seconds=1.5) as beats:
+        for step in range(10):
+            beats.beat(READING, step)
+            time.sleep(0.2)
+        # Saving takes longer than a step.
+        beats.beat("saving", 8)
+        time.sleep(2.5)
+        assert not ended.is_set()
+        beats.beat(READING, 9)
+        assert ended.wait(30)
+
+
+def test_a_process_in_a_step_waits_for_one_that_saves(ended: threading.Event) -> None:
+    with Heartbeat(0, 2, hang_seconds=0.5) as beats:
+        beats.beat(TRAINING, 5)
+        assert not ended.wait(1.2)
+        assert ended.wait(30)
