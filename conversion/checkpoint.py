@@ -102,7 +102,7 @@ def _open_any(path: str | AnyPath, step: int | None) -> Checkpoint:
     if is_huggingface:
         if step is not None:
             raise ConversionError(
-                f"{path} is a Hugging Face model, which has no steps. Do not set step {step}."
+                f"{path} is a Hugging Face model, which has no steps. Leave out the step ({step})."
             )
         return huggingface_reader.open_huggingface(path)
     if not (_opener(path) or _STEP.fullmatch(path.name)):

@@ -148,6 +148,6 @@ def describe(sizes: Architecture) -> str:
     logits = "tied" if sizes.logits_via_embedding else "separate"
     per_layer = ", a relative position bias in every layer" * sizes.relpos_bias_per_layer
     return (
-        f"{name}: {depth}, d_model {sizes.emb_dim}, {heads}, {mlp}, {sizes.vocab_size} rows of "
-        f"vocabulary, {logits} output projection{per_layer}"
+        f"{name}: {depth}, d_model {sizes.emb_dim}, {heads}, {mlp}, vocabulary of "
+        f"{sizes.vocab_size} rows, {logits} output projection{per_layer}"
     )

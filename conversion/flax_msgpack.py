@@ -1,7 +1,7 @@
-"""Reads `flax_model.msgpack`, which the Flax classes of transformers 4 write, tensor by tensor.
+"""Reads the `flax_model.msgpack` files of transformers 4's Flax classes tensor by tensor.
 
 The file contains a tree in the format of flax.serialization. Opening the file loads one array at a
-time into memory and records only where its values are in the file. They are later read on demand.
+time into memory and records only where its values are in the file, to read them later on demand.
 """
 
 from __future__ import annotations

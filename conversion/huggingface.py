@@ -76,7 +76,7 @@ class Export:
       max_shard_size: the maximum size in bytes of the tensors in a file; ignored for "flax".
       weights: the format of the weights, "safetensors" for PyTorch or "flax" for transformers 4.
       allow_non_finite: whether parameters may contain NaN or infinity.
-      is_assumed: whether `inputs_add_eos` is only assumed, which the model card then mentions.
+      is_assumed: whether `inputs_add_eos` is only assumed; if so, the model card mentions this.
       architecture: the architecture of the checkpoint.
       entries: the names and shapes of all parameters.
 
@@ -242,7 +242,7 @@ def model_card(export: Export) -> str:
     parameters = sum(math.prod(entry.shape) for entry in export.entries)
     name = f"Flax{export.class_name}" if export.weights == "flax" else export.class_name
     library = "`transformers` 4" if export.weights == "flax" else "`transformers`"
-    assumed = " This is assumed, as it is for published T5 models." if export.is_assumed else ""
+    assumed = " This is assumed: it holds for published T5 models." if export.is_assumed else ""
     if export.inputs_add_eos:
         eos = "In training, inputs ended with EOS (`</s>`), which the tokenizer appends."
     else:

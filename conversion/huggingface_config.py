@@ -61,7 +61,7 @@ def is_config(path: AnyPath) -> bool:
 
 
 def described_by(checkpoint: Checkpoint, path: AnyPath) -> tuple[Checkpoint, ModelType]:
-    """Returns the checkpoint, with the settings of a config.json, and the model type.
+    """Returns the checkpoint with the settings of a config.json added, and the model type.
 
     Raises ConversionError if the shapes of the parameters do not match config.json. The message
     contains the names and both shapes of the parameters.

@@ -49,7 +49,7 @@ class Compared(NamedTuple):
         tensors is missing or their shapes differ.
       max_absolute: the largest absolute difference; infinity if one of two different values is not
         finite.
-      relative: `max_absolute` divided by the largest absolute value of the first tensor.
+      relative: `max_absolute` divided by the largest finite absolute value of the first tensor.
     """
 
     name: str
@@ -132,7 +132,7 @@ def _difference(first: Tensor, second: Tensor) -> tuple[int, float, float]:
 
 
 def _parts(*tensors: Tensor) -> Iterator[Any]:
-    """Yields each block of rows as a float64 array, or as a list of such arrays, one per tensor."""
+    """Yields blocks of rows as float64 arrays or, for several tensors, lists of one array each."""
 
     def read(rows: slice) -> list[Any]:
         return [np.atleast_1d(x.read((rows,) if x.shape else ...)) for x in tensors]

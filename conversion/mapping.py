@@ -102,7 +102,7 @@ def check_shapes(
     source: str,
     summary: str,
 ) -> None:
-    """Raises ConversionError if tensors are missing, are unexpected or have a wrong shape.
+    """Raises ConversionError if tensors are missing, unexpected or of the wrong shape.
 
     Args:
       found: dict mapping the names of the tensors to their shapes.

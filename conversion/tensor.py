@@ -48,9 +48,9 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def damaged(where: object, what: str = "is truncated or damaged") -> Iterator[None]:
-    """Raises IncompleteCheckpoint instead of an error in the block.
+    """Converts an error raised in the block to IncompleteCheckpoint.
 
-    A ConversionError or an error of a store is raised unchanged.
+    A ConversionError or StorageError is raised unchanged.
     """
     try:
         yield
@@ -204,7 +204,7 @@ def index_bounds(index: Index, shape: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def check_dtype(name: str) -> np.dtype[Any]:
-    """Returns the type with a name; raises ConversionError if parameters cannot have this type."""
+    """Returns the dtype called `name`; raises ConversionError if parameters cannot have it."""
     if name in DTYPES:
         return DTYPES[name]
     message = f"dtype must be float32 or bfloat16, not {name}."

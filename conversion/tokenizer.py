@@ -18,7 +18,7 @@ from mtf.storage import AnyPath
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "spiece.model")
 _NUM_BYTES = 256
-# T5 has no maximum length. By this value, mtf also recognizes tokenizers that it has written.
+# T5 has no maximum length. This value also identifies the tokenizers that mtf has written.
 _MAX_LENGTH = 10**9
 _SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 # The names, in transformers 4 and 5, of the class that reads everything from tokenizer.json.
@@ -121,7 +121,7 @@ def tokenizer_adds_eos(directory: AnyPath) -> bool:
 
 
 def tokenizer_records_eos(directory: AnyPath) -> bool:
-    """Returns whether `tokenizer_adds_eos` also tells if inputs ended with EOS in training.
+    """Returns whether `tokenizer_adds_eos` also tells whether inputs ended with EOS in training.
 
     It does for tokenizers that mtf has written, and for tokenizers that read everything from
     tokenizer.json. But T5Tokenizer also appends EOS for models that were trained without EOS, such

@@ -16,8 +16,8 @@ from conversion.tensor import ConversionError, Tensor
 
 # T5X's maximum chunk size (`_DESIRED_CHUNK_SIZE_BYTES` in t5x/checkpoints.py).
 _CHUNK_BYTES = 64 * 2**20
-# Tensors above this size are read in parts that correspond to chunks of the output. Other tensors
-# are read as a whole, because such a part might overlap several stored chunks.
+# Tensors above this size are read in parts that correspond to chunks of the output. Smaller
+# tensors are read as a whole, because such a part might overlap several stored chunks.
 _BYTES_AT_ONCE = 128 * 2**20
 
 
@@ -53,7 +53,7 @@ def write_zarr(
     """Writes tensors in parallel in version 2 of the zarr format, including chunks of zeros.
 
     Args:
-      located: pairs (tensor, TensorStore spec of the key-value store to write to).
+      located: (tensor, TensorStore spec of the key-value store to write to) pairs.
       compressor: the compression, in zarr's format.
       context: the TensorStore context, or None for the default one.
       transaction: the TensorStore transaction, or None to write without a transaction.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-# `TYPE_CHECKING` is not imported from `typing`, which would delay the handling of Ctrl-C.
+# Importing `TYPE_CHECKING` from `typing` would delay the handling of Ctrl-C.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mtf import builders as builders

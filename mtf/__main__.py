@@ -28,9 +28,9 @@ COMMANDS = {
     "cache": ("mtf.cli.cache", "render and tokenize a mixture before training"),
     "gin": (
         "mtf.cli.gin.command",
-        "translate gin files for T5X or Mesh TensorFlow T5 to a recipe",
+        "translate gin files of T5X or Mesh TensorFlow T5 into a recipe",
     ),
-    "completion": ("mtf.cli.completion", "print the completion script of a shell for mtf"),
+    "completion": ("mtf.cli.completion", "print mtf's completion script for a shell"),
     "data": ("mtf.cli.data", "show the tasks, rates, tokens and examples of a mixture"),
     "doctor": ("mtf.cli.doctor", "describe the installation and this machine, and try to train"),
 }

@@ -103,7 +103,7 @@ def lora(
     """Trains low-rank adapters (LoRA) instead of all parameters, using AdamW at a constant rate.
 
     Adafactor is not used because it scales updates by the magnitude of the parameter: half of the
-    adapters start at zero, so they would hardly change.
+    adapter matrices start at zero, so they would hardly change.
     """
     training = _training(config)
     training.model.network.lora = fdl.Config(LoraConfig, rank, alpha, dropout_rate, targets)

@@ -82,7 +82,7 @@ def finetune(
       template: a single template for inputs and targets, such as "translate: {en} ||| {ro}".
       metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first metric
         determines the best checkpoint; if there are none, or for a mixture, validation loss does.
-      answer_choices: all possible targets, which metrics of classes such as "f1" need.
+      answer_choices: all possible targets, which classification metrics such as "f1" need.
       steps: number of updates, counted from the step of the checkpoint.
       batch_size: number of examples in a batch.
       learning_rate: the constant learning rate.
@@ -94,7 +94,7 @@ def finetune(
       targets_length: the same for targets; the default is at most 256, or 128 instead of 512.
       dropout_rate: dropout rate, which replaces the dropout rate of the checkpoint.
       vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
-      config: path of the config.json of a run or a Hugging Face model, if it is elsewhere.
+      config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
       cache_dir: token cache; if this is None, the data is tokenized into memory.
       dtype: dtype of the activations, which replaces the default for the hardware.
       hardware: "cpu" or "accelerator" (GPU or TPU), the hardware of the machine that will train, if

@@ -329,11 +329,11 @@ def mt5_lm_adapt(
             HubStreamConfig,
             dataset="allenai/c4",
             subsets=dict(builders.data.mc4_subsets()),
-            window_documents=128,  # This is per stream, and there are 107 languages.
+            window_documents=128,  # Each of the 107 languages has such a window.
             **text,
         )
     schedule = builders.schedule.rsqrt(1.0, warmup_steps=10_000)
-    if not start.step:  # The schedule continues from the steps of the pretraining.
+    if not start.step:  # The schedule continues that of pretraining.
         schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[f"mt5_{size}"]
     return fdl.Config(
         Train,

@@ -57,7 +57,7 @@ def continue_pretraining(
       files: paths or patterns of `.txt` or `.jsonl` files; up to 128 of their documents are held
         out for evaluation.
       dataset: a dataset on the Hugging Face hub, which is streamed.
-      subset: configuration of the dataset, or a dict mapping several to rates, such as
+      subset: configuration of the dataset, or a dict mapping configurations to rates, such as
         {"ro": 0.9, "en": 0.1}.
       validation: split of `dataset` to evaluate, by default "validation"; if the dataset lacks this
         split, nothing is evaluated.
@@ -68,7 +68,7 @@ def continue_pretraining(
       inputs_length: number of input tokens in a row; it determines the number of target tokens.
       normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
       vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
-      config: path of the config.json of a run or a Hugging Face model, if it is elsewhere.
+      config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
       dtype: dtype of the activations, which replaces the default for the hardware.
       hardware: "cpu" or "accelerator" (GPU or TPU), the hardware of the machine that will train, if
         the recipe is called on another machine.

@@ -56,13 +56,13 @@ def ro_t5_base(
     dumitrescustefan/rlm from the Hugging Face hub. To train on your own text, run
     `python -m mtf.run "recipes.ro_t5_base(files='ro.txt', vocabulary='ro.model')"`.
     Hardware: TPU v4-8; a million steps take less than a week.
-    Expect: no score was published. dumitrescustefan's released models were trained up to 4M steps.
+    Expect: no score was published. The released models were trained for up to 4M steps.
 
     Deviations, the same for all four recipes:
       * The seeds for shuffling and dropout are fixed, and the position in the stream is saved. The
         original drew new seeds and started the stream from the beginning at every restart.
       * Each host reads a different part of the stream; in the original, every host read all of it.
-      * Inputs do not end with EOS. This is as in the original, whose task has no inputs feature.
+      * As in the original, whose task has no inputs feature, inputs do not end with EOS.
       * Attention is recomputed in the backward pass, which saves memory and does not change values.
       * An example has 114 target tokens, so each of the longer rows contains several examples.
       * The checkpoint periods are those of the gin files. The README recommends 100,000 steps
@@ -85,8 +85,8 @@ def ro_t5_large(
 ) -> fdl.Config[Train]:
     """Trains T5 1.1 large (848M) from scratch on Romanian text, with a Romanian vocabulary.
 
-    Source: `ro_t5x_large.gin`. Otherwise, this recipe is the same as `ro_t5_base`, except that
-    there are 512 target tokens in a row and 4 partitions.
+    Source: `ro_t5x_large.gin`. Apart from the size, 512 target tokens in a row and 4 partitions,
+    this recipe is the same as `ro_t5_base`.
     Command: `python -m mtf.run "recipes.ro_t5_large(vocabulary='ro.model')"`.
     Hardware: TPU v4-32; 4 million steps take about three weeks. Expect: no score was published.
     """
@@ -102,12 +102,12 @@ def ro_mt5_base(
     """Trains Romanian mT5 base (580M) by continuing the pretraining of mT5 on Romanian text.
 
     Source: `ro_mt5x_base.gin`. Source checkpoint: T5X's mt5_base at step 1,000,000, or
-    `checkpoint`. Otherwise, this recipe is the same as `ro_t5_base`, except for mT5's vocabulary, a
-    learning rate of 0.4/√step, 1,000,000 updates (to step 2,000,000), and a checkpoint every 25,000
-    steps, of which the last 3 are kept.
+    `checkpoint`. This recipe is the same as `ro_t5_base`, except for mT5's vocabulary, a learning
+    rate of 0.4/√step, and 1,000,000 updates (to step 2,000,000). It saves a checkpoint every 25,000
+    steps and keeps the last 3.
     Command: `python -m mtf.run recipes.ro_mt5_base`.
     Hardware: TPU v4-8.
-    Expect: no score was published. dumitrescustefan/mt5-base-romanian was trained up to 4M steps.
+    Expect: no score was published. dumitrescustefan/mt5-base-romanian was trained to step 4M.
     """
     return _pretrain(_MT5_BASE, files, vocabulary, normalization, checkpoint)
 
@@ -121,9 +121,9 @@ def ro_mt5_large(
     """Trains Romanian mT5 large (1.2B) by continuing the pretraining of mT5 on Romanian text.
 
     Source: `ro_mt5x_large.gin`. Source checkpoint: T5X's mt5_large at step 1,000,000, or
-    `checkpoint`. Otherwise, this recipe is the same as `ro_t5_base`, except for mT5's vocabulary,
-    512 target tokens in a row, a learning rate of 0.5/√step, 500,000 updates (to step 1,500,000),
-    and that the last 3 checkpoints are kept.
+    `checkpoint`. This recipe is the same as `ro_t5_base`, except for mT5's vocabulary, 512 target
+    tokens in a row, a learning rate of 0.5/√step, and 500,000 updates (to step 1,500,000). It keeps
+    the last 3 checkpoints.
     Command: `python -m mtf.run recipes.ro_mt5_large`. To train on your own text, run
     `python -m mtf.run "recipes.ro_mt5_large(files='ro.txt', vocabulary='mt5.model')"`.
     Hardware: TPU v4-32. Expect: no score was published.
@@ -143,7 +143,7 @@ def _pretrain(
     if original.start is not None:
         start = builders.checkpoint.start(original.start, checkpoint)
         first_step, vocab_size = start.step, builders.model.MT5_VOCAB_SIZE
-        if not first_step:  # The schedule continues from the steps of the pretraining.
+        if not first_step:  # The schedule continues that of pretraining.
             schedule.step_offset = -builders.checkpoint.RELEASED_STEPS[original.start]
     text: dict[str, Any] = {
         "vocabulary": fdl.Config(SentencePieceVocabulary, vocabulary, extra_ids=0),

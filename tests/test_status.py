@@ -134,10 +134,10 @@ def test_what_the_processes_do(run_dir: Path, capsys: pytest.CaptureFixture[str]
     assert lines["processes"] == "2 running, 1 silent, 1 dead"
     assert lines["0"] == f"training, step 310, 12 s ago ({here}, process id {os.getpid()})"
     assert lines["1"] == (
-        "silent, last sign 10 min ago; before: reading data, step 310, 10 min ago "
+        "silent, last heartbeat 10 min ago; before: reading data, step 310, 10 min ago "
         "(elsewhere, process id 70)"
     )
-    assert lines["2"].startswith("dead, last sign 90 s ago; before: saving, step 310, 97 s ago")
+    assert lines["2"].startswith("dead, last heartbeat 90 s ago; before: saving, step 310, 97 s")
     assert lines["3"].startswith("training, step 310, 37 s ago (elsewhere")
     assert "4" not in lines
     # In a table, and of many processes, only those that do not answer are shown.

@@ -1,1 +1,1 @@
-"""Contains code that all layers use: errors, signals, files, progress and processes of a run."""
+"""Code that all layers use: errors, signals, files, progress, and the processes of a run."""

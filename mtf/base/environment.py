@@ -79,7 +79,7 @@ def working_directory(run_dir: str | AnyPath) -> str | None:
 
 
 def git_state(folder: str) -> dict[str, Any] | None:
-    """Returns a folder's git revision and whether files were changed; None outside a repository."""
+    """Returns a folder's git revision and whether it is dirty, or None outside a repository."""
 
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", folder, *arguments]

@@ -14,7 +14,7 @@ class UserError(ValueError):
 
 
 class NotCheckedError(UserError):
-    """Raised if a dry run cannot check the input, for example data on a server."""
+    """Raised if a dry run cannot check an input, for example data on a server."""
 
 
 class RunError(RuntimeError):

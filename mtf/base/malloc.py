@@ -1,8 +1,8 @@
 """Sets options of glibc's malloc for JAX's CPU backend; other C libraries are not affected.
 
-XLA allocates a program's temporary arrays on each call. By default, glibc returns such large blocks
-to the kernel when they are freed. The resulting page faults account for 10 to 20% of the duration
-of a training step (benchmarks/RESULTS.md). The options do not change peak memory use.
+XLA allocates a program's temporary arrays on each call. By default, glibc returns large blocks to
+the kernel when they are freed. The resulting page faults account for 10 to 20% of the duration of a
+training step (benchmarks/RESULTS.md). The options do not change peak memory use.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def count(number: float) -> str:
 
 @dataclasses.dataclass
 class Progress:
-    """Prints one line per logging period of training and, on a terminal, a line that is updated.
+    """Prints one line per logging period of training; on a terminal, also a line updated in place.
 
     Attributes:
       train_steps: the number of the last step.
@@ -125,8 +125,8 @@ def progress_bar(
 def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]:
     """Shows a progress bar with a rate; without a terminal or notebook, prints a line every 10 s.
 
-    Yields a function `report(completed, num_units, description)`. Its arguments are how much of
-    `total` is done, the number of units, such as "examples", that determines the rate, and a text.
+    Yields a function `report(completed, num_units, description)`. `completed` is how much of
+    `total` is done. `num_units`, the number of `unit`s such as "examples", determines the rate.
     """
     bar = _rich_bar(unit, shown=True)
     task = bar.add_task("", total=total, rate="…")

@@ -34,7 +34,7 @@ def own_extras() -> dict[str, list[str]]:
 
 
 def needs(extra: str) -> Iterator[Requirement]:
-    """Yields the requirements of mtf with an extra on this platform."""
+    """Yields mtf's requirements on this platform, including those of an extra."""
     own = own_extras()
     for text in dict.fromkeys((*own[""], *own[extra])):
         needed = Requirement(text)

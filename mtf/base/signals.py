@@ -5,7 +5,7 @@ thread compiles or restores. Therefore, a separate thread receives signals throu
 `signal.set_wakeup_fd` and handles them as follows:
 
 * By default, a signal ends the process with exit status 128 plus its number (130, 143 or 129).
-* Within `Interrupts`, a signal is recorded, and the code checks for it wherever it can save.
+* Within `Interrupts`, a signal is recorded, and the job checks for it when it can save its state.
 * After `ending(status)`, a signal ends the process with that status.
 """
 

@@ -34,7 +34,7 @@ LOCK_FILE = ".lock"
 T5X_CONFIG_FILE = "t5x_config.json"
 TEMPORARY = ".*.tmp"
 
-# Error numbers that only writing can cause, and error numbers that reading can cause, too.
+# Error numbers that only writing can cause, and those that reading can cause as well.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _OTHERS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENAMETOOLONG)
 
@@ -156,7 +156,7 @@ def os_errors_refused(directory: AnyPath, setting: str) -> Iterator[None]:
 def write_failure(error: BaseException, directory: AnyPath) -> str | None:
     """Returns why a file in a directory could not be written; None if the error has another cause.
 
-    The causes of the error are also searched, and all messages are searched for texts of
+    The causes of the error are also examined. For local files, the messages must contain a text of
     `os.strerror`.
     """
     if is_remote(directory):

@@ -74,8 +74,8 @@ def hub(
       eval_split: split of the dataset to evaluate; None for no evaluation.
       name: name of the task; None for `DATASET_SUBSET`.
       vocabulary: vocabulary of the model; None for T5's vocabulary.
-      task_feature_lengths: numbers of tokens in a row; None for 512 input and 128 target tokens.
-      metrics: names of metrics in `mtf.evaluation.metrics`, which an evaluator computes.
+      task_feature_lengths: numbers of input and target tokens in a row; None for 512 and 128.
+      metrics: names of the metrics in `mtf.evaluation.metrics` that an evaluator computes.
       answer_choices: all possible targets, if the targets are classes.
       cache_dir: token cache that was written by `python -m mtf.cache NAME --dataset …`; None to
         tokenize the dataset into memory when the run starts.
@@ -157,7 +157,7 @@ def split_template(template: str) -> tuple[str, str]:
             f"template {template!r} has {len(parts) - 1} separators '|||'; expected exactly one, "
             "between inputs and targets, for example 'translate: {en} ||| {ro}'."
         )
-    from mtf.data.tasks.columns import is_template  # Most recipes do not need it.
+    from mtf.data.tasks.columns import is_template  # Most recipes do not need this module.
 
     if not is_template(template):
         parts = [re.sub(r"\{([^{}]*)\}", _as_jinja, part) for part in parts]
@@ -174,9 +174,9 @@ def fitting_lengths(
 ) -> dict[str, int]:
     """Returns feature lengths that fit the first records of the training split.
 
-    Each length is 1.25 times the length of the longest such feature in these records, rounded up to
-    a multiple of 16, but at most the limit for the feature. If the records are not on this machine,
-    the lengths in `data` are returned.
+    Each length is 1.25 times the largest number of tokens of that feature in a record, rounded up
+    to a multiple of 16, but at most the limit for the feature. If the records are not on this
+    machine, the lengths in `data` are returned.
     """
     from mtf.data.mixtures import open_datasets, open_mixture  # These modules import NumPy.
     from mtf.data.text.features import encode_feature

@@ -31,7 +31,7 @@ class Start:
       restore: config that restores the parameters and the step but not the optimizer state.
       step: step of the checkpoint; 0 if the checkpoint does not contain a step.
       num_parameters: number of parameters.
-      inputs_add_eos: whether the inputs on which the checkpoint was trained end with EOS.
+      inputs_add_eos: whether the checkpoint was trained on inputs that end with EOS.
     """
 
     model: fdl.Config[ModelConfig]
@@ -43,7 +43,7 @@ class Start:
 
 
 def open_start(checkpoint: str, vocabulary: str | None = None, config: str | None = None) -> Start:
-    """Reads the sizes and the vocabulary of a checkpoint, but not its parameters.
+    """Reads the network settings, vocabulary and step of a checkpoint, but not its parameters.
 
     Args:
       checkpoint: a run directory, whose latest checkpoint is used; an mtf, T5X or Mesh TensorFlow
@@ -93,7 +93,7 @@ def model(
 
     Args:
       start: checkpoint from which training starts.
-      dropout_rate: dropout rate, which replaces the dropout rate of the checkpoint.
+      dropout_rate: dropout rate, which replaces that of the checkpoint.
       dtype: dtype of the activations; None for bfloat16 on a GPU or TPU and float32 on a CPU.
       hardware: hardware on which the model will be trained; None for the hardware of this machine.
     """
@@ -116,7 +116,7 @@ def partitioner(start: Start) -> fdl.Config[PartitionerConfig]:
 
 
 def _as_config(settings: T5Config | Vocabulary) -> fdl.Config[Any]:
-    """Returns a config of settings that omits the values equal to the defaults."""
+    """Returns a config of the settings without the values that equal their defaults."""
     given = {
         field.name: getattr(settings, field.name)
         for field in dataclasses.fields(settings)

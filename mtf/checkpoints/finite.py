@@ -30,6 +30,6 @@ def not_finite(arrays: Mapping[str, jax.Array]) -> list[str]:
 
 
 def shown(names: list[str]) -> str:
-    """Returns a text with the first three names and the number of remaining names."""
+    """Returns text with the first three names and the number of remaining names."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more

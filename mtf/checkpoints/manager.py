@@ -55,8 +55,8 @@ def _print_failed_saves_once() -> None:
 def remove_unfinished(model_dir: str | AnyPath) -> None:
     """Removes the files of failed or killed saves.
 
-    After a save fails, TensorStore may still write other tensors and recreate the directory, so
-    the directory is checked repeatedly until it no longer reappears.
+    After a save fails, TensorStore may still write other tensors and recreate a removed directory,
+    so this function looks again until no directory reappears.
     """
     num_looks_left = 2
     for _ in range(_MAX_LOOKS):
@@ -72,9 +72,9 @@ def remove_unfinished(model_dir: str | AnyPath) -> None:
 
 @contextlib.contextmanager
 def write_failures_explained(run_dir: AnyPath) -> Iterator[None]:
-    """Raises a RunError that explains how to resume if the block cannot write to a run directory.
+    """Raises a RunError, with advice on resuming, if the block cannot write to a run directory.
 
-    In this case, the files of an incomplete checkpoint are removed.
+    In this case, the files of incomplete checkpoints are removed.
     """
     try:
         yield
@@ -135,7 +135,7 @@ class CheckpointManager:
         return (self.path(ranked[0][0]), ranked[0][1]) if ranked else None
 
     def _ranked(self, metrics: Mapping[int, Mapping[str, float] | None]) -> list[tuple[int, float]]:
-        """Returns (step, finite metric) pairs, the best first; of equals, the latest first."""
+        """Returns (step, finite metric) pairs, best first; among equals, latest first."""
         config = self.config
         name, sign = config.metric_name_to_monitor or "", -1 if config.metric_mode == "min" else 1
         values = {step: (each or {}).get(name, math.nan) for step, each in metrics.items()}
@@ -143,7 +143,7 @@ class CheckpointManager:
         return sorted(known, key=lambda item: (sign * item[1], item[0]), reverse=True)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Returns whether to keep each checkpoint, oldest first (Orbax's `PreservationPolicy`)."""
+        """Returns, from oldest to newest, whether to keep each checkpoint (for Orbax)."""
         config = self.config
         if config.keep is None:
             return [True] * len(checkpoints)

@@ -85,7 +85,7 @@ def restore_tree(
       shapes: nested dicts with T5X's names, such as `TrainState.state_dict`, or a part of them;
         layers may be stacked.
       shardings: a tree of shardings with the same structure as `shapes`.
-      initial: a function that returns a tree of initial values, which is called only if some
+      initial: a function that returns a tree of initial values. It is called only if some
         tensors, or some layers of stacked tensors, are not read. None if everything is read.
       assignment_map, fallback_to_scratch: see `RestoreCheckpointConfig`.
 

@@ -20,7 +20,7 @@ examples:
   python -m mtf.cache t0++_train --output gs://my-bucket/caches/t0
   python -m mtf.cache t0++_train --output caches/t0 --from-seqio hf://datasets/bigscience/P3
 
-If the command fails or is killed, run it again. It keeps the finished parts and continues.
+If the command fails or is killed, run it again: it keeps the finished parts and continues.
 Exit status: 0 on success; 1 if it failed or --check found damage; 2 if the input is invalid, in
 which case nothing is written; 130, 143 or 129 if Ctrl-C, SIGTERM or SIGHUP stopped it.
 """
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output",
         metavar="DIR",
         required=True,
-        help="the cache: a local directory, gs:// or s3://",
+        help="directory of the cache: a local path, gs://… or s3://…",
     )
     parser.add_argument(
         "--check", action="store_true", help="only read the cache and verify its checksums"
@@ -83,8 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--num-workers", **number, help="number of processes (default: one per core)")
     add("--num-shards", **number, help="number of files per split (default: depends on its size)")
     hang = (
-        "end, and print the stack traces of all threads, if there is no progress for this many "
-        f"seconds (default: {HANG_SECONDS:.0f}; 0: never)"
+        "print the stack traces of all threads and exit after this many seconds without progress "
+        f"(default: {HANG_SECONDS:.0f}; 0: never)"
     )
     add("--hang-seconds", type=float, default=HANG_SECONDS, metavar="S", help=hang)
     add_process_options(parser)
@@ -93,5 +93,5 @@ def _parser() -> argparse.ArgumentParser:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive whole number, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a positive integer, not {text!r}")
     return int(text)

@@ -74,7 +74,7 @@ def _write_locked(
             raise
         raise RunError(
             f"--output {output} cannot be written to: {reason}{free_space(cache_dir)}. "
-            "Finished parts are kept. Solve this problem, then run the same command to continue."
+            "Finished parts are kept. Fix the problem, then run the same command again to continue."
         ) from None
 
 
@@ -85,7 +85,7 @@ def _staging(output: RemotePath, index: int) -> Path:
 
 
 def _copy_descriptions(output: RemotePath, cache_dir: Path) -> None:
-    """Copies a remote cache's descriptions to `cache_dir`, or empties `cache_dir` if none exist."""
+    """Copies a remote cache's JSON files to `cache_dir`, or empties `cache_dir` if none exist."""
     with as_user_errors("--output"):
         check_bucket(output)
         names = {name for name in file_sizes(output) if not is_record(name)}
@@ -169,7 +169,7 @@ def _print_summary(work: CacheBuild, seconds: float) -> None:
         f"{work.settings.where}: {len(infos)} tasks written in {seconds:.0f} s, "
         f"{len(work.finished)} were already complete, {len(work.absent)} left out\n"
         f"{num_examples:,} examples from {sum(split.num_rows for split in splits):,} records "
-        f"({sum(split.num_dropped for split in splits):,} records dropped by their templates), "
+        f"({sum(split.num_dropped for split in splits):,} records dropped by templates), "
         f"{num_tokens:,} tokens, {num_bytes / 1e6:,.1f} MB"
     )
 

@@ -1,4 +1,4 @@
-"""Creates the parsers, options and exit statuses of the commands."""
+"""Defines the parsers, the shared options and the exit statuses of the commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mtf.storage.errors import StorageError
 def new_parser(
     command: str, description: str, epilog: str, *, add_help: bool = True
 ) -> argparse.ArgumentParser:
-    """Returns the parser of the command `python -m mtf COMMAND` or `python -m mtf.COMMAND`."""
+    """Creates the parser for the command `python -m mtf COMMAND` or `python -m mtf.COMMAND`."""
     is_module = command in ("run", "convert", "cache")
     return argparse.ArgumentParser(
         prog=f"python -m mtf{'.' if is_module else ' '}{command}",
@@ -32,7 +32,7 @@ def new_parser(
 
 
 def option_names(parser: argparse.ArgumentParser) -> list[str]:
-    """Returns the long option names that are listed in the help of a parser."""
+    """Returns the long option names listed in a parser's help."""
     return re.findall(r"^  (?:-\w[^-]*)?(--[\w-]+)", parser.format_help(), re.MULTILINE)
 
 

@@ -27,7 +27,7 @@ _WITH_RECIPE = {"run": "mtf.cli.run", "plan": "mtf.cli.plan.command"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    parser = new_parser("completion", "Print the completion script of a shell for mtf.", _EPILOG)
+    parser = new_parser("completion", "Print mtf's completion script for a shell.", _EPILOG)
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     options = parser.parse_args(argv)
     return exit_status(
@@ -74,7 +74,7 @@ def _values(prefix: str, action: argparse.Action, **_: Any) -> Iterable[str]:
 
 
 def _of_config(recipe: str, option: str, prefix: str) -> list[str]:
-    """Returns the paths in a recipe's config or, if `prefix` has a `=`, the values of its field."""
+    """Returns a config's paths or, if `prefix` is `PATH=…`, the possible values of that field."""
     from mtf.config import lookup, overrides, paths, tree, types
 
     changes = [word for word in _words() if "=" in word and not word.startswith(recipe)]

@@ -64,7 +64,7 @@ def _main(options: argparse.Namespace) -> int:
     works, found = _run(["-c", _DEVICES], os.getcwd())
     found = found.splitlines()[-1] if works else f"no devices found: {found}"
     if os.path.exists("/dev/nvidiactl") and "(gpu)" not in found:
-        found += "; the NVIDIA GPU of this machine needs the extra cuda"
+        found += "; to use this machine's NVIDIA GPU, install the extra cuda"
     _print("devices", {"jax": found})
     free = {x: shutil.disk_usage(x).free for x in (os.getcwd(), tempfile.gettempdir())}
     disks = {folder: f"{gib(number)} free" for folder, number in free.items()}

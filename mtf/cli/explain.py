@@ -19,7 +19,7 @@ _WIDTH = 100
 
 
 def listing() -> str:
-    """Returns text with one line for each recipe and each fiddler."""
+    """Returns the output of `--list`, which has one line for each recipe and each fiddler."""
     recipes, fiddlers = lookup.list_recipes(), lookup.list_fiddlers()
     longest = max(len(each.name) for each in [*recipes, *fiddlers])
     lines = [f"{each.name:<{longest}}  {each.summary}" for each in recipes]
@@ -59,10 +59,10 @@ def recipe_help(name: str) -> str:
 
 
 def path_help(config: fdl.Config, text: str) -> str:
-    """Returns text about the field at the path `text`, with its type, default, value and origin.
+    """Returns a description of the field at the path `text`: type, default, value and origin.
 
-    For a component, the text also lists its fields. The path "" refers to the job. If the config
-    has no such field, raises a UserError that suggests similar paths.
+    If the field is a component, its fields are listed too. The path "" refers to the job. If the
+    config has no such field, raises a UserError that suggests similar paths.
     """
     path = parse_path(text) if text else ()
     config = tree.complete(config)
@@ -131,7 +131,7 @@ def _joined(*parts: str) -> str:
 
 
 def _location(function: Any) -> str:
-    """Returns a function's `FILE:LINE`, which is relative if it is inside the working directory."""
+    """Returns a function's `FILE:LINE`; FILE is relative if it is in the working directory."""
     code = inspect.unwrap(function).__code__
     name = os.path.relpath(code.co_filename)
     return f"{code.co_filename if name.startswith('..') else name}:{code.co_firstlineno}"

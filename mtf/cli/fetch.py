@@ -58,8 +58,8 @@ def _address(name: str) -> AnyPath:
     path = as_path(released(name).path if name in RELEASED_STEPS else name)
     if not is_remote(path):
         raise UserError(
-            f"{name} is neither a remote path (gs://, s3://, https://) nor a released checkpoint; "
-            f"expected one of {', '.join(RELEASED_STEPS)}.{did_you_mean(name, RELEASED_STEPS)}"
+            f"{name} is not a released checkpoint; expected a gs://, s3:// or https:// path, or "
+            f"one of {', '.join(RELEASED_STEPS)}.{did_you_mean(name, RELEASED_STEPS)}"
         )
     return path
 

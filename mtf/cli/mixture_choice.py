@@ -1,4 +1,4 @@
-"""Opens the mixture and vocabulary that are chosen by the options of `mtf cache` or `mtf data`."""
+"""Returns the mixture and the vocabulary that the options of `mtf cache` or `mtf data` select."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def chosen_vocabulary(options: argparse.Namespace, original: str) -> Vocabulary:
     path = options.vocabulary or RELEASED_MODELS.get(original)
     if path is None:
         raise UserError(
-            f"--vocabulary is missing; the vocabulary {original} is not public, so its model file "
-            "must be given"
+            f"--vocabulary is missing; the vocabulary {original} is not public, so pass the path "
+            "of its model file"
         )
     extra_ids = _NUM_T5_SENTINELS if options.extra_ids is None else options.extra_ids
     return SentencePieceVocabulary(path, extra_ids)
 
 
 def chosen_mixture(options: argparse.Namespace) -> tuple[Mixture, Vocabulary]:
-    """Returns the mixture that the options choose, and its vocabulary."""
+    """Returns the mixture that the options select, and its vocabulary."""
     if options.dataset is not None or options.files is not None:
         chosen = _dataset_mixture(options)
         return chosen, chosen_vocabulary(options, chosen.vocabulary)

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
         print("".join(f"{name}\n" for name in registered_tasks()), end="")
         print("\n".join(list_mixtures()))
     elif options.mixture is None:
-        raise UserError("No MIXTURE was given; --list shows the names of all mixtures")
+        raise UserError("No MIXTURE was given; to show the names of all mixtures, pass --list")
     elif options.cache is not None:
         _show(options, options.cache, _cached_vocabulary(options))
     else:
@@ -126,14 +126,14 @@ def _print_tasks(dataset: CachedMixture, options: argparse.Namespace) -> None:
         f"\n{sum(split.num_examples for split in splits):,} examples, "
         f"{sum(sum(split.num_tokens.values()) for split in splits):,} tokens; "
         f"{sum(split.num_dropped for split in splits):,} of "
-        f"{sum(split.num_rows for split in splits):,} records dropped by their templates\n"
+        f"{sum(split.num_rows for split in splits):,} records dropped by templates\n"
         f"{all_truncated:,} inputs and targets truncated to "
         f"{'/'.join(map(str, options.lengths))} tokens"
     )
 
 
 def _num_truncated(task: CachedTask, options: argparse.Namespace) -> list[int]:
-    """Returns how many inputs and how many targets, including EOS, are longer than a row."""
+    """Returns the numbers of inputs and of targets that, with EOS, are longer than a row."""
     info = task.info
     if info.kind == "documents":
         return [0, 0]
@@ -164,7 +164,7 @@ def _print_packing(dataset: CachedMixture) -> None:
 
 def _print_example(dataset: CachedMixture, number: int) -> None:
     turn, index = divmod(number, len(dataset.tasks))
-    # Adjacent tasks often share a dataset, so the tasks are shown in another order.
+    # Adjacent tasks often share a dataset, so the tasks are visited in a different order.
     task = dataset.tasks[(index * 7919) % len(dataset.tasks)]
     if task.info.kind == "documents":
         documents = task.document_source(training=True)

@@ -35,7 +35,7 @@ Exit status: 0 on success, 1 if the run failed, 2 if it was refused and nothing 
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command's arguments."""
+    """Creates the parser for the command's arguments."""
     title = "Run a recipe, or show what it would do."
     parser = new_parser("run", title, _EPILOG, add_help=False)
     names = "package.module.recipe, or file.py:recipe"
@@ -45,10 +45,10 @@ def make_parser() -> argparse.ArgumentParser:
     explained = "explain the command, the recipe, or the field PATH of its config"
     show("-h", "--help", nargs="?", const="", metavar="PATH", help=explained)
     kinds = ("flat", "all", "history", "python", "json", "sharding")
-    printed = "values that are not defaults, all values, where each was set, Python code, JSON, or "
-    printed += "how parameters are split"
+    printed = "flat: values that are not defaults; all: all values; history: where each was set; "
+    printed += "python, json: the config as code or JSON; sharding: how parameters are split"
     show("--print", choices=kinds, help=printed)
-    devices = "number of devices for --print sharding, which this machine need not have"
+    devices = "number of devices for --print sharding; they need not exist on this machine"
     show("--devices", type=int, metavar="N", help=devices)
     show("--diff", metavar="OTHER", help="compare with a recipe, run directory or config.json")
     show("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
@@ -62,9 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
     modes += "PATH=log:LOW..HIGH; optuna: N runs whose values depend on the results of earlier runs"
     choices = ("grid", "random", "optuna")
     sweep("--sweep-mode", choices=choices, default="grid", help=modes)
-    number = "number of runs of --sweep-mode random and optuna"
+    number = "number of runs for --sweep-mode random and optuna"
     sweep("--sweep-runs", type=int, metavar="N", help=number)
-    metric = "metric that sorts the runs (default: the one that ranks checkpoints, or the loss)"
+    metric = "metric to sort the runs by (default: the one that ranks checkpoints, or the loss)"
     sweep("--sweep-metric", metavar="NAME", help=metric)
     engine = parser.add_argument_group("engine").add_argument
     text = "engine that runs the job; t5x uses the same values and batches as mtf (docs/t5x.md)"

@@ -1,4 +1,4 @@
-"""Shows, checks and runs a recipe (`python -m mtf.run`). JAX is imported only when a job runs."""
+"""Shows, checks and runs a recipe (`python -m mtf.run`). Only the methods of a job import JAX."""
 
 from __future__ import annotations
 

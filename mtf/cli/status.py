@@ -39,8 +39,8 @@ examples:
   watch -n 10 python -m mtf status runs/*
   python -m mtf status runs/* --json | jq 'select(.state == "failed")'
 
-Speed, loss and ETA come from the latest statistics (trainer.stats_period). They do not include the
-time that evaluations and checkpoints take.
+Speed, loss and ETA come from the latest statistics (trainer.stats_period). Speed and ETA do not
+include the time that evaluations and checkpoints take.
 For the output_dir of evaluation and inference jobs, and for token caches, the command shows what
 the processes are doing. Other paths are skipped.
 Exit status: 0 on success; 2 if a path does not exist or no path is a run directory.
@@ -186,7 +186,7 @@ def _state(
     processes: Sequence[Mapping[str, Any]],
     tasks: Mapping[str, int] | None,
 ) -> tuple[str, str | None]:
-    """Returns the state of a run and, if it is known, the reason why the run ended."""
+    """Returns the state of a run and, if known, the reason why the run ended."""
     holder = lock_holder(directory)
     exists = process_exists(holder) if holder else False
     if exists and not _is_reused(holder):
@@ -298,7 +298,7 @@ def _process_rows(status: Status) -> list[tuple[str, str]]:
         text = f"{each['doing']}, {_ago(now - each['progress'])}"
         text += f" ({each['host']}, process id {each['pid']})"
         if each["condition"] != "running":
-            text = f"{each['condition']}, last sign {_ago(now - each['time'])}; before: {text}"
+            text = f"{each['condition']}, last heartbeat {_ago(now - each['time'])}; before: {text}"
         rows.append((f"  {each['index']}", text))
     return rows
 
@@ -358,11 +358,11 @@ def as_table(statuses: Sequence[Status]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    title = "Show the progress of runs, and whether they are running."
+    title = "Show the progress of runs and whether they are running."
     parser = new_parser("status", title, _EPILOG)
     add = parser.add_argument
-    add("run_dirs", nargs="+", metavar="RUN_DIR", help="run directory; several form a table")
-    add("--json", action="store_true", help="print one line with a JSON object for each run")
+    add("run_dirs", nargs="+", metavar="RUN_DIR", help="run directory, or several for a table")
+    add("--json", action="store_true", help="print a JSON object for each run, one per line")
     options = parser.parse_args(argv)
     return exit_status(lambda: _main(options), only_shows=True)
 

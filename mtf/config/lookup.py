@@ -46,7 +46,7 @@ def make_component(text: str, declared: Any = Any) -> Any:
     """Returns the component that `dotted.builder(kw=…)` or `dotted.Class(kw=…)` describes.
 
     A function is called only if its return annotation is a config of the `declared` type. A
-    function that is itself a valid value (`types.is_value`) is returned without a call. A function
+    function that is itself a valid value (`types.is_value`) is not called but returned. A function
     that returns such a value (`types.makes_value`) is called later, when the job is built. Raises
     UserError or `types.Mismatch` for any other function.
     """

@@ -67,7 +67,7 @@ def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> 
 def try_overrides(
     config: fdl.Config, overrides: Sequence[Override | str]
 ) -> tuple[fdl.Config, list[str]]:
-    """Returns a copy of the config with all valid overrides applied, and the others' errors."""
+    """Returns a copy of the config with all valid overrides applied, and the errors of the rest."""
     config = tree.complete(config)
     problems: list[str] = []
     for item in overrides:

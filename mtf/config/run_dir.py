@@ -219,7 +219,7 @@ def _own_files(run_dir: AnyPath) -> list[AnyPath]:
 
 
 def _below(folder: str, path: str) -> str:
-    """Returns a relative path joined to the folder if that exists, and other paths unchanged."""
+    """Returns a relative path joined to the folder if the result exists, or else the path."""
     if os.path.isabs(path) or "://" in path or path.startswith("~"):
         return path
     moved = os.path.join(folder, path)
@@ -229,7 +229,7 @@ def _below(folder: str, path: str) -> str:
 def _absolute(config: fdl.Config, folder: str) -> fdl.Config:
     """Returns a copy of the config in which relative paths that exist in a folder are absolute.
 
-    The paths are all strings in fields with the metadata {"path": True}, even in lists and dicts.
+    Every string in a field with the metadata {"path": True} is a path, even in lists and dicts.
     """
 
     def changed(value: Any, state: daglish.State) -> Any:

@@ -21,7 +21,7 @@ from mtf.storage import as_path
 
 Job = TypeVar("Job")
 
-# The run directory of the job that is running, so that its config is not stored twice.
+# The run directory of the running job, whose config must not be stored again.
 _entered: contextvars.ContextVar[str | None] = contextvars.ContextVar("entered", default=None)
 
 

@@ -42,7 +42,7 @@ def field_metadata(node: fdl.Buildable, name: str) -> dict[str, Any]:
 
 
 def refusal(node: fdl.Buildable, name: Any, value: Any) -> str | None:
-    """Returns the reason in a field's metadata {"refused": {value: reason}}, or None."""
+    """Returns why a field refuses a value (metadata {"refused": {value: reason}}), or None."""
     reasons = field_metadata(node, str(name)).get("refused", {})
     return reasons.get(value) if isinstance(value, str) else None
 

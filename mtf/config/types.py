@@ -162,7 +162,7 @@ def element_type(declared: Any, container: Any, step: Any) -> Any:
 
 
 def choices(declared: Any) -> list[str]:
-    """Returns the values of a type that has few, in the syntax of `--set` (`@` marks a class)."""
+    """Returns a type's values, if it has few, in the syntax of `--set` (`@` marks a class)."""
     found: list[str] = []
     for member in members(declared):
         if typing.get_origin(member) is Literal:

@@ -58,7 +58,7 @@ def apply_objective(
 
 
 def noise_mask(length: int, config: SpanCorruption, bits: np.ndarray) -> np.ndarray:
-    """Returns a boolean mask, of shape (length,), of the noise tokens for span corruption.
+    """Returns a boolean mask of shape (length,) that selects the noise tokens for span corruption.
 
     Kept spans and noise spans alternate. The first span is kept, and the last span is noise. If
     there is only one token, it is kept. `bits` contains at least `length` random uint64 values.
@@ -84,7 +84,7 @@ def replace_spans(tokens: np.ndarray, mask: np.ndarray, vocab_size: int) -> np.n
 
 
 def _span_starts(mask: np.ndarray) -> np.ndarray:
-    """Returns a boolean mask, of shape (length,), of the positions where runs of True begin."""
+    """Returns a boolean mask of shape (length,) that marks where runs of True in `mask` begin."""
     return mask & ~np.concatenate(([False], mask[:-1]))
 
 
@@ -105,7 +105,7 @@ def _limit_noise(mask: np.ndarray, lengths: SegmentLengths) -> np.ndarray:
     num_sentinels = np.maximum(kept_spans, noise_spans)
     if num_targets[-1] <= lengths.targets_length and num_sentinels[-1] <= lengths.num_sentinels:
         return mask
-    # One more span of kept tokens follows the last noise token.
+    # The tokens after the last noise token form one more kept span, which adds a sentinel.
     return mask & (num_targets < lengths.targets_length) & (num_sentinels < lengths.num_sentinels)
 
 

@@ -30,7 +30,7 @@ class Mixing:
     """
 
     def __init__(self, rates: Sequence[float]):
-        """Rounds `rates` to 2**-31 of their sum, except for integers with a sum below 2**31.
+        """Rounds `rates` to 2**-31 of their sum, unless they are integers with a sum below 2**31.
 
         Raises UserError if there are no rates.
         """
@@ -54,9 +54,9 @@ class Mixing:
 def scattered(position: int, seed: int) -> int:
     """Returns the original position of the example at `position` in the shuffled sequence.
 
-    The sequence is shuffled in blocks of 1024 examples. Each row of the batch reads every k-th
-    example, and without the shuffle, its rates could be wrong. For example, if two components
-    alternate and k is even, the row would read only one of them.
+    The sequence is shuffled in blocks of 1024 examples. Each row of a batch reads every k-th
+    example, so without the shuffle, its rates could be wrong. For example, if two components
+    alternated and k were even, the row would read only one of them.
     """
     block, offset = divmod(position, BLOCK_SIZE)
     order = permutation(BLOCK_SIZE, seed, block, Purpose.MIXING)
@@ -72,7 +72,7 @@ def _integer_weights(rates: Sequence[float]) -> list[int]:
 
 
 def _huffman(weights: list[int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Returns the children, and the (left weight, total weight), of each inner node of the tree."""
+    """Returns the children of each inner node, and the (left weight, total weight) of each."""
     # Each entry is (weight, order of creation, node). The order of creation breaks ties.
     heap = [(weight, index, index) for index, weight in enumerate(weights)]
     heapq.heapify(heap)

@@ -52,7 +52,7 @@ def find_mixture(
 
 
 def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None) -> Mixture:
-    """Returns a mixture of one task that reads a dataset; adds `splits` to the usual splits."""
+    """Returns a mixture of one task. If it reads a dataset, adds `splits` to the usual splits."""
     if settings.files is not None:
         source: tuple[str, str | None] = (FILES if settings.tsv_header else PAIRS, name)
         found = settings.files

@@ -111,7 +111,7 @@ class Packer:
             self.open_rows.append(row)
 
     def _fill(self, row: OpenRow) -> int:
-        """Returns how full the fuller feature is, between 0 and inputs length * targets length."""
+        """Returns the fill ratio of the fuller feature, times inputs length * targets length."""
         return max(row.num_inputs * self._targets_length, row.num_targets * self._inputs_length)
 
     def _close(self, row: OpenRow) -> Row:

@@ -96,7 +96,7 @@ def group_examples(source: ExampleSource, group: int) -> Iterator[Example]:
 
 
 def in_turn(readers: Iterable[ExamplesReader]) -> Iterator[Example]:
-    """Yields one example from each reader in turn, until all readers have ended."""
+    """Yields one example from each reader in turn, until all are exhausted."""
     waiting = deque(read() for read in readers)
     while waiting:
         reader = waiting.popleft()
@@ -177,7 +177,7 @@ class RowStream:
         stride: int,
         mixing: Mixing | None,
     ):
-        """Initializes the stream; `mixing` has one component per reader, or is None for one."""
+        """Initializes the stream; `mixing` has one component per reader (None for one reader)."""
         self._readers = readers
         self._packer = Packer(data.task_feature_lengths, data.pack)
         self._seed, self._row, self._stride = data.seed, row, stride
@@ -269,7 +269,7 @@ class StreamsIterator:
           fingerprint: description of the data (`name=value; …`), which must match on resume.
           prefetch: number of batches that are made in advance.
           rows_per_stream: number of rows that each stream adds to a batch.
-          kept: slice that selects the rows that this process returns from all rows of the streams.
+          kept: slice of the streams' rows that this process returns.
         """
         self._streams, self._rows_per_stream, self._kept = streams, rows_per_stream, kept
         self._data, self._fingerprint = data, fingerprint

@@ -170,8 +170,8 @@ class _Start(NamedTuple):
     Attributes:
       epoch: number of epochs that the stream has completed.
       window: index of the window in the epoch.
-      file: position of the file in the order of files for the epoch.
-      document: index, in the file, of the next document to read.
+      file: position of the file in the epoch's order of files.
+      document: index of the next document to read from the file.
       state: state of the `datasets` iterator over the file; None at the beginning of the file.
     """
 

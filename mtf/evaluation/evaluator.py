@@ -51,7 +51,7 @@ class Evaluator:
       batch_size: see `Predictor`.
       dtype: dtype of the parameters and activations.
       partitioner: the device mesh and the partitioning rules.
-      heartbeat: monitor that records the activity of this process and ends a hanging process.
+      heartbeat: monitor that records the activity of this process and ends it if it hangs.
     """
 
     tasks: Sequence[EvaluationTask]

@@ -56,7 +56,7 @@ class TaskData(Generic[T]):
       examples: for a ranked task, a list of `RankExample` in the order of the rows; for a task with
         generated targets, a `Source`.
       num_left_out: number of rows to which the prompt does not apply.
-      failed: dict mapping the number of each row that cannot be used to the reason.
+      failed: dict mapping the number of each unusable row to the reason.
     """
 
     examples: T

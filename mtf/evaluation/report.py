@@ -58,7 +58,7 @@ class TaskResult:
       num_close: number of examples whose two best choices are almost equally likely; see
         `Ranked.is_close`.
       num_unanswerable: number of examples that have no correct choice and therefore count as wrong.
-      failed: dict mapping the number of each row that could not be used to the reason.
+      failed: dict mapping the number of each unusable row to the reason.
       absent: the reason why the task has no data; None if it has data.
     """
 
@@ -131,7 +131,7 @@ def _statistics(tasks: Sequence[TaskResult], metric: str = "accuracy") -> dict[s
 
 
 def _overall(results: Sequence[TaskResult]) -> dict[str, Any]:
-    """Returns the means over ranked and over generated tasks, and the number of tasks in each.
+    """Returns the means over ranked and over generated tasks, and the numbers of tasks.
 
     `mean_accuracy` averages accuracies over the ranked prompts of each dataset, and then over
     datasets. `mean_score` averages the first metric of each generated task.
@@ -228,7 +228,7 @@ def _metric_names(tasks: Sequence[TaskResult]) -> list[str]:
 
 
 def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
-    """Returns a dict mapping names to all values that are not NaN.
+    """Returns a dict mapping names to all means, statistics and metrics that are not NaN.
 
     The names are `mean_accuracy` and `mean_score` (see `_overall`), `datasets/DATASET/METRIC_mean`,
     `datasets/DATASET/METRIC_median` and so on, and, as in T5X, `TASK/METRIC`. In TensorBoard, they

@@ -111,7 +111,7 @@ class LanguageModel:
         field does not exist or an input cannot be used.
         """
         if decoding.get("num_return", 1) != 1:
-            raise UserError("generate returns one text per input. For num_return, call samples().")
+            raise UserError("generate returns one text per input. For several, call samples().")
         found = [best.text for best, *_ in self._samples(_listed(texts, "texts"), decoding)]
         return found[0] if isinstance(texts, str) else found
 
@@ -294,8 +294,8 @@ def load(
     """Loads a model to use in Python.
 
     Args:
-      path: a run directory, an mtf or T5X checkpoint, or the Hugging Face directory of a T5, mT5 or
-        ByT5 model.
+      path: a run directory, an mtf, T5X or Mesh TensorFlow checkpoint, or the Hugging Face
+        directory or hub name (`google/flan-t5-small`) of a T5, mT5 or ByT5 model.
       step: step of the checkpoint; None for the latest.
       ema: whether to load the moving average of the parameters that `trainer.ema` keeps.
       vocabulary: "t5", "mt5", "byt5", the path of a SentencePiece model file, or a vocabulary. If
@@ -312,8 +312,8 @@ def load(
       max_targets_length: maximum number of tokens in a target. Longer targets are truncated, and a
         warning is logged.
       inputs_add_eos: whether EOS is appended to inputs; None for the setting of the training run
-        or, if that is unknown, for True, as in T5, mT5 and ByT5. T0 was trained without EOS after
-        its inputs.
+        or of the Hugging Face tokenizer or, without these, for True, as in T5, mT5 and ByT5. T0
+        was trained without EOS after its inputs.
       progress: whether to show a progress bar in terminals and notebooks.
 
     Raises:

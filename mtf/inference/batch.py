@@ -73,7 +73,7 @@ def task_sources(
                 f"mixture_or_task_name: {task.name} contains documents; expected inputs and targets"
             )
         rows = open_split(*task.source_of(split), data_dir=data_dir)
-        # Decoding needs one example per row, whereas scoring needs one per choice.
+        # Decoding needs one example per record, whereas scoring needs one per choice.
         read = task.to_generate() if task.kind == "rank" and mode != "score" else task
         requests = functools.partial(task_requests, read, rows, split)
         empty = f"mixture_or_task_name: {task.name} has no examples in its split {split}"
@@ -112,7 +112,7 @@ class BatchInference:
     Attributes:
       lengths: maximum number of tokens for each feature ("inputs" and "targets").
       part_size: number of examples in a part.
-      heartbeat: monitor that records the activity of this process and ends a hanging process.
+      heartbeat: monitor that records the activity of this process and ends it if it hangs.
     """
 
     predictor: Predictor
@@ -156,13 +156,13 @@ class BatchInference:
         return results.merged()
 
     def limits(self, source: Source) -> tuple[int, int]:
-        """Returns the indices of the first examples in this shard and in the next shard."""
+        """Returns the index of the first example of this shard, and that of the next shard."""
         total = source.summary.num_examples
         first, last = (total * i // self.num_shards for i in (self.shard_id, self.shard_id + 1))
         return first, last
 
     def report(self, source: Source, results: Results, written: AnyPath, was_done: bool) -> str:
-        """Returns the text to print on the terminal about results that `write` has completed."""
+        """Returns the lines to print about results that `write` has completed."""
         first, last = self.limits(source)
         note = ", already complete" if was_done else ""
         if cut := results.num_truncated:

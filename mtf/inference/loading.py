@@ -62,8 +62,8 @@ def load_model(
     Args:
       path: a path that `mtf.load` accepts, or the result of `open_model`.
       dtype, partitioner: see `mtf.load`.
-      scan_layers: whether to scan layers; if None, layers are scanned except on CPUs, where this is
-        slower.
+      scan_layers: whether to scan layers; if None, layers are scanned except on CPUs, where
+        scanning is slower.
       **opening: other arguments of `open_model`, if `path` is a path.
 
     Raises:

@@ -156,7 +156,7 @@ def network_config(architecture: conversion.Architecture, **settings: Any) -> T5
 def local_source(path: str | AnyPath) -> str | AnyPath:
     """Returns the path of the local copy of a model on the hub, or any other path unchanged.
 
-    A path `OWNER/NAME`, such as `google/flan-t5-small`, is that of a model on the Hugging Face hub
+    A path `OWNER/NAME`, such as `google/flan-t5-small`, refers to a model on the Hugging Face hub
     unless the current directory contains a directory OWNER. Raises UserError if the model cannot be
     downloaded.
     """
@@ -318,8 +318,8 @@ def checkpoint_vocabulary(
 ) -> Vocabulary:
     """Returns the vocabulary of a checkpoint with `num_rows` embedding rows.
 
-    The result is the first available one of `asked`, `of_run`, the vocabulary of a Hugging Face
-    directory, `default` if it fits the embedding, and the vocabulary of the released model with the
+    The result is the first that is available: `asked`, `of_run`, the vocabulary of a Hugging Face
+    directory, `default` if it fits the embedding, or the vocabulary of the released model with the
     same number of rows. Raises UserError if the vocabulary is unknown, cannot be read or has more
     ids than the embedding has rows, or if `asked` has far fewer ids than the embedding has rows.
     """

@@ -1,8 +1,8 @@
 """Scores targets and generates sequences, for any number of examples on any mesh.
 
 Results are in the order of the examples. To reduce padding, examples are packed into rows before
-they are scored, and sorted by length before sequences are generated. Lengths are rounded up so that
-few shapes must be compiled.
+they are scored, and sorted by length before sequences are generated. Lengths are rounded up so
+that only a few shapes have to be compiled.
 """
 
 from __future__ import annotations

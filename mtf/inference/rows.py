@@ -113,7 +113,7 @@ def pack(
 
 
 def rounded_length(length: int, least: int = 16) -> int:
-    """Rounds up to a multiple of `least` or of 1/8 of the next power of two if it is larger."""
+    """Rounds up to a multiple of `least` or, if larger, of 1/8 of the next power of two."""
     step = max(least, power_of_two(length) // 8)
     return -(-length // step) * step
 
@@ -146,12 +146,12 @@ def _half_step(length: int) -> int:
 
 
 def _roughness(length: int) -> int:
-    """Returns 0 for a power of two, 1 for 1.5 times a power of two, and 2 otherwise."""
+    """Returns 0 for a power of two, 1 for the sum of two powers of two, and 2 otherwise."""
     return min(2, length.bit_count() - 1)
 
 
 def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
-    """Returns the number of batches and the number of rows, at most `max_rows`, in a batch."""
+    """Returns the number of batches, and the number of rows in a batch (at most `max_rows`)."""
     num_batches = -(-num_rows // max_rows)
     if num_batches > 3:
         return num_batches, max_rows

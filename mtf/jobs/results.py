@@ -25,7 +25,7 @@ class TrainResult:
         None if no signal ended the run.
       metrics: the last values in the run's `metrics.jsonl` files, under the names that
         `checkpoint.save.metric_name_to_monitor` accepts, such as "training_eval/held_out/accuracy".
-      checkpoints: a dict mapping the steps of the checkpoints that were kept to their directories.
+      checkpoints: a dict mapping the step of each checkpoint that was kept to its directory.
     """
 
     model_dir: AnyPath

@@ -57,8 +57,8 @@ def _products(query: jax.Array, key: jax.Array, mask: jax.Array) -> _Products:
 def _unfused_on_gpus(arrays: _Products) -> _Products:
     """Returns the arrays; on GPUs, prevents XLA from fusing them with later operations.
 
-    Otherwise, XLA would write the mask, the bias and the masked logit to memory in the shape of the
-    products, partly before the loop over layers, and would write the logits twice.
+    Otherwise, XLA would write the mask, the bias and the masked logit to memory, broadcast to the
+    shape of the products, partly before the loop over layers, and would write the logits twice.
     """
     barrier = jax.lax.optimization_barrier
     unfused: _Products = jax.lax.platform_dependent(

@@ -31,7 +31,7 @@ FP16_REFUSED = (
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters (LoRA), which replace a kernel W by W + alpha / rank · A B.
+    """Low-rank adapters (LoRA), which replace a kernel W with W + alpha / rank · A B.
 
     Only A and B are trained (Hu et al. 2021). As in PEFT, A is initialized uniformly in
     ±1/√(number of rows of W), and B is initialized with zeros.
@@ -76,7 +76,7 @@ class T5Config:
       num_heads: the number of attention heads; num_heads * head_dim may differ from `emb_dim`.
       head_dim: the size of an attention head (d_kv).
       num_encoder_layers: the number of encoder layers.
-      num_decoder_layers: the number of decoder layers; in ByT5, a third of the encoder layers.
+      num_decoder_layers: the number of decoder layers; in ByT5, a third of `num_encoder_layers`.
       mlp_dim: the size of the hidden layer in the feed-forward blocks (d_ff).
       mlp_activations: the activation of each input projection. The activated outputs are
         multiplied.
@@ -90,11 +90,11 @@ class T5Config:
       relpos_bias_per_layer: whether each layer has its own relative position bias, as in umT5 and
         T5X's `scalable_t5`; otherwise, the layers of a stack share one bias.
       scan_layers: whether to stack the layers and run them with `lax.scan`, which compiles faster
-        and is needed for XXL, instead of a loop, which runs faster on CPUs. Checkpoints do not
-        depend on this setting.
-      remat_policy: the activations that the backward pass recomputes, which are "none", "minimal"
-        (all except attention outputs and products with parameters) or "full" (entire layers).
-        Attention weights are always recomputed.
+        and is needed for XXL. Otherwise, they run in a loop, which is faster on CPUs. Checkpoints
+        do not depend on this setting.
+      remat_policy: the activations that the backward pass recomputes: "none", "minimal" (all except
+        attention outputs and products with parameters) or "full" (entire layers). Attention weights
+        are always recomputed.
       lora: the LoRA adapters, which are the only trained parameters; None for no adapters.
     """
 

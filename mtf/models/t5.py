@@ -232,9 +232,9 @@ def relative_position_bucket(
 ) -> jax.Array:
     """Returns the bucket of each `relative_position` (key position - query position).
 
-    Half of the buckets contain one distance each; the others contain ranges that grow
-    logarithmically up to `max_distance`. In bidirectional attention, half of all buckets are for
-    keys after the query.
+    Half of the buckets contain one distance each; the others contain logarithmically spaced ranges
+    of distances up to `max_distance`. In bidirectional attention, half of all buckets are for keys
+    after the query.
     """
     offset = jnp.zeros_like(relative_position)
     if bidirectional:
@@ -332,9 +332,9 @@ def attention(
 
 
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Returns a mask, (b, 1, q, k), that is True if a key is in the segment of the query.
+    """Returns a mask, (b, 1, q, k), that is True where a query and a key are in the same segment.
 
-    Segment 0 is padding.
+    Segment 0 is padding, where the mask is False.
     """
     same = query_segments[:, None, :, None] == key_segments[:, None, None, :]
     return same & (key_segments > 0)[:, None, None, :]

@@ -11,7 +11,7 @@ Params = dict[str, Any]
 
 
 class Dropout(NamedTuple):
-    """Dropout whose random key is folded with the index of a layer and of a use in the layer.
+    """Dropout whose random key is folded with the indices of a layer and of a use in that layer.
 
     Attributes:
       rate: the probability that an element is zeroed.
@@ -28,8 +28,8 @@ class Dropout(NamedTuple):
     def __call__(self, x: jax.Array, index: int, shared_axis: int | None = -2) -> jax.Array:
         """Zeroes elements of `x` with probability `rate`, and scales up the others.
 
-        All elements along `shared_axis` share a dropout mask. As in T5X, this axis is by default
-        that of the positions in a sequence.
+        All positions along `shared_axis` share a dropout mask. By default, as in T5X, this is the
+        axis of sequence positions.
         """
         if self.rng is None or self.rate == 0.0:
             return x

@@ -44,7 +44,7 @@ class RunDevices:
         return text
 
     def rows(self, needed: int | None = None) -> dict[str, str]:
-        """Returns a dict of texts about the run's devices, its mesh and the available devices.
+        """Returns a dict that describes the run's devices, its mesh and the available devices.
 
         `needed` is the minimum memory in bytes that the run needs on each device.
         """

@@ -50,8 +50,8 @@ def partition_spec(
     """Returns the PartitionSpec of an array, given the logical axes of its dimensions.
 
     As in flax (`flax.linen.logical_to_mesh_axes`), rules are applied in order. Each rule assigns
-    its mesh axes to a dimension, unless the dimension already has mesh axes, one of the rule's mesh
-    axes is already used, or the dimension is not divisible by the product of the axes' sizes.
+    its mesh axes to a dimension, unless the dimension already has mesh axes or one of the rule's
+    mesh axes is already used. Unlike in flax, the dimension must be divisible into equal parts.
     """
     decided: dict[int, tuple[str, ...]] = {}
     taken: set[str] = set()
@@ -163,7 +163,7 @@ class PjitPartitioner:
         return jax.tree.map(lambda shape, names: self.sharding(names, shape.shape), shapes, axes)
 
     def check_batch_size(self, batch_size: int, num_microbatches: int = 1) -> None:
-        """Raises UserError if data shards and microbatches cannot have equal parts of the batch."""
+        """Raises UserError if the batch cannot be split evenly into shards and microbatches."""
         parts = self.num_data_shards * num_microbatches
         if batch_size % parts:
             microbatches = f" × {num_microbatches} microbatches" if num_microbatches > 1 else ""
@@ -175,10 +175,9 @@ class PjitPartitioner:
             )
 
     def data_layout(self, batch_size: int) -> tuple[int, int]:
-        """Returns the index of the part of each global batch that this process reads.
+        """Returns (shard_id, num_shards) for the part of each global batch that this process reads.
 
-        The result is a tuple (shard_id, num_shards). Processes whose devices differ only in their
-        position along the model axis read the same part.
+        Processes whose devices differ only along the model axis read the same part.
         """
         rows: dict[int, tuple[int, int]] = {}
         device: Any
@@ -197,6 +196,6 @@ class PjitPartitioner:
         return low // size, batch_size // size
 
     def global_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
-        """Returns global arrays that are made from each process's rows, without communication."""
+        """Returns global arrays assembled from the rows of each process, without communication."""
         make = functools.partial(jax.make_array_from_process_local_data, self.batch)
         return {name: make(x, (batch_size, *x.shape[1:])) for name, x in rows.items()}

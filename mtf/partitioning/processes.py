@@ -34,10 +34,10 @@ def wait_for_others() -> None:
 
 
 def from_first_process(value: Any) -> Any:
-    """Broadcasts the value of the first process, which must be JSON-serializable, to all processes.
+    """Returns the JSON-serializable value that the first process passes, in all processes.
 
-    All processes must call this function. If there is only one process, its value is returned as it
-    is.
+    All processes must call this function. If there is only one process, its value is returned
+    unchanged.
     """
     if jax.process_count() == 1:
         return value

@@ -62,8 +62,8 @@ class PartitionerConfig:
         the model axis; an alternative to `num_partitions`.
       fsdp: the size of the fsdp axis, over which parameters, optimizer state and batches are split.
       logical_axis_rules: pairs of a logical axis and its mesh axes, in order of priority. As in
-        flax, a dimension uses the first of its rules whose mesh axes are not yet used in the array
-        and whose total size divides the size of the dimension.
+        flax, a dimension uses the first of its rules whose mesh axes are not yet used in the array.
+        Rules whose mesh axes do not divide the dimension evenly are skipped.
     """
 
     num_partitions: int | None = None
@@ -107,7 +107,7 @@ class PartitionerConfig:
 
     @property
     def min_devices(self) -> int:
-        """The smallest number of devices that the mesh can have; all its multiples are valid."""
+        """The smallest number of devices that the mesh can have; any multiple is also valid."""
         submesh = self.model_parallel_submesh
         return self.fsdp * (math.prod(submesh) if submesh else self.num_partitions or 1)
 

@@ -15,8 +15,8 @@ from mtf.storage.errors import StorageError
 if TYPE_CHECKING:
     from mtf.storage.remote import RemotePath
 
-# A function that shows the progress of work, given the total amount and the unit. It yields a
-# function to call with the amount done so far, the number of units done and the name of a file.
+# A context manager that shows progress, given the total amount and the unit. It yields a function
+# to call with the amount done so far, the number of units done and the name of a file.
 Bar = Callable[[int, str], contextlib.AbstractContextManager[Callable[[int, int, str], None]]]
 
 _FILES_AT_ONCE = 8
@@ -25,7 +25,7 @@ _VERSIONS = ("md5Hash", "crc32c", "ETag", "etag", "generation", "mtime", "LastMo
 
 
 def cache_directory() -> Path:
-    """Returns the directory for downloads, `$MTF_CACHE` or by default `~/.cache/mtf`."""
+    """Returns the download directory: `$MTF_CACHE`, `$XDG_CACHE_HOME/mtf` or `~/.cache/mtf`."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.environ.get("MTF_CACHE") or f"{base}/mtf").expanduser()
 
@@ -65,7 +65,7 @@ def local_copy(
 
     Args:
       path: a remote path, or a local path, which is returned unchanged.
-      bar: a function that shows the progress.
+      bar: a context manager that shows the progress; see `Bar`.
       only: a function that returns whether to copy the file with a given relative path.
       to: the path of the copy, or None for a path below `cache_directory()`.
       names: the relative paths of the files in a directory that cannot be listed (https://), or
@@ -93,7 +93,7 @@ def local_copy(
             file.unlink(missing_ok=True)
     if not all(_is_copied(target / name, info) for name, info in files.items()):
         _described(target).unlink(missing_ok=True)
-    from concurrent.futures import ThreadPoolExecutor  # Not needed to show a recipe.
+    from concurrent.futures import ThreadPoolExecutor  # Showing a recipe does not need it.
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool, bar(total, "MB") as report:
         copies = pool.map(

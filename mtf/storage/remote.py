@@ -77,7 +77,7 @@ class RemotePath(UPath):
         return None
 
     def infos(self) -> dict[str, dict[str, Any]]:
-        """Returns a dict mapping relative paths of the files below to fsspec's descriptions."""
+        """Returns a dict mapping the relative paths of files to fsspec's descriptions of them."""
         with contextlib.suppress(FileNotFoundError):
             found = self.fs.find(self.path, detail=True)
             return {name[len(self.path) + 1 :]: info for name, info in sorted(found.items())}
@@ -202,7 +202,7 @@ def _check_server(path: RemotePath) -> None:
     if importlib.util.find_spec(package) is None:
         raise StorageError(
             f"{path.protocol}://",
-            f"needs the package {package}, which is not installed; run: pip install "
+            f"the package {package} is needed, but not installed; run: pip install "
             f"'mtf-jax[{extra}]'",
         )
     if path.protocol == "gs":
@@ -228,7 +228,7 @@ def _connect(url: str) -> None:
 
 @functools.cache
 def filesystem(scheme: str) -> Any:
-    """Returns fsspec's file system for a scheme, after changing settings of fsspec as a whole."""
+    """Returns fsspec's file system for a scheme; also changes global settings of its libraries."""
     # Otherwise gcsfs asks another service for the type of each bucket, which can take a minute.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     package, _ = PACKAGES[scheme]

@@ -96,7 +96,7 @@ def data_name(data: fdl.Config) -> str:
 
 
 def eval_split(data: fdl.Config) -> str:
-    """Returns the split to evaluate. For text files and by default, this is "validation"."""
+    """Returns the split to evaluate: "validation" by default and for text files."""
     return getattr(data, "eval_split", None) or "validation"
 
 
@@ -133,7 +133,7 @@ def fallback_to_scratch(rules: Renaming, fallback_to_scratch: bool) -> bool:
 
 
 def decode_fn(decoding: fdl.Config | None) -> Any:
-    """Returns the decoding function. For None, this is T5X's default, beam search."""
+    """Returns the decoding function; for None, T5X's default, which is beam search."""
     beam_search = symbol("t5x.decoding.beam_search")
     if decoding is None:
         return beam_search

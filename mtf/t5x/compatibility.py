@@ -26,7 +26,7 @@ INSTALL = (
 def is_installed() -> bool:
     """Returns whether T5X is installed; does not import T5X."""
     spec = None if "t5x" in sys.modules else importlib.util.find_spec("t5x")
-    # The spec of a directory t5x without code, such as a converted checkpoint, has no origin.
+    # If a directory `t5x` contains no code (but a checkpoint, for example), its spec has no origin.
     return "t5x" in sys.modules or (spec is not None and spec.origin is not None)
 
 

@@ -27,7 +27,7 @@ from mtf.t5x.partitioning import check_devices as check_devices
 
 
 def describe(config: fdl.Config, lowered: fdl.Config) -> dict[str, str]:
-    """Returns the rows that the dry run prints about T5X; builds T5X's model without arrays."""
+    """Returns the dry run's rows about T5X; builds T5X's model without allocating arrays."""
     # Hide T5X's harmless warning that it does not use the factor rules for matrices.
     absl_logging.set_verbosity(absl_logging.ERROR)
     state = state_shapes(lowered)

@@ -45,7 +45,7 @@ def register_held_out(name: str, split: str, *, data: AnyData, evaluator: InferE
 def register_tasks(name: str, *, data: TaskMixtureConfig | RankFilesConfig) -> str:
     """Registers the tasks of an evaluation; returns the name of their mixture."""
     vocabulary = data.vocabulary
-    assert vocabulary is not None  # `open_job` sets it
+    assert vocabulary is not None  # set by `open_job`
     tasks = [
         _ranked(task, data.task_feature_lengths["targets"])
         if task.kind == "rank"

@@ -11,7 +11,7 @@ from conversion import Checkpoint, ConversionError, open_checkpoint
 from conversion.mesh_tensorflow import is_prefix
 from mtf.config import tree
 
-# Memory or time setting that T5X ignores → value that matches T5X, and the reason.
+# Memory or time setting that T5X ignores → (value that matches T5X, reason).
 _IGNORED: Mapping[str, tuple[Any, str]] = {
     "model.network.scan_layers": (
         False,
@@ -105,7 +105,7 @@ OF_T5X = (
     "`python -m mtf.convert CHECKPOINT OUT_DIR --to t5x`"
 )
 _DECODING = (
-    "T5X decodes as many tokens as task_feature_lengths['targets'] and supports only "
+    "T5X always decodes up to task_feature_lengths['targets'] tokens and supports only "
     "length_penalty_form='t5x', num_return=1 and seed=0."
 )
 _S3 = "T5X writes with TensorFlow, which cannot write to s3://; expected a local path or gs://."
@@ -167,7 +167,7 @@ REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
         Refusal(
             "checkpoint.save.period",
             _periods_fit,
-            "T5X requires that this period or the period of evaluation is a multiple of the other.",
+            "T5X requires this period to be a multiple of the evaluation period, or vice versa.",
         ),
         _only(
             "checkpoint.save.dtype",

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from mtf.training.settings import AdafactorConfig
 
-# The number of columns from which a product with ones is faster than XLA's sum over rows on CPUs.
+# On CPUs, with this many columns or more, a product with ones is faster than XLA's sum over rows.
 _WIDE = 2**14
 
 Axes = tuple[str, ...]
@@ -29,7 +29,7 @@ Slots = dict[str, jax.Array]
 class _Dims(NamedTuple):
     """Dimensions of a parameter; without factoring, `rows` and `columns` are empty."""
 
-    averaged: tuple[int, ...]  # the dimensions of root mean squares, which are all except BATCH
+    averaged: tuple[int, ...]  # the dimensions of root mean squares: all except BATCH
     rows: tuple[int, ...] = ()  # the dimensions that `v_row` keeps and `v_col` averages
     columns: tuple[int, ...] = ()  # the dimensions that `v_col` keeps and `v_row` averages
 

@@ -17,8 +17,8 @@ from mtf.models.t5 import Batch
 PREFIX = "loss_fn/"
 
 _EXPECTED = (
-    "expected a tuple (loss, metrics) of a float scalar, which is the sum over the tokens of the "
-    "batch, and a dict mapping names to scalars"
+    "expected a tuple (loss, metrics): loss must be a float scalar, the sum over the tokens of the "
+    "batch, and metrics must be a dict mapping names to scalars"
 )
 
 
@@ -53,7 +53,7 @@ def custom_loss(
 
 
 def is_scalar(value: Any) -> bool:
-    """Returns whether a value, which a user's function has returned, is a number."""
+    """Returns whether a value that a user's function has returned is a number."""
     return isinstance(value, int | float | jax.Array) and jnp.shape(value) == ()
 
 

@@ -236,7 +236,7 @@ class TrainLoop:
         return self.trainer.partitioner.global_batch(rows, self.batch_size)
 
     def _compile(self, state: TrainState, batch: Batch, later_step: int | None) -> float:
-        """Compiles the training step for the shapes of a batch; returns the seconds it took."""
+        """Compiles the training step for the shapes of a batch; returns the time in seconds."""
         if later_step is None:
             self.progress.note("compiling …")
         start = time.perf_counter()
@@ -266,7 +266,7 @@ class TrainLoop:
     def _open_metrics(
         self, files: contextlib.ExitStack, first_step: int, owed: Iterable[str]
     ) -> None:
-        """Opens the metrics files; drops lines after `first_step` and of `owed` evaluations."""
+        """Opens the metrics files; drops the lines of later steps and of evaluations in `owed`."""
         evaluator_names = () if self.evaluator is None else self.evaluator.names
         last_steps = {TRAIN: first_step}
         for kind, names in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, evaluator_names)):

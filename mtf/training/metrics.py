@@ -171,7 +171,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
             self.flush()
 
     def write_text(self, step: int, tag: str, text: str) -> None:
-        """Adds a text to the TensorBoard event file, with its line breaks preserved."""
+        """Adds text to the TensorBoard event file and preserves its line breaks."""
         if self._jsonl is not None:
             markdown = "".join(f"    {line}\n" for line in text.splitlines())
             self._add_event(step, summary=self._summary.text(tag, markdown))

@@ -134,8 +134,8 @@ class AdafactorConfig:
       beta1: the decay of the first moment; None to disable the first moment.
       weight_decay_rate: the fraction of each parameter that is subtracted in each step; None to
         disable weight decay.
-      weight_decay_rate_lr_exponent: the exponent of the learning rate by which `weight_decay_rate`
-        (or 1 if that is None) is multiplied; None to use `weight_decay_rate` as it is.
+      weight_decay_rate_lr_exponent: if set, `weight_decay_rate` (or 1 if that is None) is
+        multiplied by the learning rate raised to this exponent.
       global_norm_clip_threshold: the maximum global norm of the gradients; None to disable
         clipping.
       epsilon1: the constant that is added to squared gradients.
@@ -255,9 +255,9 @@ class TrainerConfig:
       hang_seconds: if the run makes no progress for this many seconds, it writes the stack traces
         of all threads and ends with exit status 1, so that a scheduler can restart it. Compiling,
         evaluating and saving may take four times as long. None disables the limit.
-      early_stopping_patience: the number of consecutive evaluations in which
-        `checkpoint.save.metric_name_to_monitor` has not improved, after which training ends; None
-        to disable early stopping.
+      early_stopping_patience: the number of consecutive evaluations without an improvement of
+        `checkpoint.save.metric_name_to_monitor` after which training ends; None to disable early
+        stopping.
     """
 
     num_microbatches: int = dataclasses.field(default=1, metadata=_MAY_CHANGE)

@@ -17,7 +17,7 @@ _LARGE = 0.01
 
 
 def text(trainer: Trainer) -> str:
-    """Returns a table of the parameters, totals, and remarks about large parameters not split.
+    """Returns a table of the parameters, totals, and the large parameters that are not split.
 
     Each row of the table shows the name of an array in T5X (with `layers` for stacked layers), its
     shape, its logical axes, the mesh axes over which each dimension is split, and the size of the

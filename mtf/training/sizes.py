@@ -16,7 +16,7 @@ from mtf.training.trainer import Trainer
 
 
 def state_rows(trainer: Trainer, lengths: Mapping[str, int], batch_size: int) -> dict[str, str]:
-    """Returns a dict mapping names to texts that describe the parameters and memory of a run.
+    """Returns table rows (label → text) with the parameters and the memory of a run.
 
     `lengths` maps "inputs" and "targets" to their sequence lengths.
     """

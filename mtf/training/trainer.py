@@ -158,7 +158,7 @@ class Trainer:
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
-        """The shardings of the state; a slot with its parameter's shape is sharded like it."""
+        """The shardings of the state; a slot shaped like its parameter is sharded like it."""
         shapes, network = self.state_shapes, self.model.network
         if isinstance(self.optimizer, AdafactorConfig | AdamWConfig):
             slot_axes = jax.tree.map(
@@ -418,7 +418,7 @@ def starting_state(
     """Returns the state from which a run starts.
 
     The state is read from the latest checkpoint of the run or, if there is none, from the
-    checkpoint that `restore` specifies. If `restore` is None too, the state is a new one.
+    checkpoint that `restore` specifies. If `restore` is None too, the state is newly initialized.
 
     Raises UserError if the checkpoint does not fit the model, contains NaN or infinity, is not at
     `restore.step`, or is already at `train_steps`.

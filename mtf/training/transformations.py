@@ -59,7 +59,7 @@ def state_axes(params: Tree, axes: Tree, states: Tree) -> Tree:
 
 
 def learning_rate(states: Tree) -> jax.Array | None:
-    """Returns the learning rate that `optax.inject_hyperparams` has stored in the state, if any.
+    """Returns the learning rate that `optax.inject_hyperparams` has stored in the state.
 
     Returns None if the state contains no learning rate or more than one.
     """

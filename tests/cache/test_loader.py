@@ -261,7 +261,7 @@ def test_one_directory_is_expected(tmp_path: Path) -> None:
 def test_a_task_without_the_split_is_missing_in_training_only(tmp_path: Path) -> None:
     cache_dir = write_cache(tmp_path)  # Only food_fruit has validation records.
     message = refusal(data(cache_dir, split="validation", eval_split="train"))
-    assert f"math_sums: the cache {cache_dir} has no example of its split validation" in message
+    assert f"math_sums: its split validation has no examples in the cache {cache_dir}" in message
     [evaluation] = loaders.make_evaluations(data(cache_dir), batch_size=4).values()
     assert len(list(evaluation())) > 0
 

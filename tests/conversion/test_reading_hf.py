@@ -260,5 +260,5 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
 
 def test_a_step_is_refused(tmp_path: Path) -> None:
     _, directory = export(tmp_path)
-    with pytest.raises(ConversionError, match=r"has no steps\. Do not set step 5"):
+    with pytest.raises(ConversionError, match=r"has no steps\. Leave out the step \(5\)"):
         open_checkpoint(directory, 5)

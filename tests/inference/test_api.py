@@ -122,7 +122,7 @@ def test_what_is_too_long_is_cut_off_and_told(
         (lambda m: m.generate(["a", 3]), r"texts\[1\] has type int; expected a string"),
         (lambda m: m.generate("a", max_len=3), "no setting 'max_len'. Did you mean max_l"),
         (lambda m: m.generate("a", method="beams"), "method must be"),
-        (lambda m: m.generate("a", num_return=2), r"For num_return, call samples\(\)"),
+        (lambda m: m.generate("a", num_return=2), r"For several, call samples\(\)"),
     ],
 )
 def test_bad_input_is_named(

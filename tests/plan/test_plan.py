@@ -57,7 +57,7 @@ def test_cpus(capsys: pytest.CaptureFixture[str]) -> None:
     times |= {"mfu": 0.5, "tokens_per_second": 1.1e6, "days": 0.001}
     text = report.text(RECIPE, target, {**found, "times": times, "steps": 86_400})
     assert "data 4 × fsdp 1 × model 2" in text
-    assert "at least                    250 ms, operations in turn (FLOPs 0.42 ms)" in text
+    assert "at least                    250 ms, one operation at a time (FLOPs 0.42 ms)" in text
     assert "XLA's estimate              1.50 s" in text
     assert "MFU 50.0%, 1.1M tokens/s, 0.00 days for 86,400 steps" in text
     assert "model.network.remat_policy=full" not in text

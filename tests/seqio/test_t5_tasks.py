@@ -376,7 +376,7 @@ def test_datasets_that_tfds_does_not_have(
         source = seqio.TfdsDataSource(f"{name.replace('absent_', 'glue/')}:2.0.0")
         seqio.TaskRegistry.add(name, source, preprocessors=[], output_features=dict(features))
     seqio.MixtureRegistry.add("absent", names, default_rate=1.0)
-    missing = r"TFDS has no data of glue/cola:2\.0\.0 .* Set TFDS_DATA_DIR"
+    missing = r"TFDS has no data for glue/cola:2\.0\.0 .* Set TFDS_DATA_DIR"
     try:
         assert write_cache("absent", str(tmp_path / "cache")) == 2
         message = capsys.readouterr().err

@@ -115,7 +115,7 @@ def test_a_dry_run_lists_the_runs(tmp_path: Path) -> None:
         (["random_sed=0,1"], "random_sed"),
         (["random_seed=0,x", "batch_size=8,9.5"], "batch_size=9.5"),
         (["batch_size=8,0"], "batch_size must be at least 1"),
-        (["model_dir=a,b"], "each run has a directory inside that of the sweep"),
+        (["model_dir=a,b"], "each run has a directory of its own"),
         (["random_seed=0,1", "--print", "flat"], "--sweep cannot be used with --print"),
         (["random_seed=1,,2"], "--sweep random_seed=1,,2: a value is empty"),
         (["random_seed=1,1"], "the value 1 is given twice"),

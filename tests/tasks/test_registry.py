@@ -228,7 +228,7 @@ def test_names_that_cannot_be_registered() -> None:
         tasks.register, "here", source, str
     )
     assert "registered twice" in refusal(tasks.register_mixture, "here", ["here"])
-    assert "not a valid task name" in refusal(tasks.register, "a/b", source, str)
+    assert "not a valid name" in refusal(tasks.register, "a/b", source, str)
     assert "expected a list: ['bleu']" in refusal(
         tasks.register, "other", source, str, metrics="bleu"
     )

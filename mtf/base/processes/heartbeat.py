@@ -22,7 +22,7 @@ from mtf.base.processes.records import ProcessState, kept_state, write_state
 from mtf.base.run_end import RunEnd, read_end, write_end
 from mtf.storage import AnyPath, is_remote
 
-# Default of the settings `hang_seconds`.
+# Default value of the settings `hang_seconds`.
 HANG_SECONDS = 1800.0
 # Seconds between writes of a process's record to a local directory and to a remote directory.
 PERIOD, STORE_PERIOD = 10.0, 60.0
@@ -30,7 +30,7 @@ PERIOD, STORE_PERIOD = 10.0, 60.0
 READING, TRAINING = "reading data", "training"
 PREDICTING, WRITING = "predicting", "writing results"
 CACHING = "writing examples"
-# `hang_seconds` limits the phases in `_SHORT`, and in a run with one process also the phases in
+# `hang_seconds` limits the phases in `_SHORT` and, in a run with one process, also those in
 # `_WITH_OTHERS`. The limit is `_LONGER` times as long for all other phases, such as compiling,
 # evaluating and saving. It is also longer for `_WITH_OTHERS` in a run with several processes, where
 # these phases may wait for a process in one of the other phases.
@@ -48,7 +48,7 @@ class Heartbeat:
         are written to stderr and the process ends with exit status 1; None for no limit. The limit
         is four times as long while the process starts, compiles, evaluates, saves or may wait for
         other processes.
-      setting: the name of the setting for `hang_seconds` to show in messages.
+      setting: the name by which messages refer to this limit.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Heartbeat:
         tick = min(1.0, (self._hang_seconds or 20.0) / 20)
         seen, written, idle = self._state, time.monotonic(), 0.0
         while not self._closed.wait(tick):
-            # Count ticks, so that the time in which the process is suspended is not included.
+            # Ticks are counted to exclude time during which the process is suspended.
             idle = idle + tick if self._state is seen else 0.0
             seen, now = self._state, time.monotonic()
             if now - written >= seen.period:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mtf.base.errors import UserError
 
-# Environment variables that mtf launch sets; options of the same names take precedence.
+# Environment variables that mtf launch sets. The options take precedence over them.
 ADDRESS, COUNT, INDEX = "MTF_COORDINATOR_ADDRESS", "MTF_PROCESS_COUNT", "MTF_PROCESS_INDEX"
 _OPTIONS = ("--coordinator-address", "--process-count", "--process-index")
 
@@ -32,7 +32,7 @@ class ProcessInfo:
 def add_process_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options --coordinator-address, --process-count and --process-index."""
     add = parser.add_argument_group(
-        "several processes (detected under mtf launch, SLURM, Open MPI and on TPU pods)"
+        "several processes (detected under mtf launch, SLURM and Open MPI, and on TPU pods)"
     ).add_argument
     address = "address of process 0, or auto to let JAX detect it, for example on Kubernetes"
     add(_OPTIONS[0], metavar="HOST:PORT", help=address)
@@ -49,7 +49,7 @@ def find_processes(
     in this order.
 
     Raises:
-      UserError: an option is missing, or an option or variable has a wrong value.
+      UserError: an option or environment variable is missing or invalid.
     """
     names = ("coordinator_address", "process_count", "process_index")
     given = {text: getattr(options, name, None) for text, name in zip(_OPTIONS, names, strict=True)}

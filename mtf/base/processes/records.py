@@ -29,7 +29,7 @@ class ProcessState:
       progress: the time at which the process last made progress, in seconds since 1970.
       time: the time at which this record was written, in seconds since 1970.
       period: the number of seconds between writes.
-      ended: whether the process ended normally.
+      ended: whether the process recorded that it ended; False if it hung or was killed.
       done: the work that has been completed, such as "2/5 tasks"; "" if `step` shows this.
     """
 
@@ -90,7 +90,7 @@ def kept_state(run_dir: AnyPath, index: int) -> Callable[[], None]:
             write_atomically(file, content)
             return
         file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # The folder may contain the records of others.
+        with contextlib.suppress(OSError):  # The folder may contain other records.
             file.parent.rmdir()
 
     return restore

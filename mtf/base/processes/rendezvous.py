@@ -1,7 +1,7 @@
 """Checks that all processes of a run do the same job, and ends all of them if one fails.
 
-This module uses JAX's coordination service, which runs in process 0. The heartbeats of the service
-detect dead processes, and the processes exchange the data to compare through its key-value store.
+This module uses JAX's coordination service, which runs in process 0. The service detects dead
+processes by missing heartbeats. Its key-value store holds the data that the processes compare.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Rendezvous:
     def broadcast(
         self, name: str, value: Any = None, meanwhile: Callable[[], None] = lambda: None
     ) -> Any:
-        """Returns the value that process 0 passes for a name; the value must have a JSON type.
+        """Returns the JSON-serializable value that process 0 passes for a name.
 
         Calls `meanwhile` twice a second until the value arrives.
         """
@@ -114,8 +114,8 @@ class Rendezvous:
 
         Args:
           work: the function that this process runs.
-          status_of: calls a function, prints its error if there is one, and returns the exit
-            status.
+          status_of: a function that calls the function passed to it, prints its error if there is
+            one, and returns the exit status.
         """
 
         def watched_work() -> int:
@@ -138,7 +138,7 @@ class Rendezvous:
             traceback.print_exc()
             status = 1
         if status and self.index == 0:
-            # When this process ends, the service that it hosts ends, and then the other processes.
+            # Process 0 hosts the service, so the other processes end when it does.
             time.sleep(_SECONDS_TO_FAIL)
         if status:
             signals.end_now(status)  # At a normal exit, JAX would wait for unfinished computations.

@@ -1,4 +1,4 @@
-"""Defines the command line of `mtf.convert`: its options and how they can be combined."""
+"""Defines the options of `mtf.convert` and checks their combinations."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ examples:
   python -m mtf.convert --inspect t5_1_1_small/checkpoint_1000000
   python -m mtf.convert --compare t5_1_1_small/checkpoint_1000000 exported
 
-OUT_DIR is created only once the export is complete and, without --no-verify, verified. In a store,
-the file that marks the export as complete is written last. The formats of T5X and mtf, and hf with
---verify, are first written to this machine. Exit status: 0 success; 1 --verify or --compare finds a
-difference, or the disk is full; 2 the checkpoint cannot be converted.
+OUT_DIR is created only once the export is complete and, without --no-verify, verified. If it is
+remote, the file that marks the export as complete is written last; T5X, mtf and PEFT exports, and
+hf with --verify, are first written to this machine. Exit status: 0 on success; 1 if --verify or
+--compare finds a difference or the disk is full; 2 if the checkpoint cannot be converted.
 """
 
 _ONLY_HF = ("vocabulary", "config", "model_type", "max_shard_size", "push_to_hub")
@@ -46,7 +46,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
+    """Runs the command and returns its exit status."""
     parser = _parser()
     # Unlike `parse_args`, this accepts options between CHECKPOINT and the optional OUT_DIR.
     options = parser.parse_intermixed_args(argv)
@@ -61,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description = "Convert a checkpoint of any format to another format."
+    description = "Convert a checkpoint from any format to another."
     parser = new_parser("convert", description, _EPILOG)
     parser.usage = _USAGE
     add = parser.add_argument
-    others = "checkpoint of Mesh TensorFlow, Hugging Face directory, or OWNER/NAME on its hub"
+    others = "Mesh TensorFlow checkpoint, Hugging Face directory, or OWNER/NAME on its hub"
     add("checkpoint", metavar="CHECKPOINT", help=f"run directory, checkpoint_STEP, {others}")
     out = "new or empty directory; T5X's and mtf's formats create checkpoint_STEP in it, unless it "
     add("out_dir", metavar="OUT_DIR", nargs="?", help=f"{out}has that name itself")
@@ -73,11 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     mode = parser.add_mutually_exclusive_group()
     inspect = "list the tensors with their shapes, types, statistics, and names in the file, "
     mode.add_argument("--inspect", action="store_true", help=f"{inspect}in T5X and in Hugging Face")
-    compare = "compare CHECKPOINT with OUT_DIR, in any formats; exit with status 1 if they "
+    compare = "compare CHECKPOINT with OUT_DIR, each in any format; exit with status 1 if they "
     mode.add_argument("--compare", action="store_true", help=f"{compare}differ")
     add("--to", choices=list(FORMATS), help=f"output format; {formats}")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
-    ema = "convert the average of the parameters that a run with trainer.ema keeps"
+    ema = "convert the averaged parameters that a run with trainer.ema keeps"
     add("--ema", action="store_true", help=ema)
     verify = (
         "compare float32 logits in JAX and PyTorch, with one layer's parameters in memory at a "

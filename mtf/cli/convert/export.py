@@ -39,8 +39,8 @@ _STEP_NAME = re.compile(r"checkpoint_(\d+)")
 def export_all(options: argparse.Namespace) -> int:
     """Converts each `checkpoint_STEP` in a directory to a directory of the same name in OUT_DIR.
 
-    Outputs that exist are complete and are not written again. If a conversion fails, the others are
-    still done. Returns 1 if any failed, otherwise 0. Raises RunError if the disk is full.
+    Existing outputs are complete and are not written again. If a conversion fails, the others still
+    run. Returns 1 if any failed, otherwise 0. Raises RunError if the disk is full.
     """
     found = list_checkpoints(options.checkpoint) if as_path(options.checkpoint).is_dir() else []
     if not found:
@@ -90,7 +90,7 @@ def _to_huggingface(options: argparse.Namespace, out_dir: AnyPath) -> None:
     export = _huggingface_export(options)
     directly = is_remote(out_dir) and not verified
     if is_remote(out_dir):
-        signals.hint("run the same command again, which replaces the files in OUT_DIR")
+        signals.hint("run the same command again to replace the files in OUT_DIR")
     # Verification reads local files.
     with nullcontext(out_dir) if directly else new_directory(out_dir) as directory:
         with _bytes_bar(export.checkpoint, export.checkpoint.path.name, "target/"):
@@ -125,8 +125,8 @@ def _to_training_state(options: argparse.Namespace, out_dir: AnyPath) -> None:
     if named and out_dir.name != name:
         raise UserError(
             f"{out_dir} is the name of a checkpoint of step {int(named[1])}, but the step of "
-            f"{source.path} is {export.step}. Choose the name {name}, or the name of a directory "
-            f"in which {name} is to be created."
+            f"{source.path} is {export.step}. Pass a path that ends with {name}, or a directory "
+            f"in which to create {name}."
         )
     _print_source(source)
     with new_directory(out_dir) as directory:
@@ -196,7 +196,7 @@ def _is_verified(options: argparse.Namespace, model: AnyPath) -> bool:
     reasons = {
         f"{' and '.join(missing)} not installed (pip install 'mtf-jax[torch]')": missing,
         f"{model} is not on this machine; copy it first": remote and options.to != "hf",
-        "OUT_DIR is in a store; --verify writes to this machine first": remote and not asked,
+        "OUT_DIR is remote; pass --verify to write to this machine first": remote and not asked,
         "NaN and infinity are allowed": options.allow_non_finite and not asked,
     }
     reason = next((text for text, applies in reasons.items() if applies), None)
@@ -218,7 +218,7 @@ def _verify(export: huggingface.Export, directory: AnyPath) -> None:
 
 
 def _huggingface_export(options: argparse.Namespace) -> huggingface.Export:
-    """Returns the settings of an export; prints its source and the settings that are assumed."""
+    """Returns the settings of an export; prints its source and any assumed settings."""
     checkpoint = opening.open_source(options.checkpoint, options.step, ema=options.ema)
     is_huggingface = checkpoint.layout == "huggingface"
     checkpoint, model_type = opening.with_huggingface_config(checkpoint, options.config)
@@ -259,7 +259,7 @@ def _huggingface_export(options: argparse.Namespace) -> huggingface.Export:
 def _tokenizer(
     options: argparse.Namespace, vocabulary: Vocabulary | None, vocab_size: int
 ) -> Tokenizer | None:
-    """Returns the tokenizer to export: that of --vocabulary or else that of the checkpoint."""
+    """Returns the tokenizer to export, given by --vocabulary or the checkpoint, or None."""
     chosen = options.vocabulary
     if chosen == "none":
         return None
@@ -307,7 +307,7 @@ def _print_usage(export: huggingface.Export, out: str) -> None:
 
 @contextmanager
 def _bytes_bar(holder: Checkpoint | StateExport, title: str, root: str = "") -> Iterator[None]:
-    """Shows a progress bar, in MB, for reading the tensors below `root` within the block."""
+    """Shows a progress bar, in MB, while the block reads tensors whose names start with `root`."""
     before, sizes = holder.tensors, list[int]()
     total = sum(x.nbytes for name, x in before.items() if name.startswith(root))
     with rate_bar(-(-total // _MEGABYTE), "MB") as report:

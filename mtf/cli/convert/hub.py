@@ -16,7 +16,7 @@ def check_repo(repo: str, out_dir: AnyPath) -> None:
     if not _REPO.fullmatch(repo):
         raise UserError(f"--push-to-hub {repo}: expected the name of a repository, USER/NAME.")
     if is_remote(out_dir):
-        raise UserError(f"--push-to-hub: {out_dir} is in a store; expected a local OUT_DIR.")
+        raise UserError(f"--push-to-hub: {out_dir} is remote; expected a local OUT_DIR.")
 
 
 def push(directory: AnyPath, repo: str) -> None:
@@ -42,7 +42,7 @@ def push(directory: AnyPath, repo: str) -> None:
         done = huggingface_hub.upload_folder(
             repo_id=repo, folder_path=str(directory), commit_message="Upload the model"
         )
-    except Exception as error:  # The network errors of several libraries have different types.
+    except Exception as error:  # Each network library raises its own types.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RunError(
             f"{directory} is complete, but it could not be uploaded to {repo}: {reason}. To try "

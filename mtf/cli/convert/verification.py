@@ -118,7 +118,7 @@ def sample_tokens(vocab_size: int, text_ids: list[list[int]] | None = None) -> T
 
 
 class _ReadOnUse(dict[str, Any]):
-    """A tree of parameters that reads a tensor, as float32, each time the tensor is accessed."""
+    """A tree of parameters that reads each tensor, as float32, every time it is accessed."""
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
@@ -159,7 +159,7 @@ def their_logits(model: Any, tokens: Tokens) -> Array:
 
 
 def open_torch(export: huggingface.Export, directory: Path) -> Any:
-    """Returns the `transformers` model in a directory, whose layers load parameters when they run.
+    """Returns a directory's `transformers` model, whose layers load parameters when they run.
 
     While unused, parameters are on PyTorch's "meta" device, which allocates no memory. Raises
     ConversionError if the files lack tensors of the model or contain unexpected ones.
@@ -175,7 +175,7 @@ def open_torch(export: huggingface.Export, directory: Path) -> Any:
     rounded = getattr(torch, export.dtype)
 
     def read(name: str) -> torch.Tensor:
-        # The embeddings of the stacks and the output projection are shared unless they are stored.
+        # The stacks' embeddings and the output projection are shared if not stored separately.
         _, tensor = stored[name if name in stored else EMBEDDING]
         return tensor().to(rounded).to(torch.float32, copy=True)
 
@@ -216,7 +216,7 @@ def _stored_tensors(directory: Path) -> _Stored:
     if not found:
         raise UserError(
             f"{directory} contains neither safetensors files nor pytorch_model.bin, one of which "
-            "verification needs. Pass --no-verify."
+            "is needed for verification. To skip it, pass --no-verify."
         )
     return found
 
@@ -238,7 +238,7 @@ def _check_tensors(model: Any, found: dict[str, tuple[int, ...]]) -> None:
 def _compare_tokenizers(
     export: huggingface.Export, directory: Path
 ) -> tuple[str | None, list[list[int]] | None]:
-    """Returns the first difference or None, and mtf's ids for the texts or None (no tokenizer)."""
+    """Returns the first difference or None, and mtf's ids for the texts (None if no tokenizer)."""
     if export.tokenizer is None:
         return None, None
     model, extra_ids = export.tokenizer.model, export.tokenizer.extra_ids

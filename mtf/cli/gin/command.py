@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
+    """Runs the command and returns its exit status."""
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     parsed = [
         f"--gin_bindings={each.removeprefix('--gin.')}" if each.startswith("--gin.") else each
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_flags(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    """Raises UserError with a suggestion if there are unknown flags."""
+    """Raises UserError, with a suggestion, if there are unknown flags."""
     if not unknown:
         return
     flag, _, value = unknown[0].partition("=")

@@ -139,7 +139,7 @@ def inference(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
     if settings.get("checkpoint_steps") == "all":
         raise UserError(
             "RestoreCheckpointConfig.mode = 'all' has no equivalent for inference, because mtf's "
-            "`Infer` reads only one checkpoint. Set mode = 'specific' and path to a checkpoint."
+            "`Infer` reads only one checkpoint. Set mode = 'specific' and path = 'CHECKPOINT'."
         )
     names = ("mode", "output_dir", "checkpoint_period", "shard_id", "num_shards")
     path = settings.get("data.vocabulary.path", "")
@@ -186,7 +186,7 @@ def _below(settings: Settings, prefix: str) -> dict[str, Any]:
 
 
 def _closest(call: Call, wanted: dict[str, Any], prefix: str = "") -> Call:
-    """Adds keywords and `sets` to a builder's call to give its result the values in `wanted`."""
+    """Returns a builder's call, extended so that its result has the values in `wanted`."""
     parameters = [*inspect.signature(call.target).parameters.values()][len(call.arguments) :]
     defaults = {parameter.name: parameter.default for parameter in parameters}
     keywords = {n: v for n, v in wanted.items() if n in defaults and not _same(v, defaults[n])}

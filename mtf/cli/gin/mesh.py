@@ -200,7 +200,7 @@ def is_mesh(bindings: Bindings) -> bool:
 
 
 def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Walk, ConfigOf]:
-    """Returns the settings and the config expression; raises UserError without an equivalent."""
+    """Returns the settings and the job's expression; raises UserError if there is no equivalent."""
     bound = bindings.of("run").get("mode")
     mode = "train" if bound is None else Walk(bindings, {}, Train).resolve(bound.value, bound)
     if mode not in ("train", "score_eval"):

@@ -260,7 +260,7 @@ def _delegate(reader: _Reader, aliases: Mapping[str, str]) -> Any:
     from gin.config_parser import ParserDelegate
 
     class Delegate(ParserDelegate):
-        """Creates a `Reference` or `Macro` for each name in a file."""
+        """Creates a `Reference` for each `@NAME` and a `Macro` for each `%NAME`."""
 
         def configurable_reference(self, name: str, evaluate: bool) -> Reference:
             scope, _, selector = name.rpartition("/")

@@ -28,7 +28,7 @@ class Row:
         documented difference if there is a note, and as not understood otherwise.
       anything: whether the parameter is ignored because it never affects results.
       equals: the config field that must have the same value, because mtf has no separate setting.
-      parts: a dict mapping configurables to which the value may refer to the names of sections.
+      parts: a dict mapping each configurable that the value may reference to a section's name.
       default: the default value in the original framework, if mtf's default differs.
       optional: whether the parameter may still be `%gin.REQUIRED` after all files are read.
       refused: whether any value that is not in `fixed` ends the translation with an error.

@@ -412,7 +412,7 @@ T5X: dict[str, Section] = table(
         "trainer.Trainer",
         Row("num_microbatches", "trainer.num_microbatches", "None and 0 mean 1", default_of(1)),
         Row("learning_rate_fn", parts={"utils.create_learning_rate_scheduler": "schedule"}),
-        only("weight_metrics_computer", None, note="mtf does not log norms of single weights"),
+        only("weight_metrics_computer", None, note="mtf does not log the norm of each weight"),
     ),
     nan_action=("trainer.TerminateOnNanAction", *ignored("task", "a NaN loss always ends the run")),
     schedule=(

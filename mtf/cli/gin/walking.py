@@ -1,4 +1,4 @@
-"""Uses a table to translate bindings to settings, or to notes if that is not possible."""
+"""Translates bindings to settings with a table; bindings without an equivalent become notes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Walk:
         if self._refusals:
             raise UserError("mtf has no equivalent of this run:\n  " + "\n  ".join(self._refusals))
         if self._wrong:
-            raise UserError("Values of a wrong type:\n  " + "\n  ".join(dict.fromkeys(self._wrong)))
+            raise UserError("Wrong types:\n  " + "\n  ".join(dict.fromkeys(self._wrong)))
         for row, binding, value in self._compared:
             if self.settings.get(row.equals or "") != value:
                 self._note(binding, f"{row.note} (`{row.equals}`)", True)

@@ -1,1 +1,1 @@
-"""`python -m mtf launch TARGET`: starts the processes of a run."""
+"""Implements `python -m mtf launch`, which starts the processes of a run."""

@@ -1,4 +1,4 @@
-"""`python -m mtf launch TARGET [options] -- RECIPE …`: starts the processes of a run."""
+"""Starts the processes of a run (`python -m mtf launch TARGET [options] -- RECIPE …`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kubernetes.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
+    """Runs the command and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = _parser().parse_args(arguments[:end])

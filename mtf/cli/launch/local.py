@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `mtf launch local`."""
     add = parser.add_argument
     add("--processes", type=int, required=True, metavar="N", help="number of processes")
-    devices = "CPU devices of each process, instead of this machine's accelerators"
+    devices = "number of CPU devices per process, used instead of this machine's accelerators"
     add("--devices-per-process", type=int, metavar="N", help=devices)
 
 
@@ -67,7 +67,7 @@ def _free_port() -> int:
 
 
 def _start(command: Sequence[str], variables: dict[str, str]) -> subprocess.Popen[str]:
-    """Starts a process; its output lines are prefixed with its index unless it is process 0."""
+    """Starts a process; except for process 0, its output lines are prefixed with its index."""
     is_first = variables[INDEX] == "0"
     process = subprocess.Popen(
         command,

@@ -24,7 +24,7 @@ _OPTIONS = (
     ("cpus-per-task", int, "N", "CPU cores per process"),
     ("partition", str, "NAME", "partition"),
     ("account", str, "NAME", "account"),
-    ("time", str, "[DAYS-]HH:MM:SS", "time limit; the run saves and stops 5 minutes before"),
+    ("time", str, "[DAYS-]HH:MM:SS", "time limit; the run saves and stops 5 minutes earlier"),
 )
 
 
@@ -51,7 +51,7 @@ def launch(options: argparse.Namespace) -> int:
         return 0
     if shutil.which("sbatch") is None:
         raise UserError(
-            "sbatch was not found. Run this on a host that submits jobs to SLURM, or pass "
+            "sbatch was not found. Run this on a host that can submit SLURM jobs, or pass "
             "--dry-run to see the script."
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def script(options: argparse.Namespace, name: str, folder: Path) -> str:
     """Returns the script for sbatch.
 
     Raises:
-      UserError: a number is below 1, or an option cannot be written in one line of the script.
+      UserError: a number is below 1, or an option cannot be written as an #SBATCH line.
     """
     given = {"job-name": name, "output": str(folder / f"{name}-%j.log")}
     for option, kind, _, _ in _OPTIONS:

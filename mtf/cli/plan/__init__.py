@@ -1,1 +1,1 @@
-"""`python -m mtf plan`: compiles a recipe for devices that need not be available."""
+"""Implements `python -m mtf plan`, which compiles a recipe for any devices, available or not."""

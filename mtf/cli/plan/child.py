@@ -1,4 +1,4 @@
-"""`python -m mtf.cli.plan.child < REQUEST`: compiles a step and prints its memory and work.
+"""Compiles a step and prints its memory and work (`python -m mtf.cli.plan.child < REQUEST`).
 
 A separate process is needed because the compiler may abort, and because a process cannot change its
 JAX devices. The request and the answer are JSON; the answer is the last line of stdout. The process
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Waits until the parent process has ended, then kills this process even if it compiles."""
+    """Waits until the parent process ends, then kills this process, even while it is compiling."""
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -109,7 +109,7 @@ def _memory(sizes: Any, parts: Mapping[str, int], target: Target) -> dict[str, A
 
 
 def _devices_of(target: Target) -> list[Any]:
-    """Returns the devices of a target; JAX can compile programs for them, but not run programs."""
+    """Returns the devices of a target. JAX can compile for them even if they are not available."""
     if target.chip is None:
         jax.config.update("jax_num_cpu_devices", target.num_devices)
         return jax.devices("cpu")

@@ -1,4 +1,4 @@
-"""`python -m mtf plan RECIPE --target TARGET`: shows whether a recipe fits and how fast it runs."""
+"""Shows whether a recipe fits and how fast it runs (`python -m mtf plan RECIPE --target …`)."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ arguments are invalid.
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
-    parser = new_parser("plan", "Compile a recipe for a machine that is not available.", _EPILOG)
+    """Creates the parser for the command's arguments."""
+    parser = new_parser("plan", "Compile a recipe for a machine, available or not.", _EPILOG)
     names = "a training recipe, given as package.module.recipe or file.py:recipe"
     parser.add_argument("recipe", metavar="RECIPE[(kw=literal,…)]", help=names)
     add = parser.add_argument
     add("--target", required=True, metavar="CHIP:SHAPE", help="the machine, such as v4:4x8x8")
     add_change_options(parser)
-    add("--json", action="store_true", help="print the answer as JSON")
+    add("--json", action="store_true", help="print the plan as JSON")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
+    """Runs the command and returns its exit status."""
     options = make_parser().parse_args(argv)
     return exit_status(lambda: _main(options), only_shows=True)
 

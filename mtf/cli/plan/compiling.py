@@ -25,8 +25,8 @@ def compile_plan(config: fdl.Config, target: Target) -> dict[str, Any]:
     """Compiles the step of a training job in a child process and returns the job's plan.
 
     The plan is a dict with the keys `target`, `platform`, `num_devices`, `available_bytes`, `fits`
-    and those of the answer of `mtf.cli.plan.child`. The answer contains the memory and the work of
-    each device or, if the program does not fit, only the memory.
+    and those that `mtf.cli.plan.child` returns, which describe the memory and the work of each
+    device or, if the program does not fit, only the memory.
 
     Raises:
       UserError: the mesh or the batch size does not fit the number of devices.
@@ -61,7 +61,7 @@ def compile_plan(config: fdl.Config, target: Target) -> dict[str, Any]:
 
 
 def _why_aborted(target: Target, status: int, log: str) -> str:
-    how = f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
+    how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
     if status == -signal.SIGKILL:
         how += ", probably because this machine has too little memory for the compiler"
     lines = [line for line in log.splitlines() if line.strip()][-_LINES_OF_ERROR:]

@@ -39,7 +39,7 @@ class Instruction:
 
     Attributes:
       opcode: the kind of operation, such as "dot".
-      arrays: the types of the arrays in its result, which are several if the result is a tuple.
+      arrays: the types of the arrays in its result; several if the result is a tuple.
       operands: the instructions whose results are its inputs.
       argument: the text in parentheses after the opcode, such as the value of a constant.
       attributes: a dict mapping the names of attributes to texts, such as "direction" to "LT".
@@ -73,10 +73,10 @@ Computation = Sequence[Instruction]
 
 
 def running(computation: Computation, times: float = 1) -> Iterator[tuple[Instruction, float]]:
-    """Yields each instruction, except those inside fusions, and the number of times it runs.
+    """Yields each instruction, except those inside fusions, with the number of times it runs.
 
-    Instructions in a loop count once per iteration. Instructions in a conditional count once in
-    every branch.
+    Instructions in a loop count once per iteration. All branches of a conditional count, as if
+    each of them ran.
     """
     for each in computation:
         yield each, times
@@ -160,7 +160,7 @@ def split(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=65_536)
 def arrays(text: str) -> tuple[Array, ...]:
-    """Returns the arrays in a type, which is given as text, such as `(f32[2,3]{1,0}, s32[])`."""
+    """Returns the arrays in the text of a type, such as `(f32[2,3]{1,0}, s32[])`."""
     return tuple(
         Array(dtype, tuple(numbers(shape)), "S(" not in layout)
         for dtype, shape, layout in _ARRAY.findall(text)

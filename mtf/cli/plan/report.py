@@ -40,7 +40,7 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from ((f"  {part}", gib(size)) for part, size in plan["parts"].items() if size)
     yield "mesh", " × ".join(f"{axis} {size}" for axis, size in plan["mesh"].items())
     whole, formula = plan["flops"] * plan["num_devices"], plan["formula_flops"]
-    ratio = f"{count(formula)}FLOP by the formula, without ({whole / formula:.2f}×)"
+    ratio = f"{count(formula)}FLOP by the formula, without it ({whole / formula:.2f}×)"
     yield "FLOPs", f"{count(whole)}FLOP compiled, with recomputation; {ratio}"
     yield "memory traffic", f"{count(plan['moved_bytes'])}B on each device"
     for each in plan["collectives"]:
@@ -52,12 +52,12 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"  {each['kind']}", f"{over}, {sent}"
     times = plan.get("times")
     if times is None:
-        yield "at least", "unknown, because no specifications of this machine are published"
+        yield "at least", "unknown, because mtf does not know the peak performance of CPUs"
         return
     by_part = ", ".join(f"{name} {duration_text(x)}" for name, x in times["by_part"].items())
     days = f", {times['days']:,.2f} days for {plan['steps']:,} steps"
     yield "ideal", f"{duration_text(times['ideal'])}: the FLOPs at the chip's peak"
-    yield "at least", f"{duration_text(times['at_least'])}, operations in turn ({by_part})"
+    yield "at least", f"{duration_text(times['at_least'])}, one operation at a time ({by_part})"
     if times["estimate"] is not None:
         yield "XLA's estimate", duration_text(times["estimate"])
     yield "at best", f"MFU {times['mfu']:.1%}, {count(times['tokens_per_second'])} tokens/s{days}"

@@ -110,7 +110,7 @@ def _product_flops(each: Instruction) -> float:
 
 
 def _convolution_flops(each: Instruction) -> float:
-    """Returns the FLOPs of a convolution, without padding; TPUs run products as convolutions."""
+    """Returns the FLOPs of a convolution, excluding padding; TPUs run products as convolutions."""
     shapes = [operand.arrays[0].shape for operand in (*each.operands, each)]
     labels = re.split("_|->", each.attributes["dim_labels"])
     inputs, kernel, output = (

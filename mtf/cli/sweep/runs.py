@@ -30,7 +30,7 @@ from mtf.storage import as_path
 def run_sweep(
     config: fdl.Config, name: str, options: argparse.Namespace, arguments: Sequence[str]
 ) -> int:
-    """Runs the sweep of a command line; returns the exit status, which is 1 if any run failed.
+    """Runs a sweep; returns the exit status, which is 1 if any run failed, otherwise 0.
 
     `config.model_dir` is the directory of the sweep. `arguments` are the arguments of `mtf.run`
     that all runs share. Raises UserError if any value is invalid.
@@ -87,7 +87,7 @@ def _settings(row: Mapping[str, str]) -> list[str]:
 
 
 def _metric(config: fdl.Config, asked: str | None) -> tuple[str, Literal["min", "max"]]:
-    """Returns the metric that compares runs (`asked`, the monitored or the loss) and its mode."""
+    """Returns the metric for ranking runs (`asked`, the monitored one or the loss) and its mode."""
     save = getattr(getattr(config, "checkpoint", None), "save", None)
     monitored = getattr(save, "metric_name_to_monitor", None)
     metric = asked or monitored or "train/loss_per_target_token"
@@ -110,11 +110,11 @@ def _score(run_dir: Path, metric: str, mode: Literal["min", "max"]) -> float | N
 
 
 def _check(config: fdl.Config, rows: Sequence[dict[str, str]]) -> None:
-    """Raises UserError if the settings of any run contain mistakes; the message lists them all."""
+    """Raises UserError if any run has invalid settings; the message lists all problems."""
     problems: dict[str, None] = {}
     for row in rows:
         if "model_dir" in row:
-            raise UserError("--sweep model_dir: each run has a directory inside that of the sweep.")
+            raise UserError("--sweep model_dir: leave it out; each run has a directory of its own.")
         try:
             config_lib.build(config_lib.apply_overrides(config, _settings(row)))
         except UserError as error:
@@ -148,5 +148,5 @@ def _run(arguments: Sequence[str], run_dir: Path, interrupts: signals.Interrupts
 
 
 def _end_with_parent() -> None:
-    """Makes Linux send SIGTERM to this process when its parent dies, so that the run saves."""
+    """Makes Linux send SIGTERM to this process when its parent dies, so that the run can save."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG.

@@ -25,7 +25,7 @@ _STATES = {"COMPLETE": "finished", "FAIL": "failed", "RUNNING": "unfinished"}
 class Study:
     """The trials of a sweep and their scores, stored as `optuna.journal` in the sweep's directory.
 
-    A study that was killed resumes with the trials that have no score yet. Given the same scores,
+    A study that was killed resumes with its unfinished trials. Given the same scores,
     it proposes the same values as an uninterrupted study.
     """
 
@@ -63,12 +63,12 @@ class Study:
             self._study.enqueue_trial(row, skip_if_exists=True)
 
     def _begun(self) -> list[optuna.trial.FrozenTrial]:
-        """Returns the trials that have values; a trial that was killed early may not have any."""
+        """Returns the trials that have all values; a trial that was killed early may lack some."""
         trials = self._study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.params.keys() == self._values.keys()]
 
     def trials(self, number: int) -> Iterator[tuple[int, dict[str, str]]]:
-        """Yields (index, values) of the trials without a score, then of new ones up to `number`."""
+        """Yields (index, values) of unfinished trials, then of new ones up to `number` in total."""
         begun = self._begun()
         for trial in begun:
             if not trial.state.is_finished():
@@ -91,7 +91,7 @@ class Study:
         self.write_results()
 
     def results(self) -> list[tuple[str, ...]]:
-        """Returns a table of texts with a header and a row for each trial, the best trial first."""
+        """Returns a table of strings: a header and a row for each trial, the best trial first."""
         sign = 1 if self._mode == "min" else -1
         rows = [("run", *self._values, self._metric, "state")]
         for trial in sorted(self._begun(), key=lambda t: (t.value is None, sign * (t.value or 0))):

@@ -21,7 +21,7 @@ _INTERVAL = re.compile(r"(log:)?([-+.\deE]+?)\.\.([-+.\deE]+)")  # such as log:1
 def parse_values(texts: Sequence[str]) -> Distributions:
     """Returns a dict mapping each path in the arguments of `--sweep` to a distribution.
 
-    A list becomes a categorical distribution of strings, an interval one of ints or floats.
+    A list becomes a categorical distribution of strings; an interval, one of ints or floats.
 
     Raises:
       UserError: a text is malformed, or a path or a value occurs twice.
@@ -53,7 +53,7 @@ def _distribution(values: str) -> distributions.BaseDistribution:
 
 
 def split_values(text: str) -> list[str]:
-    """Splits a text at its commas, except for commas in brackets or quotes."""
+    """Splits a text at the commas that are outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote or character in "'\"":

@@ -1,7 +1,7 @@
 """Writes a token cache with several processes.
 
-Shards and tasks get their final names only when they are complete. Therefore, a second call with
-the same settings continues where the first call ended, even if the first call was killed.
+Shard files and task folders get their final names only when they are complete. Therefore, a second
+call with the same settings continues where the first ended, even if the first was killed.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ Report = Callable[[CacheProgress], None]
 
 @dataclass
 class CacheBuild:
-    """The tasks of a mixture that have to be written into a cache.
+    """A plan for writing the tasks of a mixture to a cache.
 
     Attributes:
       mixture: mixture to be cached.
       settings: settings of the cache.
-      works: dict that maps the name of each task that must be written to the shards of the task.
+      works: dict mapping task names to shards, for the tasks that have to be written.
       finished: names of the tasks that are already complete.
-      absent: dict that maps the name of each task that is left out to the reason.
+      absent: dict mapping the name of each omitted task to the reason.
     """
 
     mixture: Mixture
@@ -87,7 +87,7 @@ class CacheBuild:
         shards: Sequence[tuple[int, int, ReadShard | None]],
         rows: Rows | None = None,
     ) -> None:
-        """Adds a split of a task; `shards` contains the (start, stop, read) of each `ShardWork`."""
+        """Adds a split of a task; `shards` contains (start, stop, read) for each `ShardWork`."""
         self.works.setdefault(task.name, []).extend(
             ShardWork(task, info, self.settings, split, shard, len(shards), *bounds, rows=rows)
             for shard, bounds in enumerate(shards)
@@ -116,10 +116,10 @@ def _listed(reasons: Sequence[str]) -> str:
 def begin(
     mixture: Mixture, settings: CacheConfig, describe: Callable[[Task, CacheConfig], TaskInfo]
 ) -> tuple[CacheBuild, list[tuple[Task, TaskInfo]]]:
-    """Returns a build without shards, and a list of the tasks to be written and their descriptions.
+    """Returns a build without shards, and a (task, description) pair for each task to be written.
 
-    `describe` returns the description of a task. Raises UserError if the cache was made with a
-    different vocabulary, seed or templates, or if a pattern of `settings.only` matches no task.
+    `describe` returns the description of a task. Raises UserError if the cache was made with
+    other settings or task definitions, or if a pattern of `settings.only` matches no task.
     """
     _check_cache_info(settings)
     build, todo = CacheBuild(mixture, settings), []
@@ -141,13 +141,13 @@ def begin(
 
 
 def prepare(mixture: Mixture, settings: CacheConfig) -> CacheBuild:
-    """Finds and counts the records to be rendered and tokenized, without writing anything.
+    """Finds and counts the records to be rendered and tokenized, without writing to the cache.
 
-    Raises UserError if any datasets are missing (the message lists all of them) or if a custom task
-    fails on its first record. Also raises the same errors as `begin`.
+    Raises UserError if required datasets are missing (the message lists the first ten), or if a
+    custom task fails on the first record of a split. Also raises the same errors as `begin`.
     """
     build, todo = begin(mixture, settings, task_info)
-    # If a mirror contains a dataset without an optional split, the split is not downloaded.
+    # If the mirror contains a dataset but lacks an optional split, that split is not downloaded.
     sources = [
         source
         for task, _ in todo
@@ -185,12 +185,12 @@ def prepare(mixture: Mixture, settings: CacheConfig) -> CacheBuild:
 def run(
     build: CacheBuild, num_workers: int, report: Report, rendezvous: Rendezvous | None = None
 ) -> None:
-    """Writes a cache with `num_workers` worker processes, or in this process if there is only one.
+    """Writes a cache with `num_workers` processes; if there is only one, it is this process.
 
-    Calls `report` about twice a second. If several hosts write the cache, `rendezvous` connects
-    them. In this case, the first host creates the folders, divides the shards among the hosts, and
-    completes each task when all its shards are written. Raises UserError if a task fails on a
-    record, if a file cannot be written, or if a process is killed.
+    Calls `report` repeatedly with the progress. If several hosts write the cache, `rendezvous`
+    connects them. In this case, the first host creates the folders, divides the shards among the
+    hosts, and completes each task when all its shards are written. Raises UserError if a task fails
+    on a record, if a file cannot be written, or if a worker process is killed.
     """
     if rendezvous is not None and rendezvous.index:
         _run_share(build, num_workers, report, rendezvous)
@@ -245,7 +245,7 @@ def _run_share(build: CacheBuild, num_workers: int, report: Report, rendezvous: 
 
 
 def compare(build: CacheBuild, rendezvous: Rendezvous) -> None:
-    """Raises UserError on all hosts if they are about to write different data."""
+    """Raises UserError on every host if the hosts are about to write different data."""
     info = dataclasses.asdict(cache_info(build.settings))
     del info["vocabulary_path"]
     facts: dict[str, Any] = {
@@ -291,7 +291,7 @@ def _check_cache_info(settings: CacheConfig) -> None:
         raise UserError(
             f"the cache {where} was made with the vocabulary {found.vocabulary} "
             f"({found.vocabulary_path}), not with {info.vocabulary} ({info.vocabulary_path}); "
-            "use another --output, or set --vocabulary and --extra-ids to the cache's vocabulary"
+            "use another --output, or set --vocabulary and --extra-ids to match the cache"
         )
     for name in ("seed", "format"):
         then, now = getattr(found, name), getattr(info, name)
@@ -350,7 +350,7 @@ def _is_finished(settings: CacheConfig, info: TaskInfo) -> bool:
 
 
 def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]]:
-    """Returns a dict that maps each split to be written to its source and whether it must exist."""
+    """Returns, for each split to be written, its source and whether the split must exist."""
     if settings.splits is not None:
         required = dict.fromkeys(settings.splits, True)
     elif task.kind == "rank":
@@ -403,8 +403,8 @@ def _finish_task(works: Sequence[ShardWork]) -> None:
     os.replace(folder, settings.cache_dir / info.name)
 
 
-# Yields (task, progress), and returns the final progress. `task` names a task of which a shard has
-# just been completed, or is None. The number of tasks in `progress` is always 0.
+# Yields (task, progress), and returns the final progress. `task` is the name of the task whose
+# shard has just been completed, or None. The number of tasks in `progress` is always 0.
 _Steps = Generator[tuple[str | None, CacheProgress], None, CacheProgress]
 
 

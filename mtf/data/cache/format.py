@@ -30,7 +30,7 @@ from mtf.data.tasks.task import TaskKind
 FORMAT_VERSION = 1
 INCOMPLETE = ".incomplete"
 
-# The time to read a record grows with the number and with the size of the groups in a file. A
+# The time to read a record grows with both the number and the size of the groups in a file. A
 # size of 32 is nearly optimal for 10^3 to 10^6 records of a few hundred bytes. Compression would
 # save little space.
 _WRITER_OPTIONS = "group_size:32,uncompressed"
@@ -85,7 +85,7 @@ class ShardWriter(Protocol):
     """Writes the examples of one shard."""
 
     def write(self, example: Mapping[str, Any]) -> None:
-        """Appends an example of token ids without EOS; it may include `FEATURE_pretokenized`."""
+        """Appends an example of token ids without EOS and, if kept, texts (see `keeps_text`)."""
 
     def close(self) -> None:
         """Finishes the file."""
@@ -111,7 +111,7 @@ class ArrayRecordFormat:
         return _ArrayRecordWriter(path, RecordCodec(task.features))
 
     def finish(self, folder: Path, task: TaskInfo) -> None:
-        """Writes any other files of the format after all shards of a task have been written."""
+        """Writes any other files that the format needs, after all shards of a task are written."""
 
 
 class _ArrayRecordWriter:
@@ -189,7 +189,7 @@ class SplitInfo:
             mine[key] = mine.get(key, 0) + count
 
     def num_longer(self, name: str, length: int) -> int:
-        """Returns the number of examples in which a feature has more than `length` tokens."""
+        """Returns the number of examples in which feature `name` has more than `length` tokens."""
         return sum(n for key, n in self.lengths.get(name, {}).items() if int(key) > length)
 
 
@@ -228,7 +228,7 @@ class CacheInfo:
     Attributes:
       format: format of the shards.
       vocabulary: fingerprint of the vocabulary.
-      vocabulary_path: path of the vocabulary at the time of writing, which messages show.
+      vocabulary_path: path of the vocabulary when the cache was written, shown in messages.
       vocab_size: number of ids in the vocabulary.
       seed: seed for the templates' random choices.
     """
@@ -266,7 +266,7 @@ Info = TypeVar("Info", TaskInfo, CacheInfo, MixtureInfo, SplitInfo)
 
 
 def write_json(path: Path, info: Info) -> None:
-    """Writes `info`, which describes the content of a cache, to `path` as JSON, atomically."""
+    """Writes a description (`info`) to `path` as JSON, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(dataclasses.asdict(info), indent=1))
 
@@ -307,5 +307,5 @@ def file_crc32(path: Path) -> int:
 
 
 def mixture_path(cache_dir: Path, name: str) -> Path:
-    """Returns the path of the description of a mixture."""
+    """Returns the path of a mixture's description."""
     return cache_dir / "mixtures" / f"{name}.json"

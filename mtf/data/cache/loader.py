@@ -31,7 +31,7 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
 def open_streams(
     dataset: CachedMixture, rows: range, batch_size: int, data: TaskMixtureConfig
 ) -> dict[int, SourceRowStream]:
-    """Returns a dict that maps the index of each row in the global batch to the row's stream."""
+    """Returns a dict mapping each row's index in the global batch to the row's stream."""
     sources: list[Sequence[ExampleSource]]
     if dataset.has_documents:
         mixing = dataset.mixing
@@ -51,7 +51,7 @@ def open_streams(
 
 
 def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
-    """Returns one evaluation on `eval_split` of all tasks that have this split."""
+    """Returns one evaluation, which covers `eval_split` of all tasks that have this split."""
     if data.eval_split is None:
         return {}
     try:

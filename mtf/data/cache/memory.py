@@ -29,10 +29,10 @@ class MemoryCache:
     """The tokenized examples of a mixture, in memory, with the same methods as `TokenCache`.
 
     Attributes:
-      path: text that messages show in place of the directory of a cache.
+      path: text that messages show in place of a cache's directory.
       where: name that messages use for the data.
       info: see `TokenCache`.
-      missing_splits: dict that maps each split that a task's dataset lacks to the reason.
+      missing_splits: dict mapping each split missing from a task's dataset to the reason.
     """
 
     path = Path("in memory")
@@ -68,7 +68,7 @@ class MemoryCache:
         return MixtureInfo(name, made.vocabulary, made.fingerprint, rates, self._absent)
 
     def find(self, name: str) -> TaskInfo | None:
-        """Returns the description of a task with its splits, or None if it is missing."""
+        """Returns the description of a task with its splits, or None if there is no such task."""
         return self._tasks.get(name)
 
     def split(self, task: TaskInfo, split: str) -> MemorySplit:

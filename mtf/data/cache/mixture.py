@@ -41,7 +41,7 @@ _MAX_AHEAD, _MIN_AHEAD = 64, 8
 _NUM_AT_ONCE = 1024
 _NUM_OTHER_FILES = 512
 _SHUFFLE_ROUNDS = 4
-# Grain's shuffle works on blocks of 16 bits and repeats until the result is in the range. If there
+# Grain's shuffle works on blocks of 16 bits and repeats until the result is in range. If there
 # are few examples, a table is faster, and computing it takes well under a millisecond.
 _MAX_TABLE = 1 << 12
 
@@ -51,7 +51,7 @@ class NoExamplesError(UserError):
 
 
 class CachedTask:
-    """The examples in a split of a task, which have a new order in every epoch.
+    """The examples in a split of a task; if shuffled, they have a new order in every epoch.
 
     Attributes:
       info: description of the task.
@@ -137,7 +137,7 @@ def _table(num_items: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def shuffled(position: int, num_items: int, seed: int) -> int:
-    """Returns the index of the item at a position of a random order, in constant time."""
+    """Returns the index of the item at a position in a random order, in constant time."""
     # Importing Grain takes a second, and --check does not need it.
     from grain.experimental import index_shuffle
 
@@ -231,9 +231,9 @@ class CachedMixture:
             definition, _ = open_mixture(data).tasks[0]
             if any(info.fingerprint != definition.fingerprint for info, _ in found):
                 raise UserError(
-                    f"data.task: the task {name} in the cache {data.cache_dir} was written with "
-                    "another dataset, inputs, targets, answer choices or EOS setting; set the same "
-                    "values, or write the task again to another directory"
+                    f"data.task: the task {name} in the cache {data.cache_dir} was written with a "
+                    "different dataset, inputs, targets, answer choices or EOS setting; set the "
+                    "same values, or write the task again to another directory"
                 )
         for info, rate in found:
             if split in info.splits and info.splits[split].num_examples:
@@ -269,7 +269,7 @@ class CachedMixture:
     @property
     def unused(self) -> dict[str, str]:
         """A dict that maps each task that has no examples in the split to the reason."""
-        reason = f"{self.cache.where} has no example of its split {self._split}"
+        reason = f"its split {self._split} has no examples in {self.cache.where}"
         return self.missing | dict.fromkeys(self.without_split, reason)
 
     def check_missing(self, missing: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Reads the tasks in a cache by name, and their examples by index.
 
-Files are read with ArrayRecord's reader and not with Grain's data source, because the latter starts
-a thread pool for every read. This takes longer than reading a few records.
+Files are read with ArrayRecord's reader rather than Grain's data source, because the latter starts
+a thread pool for every read, which takes longer than reading a few records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mtf.storage.copies import local_copy, nearest_copy
 # Read-ahead and threads are disabled, because records are read in random order.
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _READER_BUFFER_BYTES = 1 << 15
-# Up to this number of records, it is faster to read them one by one than together with threads.
+# Up to this number, reading records one by one is faster than reading them together in threads.
 _NUM_SINGLE_READS = 4
 
 
@@ -89,7 +89,7 @@ class TokenCache:
         return f"the cache {self.path}"
 
     def mixture(self, name: str) -> MixtureInfo:
-        """Returns a mixture, or a mixture of a single task; raises UserError if neither exists."""
+        """Returns the mixture or task `name` as a mixture; raises UserError if neither exists."""
         path = mixture_path(self._local, name)
         if path.is_file():
             return read_json(path, MixtureInfo)

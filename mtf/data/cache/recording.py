@@ -1,4 +1,4 @@
-"""Records, in a cache, the activity of the processes that write the cache.
+"""Records, in a cache, the activity of the processes that write it.
 
 The records are removed at the end, so a complete cache always contains the same files.
 """
@@ -41,7 +41,7 @@ def recorded(
 ) -> Iterator[Callable[[CacheProgress, str], None]]:
     """Records the activity of this process in a cache and, if the block fails, the reason.
 
-    Yields a function that records the progress and a text that describes the progress.
+    Yields a function to be called with the progress and a text that describes it.
 
     Args:
       cache_dir: directory or remote path of the cache.

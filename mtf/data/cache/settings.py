@@ -25,11 +25,11 @@ class CacheConfig:
         descriptions and for unfinished files.
       vocabulary: vocabulary of all features.
       format: format of the shards.
-      splits: splits of each task to write; None for train and validation if the task has them, and
-        otherwise for all its splits. For ranked tasks, None selects only validation.
+      splits: splits of each task to write; None for train and validation or, if the task has
+        neither, for all its splits. For ranked tasks, None selects only validation.
       seed: seed for the templates' random choices.
       num_shards: number of files per split; None for one file per 131,072 records.
-      data_dir: mirror of the datasets; None as in `mtf.data.sources.datasets.open_split`.
+      data_dir: mirror of the datasets; see `mtf.data.sources.datasets.open_split`.
       only: patterns for the names of the tasks to write; None for all tasks.
       skip_missing: whether to leave out tasks whose dataset is missing.
       max_rows: maximum number of records per split; None for all records.

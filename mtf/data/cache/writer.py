@@ -147,7 +147,7 @@ def start_worker(counters: Any) -> None:
     """Prepares a worker process, which updates `counters` and ends when its parent ends."""
     global _counters
     _counters = counters
-    # A signal may reach all processes of the group. Workers ignore it, as their parent ends them.
+    # A signal may reach the whole process group. Workers ignore it because their parent ends them.
     for number in signals.NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 

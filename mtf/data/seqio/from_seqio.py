@@ -174,7 +174,7 @@ def _has_ids_of(vocabulary: Vocabulary, example: dict[str, Feature], name: str, 
 
 
 def _ids(vocabulary: Vocabulary, example: dict[str, Feature], name: str) -> np.ndarray:
-    """Returns the ids of a feature without EOS."""
+    """Returns the ids of a feature without the final EOS."""
     ids = np.asarray(example[name])
     return ids[:-1] if len(ids) and ids[-1] == vocabulary.eos_id else ids
 

@@ -23,7 +23,7 @@ class TokenizedExample(NamedTuple):
 
 
 class TokenizedTask(NamedTuple):
-    """A task, with at most one function that returns a dict of metric names and values.
+    """A task with at most one function that computes metrics and returns them as a dict.
 
     Attributes:
       name: name that SeqIO's evaluator reports.

@@ -41,8 +41,8 @@ _PREFIXES = ("", MT5_PREFIX)
 def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2) -> BatchIterator:
     """See `mtf.data.loaders.make_train_iterator`.
 
-    Each process reads a part of the records of each dataset. If a cache has enough files, each
-    process reads a part of these files.
+    Each process reads a part of the records of each dataset or, if a cache has enough files, a
+    part of its files.
     """
     provider, fingerprint, missing = _open(data)
     unused = {task.name for task, rate in open_mixture(data).tasks if rate == 0}.union(missing)

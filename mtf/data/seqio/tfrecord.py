@@ -106,7 +106,7 @@ def encode_example(example: Mapping[str, Any]) -> bytes:
         elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
             feature.float_list.value.extend(value.tolist())
         else:
-            feature.int64_list.SetInParent()  # also for an empty list
+            feature.int64_list.SetInParent()  # sets the field even if the list is empty
             feature.int64_list.value.extend(np.asarray(value, np.int64).tolist())
     return message.SerializeToString()
 

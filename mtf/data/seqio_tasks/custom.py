@@ -82,7 +82,7 @@ class SeqioTask(Task):
         return _Examples(self.source, split)
 
     def __reduce__(self) -> Any:
-        """Pickles the name of the task and not its functions, which may not be picklable."""
+        """Pickles the task's name instead of its functions, which may not be picklable."""
         return _found_in, (self.module, self.name, self.run_vocabulary)
 
     @property
@@ -94,7 +94,7 @@ class SeqioTask(Task):
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns inputs and targets as texts, or as token ids if a text would have other ids."""
+        """Returns inputs and targets as texts, or as ids if tokenizing the text gives other ids."""
         return [{name: self._feature(row, name) for name in ("inputs", "targets")}]
 
     def _feature(self, row: Mapping[str, Any], name: str) -> Any:
@@ -109,8 +109,8 @@ class SeqioTask(Task):
 class _Examples(Rows):
     """The examples of a split, which SeqIO generates on demand.
 
-    When the examples are counted, SeqIO generates all of them and stores them in a temporary file,
-    from which they are read afterwards.
+    When the examples are counted, all of them are generated and stored in a temporary file, from
+    which they are read afterwards.
     """
 
     def __init__(self, task: seqio.Task, split: str):
@@ -353,7 +353,7 @@ def _splits(task: seqio.Task) -> tuple[str, ...] | str:
         if isinstance(task.source, seqio.TfdsDataSource):
             name = task.source.tfds_dataset.name
             return (
-                f"TFDS has no data of {name} ({reason}). Set TFDS_DATA_DIR to a directory with "
+                f"TFDS has no data for {name} ({reason}). Set TFDS_DATA_DIR to a directory with "
                 f"this data, or run tensorflow_datasets.builder({name!r}).download_and_prepare()"
             )
         return f"SeqIO cannot read its splits: {reason}"

@@ -155,7 +155,7 @@ class TaskSource(seqio.DataSource):
 
 
 class Built(NamedTuple):
-    """A SeqIO mixture or task that is not registered, and the fingerprints of it and its tasks."""
+    """An unregistered SeqIO mixture or task, with fingerprints of it, its tasks and vocabulary."""
 
     provider: seqio.Task | seqio.Mixture
     vocabulary: str

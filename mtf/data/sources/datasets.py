@@ -1,7 +1,7 @@
 """Opens splits of datasets from a local mirror or the Hugging Face hub.
 
-A mirror is a directory of files `DATASET[/SUBSET]/SPLIT.parquet`, whose names are those that the
-datasets had in 2021. The files contain the columns that promptsource's templates expect, with
+A mirror is a directory of files `DATASET[/SUBSET]/SPLIT.parquet`, where DATASET and SUBSET are the
+names as of 2021. The files contain the columns that promptsource's templates expect, with
 integer labels. TREC may instead have its current columns, and Story Cloze may be given as
 `SPLIT.csv`, the file that its authors provide.
 """
@@ -35,7 +35,7 @@ DataDir: TypeAlias = str | os.PathLike[str] | None
 _NUM_OPENED_AT_ONCE = 8
 _PURPOSE = "reading from the Hugging Face hub"
 
-# Current repositories on the hub. In most of them, the dataset has the same name as in 2021.
+# Current repositories on the hub. Tasks use their names without the owner.
 _REPOSITORIES = (
     *("UCLNLP/adversarial_qa", "fancyzhx/ag_news", "allenai/ai2_arc", "fancyzhx/amazon_polarity"),
     *("facebook/anli", "sealuzh/app_reviews", "abisee/cnn_dailymail", "allenai/c4"),
@@ -125,7 +125,7 @@ def open_split(
       download: whether to download a dataset from the hub. If False, NotCheckedError is raised if
         the mirror lacks the split and the hub can be reached.
 
-    If neither contains the split, raises a MissingDatasetError that lists the places searched.
+    If the split is not found, raises a MissingDatasetError that lists the places searched.
     """
     if maker is not None:
         return maker.make_rows(split)
@@ -193,7 +193,7 @@ def open_all(
         except (MissingDatasetError, NotCheckedError) as error:
             return error
 
-    from concurrent.futures import ThreadPoolExecutor  # Showing a recipe does not need it.
+    from concurrent.futures import ThreadPoolExecutor  # Not needed to show a recipe.
 
     unique = list(dict.fromkeys(sources))
     with ThreadPoolExecutor(_NUM_OPENED_AT_ONCE) as pool:

@@ -52,7 +52,7 @@ class Rows(abc.ABC):
         """Yields records `start` to `stop` - 1 without reading all of the preceding records."""
 
     def kept(self) -> KeptRows | None:
-        """Returns a copy of the records in a temporary file, or None if it would not save time."""
+        """Returns a copy of the records in a temporary file, or None if a copy saves no time."""
         return None
 
 
@@ -84,7 +84,7 @@ class KeptRows(Rows):
 def keep(records: Iterable[dict[str, Any]], what: str) -> KeptRows:
     """Writes records to a temporary file and returns them as `KeptRows`.
 
-    Raises UserError if the disk is full; the message uses `what` as the name of the records.
+    Raises UserError if the disk is full; the message calls the records `what`.
     """
     from array_record.python.array_record_module import ArrayRecordWriter  # This imports NumPy.
 
@@ -127,7 +127,7 @@ def open_files(pattern: str, tsv_columns: tuple[str, ...] | None = None) -> Rows
 
 
 def file_states(pattern: str) -> tuple[str, ...]:
-    """Returns strings that contain the path, size and modification time of each matching file."""
+    """Returns the path, size and modification time of each local file, or the remote pattern."""
     if "://" in pattern:
         return (pattern,)
     stats = [(path, path.stat()) for path in matching(pattern, "files")]
@@ -138,8 +138,8 @@ def _open(path: Path, tsv_columns: tuple[str, ...] | None) -> Rows:
     suffix = split_suffix(path)[1]
     if suffix not in SUFFIXES or path.name.endswith(".parquet.gz"):
         raise UserError(
-            f"{path} has an unknown suffix; expected one of {' '.join(SUFFIXES)}, or with .gz "
-            "added (except .parquet)"
+            f"{path} has an unknown suffix; expected one of {' '.join(SUFFIXES)}, optionally "
+            "followed by .gz (except .parquet)"
         )
     if suffix == ".parquet":
         return open_parquet(path)
@@ -183,7 +183,7 @@ class _LineRows(Rows):
     def __init__(self, lines: Lines, suffix: str, tsv_columns: tuple[str, ...] | None):
         self._lines, self._suffix = lines, suffix
         self._columns = list(tsv_columns or ())
-        self._where_named = "without a header" if tsv_columns else "of the first line"
+        self._where_named = "of a headerless file" if tsv_columns else "of the first line"
         if suffix == ".tsv" and len(lines):
             first = self._parse(0)
             if tsv_columns is None or first == self._columns:
@@ -217,7 +217,7 @@ class _LineRows(Rows):
 
 
 class SlicedRows(Rows):
-    """Records that are returned by a function with the arguments `start` and `stop`."""
+    """Records that a function returns, given `start` and `stop`."""
 
     def __init__(self, num_rows: int, sliced: Callable[[int, int], Iterable[dict[str, Any]]]):
         self._num_rows, self._sliced = num_rows, sliced
@@ -231,7 +231,7 @@ class SlicedRows(Rows):
 
 
 def in_memory(records: Sequence[dict[str, Any]]) -> Rows:
-    """Returns a list of records as `Rows`."""
+    """Returns `records` as `Rows`."""
     return SlicedRows(len(records), lambda start, stop: records[start:stop])
 
 

@@ -47,13 +47,13 @@ def is_available() -> bool:
 
 
 def offline_variable() -> str | None:
-    """Returns the environment variable that turns on offline mode, or None if there is none."""
+    """Returns the environment variable that turns on offline mode, or None if none does."""
     return next((name for name in _OFFLINE if os.environ.get(name, "").upper() in _YES), None)
 
 
 @functools.cache
 def why_unreachable() -> str | None:
-    """Returns the reason that the hub cannot be reached, or None if it responds."""
+    """Returns why the hub cannot be reached, or None if it responds."""
     # These imports are slow, and showing a recipe does not need them.
     import ssl
     import urllib.error
@@ -102,7 +102,7 @@ def model_name(source: str) -> tuple[str, str | None] | None:
 
 
 def copied_model(path: str) -> str | None:
-    """Returns the name of the model stored at `path` if this is in the hub's cache, else None."""
+    """Returns the name of the model at `path`, or None if this is not in the hub's cache."""
     match = _COPY.search(path)
     return f"{match[1]}/{match[2]}" if match else None
 

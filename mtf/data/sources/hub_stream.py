@@ -27,7 +27,7 @@ class Split:
     """A split of a dataset that is read file by file.
 
     Attributes:
-      name: name of the split that is shown in messages.
+      name: name of the split, as shown in messages.
       num_files: number of files; they can be read independently of each other.
     """
 
@@ -73,7 +73,7 @@ def open_splits(
     data_files: DataFiles = None,
     required: bool = True,
 ) -> dict[str, Split]:
-    """Returns a dict mapping subsets to their splits; its only key is "" if there are no subsets.
+    """Returns a dict mapping each subset to its split; its only key is "" if there are no subsets.
 
     See `HubStreamConfig` for the arguments. If `required` is False, subsets without the split are
     omitted. Raises UserError if the package `datasets`, the dataset, a subset, the split or the
@@ -117,7 +117,7 @@ def _load(dataset: str, subset: str, data_files: str) -> Mapping[str, Any]:
                 "`hf auth login`"
             )
         raise UserError(f"{where} was not found: {_first_line(error)}{hint}") from error
-    except StopIteration as error:  # `datasets` fails to read a first record.
+    except StopIteration as error:  # `datasets` found no first record.
         raise UserError(
             f"data.data_files: the files that match {json.dumps(files)} contain no records"
         ) from error

@@ -21,7 +21,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Lines:
-    """The non-blank lines of a file; only an index of 8 bytes per line is kept in memory.
+    """The non-blank lines of a file, which are located with an index of 8 bytes per line.
 
     Attributes:
       path: path of the file.
@@ -30,7 +30,7 @@ class Lines:
     """
 
     def __init__(self, path: Path, content: bytes | mmap.mmap, blank: bytes):
-        """A line is blank if it contains no characters other than those in `blank`."""
+        """Indexes the lines; a line is blank if it contains only characters in `blank`."""
         self.path, self.content = path, content
         self.first = len(codecs.BOM_UTF8) if content[:3] == codecs.BOM_UTF8 else 0
         self.starts = array("q", self._index(blank))
@@ -54,7 +54,7 @@ class Lines:
         is_text[list(blank)] = False
         starts, position, size = [np.empty(0, np.int64)], self.first, len(self.content)
         while position < size:
-            # Cut the block after its last newline or, without any, extend it to the next newline.
+            # End the block after its last newline or, if it has none, after the next newline.
             end = self.content.rfind(b"\n", position, position + _BLOCK_BYTES) + 1
             end = end or self.content.find(b"\n", position) + 1 or size
             block = np.frombuffer(self.content[position:end], np.uint8)
@@ -94,8 +94,8 @@ def read_lines(path: Path, setting: str) -> Iterator[tuple[int, bytes]]:
 def parse_line(suffix: str, line: bytes, expected: str) -> str | list[str] | dict[str, Any]:
     """Returns the text (`.txt`), the columns (`.tsv`) or the JSON object (`.jsonl`) of a line.
 
-    Raises UserError if the line is not UTF-8, or if a `.jsonl` line is not a JSON object. In the
-    second case, the message contains `expected`, a description of the object.
+    Raises UserError if the line is not UTF-8, or if a `.jsonl` line is not a JSON object. Messages
+    use `expected` as a description of the object.
     """
     try:
         text = line.removesuffix(b"\n").decode().rstrip("\r")

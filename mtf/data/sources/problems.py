@@ -15,7 +15,7 @@ class Problems:
     """
 
     def __init__(self, setting: str, what: str = "lines"):
-        """Messages name `setting`, which contains the paths, and refer to the lines as `what`."""
+        """Initializes an empty collection; messages name `setting` and call the lines `what`."""
         self.count = 0
         self._setting, self._what = setting, what
         self._shown: list[str] = []

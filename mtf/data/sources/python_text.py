@@ -24,7 +24,7 @@ def python_documents() -> tuple[str, ...]:
     Duplicates are dropped, so that no held-out document is also used for training.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    from pydoc_data.topics import topics  # Showing a recipe does not need it.
+    from pydoc_data.topics import topics  # Not needed to show a recipe.
 
     texts = (topics[name].strip() for name in sorted(topics))
     documents = dict.fromkeys([*texts, *_docstrings(root)])
@@ -36,7 +36,7 @@ def _docstrings(root: Path) -> Iterator[str]:
         subfolders[:] = sorted(set(subfolders) - _SKIPPED_FOLDERS)
         for name in sorted(name for name in names if name.endswith(".py")):
             source = Path(folder, name).read_bytes()
-            # Skip the third of the files that contains no docstrings, because parsing is slow.
+            # A third of the files contain no docstrings. Skip these files, because parsing is slow.
             if b'"""' not in source and b"'''" not in source:
                 continue
             try:

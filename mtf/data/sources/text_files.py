@@ -141,8 +141,8 @@ class TextFile:
       path: path of the file.
       kind: "documents" or "pairs".
       checksum: CRC-32 of the content.
-      problems: problems of the lines that cannot be used.
-      empty_targets: problems of the pairs whose targets are empty.
+      problems: lines that cannot be used.
+      empty_targets: pairs whose targets are empty.
     """
 
     def __init__(self, path: Path):

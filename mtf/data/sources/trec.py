@@ -19,7 +19,7 @@ _FINE_2021 = (
     *("substance", "sport", "plant", "techmeth", "volsize", "instru", "abb", "speed", "word"),
     *("lang", "perc", "code", "dist", "temp", "symbol", "ord", "veh", "weight", "currency"),
 )
-# Coarse class → its fine classes; both are in the order of the numbers in use since 2022.
+# Coarse class → its fine classes; both are in the order of their numbers since 2022.
 _CLASSES_2022 = {
     "ABBR": "abb exp",
     "ENTY": "animal body color cremat currency dismed event food instru lang letter other plant "

@@ -55,8 +55,8 @@ def _definitions() -> dict[str, dict[str, str]]:
     Columns:
       groups: groups of datasets (see `t0.DatasetRow`).
       use: "train" (with T0's rates), "rank" or "generate".
-      prompts: "all" prompts of a dataset, those for its "original" task, the "first" of the latter,
-        or those used in mT0's "paper".
+      prompts: "all" prompts of a dataset, those for its "original" task, only the "first original"
+        prompt, or those used in mT0's "paper".
       without: strings; a task is excluded if its name contains any of them.
       unprompted: additional translation or text tasks.
       inputs_eos: whether the inputs of prompted tasks end with EOS, as in mT0's repository until

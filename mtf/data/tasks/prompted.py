@@ -59,7 +59,7 @@ class PromptedTask(Task):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics in T5, or `rank_classification` for ranked tasks."""
+        """T5's names for the metrics, or `rank_classification` for ranked tasks."""
         if self.kind == "rank":
             return ("rank_classification",)
         if self.dataset in ("glue", "super_glue"):

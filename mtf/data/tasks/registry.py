@@ -92,7 +92,7 @@ class RowTask(Task):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics in T5, or `rank_classification` for ranked tasks."""
+        """T5's names for the metrics, or `rank_classification` for ranked tasks."""
         return ("rank_classification",) if self.kind == "rank" else self.metric_names
 
     @property
@@ -131,7 +131,7 @@ class RowTask(Task):
         ]
 
     def _hashed_splits(self) -> list[tuple[str, str]]:
-        """Returns pairs of a split and the name of its dataset split or file, if the two differ."""
+        """Returns (split, name) for each split whose dataset split or file has another name."""
         named = ((split, os.path.basename(name)) for split, name in self.splits.items())
         return sorted((split, name) for split, name in named if split != name)
 
@@ -247,7 +247,7 @@ def register_mixture(
 
 
 def registered_tasks() -> dict[str, RowTask]:
-    """Returns registered tasks by name, then ranked versions of the tasks with answer choices."""
+    """Returns all registered tasks by name, then ranked versions of those with answer choices."""
     ranked = {
         f"{name}{SCORE_EVAL}": task.score_eval()
         for name, task in _REGISTRY.tasks.items()
@@ -289,9 +289,9 @@ def import_module(name: str, setting: str = "data.module") -> None:
 def definition(function: ToText) -> str:
     """Returns a text that identifies a function.
 
-    If the function has an attribute `definition`, the text is its value. Otherwise, the text is the
-    source code of the function and of the functions in the same package that it uses, followed by
-    the constants that they use.
+    If the function has an attribute `definition`, the text is its value. Otherwise, the text
+    contains the source code of the function and of the functions in the same package that it uses,
+    and the constants that these functions use.
     """
     # Memory addresses are removed because they differ between processes.
     return re.sub(r" at 0x[0-9a-f]+", "", "\n".join(_definitions(function, set())))
@@ -362,7 +362,7 @@ def _claim(name: str) -> str:
     caller = sys._getframe(2).f_globals.get("__name__", "__main__")
     module = _REGISTRY.importing[-1] if _REGISTRY.importing else caller
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
-        raise UserError(f"{name!r} is not a valid task name; use only letters, digits, and . _ + -")
+        raise UserError(f"{name!r} is not a valid name; use only letters, digits, and . _ + -")
     if name in _REGISTRY.modules:
         by = dict.fromkeys((_REGISTRY.modules[name], module))
         raise UserError(

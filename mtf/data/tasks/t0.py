@@ -1,8 +1,8 @@
 """Defines the datasets, prompted tasks and rates of T0 and mT0.
 
-The sources are https://arxiv.org/abs/2110.08207 for T0 and, for mT0,
-https://github.com/lintangsutawika/multilingual-t0. `t0_datasets.csv` contains the groups, the size
-and hashes of the templates of each dataset.
+The sources are https://arxiv.org/abs/2110.08207 (T0) and
+https://github.com/lintangsutawika/multilingual-t0 (mT0). For each dataset, `t0_datasets.csv`
+contains its groups, its size and hashes of its templates.
 
 For mT0's evaluation, promptsource's English templates for XNLI, COPA, Story Cloze and Winogrande
 are applied to each language of XNLI, XCOPA, XStoryCloze and XWinograd. mT0's first repository
@@ -23,7 +23,7 @@ from mtf.data.tasks.task import SAME_SPLITS, table
 MAX_EXAMPLES_PER_DATASET = 500_000
 TEMPLATE_VERSIONS = ("0.2.3", "0.1.0")
 ANLI_ROUNDS = ("r1", "r2", "r3")
-# promptsource calls a dataset on the hub `OWNER/NAME` if it belongs to one of these owners.
+# In promptsource, a name that starts with one of these is `OWNER/NAME`, not `DATASET/SUBSET`.
 _OWNERS = ("Zaid", "craffel")
 ALL_GROUPS = ("BASE", "GPT", "SGLUE", "EVAL", "BIAS_FAIRNESS", "XTREME")
 LANGUAGES = {

@@ -56,7 +56,7 @@ class Task(abc.ABC):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics in T5."""
+        """T5's names for the metrics."""
         return ()
 
     @property

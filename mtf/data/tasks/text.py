@@ -94,10 +94,10 @@ def text_tasks() -> Mapping[str, TextTask]:
 
     * `c4_v220_span_corruption`, `c4_v220_iid_denoising` and `c4_v220_prefix_lm` have the names and
       settings of T5 (t5/data/tasks.py); T5 does not define `c4_v220_bert_style`. T5 and T5X read
-      c4/en from TFDS, at first version 2.2.0 and later 3.0.1, which is also the hub's version.
-    * `rlm_span_corruption_stream` pretrains the Romanian T5, without normalization. Inputs do not
-      end with EOS, because the original task had no output feature other than targets.
-    * `mc4.LANGUAGE` pretrains mT5 (multilingual_t5/tasks.py).
+      c4/en from TFDS, initially version 2.2.0 and later 3.0.1, which is also the hub's version.
+    * `rlm_span_corruption_stream` is for pretraining the Romanian T5, without normalization. Inputs
+      do not end with EOS, because the original task had no output feature other than targets.
+    * `mc4.LANGUAGE` is for pretraining mT5 (multilingual_t5/tasks.py).
     * `mc4_prefix_lm.LANGUAGE` is for the LM adaptation of mT5, as described for mT0. As in mT0's
       repository, targets end with EOS, but inputs do not.
     * `oscar_LANGUAGE_lm_objective` is for the LM adaptation in mT0's repository, which adds EOS to

@@ -24,7 +24,7 @@ class TranslationTask(Task):
     """A task that translates sentences from one language to another.
 
     Attributes:
-      source, target: language codes, which are also the keys of the dicts in `translation`.
+      source, target: language codes, which are also the keys of the dicts in column `translation`.
     """
 
     source: str
@@ -37,7 +37,7 @@ class TranslationTask(Task):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The only metric, which is BLEU."""
+        """The name of the only metric, BLEU."""
         return ("bleu",)
 
     def row_examples(

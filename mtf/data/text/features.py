@@ -16,7 +16,7 @@ def encode_feature(
     add_eos: bool,
     max_length: int | None = None,
 ) -> np.ndarray:
-    """Encodes a text, or copies token ids, and returns them as a (num_tokens,) int32 array.
+    """Encodes a text or copies token ids; returns the ids as a (num_tokens,) int32 array.
 
     If `max_length` is given, the array contains at most that many ids, including EOS if `add_eos`.
     """

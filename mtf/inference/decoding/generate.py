@@ -78,7 +78,7 @@ def _begin(
     seed: jax.Array | np.uint32,
     seeds: jax.Array | np.ndarray,
 ) -> tuple[Prepared, jax.Array, jax.Array]:
-    """Runs the encoder; returns its results, random keys, and whether rows are only padding."""
+    """Runs the encoder; returns its results, random keys, and which rows contain only padding."""
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(seeds)
     empty = ~jnp.any(encoder_input_tokens > 0, axis=1)
     return prepare(network, params, encoder_input_tokens, max_length, n), keys, empty

@@ -192,7 +192,7 @@ def _attention(
 
 
 def _laid_out(key: jax.Array, value: jax.Array, num_queries: int) -> KeyValueCache:
-    """Returns a cache of (b, k, h, d) keys and values, split across devices by rows and heads."""
+    """Returns (b, k, h, d) keys and values as a cache, split across devices by row and head."""
     key = key.transpose(0, 2, 1, 3) if num_queries == 1 else key.transpose(0, 2, 3, 1)
     value = value.transpose(0, 2, 1, 3)
     return KeyValueCache(*(constrain(x, "batch", "heads", None, None) for x in (key, value)))

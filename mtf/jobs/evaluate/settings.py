@@ -49,7 +49,7 @@ class Evaluate:
         can be omitted. None to evaluate one checkpoint.
       metric_name_to_monitor: the metric that determines the best of several steps, such as
         "TASK/rouge1" (see docs/evaluation.md); None for `mean_accuracy` if there are ranked tasks,
-        otherwise for `mean_score`.
+        or else `mean_score`.
       metric_mode: whether the largest value ("max") or the smallest value ("min") is the best.
       hang_seconds: if no progress is made (for example, no batch finishes) for this many seconds,
         the process writes the stack traces of all threads and the job ends with exit status 1.

@@ -84,7 +84,7 @@ def open_checkpoint(job: Infer) -> Opened:
 
 
 def _check_tasks(job: Infer, opened: Opened | None) -> str:
-    """Returns a text that says how many tasks have data.
+    """Returns a message that says how many tasks have data.
 
     Raises UserError if the job would fail.
     """

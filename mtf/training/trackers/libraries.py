@@ -29,7 +29,7 @@ class Wandb(Tracker):
     Settings that are None default to the library's environment variables.
 
     Attributes:
-      project, entity, group, tags, notes: the argument of `wandb.init` with the same name.
+      project, entity, group, tags, notes: the arguments of `wandb.init` with these names.
       name: the name of the run; None for the name of the run directory.
       mode: "online", "offline" (data is kept in the run directory for `wandb sync`) or "disabled".
     """

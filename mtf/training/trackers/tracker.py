@@ -39,7 +39,7 @@ class Sample(NamedTuple):
 
     @classmethod
     def on_lines(cls, *texts: str) -> Sample:
-        """Returns a sample that consists of three texts, with line breaks replaced by spaces."""
+        """Returns a sample of three texts, with each run of whitespace replaced by one space."""
         return cls._make(" ".join(text.split()) for text in texts)
 
 

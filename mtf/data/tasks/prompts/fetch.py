@@ -1,8 +1,8 @@
 """Downloads promptsource's sdist with pip into the user's cache, without installing or running it.
 
-promptsource does not declare support for current Python versions, so pip must be told to ignore
-this. To determine promptsource's dependencies, pip would also run the `setup.py` in the sdist; a
-stand-in for setuptools prevents this.
+promptsource's metadata excludes current versions of Python, so pip is told to ignore this
+requirement. To determine promptsource's dependencies, pip would also run the `setup.py` in the
+sdist; a stand-in for setuptools prevents this.
 """
 
 from __future__ import annotations

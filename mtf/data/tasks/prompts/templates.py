@@ -39,7 +39,7 @@ class Template:
       answer_choices: Jinja template of the answer choices, which are separated by `|||`; None if
         there are no choices.
       original_task: whether the prompt is for the dataset's original task.
-      metrics: promptsource's names of metrics, such as "Accuracy" or "BLEU".
+      metrics: promptsource's names for the metrics, such as "Accuracy" or "BLEU".
     """
 
     name: str
@@ -50,10 +50,10 @@ class Template:
 
 
 class Templates:
-    """A collection of prompt templates by `DATASET` or `DATASET/SUBSET`."""
+    """Prompt templates, grouped by dataset (`DATASET` or `DATASET/SUBSET`)."""
 
     def __init__(self, source: str, files: Mapping[str, bytes | Path]):
-        """`source` is shown in messages; `files` maps datasets to YAML files or their contents."""
+        """Stores YAML files (or their contents) by dataset; messages show `source`."""
         self.source = source
         self._files = dict(files)
         self._parsed: dict[str, tuple[Template, ...]] = {}
