@@ -76,7 +76,7 @@ def test_a_process_that_hangs(folder: Path) -> None:
     output = process.communicate(timeout=120)[0]
     assert 8 < time.monotonic() - started < 60
     assert process.returncode == 1, output
-    said = "failed: no progress for 10 s (reading data; hang_seconds is 10). Its output has"
+    said = "failed: no progress for 10 s (reading data; hang_seconds is 10). Its output contains"
     assert re.search(rf"error: Process 1 \(host .*\) {re.escape(said)}", output)
     assert "slow_data.py" in output
     found = status.read_status(folder / "hangs")

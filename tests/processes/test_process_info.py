@@ -99,7 +99,7 @@ def test_options_come_first() -> None:
         ),
         (LAUNCHED | {"MTF_COORDINATOR_ADDRESS": "host"}, [], "ADDRESS is host, .*node001:12345"),
         (LAUNCHED | {"MTF_COORDINATOR_ADDRESS": "host:99999"}, [], "ADDRESS is host:99999"),
-        (LAUNCHED | {"MTF_PROCESS_INDEX": "3"}, [], "INDEX is 3.*less than the number of processes"),
+        (LAUNCHED | {"MTF_PROCESS_INDEX": "3"}, [], "INDEX is 3.*less than the number of proc"),
         (LAUNCHED | {"MTF_PROCESS_COUNT": "x"}, [], "MTF_PROCESS_COUNT is x"),
         (SLURM, ["--process-count", "two"], "--process-count is two, --process-index is missing"),
     ],
