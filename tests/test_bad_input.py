@@ -126,7 +126,7 @@ FILES: list[tuple[str, bytes | None, list[str]]] = [
     ("a.txt", b"", ["data.files: a.txt is empty; expected at least one line of text"]),
     ("a.txt", b"\n\n", ["data.files: a.txt is empty; expected at least one line of text"]),
     ("a.txt", "good\ncafé\n".encode("latin-1"), ["a.txt:2: not UTF-8", "byte 4", "0xe9"]),
-    ("a.tsv", b"one\ttwo\nthree\n", ["a.tsv:2: the line has 1 columns; expected 2"]),
+    ("a.tsv", b"one\ttwo\nthree\n", ["a.tsv:2: expected 2 columns (inputs, targets), not 1"]),
     ("a.txt.gz", b"text", ["data.files: a.txt.gz cannot be read"]),
 ]
 

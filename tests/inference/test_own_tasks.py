@@ -55,7 +55,10 @@ def test_a_run_on_a_custom_task_is_loaded_and_resumed_from_elsewhere(
     assert "custom_spelled" not in sys.modules
     assert not model_of_run.inputs_add_eos
 
-    # Resumed from elsewhere, where neither the module nor the file is.
-    output = small.run(["--from", "../run", "--set", "train_steps=3"], Path.cwd(), status=2)
+    # Resumed from elsewhere: the module must be on the Python path, and the file must be there.
+    resume = ["--from", "../run", "--set", "train_steps=3"]
+    output = small.run(resume, Path.cwd(), status=2)
+    assert "there is no module custom_spelled" in output
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    output = small.run(resume, Path.cwd(), status=2)
     assert "words.txt does not exist in" in output
-    assert "custom_spelled" in sys.modules  # found where the run was started

@@ -204,9 +204,10 @@ class _LineRows(Rows):
             elif len(values) == len(self._columns):
                 yield dict(zip(self._columns, values, strict=True))
             else:
+                columns = f"{len(self._columns)} columns {self._where_named}"
                 raise UserError(
-                    f"{self._lines.where(index)}: the line has {len(values)} columns; expected "
-                    f"the {len(self._columns)} {self._where_named}: {', '.join(self._columns)}"
+                    f"{self._lines.where(index)}: expected the {columns} "
+                    f"({', '.join(self._columns)}), not {len(values)}"
                 )
 
     def _parse(self, index: int) -> Any:

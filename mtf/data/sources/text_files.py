@@ -207,7 +207,7 @@ class TextFile:
             return values
         if isinstance(values, list):
             if len(values) != 2:
-                raise UserError(f"the line has {len(values)} columns; expected 2 (inputs, targets)")
+                raise UserError(f"expected 2 columns (inputs, targets), not {len(values)}")
             return Pair(*values)
         if "inputs" in values or "targets" in values:
             return Pair(*(get_text(values, name, _EXPECTED) for name in Pair._fields))
