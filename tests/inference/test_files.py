@@ -47,7 +47,7 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
         ("a.txt", "one\n\nthree\n", r"a\.txt:2: the line is blank"),
         ("a.txt", b"one\n\xff\xfe\n", r"a\.txt:2: not UTF-8"),
         ("a.txt.gz", b"no gzip", r"a\.txt\.gz cannot be read"),
-        ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2: expected 2 columns .*, not 3"),
+        ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2: the line has 3 columns"),
         ("a.tsv", "a\t\n", r"a\.tsv:1: 'targets' is empty"),
         ("a.jsonl", '{"inputs": "a"}\n{"inputs": 3}\n', r"a\.jsonl:2: 'inputs' has type int"),
         (

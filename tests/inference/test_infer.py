@@ -202,7 +202,7 @@ def test_all_bad_lines_of_all_files_are_named_at_once(checkpoint: str, tmp_path:
         [
             f"{bad}:2: 'targets' is empty",
             f"{bad}:3: the line is blank",
-            f"{bad}:4: expected 2 columns",
+            f"{bad}:4: the line has 3 columns",
             f"{unlabelled}:1 has no targets",
             f"{unlabelled}:2: 'inputs' has type int",
             f"{unlabelled}:3: 'targets' is empty",
@@ -230,7 +230,7 @@ def test_what_would_be_run_is_described_and_checked(checkpoint: str, tmp_path: P
     text = str(job(checkpoint, tmp_path, files=str(file)).describe())
     assert "6 examples" in text and str(tmp_path / "out") in text and checkpoint in text
     file.write_text("a\tb\tc\n")
-    with pytest.raises(UserError, match=r"expected 2 columns .*, not 3"):
+    with pytest.raises(UserError, match="has 3 columns"):
         job(checkpoint, tmp_path, files=str(file)).describe().check()
     with pytest.raises(UserError, match="There is no model at"):
         job(f"{checkpoint}0", tmp_path, files=str(file)).describe().check()

@@ -80,7 +80,7 @@ def test_a_pattern_joins_its_files_in_order(tmp_path: Path) -> None:
     [
         ("x.jsonl", '{"n": 1}\n[2]\n', "x.jsonl:2: not a JSON object"),
         ("x.json", '[{"n": 1}, 2]', "item 2 is not a JSON object"),
-        ("x.tsv", "n\tm\n1\n", "x.tsv:2: the line has 1 columns; expected the 2 of the first line"),
+        ("x.tsv", "n\tm\n1\n", "x.tsv:2: expected the 2 columns of the first line"),
         ("x.csv", "n\n1\n", "unknown suffix; expected one of .parquet"),
     ],
 )

@@ -181,7 +181,7 @@ def test_empty_targets_are_counted_and_refused_unless_allowed(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "good", "bad", "reason"),
     [
-        ("a.tsv", b"a\tb", b"c", ": expected 2 columns .*, not 1"),
+        ("a.tsv", b"a\tb", b"c", ": expected 2 columns (inputs, targets), not 1"),
         ("a.jsonl", b'{"text": "a"}', b'{"text": 3}', ": 'text' has type int; expected a string"),
         ("a.txt", b"a", b"\xff", ": not UTF-8: byte 1 of the line is 0xff"),
         ("a.tsv.gz", b"a\tb", b"c\t\xe9", ": not UTF-8: byte 3 of the line is 0xe9"),
