@@ -13,18 +13,18 @@ from mtf.base.errors import UserError
 from mtf.cli.command import add_change_options, exit_status, new_parser
 from mtf.cli.plan import report
 from mtf.cli.plan.compiling import compile_plan
-from mtf.cli.plan.targets import parse_target
+from mtf.cli.plan.targets import TARGET_CHIPS, parse_target
 from mtf.jobs import Train
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8
   python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8 --set model.network.remat_policy=full
 
-A target is a slice of TPU chips (v2, v3, v4, v5e, v5p, v6e, tpu7x), hosts × GPUs (a100, h100,
-h200), or cpu:N. The devices need not be available, because the program is compiled but not run.
-The exit status is 0 if the run fits, 1 if it does not fit or the compiler failed, and 2 if the
-arguments are invalid.
+A target is CHIP:SHAPE, a slice of TPUs or hosts × GPUs, or cpu:N. The chips are
+{", ".join(TARGET_CHIPS)}.
+The devices need not be available, because the program is compiled but not run. The exit status is
+0 if the run fits, 1 if it does not fit or the compiler failed, and 2 if the arguments are invalid.
 """
 
 

@@ -12,7 +12,7 @@ from mtf.base.errors import UserError, did_you_mean
 from mtf.base.host_memory import total_bytes
 from mtf.partitioning.chips import CHIPS, Chip
 
-_CHIPS = {chip.name: chip for chip in CHIPS if chip.slices or chip.gpu}
+TARGET_CHIPS = {chip.name: chip for chip in CHIPS if chip.slices or chip.gpu}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Target:
 def parse_target(text: str) -> Target:
     """Parses the text of a target; raises UserError, with suggestions, if it does not exist."""
     name, _, shape = text.partition(":")
-    chip, sizes = _CHIPS.get(name), _numbers(shape)
-    known, expected = [*_CHIPS, "cpu"], ""
+    chip, sizes = TARGET_CHIPS.get(name), _numbers(shape)
+    known, expected = [*TARGET_CHIPS, "cpu"], ""
     if name not in known:
         expected = f"unknown chip {name!r}; expected one of {', '.join(known)}."
         expected += did_you_mean(name, known)
