@@ -64,7 +64,7 @@ def test_every_recipe_lowers_and_has_our_parameters(name: str) -> None:
         ({"skip_nonfinite_updates": True}, "trainer.skip_nonfinite_updates = True: "),
         ({"relative_attention_num_buckets": 16}, "always has 32 buckets"),
         ({"dtype": "bfloat16"}, "checkpoint.save.dtype = 'bfloat16': "),
-        ({"period": 300}, "checkpoint.save.period = 300: .* multiple of the other"),
+        ({"period": 300}, "checkpoint.save.period = 300: .* a multiple of the evaluation period"),
         (
             {"optimizer": fdl.Config(AdamWConfig, schedule.constant(0.01))},
             "optimizer = @AdamWConfig: with T5X, mtf supports only AdafactorConfig",
