@@ -67,7 +67,8 @@ def check(data: TextFilesConfig | TextCorporaConfig, batch_size: int) -> str:
     if not files:
         return "the text that ships with Python"
     num_bytes = sum(file.stat().st_size for file in files)
-    return f"{len(files)} files, {num_bytes / 1e6:,.1f} MB; the run will check their lines"
+    number = f"{len(files)} files" if len(files) > 1 else "1 file"
+    return f"{number}, {num_bytes / 1e6:,.1f} MB; the lines are checked when the run starts"
 
 
 def provenance(data: TextFilesConfig | TextCorporaConfig) -> dict[str, Any]:

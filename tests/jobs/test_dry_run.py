@@ -197,7 +197,7 @@ def test_the_tasks_of_a_cache_are_counted(tmp_path: Path, cache: Path) -> None:
 
 def test_files_are_found_but_not_read(tmp_path: Path) -> None:
     file = small.write_text(tmp_path)
-    assert tiny(data__files=str(file)).rows["data"].startswith("1 files, 0.0 MB")
+    assert tiny(data__files=str(file)).rows["data"].startswith("1 file, 0.0 MB")
     found = tiny(data__files=str(tmp_path / "txet.txt"))
     assert "txet.txt does not exist" in found.problems[0]
 
