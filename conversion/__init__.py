@@ -28,7 +28,7 @@ _DEFINED_IN = {
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the object with a public name; imports its module only when it is first needed."""
+    """Returns the public object called `name`; imports the object's module on first use."""
     if name in _DEFINED_IN:
         return getattr(importlib.import_module(f"conversion.{_DEFINED_IN[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Merges the LoRA adapters in mtf checkpoints into the kernels that they adapt.
 
-An adapter of a kernel (in, out) consists of `lora_a` (in, rank), `lora_b` (rank, out) and
-`lora_scale` (). The merged kernel is kernel + lora_scale · lora_a @ lora_b (Hu et al. 2021).
+An adapter consists of `lora_a` of shape (in, rank), `lora_b` of shape (rank, out) and the scalar
+`lora_scale`. The merged kernel is kernel + lora_scale · lora_a @ lora_b (Hu et al. 2021).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def has_adapters(checkpoint: Checkpoint) -> bool:
 
 
 def merged(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns a checkpoint whose kernels are merged with their adapters when they are read.
+    """Returns a checkpoint that merges each kernel with its adapter when the kernel is read.
 
     The result omits the moving averages and the optimizer state of the adapters. Raises
     ConversionError if a part of an adapter is missing.

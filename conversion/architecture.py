@@ -13,7 +13,7 @@ MAX_LAYERS = 1000
 
 
 def infer_architecture(checkpoint: Checkpoint) -> Architecture:
-    """Returns a checkpoint's architecture; raises ConversionError if this is not a T5 network.
+    """Returns a checkpoint's architecture; raises ConversionError for networks other than T5.
 
     If the checkpoint does not describe its MLP activations, those of the published model with the
     same sizes are used, for example silu for UL2. If no published model has these sizes, gelu is

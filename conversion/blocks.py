@@ -14,11 +14,11 @@ import numpy as np
 
 from conversion.tensor import Tensor
 
-# The maximum size of a block of rows in bytes, unless the stored chunks are larger.
+# The maximum size, in bytes, of a block of rows, unless the stored chunks are larger.
 _BLOCK_BYTES = 64 * 2**20
-# The maximum if a chunk is larger than that. Reading any block decompresses the whole chunk.
+# The maximum if a chunk exceeds `_BLOCK_BYTES`. Reading part of a chunk decompresses all of it.
 _LARGE_BLOCK_BYTES = 512 * 2**20
-# The maximum total size of the jobs in progress in bytes; a larger job runs alone.
+# The maximum total size, in bytes, of the jobs in progress; a larger job runs alone.
 _BYTES_IN_PROGRESS = 192 * 2**20
 _NUM_THREADS = min(8, os.cpu_count() or 1)
 _TILE = 128
@@ -30,8 +30,8 @@ def in_order(jobs: Iterable[tuple[int, Callable[[], _T]]]) -> Iterator[_T]:
     """Runs jobs in threads and yields their results in order.
 
     Args:
-      jobs: (size in bytes, job) pairs. A job starts when its size, together with the sizes of all
-        jobs whose results have not been yielded yet, is within the memory limit.
+      jobs: (size in bytes, job) pairs. The next job starts when its size plus the sizes of all
+        started jobs whose results have not been yielded yet is within the memory limit.
     """
     started: deque[tuple[int, Future[_T]]] = deque()
     in_progress = 0
@@ -81,7 +81,7 @@ def row_blocks(tensor: Tensor) -> Iterator[slice]:
 
 
 def _contiguous(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns a row-major array. Transposing it in tiles is three times as fast as in NumPy."""
+    """Converts an array to `dtype` in row-major order, by tiles, three times as fast as NumPy."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return np.ascontiguousarray(array, dtype=dtype)
     result = np.empty(array.shape, dtype)

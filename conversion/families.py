@@ -136,7 +136,7 @@ def published(sizes: Architecture) -> tuple[Family, str] | None:
 
 
 def describe(sizes: Architecture) -> str:
-    """Describes the sizes of a network in one line, with the published model that has them."""
+    """Returns a line of text: a network's sizes, and the published model that has them, if any."""
     found = published(sizes)
     name = "no published sizes"
     if found:

@@ -1,7 +1,7 @@
 """Reads the `flax_model.msgpack` files of transformers 4's Flax classes tensor by tensor.
 
 The file contains a tree in the format of flax.serialization. Opening the file loads one array at a
-time into memory and records only where its values are in the file, to read them later on demand.
+time into memory and records only where its values are in the file. The values are read on demand.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytorch_name(name: str) -> str:
 
 
 class _Array(NamedTuple):
-    """An array in the file; `chunks` contains the (start, stop) bytes of its values, in order."""
+    """An array in a file; `chunks` lists the (start, stop) byte ranges of its values, in order."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -68,13 +68,13 @@ def open_flax(path: AnyPath) -> dict[str, Tensor]:
 
 
 class _Arrays:
-    """Locates the arrays in a file; msgpack calls this object with their contents, in order."""
+    """Locates the arrays in a file; msgpack calls this object with each one's content, in order."""
 
     def __init__(self, file: mmap.mmap):
         self._file, self._end = file, 0
 
     def __call__(self, code: int, data: bytes) -> _Array:
-        """Returns the array in a msgpack extension, which contains [shape, dtype name, values]."""
+        """Returns the array in a msgpack extension whose content is [shape, dtype name, values]."""
         if code != _NDARRAY:
             raise ValueError(f"unknown extension {code} after byte {self._end:,}")
         shape, dtype, values = msgpack.unpackb(data)

@@ -70,9 +70,9 @@ def write_flax(
 def _tree(
     paths: Sequence[Sequence[str]], arrays: Iterator[Iterable[bytes]], depth: int = 0
 ) -> Iterator[bytes]:
-    """Yields the msgpack encoding of a nested dict that contains the next `arrays` at `paths`.
+    """Yields the msgpack encoding of a nested dict: each path leads to the next of the `arrays`.
 
-    The first `depth` parts of all paths are the same.
+    All `paths` must have the same first `depth` parts, which are omitted.
     """
     groups = [(key, list(group)) for key, group in itertools.groupby(paths, lambda p: p[depth])]
     yield msgpack.Packer().pack_map_header(len(groups))

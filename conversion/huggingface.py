@@ -60,8 +60,8 @@ class Export:
     """The settings of an export to Hugging Face, which are checked without reading tensors.
 
     Attributes:
-      checkpoint: the checkpoint of a T5 1.0, T5 1.1, mT5, umT5 or ByT5 model; layers are not
-        stacked.
+      checkpoint: the checkpoint of a T5 1.0, T5 1.1, mT5, umT5 or ByT5 model with unstacked
+        layers.
       mlp_activations: the activations of the MLP, or None to infer them.
       model_type: the model type. None selects umt5 if each layer has a relative position bias, mt5
         if the vocabulary has mT5's size, and t5 otherwise. The types t5 and byt5 use the same
@@ -220,7 +220,7 @@ def config(export: Export) -> dict[str, Any]:
 
 
 def check_output(directory: AnyPath) -> None:
-    """Raises ConversionError unless `directory` does not exist or is empty.
+    """Raises ConversionError if `directory` exists and is not an empty directory.
 
     A remote directory may contain the files of an interrupted export.
     """
@@ -242,13 +242,13 @@ def model_card(export: Export) -> str:
     parameters = sum(math.prod(entry.shape) for entry in export.entries)
     name = f"Flax{export.class_name}" if export.weights == "flax" else export.class_name
     library = "`transformers` 4" if export.weights == "flax" else "`transformers`"
-    assumed = " This is assumed: it holds for published T5 models." if export.is_assumed else ""
+    assumed = " The use of EOS is assumed, as in most T5 models." if export.is_assumed else ""
     if export.inputs_add_eos:
         eos = "In training, inputs ended with EOS (`</s>`), which the tokenizer appends."
     else:
         eos = (
             "In training, inputs did not end with EOS (`</s>`). The tokenizer in this directory "
-            "does not append it; pass `add_special_tokens=False` to others. Targets end with EOS."
+            "does not append EOS; pass `add_special_tokens=False` to others. Targets end with EOS."
         )
     tokenizer = "" if export.tokenizer else "This directory has no tokenizer. "
     return f"""\

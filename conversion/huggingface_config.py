@@ -63,8 +63,8 @@ def is_config(path: AnyPath) -> bool:
 def described_by(checkpoint: Checkpoint, path: AnyPath) -> tuple[Checkpoint, ModelType]:
     """Returns the checkpoint with the settings of a config.json added, and the model type.
 
-    Raises ConversionError if the shapes of the parameters do not match config.json. The message
-    contains the names and both shapes of the parameters.
+    Raises ConversionError if the parameters do not match config.json. The message lists up to ten
+    mismatches, with names and shapes.
     """
     config = read_config(path)
     # For umT5, transformers 5 always writes tie_word_embeddings=true.
@@ -136,7 +136,7 @@ def _special_ids(config: dict[str, Any], where: AnyPath) -> Mapping[str, int]:
 
 
 def _value(config: dict[str, Any], name: str, default: Any) -> Any:
-    """Returns a value, or the only value in a list, or `default` if it is None or missing."""
+    """Returns a field, or `default` if it is None or missing; unwraps a list that has one value."""
     given = config.get(name)
     if isinstance(given, list) and len(given) == 1:
         given = given[0]

@@ -46,7 +46,7 @@ _OPENERS: dict[str, Callable[[AnyPath], dict[str, Tensor]]] = {
 
 
 def _weights(exists: Callable[[str], object]) -> str | None:
-    """Returns the name of the weight file, or of the index of several files, or None."""
+    """Returns the name of the weight file or, for several, their index; None if there is none."""
     names = (name for file in _OPENERS for name in (f"{file}{_INDEX}", file))
     return next((name for name in names if exists(name)), None)
 
@@ -60,7 +60,7 @@ def is_huggingface(directory: AnyPath) -> bool:
 
 
 def needed_files(names: Collection[str]) -> list[str]:
-    """Selects, from the names of the files in a Hugging Face directory, those that mtf reads.
+    """Filters the names of the files in a Hugging Face directory; keeps those that mtf reads.
 
     Raises ConversionError if there are no weights in a known format.
     """

@@ -18,7 +18,7 @@ from conversion.architecture import infer_architecture
 from conversion.blocks import in_order, row_blocks
 from conversion.tensor import Checkpoint, ConversionError, Tensor
 
-# The number of values to convert to float64 at a time; float64 represents all other types exactly.
+# The number of values to convert at a time to float64, which represents all smaller types exactly.
 _VALUES_AT_ONCE = 2**20
 
 
@@ -61,7 +61,7 @@ class Compared(NamedTuple):
 
 
 def named_tensors(checkpoint: Checkpoint) -> list[tuple[Tensor, str | None]]:
-    """Returns (tensor, Hugging Face's name or None) pairs, with layers in numerical order."""
+    """Returns (tensor, Hugging Face's name) pairs in layer order; None if there is no such name."""
     try:
         entries = mapping.entries(infer_architecture(checkpoint))
         theirs = {f"target/{entry.t5x}": entry.hf for entry in entries}
@@ -95,7 +95,7 @@ def statistics(tensor: Tensor) -> Statistics:
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> Iterator[Compared]:
-    """Compares tensors with the same names in two checkpoints, whose types and layouts may differ.
+    """Compares the tensors of two checkpoints by name; their types and layouts may differ.
 
     The training state is compared only if both checkpoints contain one (see `has_state`). Raises
     ConversionError if a tensor cannot be read.
@@ -132,7 +132,7 @@ def _difference(first: Tensor, second: Tensor) -> tuple[int, float, float]:
 
 
 def _parts(*tensors: Tensor) -> Iterator[Any]:
-    """Yields blocks of rows as float64 arrays or, for several tensors, lists of one array each."""
+    """Yields blocks of rows as float64 arrays; for several tensors, as lists of one per tensor."""
 
     def read(rows: slice) -> list[Any]:
         return [np.atleast_1d(x.read((rows,) if x.shape else ...)) for x in tensors]

@@ -61,7 +61,7 @@ def is_prefix(path: str) -> bool:
 
 
 def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
-    """Returns the path of a checkpoint's files without their suffixes, or None if it has no files.
+    """Returns the path of a checkpoint's files without suffix, or None if there is no checkpoint.
 
     Args:
       path: a directory, one of the checkpoint's files, or the path of the files without a suffix.
@@ -70,7 +70,7 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
         the checkpoint that the file `checkpoint` names, or the latest if it names none.
 
     Raises:
-      ConversionError: the directory contains checkpoints, but none of this step.
+      ConversionError: `path` has one or more checkpoints, but none of this step.
     """
     single = _NAME.match(path.name)
     if single:

@@ -26,7 +26,7 @@ def is_state(path: AnyPath) -> bool:
 def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
     """Opens the checkpoint `path`, whose arrays are in the directory `state`.
 
-    Raises ConversionError if the checkpoint is incomplete or has a different format.
+    Raises ConversionError if the checkpoint is incomplete, or does not use OCDBT and zarr 2.
     """
     if not (state / "_METADATA").is_file():
         raise IncompleteCheckpoint(f"{path} is incomplete: {state.name}/_METADATA is missing.")

@@ -18,7 +18,7 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 def write_adapters(
     checkpoint: Checkpoint, directory: Path, *, base: str | None, dropout_rate: float
 ) -> int:
-    """Writes the adapters' config and weights for PEFT; returns the number of parameters.
+    """Writes the adapters' config and weights for PEFT; returns their number of parameters.
 
     Args:
       checkpoint: a checkpoint that was opened with `merge_adapters=False`.

@@ -59,8 +59,8 @@ def new_cache() -> ts.Context:
 def unrolled(checkpoint: Checkpoint) -> Checkpoint:
     """Returns the checkpoint with each stacked array replaced by one tensor per layer.
 
-    Other checkpoints are returned unchanged. Raises ConversionError if a stacked array has an
-    unknown name, or a shape that is inconsistent with the other arrays.
+    A checkpoint without stacked arrays is returned unchanged. Raises ConversionError if a stacked
+    array has an unknown name, or a shape that is inconsistent with the other arrays.
     """
     tensors: dict[str, Tensor] = {}
     depths = _depths(checkpoint)

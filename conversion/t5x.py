@@ -24,7 +24,7 @@ from conversion.tensor import (
 from mtf.storage import AnyPath, file_sizes, is_listable, kvstore
 
 # flax.serialization's extension types, and its key for an array of over 1 GiB, stored in chunks.
-# Flax is not used, because it imports JAX and cannot read the bfloat16 arrays of older versions.
+# Flax is not used, because it imports JAX and cannot read bfloat16 arrays of its older versions.
 _NDARRAY, _NUMPY_SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
 _FILES_AT_ONCE = 16
@@ -134,7 +134,7 @@ def _zarr(stored: _Arrays, name: str, leaf: Mapping[Any, Any], folder: str) -> T
 
 
 def _unpack_extension(code: int, data: bytes) -> Any:
-    """Decodes a msgpack extension of Flax, which contains [shape, dtype name, bytes]."""
+    """Decodes a msgpack extension of Flax whose content is [shape, dtype name, bytes]."""
     if code not in (_NDARRAY, _NUMPY_SCALAR):
         raise ValueError(f"unknown msgpack extension {code}")
     shape, dtype, buffer = msgpack.unpackb(data, strict_map_key=False)

@@ -22,9 +22,9 @@ from mtf.storage import kvstore
 
 # T5X's checkpoint version, in which bfloat16 parameters are not stored as uint16.
 _VERSION = 3
-# This is TensorStore's default level, which T5X does not change.
+# The level is TensorStore's default, which T5X does not change.
 _GZIP = {"id": "gzip", "level": 1}
-# These are Orbax's settings.
+# Orbax's settings.
 _ZSTD = {"id": "zstd", "level": 1}
 _OCDBT = {"max_decoded_node_bytes": 100_000_000, "max_inline_value_bytes": 1024}
 _BYTES_OF_COMMIT = 64 * 2**20

@@ -114,7 +114,7 @@ class Tensor:
     def mapped(
         self, function: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], dtype: Any = None
     ) -> Tensor:
-        """Returns a tensor of type `dtype` whose `read` applies a function to the values."""
+        """Returns a tensor whose `read` applies a function and returns `dtype` (None: the same)."""
 
         def read(index: Index) -> np.ndarray[Any, Any]:
             return function(self.read(index))
@@ -204,7 +204,7 @@ def index_bounds(index: Index, shape: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def check_dtype(name: str) -> np.dtype[Any]:
-    """Returns the dtype called `name`; raises ConversionError if parameters cannot have it."""
+    """Returns the dtype called `name`; raises ConversionError if it is not in `DTYPES`."""
     if name in DTYPES:
         return DTYPES[name]
     message = f"dtype must be float32 or bfloat16, not {name}."
@@ -251,7 +251,7 @@ def zarr_tensor(
     Args:
       name: the name of the tensor.
       metadata: the content of `.zarray`.
-      files: the keys of the array's chunks, or None if the store cannot list them.
+      files: the keys of the stored chunks, or None if the store cannot list them.
       kvstore: the TensorStore spec of the key-value store that contains the array.
       where: the location to show in error messages.
       all_chunks_stored: whether chunks of zeros are stored; if not, missing chunks are allowed.

@@ -154,7 +154,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the (key, value) pairs of a block, whose keys omit the prefix of the previous key."""
+    """Yields a block's entries. Stored keys omit the prefix they share with the previous key."""
     end = start + size
     if end + _TRAILER > len(content) - _FOOTER:
         raise ValueError(f"the block at byte {start} ends after the end of the file")
@@ -183,7 +183,7 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
 
 def _checksum(content: bytes = b"") -> Any:
     """Returns a CRC-32C object for the content, to which more content can be added."""
-    # This is not imported at module level, because training imports this module but needs no CRC.
+    # google_crc32c is imported here because training imports this module but computes no CRC.
     import google_crc32c
 
     return google_crc32c.Checksum(content)
@@ -236,7 +236,7 @@ class _Array:
     checked: bool = False
 
     def read(self, index: Index) -> np.ndarray[Any, Any]:
-        """Returns the array or a part of it; needs extra memory for one row or up to 16 MiB."""
+        """Returns the array or a part of it; needs extra memory: 16 MiB, or one row if larger."""
         shape = self.shape or (1,)
         bounds = index_bounds(index, shape)
         (first, last), others = bounds[0], tuple(slice(*bound) for bound in bounds[1:])
@@ -257,7 +257,7 @@ class _Array:
         return result if self.shape else result.reshape(())
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Yields (first row, bytes) for each block of the rows from `first` up to `last`."""
+        """Yields (first row, bytes) for each block of the rows in `range(first, last)`."""
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
         step = max(1, BYTES_AT_ONCE // max(1, row))
         for begin in range(first, last if row else first, step):

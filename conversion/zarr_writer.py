@@ -17,7 +17,7 @@ from conversion.tensor import ConversionError, Tensor
 # T5X's maximum chunk size (`_DESIRED_CHUNK_SIZE_BYTES` in t5x/checkpoints.py).
 _CHUNK_BYTES = 64 * 2**20
 # Tensors above this size are read in parts that correspond to chunks of the output. Smaller
-# tensors are read as a whole, because such a part might overlap several stored chunks.
+# tensors are read as a whole, because each of their parts might overlap several stored chunks.
 _BYTES_AT_ONCE = 128 * 2**20
 
 

@@ -41,7 +41,7 @@ _DEFINED_IN = {"load": "mtf.inference.api", "UserError": "mtf.base.errors"}
 
 
 def __getattr__(name: str) -> object:
-    """Returns a public name of `mtf`, importing its module on first use."""
+    """Returns the public object called `name`; imports the object's module on first use."""
     if name in _DEFINED_IN:
         return getattr(importlib.import_module(_DEFINED_IN[name]), name)
     if name in __all__:

@@ -1,4 +1,4 @@
-"""Recipes, which are typed functions that return the config of a job. Each family has a file."""
+"""Recipes: typed functions that return the config of a job. Each family of recipes has a file."""
 
 from pkgutil import extend_path
 

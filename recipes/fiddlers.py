@@ -128,7 +128,7 @@ def _has_field(config: fdl.Config, name: str) -> bool:
 
 
 def _start_step(config: fdl.Config) -> int:
-    """Returns the initial checkpoint's step, which the config or the path contains, or else 0."""
+    """Returns the initial checkpoint's step, from the config or the path; 0 if neither has it."""
     restore: Any = _training(config).checkpoint.restore
     if restore and restore.step is not None:
         return int(restore.step)

@@ -75,13 +75,13 @@ def finetune(
       dataset: a dataset on the Hugging Face hub or in the local mirror.
       subset: configuration of the dataset, if the dataset has several.
       mixture: a mixture or a task, which may be a custom one.
-      module: Python module that registers the mixture (`my_tasks`).
+      module: Python module that registers the mixture, such as `my_tasks`.
       inputs: name of a column, or a Jinja template over columns; by default the column `inputs`. If
         neither `inputs` nor `targets` is set, TSV files need no header.
       targets: name of a column, or a template; by default the column `targets`.
       template: a single template for inputs and targets, such as "translate: {en} ||| {ro}".
       metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first metric
-        determines the best checkpoint; if there are none, or for a mixture, validation loss does.
+        determines the best checkpoint. Without metrics, or for a mixture, validation loss does.
       answer_choices: all possible targets, which classification metrics such as "f1" need.
       steps: number of updates, counted from the step of the checkpoint.
       batch_size: number of examples in a batch.
@@ -91,7 +91,7 @@ def finetune(
       inputs_length: maximum number of input tokens; longer inputs are truncated. The default is
         1.25 times the maximum in the first 1,000 examples, but at most 1,024. It is 512 if these
         examples are not on this machine, or if a mixture is used.
-      targets_length: the same for targets; the default is at most 256, or 128 instead of 512.
+      targets_length: the same for targets, with 256 instead of 1,024, and 128 instead of 512.
       dropout_rate: dropout rate, which replaces the dropout rate of the checkpoint.
       vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
       config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
@@ -183,7 +183,7 @@ def _columns_data(
     template: str | None,
     metrics: tuple[str, ...],
 ) -> fdl.Config[TaskMixtureConfig]:
-    """Returns a data config that applies columns or a template to files or a dataset."""
+    """Returns a data config that makes examples from the columns of files or of a dataset."""
     is_pair = inputs is None and targets is None and template is None
     if template is not None:
         _refuse("template", inputs=inputs, targets=targets)
@@ -219,11 +219,11 @@ def _columns_data(
 def _monitored(
     data: fdl.Config[TaskMixtureConfig], metrics: tuple[str, ...]
 ) -> tuple[str, Literal["max", "min"]]:
-    """Returns the metric that ranks checkpoints, and "max" or "min" for its best value."""
+    """Returns the metric that ranks checkpoints, and which value is the best ("max" or "min")."""
     name = data.mixture_or_task_name
     if not metrics or data.task is None:
         return f"training_eval/{name}/loss_per_target_token", "min"
-    from mtf.evaluation.metrics import METRICS, score_names  # This module imports NumPy.
+    from mtf.evaluation.metrics import METRICS, score_names  # This import loads NumPy.
 
     score = next(iter(score_names(metrics).values()))
     return f"inference_eval/{name}/{score}", METRICS[metrics[0]].best

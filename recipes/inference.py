@@ -30,7 +30,7 @@ def evaluate(
     mixture_or_task_name='xsum_summarize_DOC')"`. To evaluate all checkpoints of a run and find the
     best one, add `--set checkpoint_steps=all`. For greedy decoding, which is faster, add
     `--set decoding=@mtf.inference.DecodingConfig(method=greedy)`.
-    Hardware: any. If the model exceeds one device, add `--set partitioner.num_partitions=8`.
+    Hardware: any. If the model needs several devices, add `--set partitioner.num_partitions=8`.
     Expect: `results.md`, `results.json` and a file of predictions for each task; with
     `checkpoint_steps`, also `steps.tsv`, `steps.png` and the best step.
 
@@ -81,7 +81,7 @@ def infer(
     Command: `python -m mtf.run "recipes.infer(checkpoint='RUN_DIR', files='inputs.txt')"`. Add
     `--set decoding.num_beams=4` to use more beams, or `--set decoding.method=greedy`, which is
     faster.
-    Hardware: any. If the model exceeds one device, add `--set partitioner.num_partitions=8`.
+    Hardware: any. If the model needs several devices, add `--set partitioner.num_partitions=8`.
     Expect: `RUN_DIR/inference/inputs-predict.jsonl-00000-of-00001`.
 
     Args:

@@ -95,7 +95,7 @@ def mt0_xxl(
     """Trains mT0 XXL (13B) by fine-tuning mT5 on T0++'s prompts, as described on the page.
 
     Paper: none for this setting; `mt0_xxl_xmtf` is the published model.
-    Source checkpoint: T5X's mt5_xxl (mt5_SIZE) at step 1,000,000.
+    Source checkpoint: T5X's mt5_xxl (for the other sizes, mt5_SIZE) at step 1,000,000.
     The original command: T5X's `train.py` with its XXL and finetune gin files. It trains on the
     mixture `mt5_d4_gpt_sglue_train`, which is not cached, to step 1,125,000 with inputs and targets
     of 256 tokens.
@@ -106,8 +106,8 @@ def mt0_xxl(
     Expect: no score was published for this setting. To evaluate the model, run `mt0_eval` with
     `inputs_add_eos=True`.
 
-    The mixture is the one at the commit of this command (7d79f4a, 2021-11-07). Its inputs end with
-    EOS unless SeqIO truncates them to 256 tokens. In the repository's later mixtures, such as
+    The mixture is that of the commit that the command uses (7d79f4a, 2021-11-07). Its inputs end
+    with EOS unless SeqIO truncates them to 256 tokens. In the repository's later mixtures, such as
     `t0_plus_plus_train`, inputs do not end with EOS.
 
     Deviations, the same for all sizes:
@@ -162,8 +162,8 @@ def mt0_xxl_xmtf(
         only `merged_LANGUAGE.jsonl`; the other files of a language are parts of this file, with
         duplicates.
       * Inputs do not end with EOS, as in xP3's preprocessing (data/xp3/xp3_jsonl_to_meg.slurm of
-        bigscience-workshop/bigscience), in `mt0_xxl`'s repository at that time and in the released
-        evaluation. The code that read xP3 for mT5 was not published.
+        bigscience-workshop/bigscience), in the later mixtures of `mt0_xxl`'s repository and in the
+        released evaluation. The code that read xP3 for mT5 was not published.
       * The learning rate of 0.001, Adafactor and the dropout rate of 0.1 are those of T5X's
         finetune.gin, because neither the paper nor the release states these settings.
       * The model is split across 4 partitions and fully sharded, as in the repository of `mt0_xxl`.
@@ -174,7 +174,7 @@ def mt0_xxl_xmtf(
       * A checkpoint is saved every 1,000 steps, and all are kept so that the best can be chosen.
 
     Args:
-      files: xP3's files of pairs of inputs and targets; each pair must occur in only one file.
+      files: xP3's files, which contain inputs and targets; each pair must occur in only one file.
       vocabulary: mT5's SentencePiece model.
       checkpoint: another initial checkpoint, such as a local copy.
       finetuning_steps: number of updates.
@@ -234,7 +234,7 @@ def mt0_eval(
         authors' branch of promptsource contains the same text, except for a space instead of a line
         break in "underscore refer to". Its translated prompts (xP3mt) are not available in mtf.
       * English Story Cloze, which must be requested with a form, and the English datasets of the
-        same command (COPA, RTE, ANLI, CB, Winogrande) are in the mixture of `t0_eval` instead.
+        original command (COPA, RTE, ANLI, CB, Winogrande) are in the mixture of `t0_eval` instead.
       * The model is split across 4 partitions, as in `mt0_xxl_xmtf`.
 
     Args:
@@ -286,8 +286,8 @@ def mt5_lm_adapt(
     Command: `python -m mtf.run "recipes.mt5_lm_adapt(size='base')"`. To use a corpus for each
     language, run
     `python -m mtf.run "recipes.mt5_lm_adapt(size='base', files={'ro': 'ro.txt', 'en': 'en.txt'})"`.
-    The repository also defines a mixture of OSCAR 2019, which has 166 languages and inputs and
-    targets of equal lengths. To use it, run
+    The repository also defines a mixture of OSCAR 2019, with 166 languages, in which inputs and
+    targets have equal lengths. To use it, run
     `python -m mtf.cache oscar_lm_adaptation --output CACHE --data-dir MIRROR`, then
     `python -m mtf.run "recipes.mt5_lm_adapt(mixture='oscar_lm_adaptation', cache_dir='CACHE')"
     --set data.task_feature_lengths.targets=512`. MIRROR must contain the files
@@ -329,7 +329,7 @@ def mt5_lm_adapt(
             HubStreamConfig,
             dataset="allenai/c4",
             subsets=dict(builders.data.mc4_subsets()),
-            window_documents=128,  # Each of the 107 languages has such a window.
+            window_documents=128,  # There is a window for each of the 107 languages.
             **text,
         )
     schedule = builders.schedule.rsqrt(1.0, warmup_steps=10_000)

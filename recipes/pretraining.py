@@ -48,7 +48,7 @@ def continue_pretraining(
     Hardware: any; the settings are the same as for `recipes.finetune`.
     Expect: the loss on held-out text after each tenth of the steps, and the last three checkpoints.
 
-    ByT5 uses bytes as sentinels and spans of 20 bytes. For ByT5, add `--set
+    ByT5's sentinels are bytes, and its spans have 20 bytes on average. For ByT5, add `--set
     data.vocabulary.extra_ids=0 data.objective.mean_noise_span_length=20`.
 
     Args:

@@ -22,7 +22,7 @@ _ROMANIAN_PATH = "gs://myv4-bucket/sentencepiece/ro.model"
 
 
 class _Original(NamedTuple):
-    """The values in which the original gin files differ; `updates` is counted from `start`."""
+    """The settings that differ between the gin files; `updates` excludes the steps of `start`."""
 
     size: str
     targets_length: int
@@ -64,7 +64,7 @@ def ro_t5_base(
       * Each host reads a different part of the stream; in the original, every host read all of it.
       * As in the original, whose task has no inputs feature, inputs do not end with EOS.
       * Attention is recomputed in the backward pass, which saves memory and does not change values.
-      * An example has 114 target tokens, so each of the longer rows contains several examples.
+      * A full row of inputs yields 114 target tokens, so the rest of the target row is padding.
       * The checkpoint periods are those of the gin files. The README recommends 100,000 steps
         (`--set checkpoint.save.period=100_000`).
 

@@ -112,7 +112,7 @@ def t0_3b(
     """Trains T0 3B by fine-tuning LM-adapted T5 XL on T0's training mixture.
 
     Paper: appendix (T0 at 3B). Source checkpoint: T5X's t5_1_1_lm100k_xl at step 1,100,000.
-    Apart from the mixture, `t0_train`, and the operative config, that of t5.1.1.lm100k.xl, this
+    Apart from the size, the mixture (`t0_train`) and the operative config (t5.1.1.lm100k.xl), this
     recipe is the same as `t0pp_xxl`.
     Command: `python -m mtf.run "recipes.t0_3b(cache_dir='CACHE')"`.
     Hardware: TPU v3-512 in the command for XXL; the hardware for this size is not stated.
@@ -269,7 +269,7 @@ def _mixture(
 
 
 def _num_microbatches(batch_size: int) -> int:
-    """Returns Mesh TensorFlow's number of microbatches of 2,048 tokens per replica."""
+    """Returns how many microbatches of up to 2,048 tokens per replica Mesh TensorFlow uses."""
     per_replica = max(1, batch_size // _NUM_REPLICAS)
     size = 2048 // _LENGTHS["inputs"]
     while per_replica % size:

@@ -48,8 +48,7 @@ def t5_1_1_small_c4(
 
     Deviations, the same for all sizes:
       * The number of steps is 100,000, as in T5X's documentation and in the gin file for base.
-        The gin file for small says 10,000, by which point the warmup has only just ended
-        (`train_steps=10_000`).
+        The gin file for small says 10,000 (`train_steps=10_000`), the step at which warmup ends.
       * Without a cache, allenai/c4 on the hub (version 3.0.1) is streamed instead of version 2.2.0
         of TFDS.
       * The seeds are fixed and the position of the data iterator is saved. pretrain.gin draws new
@@ -114,7 +113,7 @@ def t5_1_1_xl_c4(
     for this size. The model is split across 8 partitions, as in Mesh TensorFlow's configuration,
     and layers are recomputed in the backward pass.
     Command: `python -m mtf.run recipes.t5_1_1_xl_c4`.
-    Hardware: not stated by T5X. In float32, the 8 partitions of the parameters take 11 GB.
+    Hardware: not stated by T5X. In float32, the 8 partitions of the parameters take 11 GB in total.
     Expect: T5X does not state a score.
     """
     return _pretrain("xl", files, cache_dir, vocabulary, train_steps, use_cached_tasks)
@@ -132,7 +131,7 @@ def t5_1_1_xxl_c4(
     Apart from the size, this recipe is the same as `t5_1_1_small_c4`. The model is split and layers
     are recomputed in the same way as in `t5_1_1_xl_c4`.
     Command: `python -m mtf.run recipes.t5_1_1_xxl_c4`.
-    Hardware: not stated by T5X. In float32, the 8 partitions of the parameters take 45 GB.
+    Hardware: not stated by T5X. In float32, the 8 partitions of the parameters take 45 GB in total.
     Expect: T5X does not state a score.
     """
     return _pretrain("xxl", files, cache_dir, vocabulary, train_steps, use_cached_tasks)
@@ -270,7 +269,7 @@ def _data(
     use_cached_tasks: bool,
     text: dict[str, Any],
 ) -> fdl.Config:
-    """Returns the config of the mixture or task if one is given, else of the files."""
+    """Returns the data config of `mixture` or, if `mixture` is None, of `files`."""
     if mixture is None:
         return fdl.Config(
             TextFilesConfig, files=files, objective=fdl.Config(SpanCorruption), **text

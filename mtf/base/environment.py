@@ -69,7 +69,7 @@ def write_environment(run_dir: str | AnyPath, devices: Sequence[str]) -> None:
 
 
 def working_directory(run_dir: str | AnyPath) -> str | None:
-    """Returns the directory in which a run was first started, or None if it no longer exists."""
+    """Returns the directory in which a run was first started, or None if it is unknown or gone."""
     try:
         before = json.loads((as_path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
         folder = before["working_directory"]
@@ -93,7 +93,7 @@ def git_state(folder: str) -> dict[str, Any] | None:
 
 
 def hiding_file(package: str) -> Path | None:
-    """Returns the file that Python imports instead of mtf's top-level `package`, or None."""
+    """Returns the file that Python imports instead of mtf's `package`, or None if there is none."""
     specs = [importlib.util.find_spec(name) for name in (package, "mtf")]
     found, mtf = (spec.origin if spec else None for spec in specs)
     if found is None or mtf is None:

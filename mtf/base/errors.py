@@ -53,7 +53,7 @@ _HELD_OUT = ("validation", "valid", "dev", "test", "eval")
 
 
 def did_you_mean_split(split: str, splits: Iterable[str]) -> str:
-    """Like `did_you_mean`, but falls back to other held-out splits or to the only split."""
+    """Suggests similar splits, else other held-out ones, else the only split, else ""."""
     options = list(splits)
     found = nearest(split, options)
     if not found and split in _HELD_OUT:

@@ -126,7 +126,7 @@ def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]
     """Shows a progress bar with a rate; without a terminal or notebook, prints a line every 10 s.
 
     Yields a function `report(completed, num_units, description)`. `completed` is how much of
-    `total` is done. `num_units`, the number of `unit`s such as "examples", determines the rate.
+    `total` is done. The rate is `num_units` per second; `unit` is a plural such as "examples".
     """
     bar = _rich_bar(unit, shown=True)
     task = bar.add_task("", total=total, rate="…")

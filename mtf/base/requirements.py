@@ -17,7 +17,7 @@ PROJECT = "mtf-jax"
 
 @functools.cache
 def own_extras() -> dict[str, list[str]]:
-    """Returns a dict mapping mtf's extras to their requirements; "" stands for no extra."""
+    """Returns a dict mapping mtf's extras to their requirements; the key "" is for mtf itself."""
     file = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if file.is_file():  # In a checkout, this file may be newer than the installed metadata.
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]

@@ -61,7 +61,7 @@ class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
 
     @property
     def requested(self) -> str | None:
-        """The name of the last signal, or None."""
+        """The name of the last signal, or None if there was none."""
         return signal.Signals(self.number).name if self.number else None
 
     def raise_if_requested(self) -> None:
@@ -70,7 +70,7 @@ class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
             raise Stopped(self.number)
 
     def record(self, number: int) -> bool:
-        """Records a signal; returns False for a second Ctrl-C, which must stop immediately."""
+        """Records a signal; returns False for a second Ctrl-C, which must stop the command now."""
         if number == self.number:
             return number != signal.SIGINT
         self.number = number
@@ -91,7 +91,7 @@ class Interrupts(contextlib.AbstractContextManager["Interrupts"]):
                 return
             _active = self
         if threading.current_thread() is threading.main_thread():
-            # This is needed even after `listen`, because jax.distributed sets a SIGTERM handler.
+            # Set handlers even after `listen`, because jax.distributed sets a SIGTERM handler.
             self._handlers = _install(self._handle if _wakeup is None else _rest)
 
     def release(self) -> None:

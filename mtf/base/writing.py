@@ -154,10 +154,10 @@ def os_errors_refused(directory: AnyPath, setting: str) -> Iterator[None]:
 
 
 def write_failure(error: BaseException, directory: AnyPath) -> str | None:
-    """Returns why a file in a directory could not be written; None if the error has another cause.
+    """Returns why a file in a directory could not be written; None if `error` has another cause.
 
-    The causes of the error are also examined. For local files, the messages must contain a text of
-    `os.strerror`.
+    The causes of `error` are also examined. Failures to write local files are recognized by a text
+    of `os.strerror` in a message.
     """
     if is_remote(directory):
         found = (why_not_written(each, directory) for each in _chain(error))

@@ -37,7 +37,7 @@ def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
 
 
 def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns a config that restores a released checkpoint (or the one at `path`) and its step."""
+    """Returns the config of `released` with `step` set and, if `path` is given, with that path."""
     config = released(name)
     config.path = path or config.path
     config.step = RELEASED_STEPS[name] if path is None else _step(path, RELEASED_STEPS[name])

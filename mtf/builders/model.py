@@ -1,4 +1,4 @@
-"""Returns configs of the models of the T5 family by size (see `conversion.families`)."""
+"""Returns configs of T5 models by family and size (see `conversion.families`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def t5_1_1(
     dtype: Dtype = "bfloat16",
     remat_policy: RematPolicy = "none",
 ) -> Model:
-    """Returns T5 1.1 or LM-adapted T5, which use gated GELU and an untied output projection.
+    """Returns T5 1.1 (or LM-adapted T5), with gated GELU and an untied output projection.
 
     Sizes: small, base, large, xl, xxl.
     """

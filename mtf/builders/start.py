@@ -1,4 +1,4 @@
-"""Opens the checkpoint from which a run starts and returns configs for the run."""
+"""Opens the checkpoint from which a run starts, and returns configs for the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES, PartitionerConfi
 
 # An assignment map that does not restore the optimizer state of the checkpoint.
 _FRESH_OPTIMIZER: tuple[tuple[str, str | None], ...] = (("state/param_states/.*", None),)
-# Models with at least this many parameters are split across devices and recompute layers.
+# Models with at least this many parameters are split across devices and recompute activations.
 _LARGE = 1_000_000_000
 
 
@@ -47,11 +47,11 @@ def open_start(checkpoint: str, vocabulary: str | None = None, config: str | Non
 
     Args:
       checkpoint: a run directory, whose latest checkpoint is used; an mtf, T5X or Mesh TensorFlow
-        checkpoint; a Hugging Face directory; a model on the hub (`google/flan-t5-small`); or a
-        remote path (`gs://…`) of any of these except models on the hub.
+        checkpoint; a Hugging Face directory; or a model on the Hugging Face hub
+        (`google/flan-t5-small`). Directories and checkpoints may be remote (`gs://…`).
       vocabulary: "t5", "mt5", "byt5" or the path of a SentencePiece model; None for the
         checkpoint's vocabulary.
-      config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
+      config: path of the config.json of a run or Hugging Face model; None to use the checkpoint's.
 
     Raises:
       UserError: the checkpoint cannot be read or is not a T5, or its vocabulary is unknown.
@@ -87,7 +87,7 @@ def model(
     dtype: Literal["float32", "bfloat16"] | None = None,
     hardware: Literal["cpu", "accelerator"] | None = None,
 ) -> fdl.Config[ModelConfig]:
-    """Returns the model of a checkpoint with settings for training.
+    """Returns a config of the checkpoint's model with settings for training.
 
     The loss is the mean over the target tokens of a batch.
 

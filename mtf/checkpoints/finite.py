@@ -24,8 +24,8 @@ _all_finite = jax.jit(lambda x: jnp.all(jnp.isfinite(x)))
 
 
 def not_finite(arrays: Mapping[str, jax.Array]) -> list[str]:
-    """Returns the names of the arrays that contain NaN or infinity; all processes agree on them."""
-    # Here, `not` waits for each result, because concurrent collectives may deadlock on CPUs.
+    """Returns the names of arrays that contain NaN or infinity, the same in all processes."""
+    # `not` waits for each result in turn: concurrent collectives may deadlock on CPUs.
     return [name for name, array in arrays.items() if not _all_finite(array)]
 
 

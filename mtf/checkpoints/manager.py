@@ -74,7 +74,7 @@ def remove_unfinished(model_dir: str | AnyPath) -> None:
 def write_failures_explained(run_dir: AnyPath) -> Iterator[None]:
     """Raises a RunError, with advice on resuming, if the block cannot write to a run directory.
 
-    In this case, the files of incomplete checkpoints are removed.
+    Before that, process 0 removes the files of incomplete checkpoints.
     """
     try:
         yield
@@ -129,13 +129,13 @@ class CheckpointManager:
         return (period is not None and step % period == 0) or step in self.config.checkpoint_steps
 
     def best(self) -> tuple[AnyPath, float] | None:
-        """Returns the best checkpoint and its metric, or None if no checkpoint has the metric."""
+        """Returns the best checkpoint and its monitored metric; None if no checkpoint has it."""
         metrics = {step: self._manager.metrics(step) for step in self._manager.all_steps()}
         ranked = self._ranked(metrics)
         return (self.path(ranked[0][0]), ranked[0][1]) if ranked else None
 
     def _ranked(self, metrics: Mapping[int, Mapping[str, float] | None]) -> list[tuple[int, float]]:
-        """Returns (step, finite metric) pairs, best first; among equals, latest first."""
+        """Returns (step, metric) pairs with finite metrics, best first; if equal, latest first."""
         config = self.config
         name, sign = config.metric_name_to_monitor or "", -1 if config.metric_mode == "min" else 1
         values = {step: (each or {}).get(name, math.nan) for step, each in metrics.items()}
@@ -143,7 +143,7 @@ class CheckpointManager:
         return sorted(known, key=lambda item: (sign * item[1], item[0]), reverse=True)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Returns, from oldest to newest, whether to keep each checkpoint (for Orbax)."""
+        """Returns whether to keep each checkpoint, in the given order; called by Orbax."""
         config = self.config
         if config.keep is None:
             return [True] * len(checkpoints)
@@ -232,13 +232,13 @@ class CheckpointManager:
         self._manager.wait_until_finished()
 
     def wait_after_failure(self) -> None:
-        """Waits until no save is in progress, and ignores errors."""
+        """If the run has one process, waits until no save is in progress, and ignores errors."""
         if jax.process_count() == 1:  # Several processes would wait for each other.
             with contextlib.suppress(Exception):
                 self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits until all saves are complete, and closes the directory."""
+        """Waits until all saves are complete, and closes Orbax's manager."""
         self._manager.close()
 
 

@@ -82,16 +82,16 @@ def restore_tree(
       path: the path of a checkpoint in any layout that `conversion` supports, or an opened
         checkpoint. LoRA adapters that the checkpoint lacks are initialized, and those that the
         model lacks are merged into the kernels.
-      shapes: nested dicts with T5X's names, such as `TrainState.state_dict`, or a part of them;
+      shapes: nested dicts with T5X's names, such as `TrainState.state_dict` or a part of it;
         layers may be stacked.
       shardings: a tree of shardings with the same structure as `shapes`.
       initial: a function that returns a tree of initial values. It is called only if some
-        tensors, or some layers of stacked tensors, are not read. None if everything is read.
+        tensors, or some layers of stacked tensors, are not read; otherwise, it may be None.
       assignment_map, fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
-      UserError: the checkpoint lacks tensors or contains tensors of other shapes, or a pattern of
-        `assignment_map` matches no tensor of this model.
+      UserError: the checkpoint lacks a tensor, a tensor's shape differs from that in `shapes`, or
+        a pattern of `assignment_map` matches no tensor of this model.
     """
     _, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
@@ -135,7 +135,7 @@ class Fit:
 
     Attributes:
       layout: the layout of the checkpoint, as in `conversion.Checkpoint`.
-      num_read, num_initial: the numbers of the model's tensors that are read and initialized.
+      num_read, num_initial: how many tensors of the model are read, and how many initialized.
       step: the restored step, or 0 if the step is not restored.
     """
 
@@ -153,7 +153,7 @@ def check_tree(
     assignment_map: AssignmentMap = (),
     fallback_to_scratch: bool = False,
 ) -> Fit:
-    """Checks that `restore_tree` with these arguments would succeed, without reading arrays."""
+    """Returns how a checkpoint fits; raises UserError if `restore_tree` would. Reads no arrays."""
     checkpoint, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     read = [tensor is not None for plan in plans.values() for tensor in plan]
     step = next(iter(plans.get("state/step", ())), None)
@@ -189,7 +189,7 @@ def _open(
 
 
 def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
-    """Returns the (start, stop) range of a slice in each dimension of an array."""
+    """Returns the (start, stop) range that an index selects in each dimension of an array."""
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
 
 
@@ -208,9 +208,9 @@ def _plan(
     assignment_map: AssignmentMap,
     fallback_to_scratch: bool,
 ) -> dict[str, list[Any]]:
-    """Returns a dict mapping each leaf to its tensors in the checkpoint, one per stacked layer.
+    """Returns a dict mapping the name of each leaf to its tensors in the checkpoint.
 
-    A tensor is None if it is not read.
+    A stacked leaf has one tensor per layer, other leaves have one. A tensor is None if not read.
     """
     plans: dict[str, list[Any]] = {name: [] for name in shapes}
     problems = []

@@ -9,7 +9,7 @@ from typing import Literal
 from mtf.base.checks import AT_LEAST_ONE, check_fields, one_of
 from mtf.base.errors import UserError, did_you_mean
 
-# The kinds of metrics. Each kind has a directory of this name, as in T5X.
+# The kinds of metrics, which are also the names of their directories, as in T5X.
 METRIC_KINDS = ("train", "training_eval", "inference_eval")
 
 
@@ -29,8 +29,8 @@ class SaveCheckpointConfig:
         "training_eval/held_out/loss_per_target_token"; None to keep only the newest checkpoints.
       metric_mode: whether the largest ("max") or the smallest ("min") value is the best.
       keep_best: number of best checkpoints to keep in addition to the newest.
-      keep_checkpoints_without_metrics: whether to keep checkpoints that lack the metric because
-        they were saved after a signal, between two evaluations. (T5X's default is True.)
+      keep_checkpoints_without_metrics: whether to keep checkpoints that lack the metric, such as
+        those that a signal saved between two evaluations. (T5X's default is True.)
     """
 
     period: int | None = 1000

@@ -16,7 +16,7 @@ _STEP = re.compile(r"checkpoint_(\d+)")
 
 
 def checkpoints_dir(model_dir: str | AnyPath) -> AnyPath:
-    """Returns the directory of a run's checkpoints; with T5X, this is the run directory itself."""
+    """Returns the directory of a run's checkpoints; if T5X wrote them, the run directory itself."""
     run_dir = as_path(model_dir)
     return run_dir if (run_dir / T5X_CONFIG_FILE).is_file() else run_dir / CHECKPOINTS
 
@@ -126,6 +126,6 @@ def add_measured(model_dir: str | AnyPath, step: int, metrics: Mapping[str, floa
 
 
 def _measured(model_dir: str | AnyPath, step: int) -> tuple[AnyPath, dict[str, float]]:
-    """Returns the path and the content of the file in which Orbax stores a checkpoint's metrics."""
+    """Returns the path of a checkpoint's metrics file and its content ({} if it does not exist)."""
     file = checkpoint_dir(model_dir, step) / "metrics" / "metrics"
     return file, json.loads(file.read_text()) if file.is_file() else {}

@@ -22,8 +22,8 @@ ATOMICITY = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_F
 def prepare(folder: RemotePath) -> None:
     """Makes Orbax use mtf's storage libraries and endpoints for a checkpoint directory.
 
-    Also marks checkpoints that were copied from a file system as complete, because Orbax deletes
-    unmarked ones.
+    Also adds Orbax's mark of completeness to checkpoints that were copied from a file system,
+    because Orbax deletes unmarked checkpoints.
     """
     os.environ.setdefault("EPATH_USE_TF", "false")  # Otherwise Orbax may import TensorFlow.
     filesystem(folder.protocol)

@@ -88,7 +88,7 @@ def _main(options: argparse.Namespace) -> int:
 
 
 def _print(title: str, rows: dict[str, str]) -> None:
-    """Prints a section. Hides secrets in URLs, the home directory and the user's name."""
+    """Prints a section. Hides the home directory, the user's name, and secrets in URLs."""
     text = "\n".join(f"  {name:<{max(map(len, rows))}}  {x}" for name, x in rows.items())
     text = re.sub(rf"{re.escape(str(Path.home()))}(?=$|[/\s:,;'\")])", "~", text)
     text = re.sub(rf"(?<=/){re.escape(getpass.getuser())}(?=$|[/\s:,;'\")])", "USER", text)
@@ -110,7 +110,7 @@ def _run(arguments: Sequence[str], folder: str) -> tuple[bool, str]:
 
 
 def _missing(extra: str) -> str:
-    """Returns an extra's missing packages and the command to install them, or ""."""
+    """Returns an extra's missing packages and how to install them, or "" if none is missing."""
     needed = needs(extra)
     here = {each: installed_version(each) or "" for each in needed if each.name != PROJECT}
     missing = [str(x) for x, y in here.items() if not (y and x.specifier.contains(y, True))]

@@ -65,7 +65,7 @@ def _address(name: str) -> AnyPath:
 
 
 def _chosen(path: AnyPath, step: int | None) -> AnyPath:
-    """Returns the checkpoint at `path`, or one of the checkpoints in the directory `path`.
+    """Returns `path` if it is a checkpoint; if it is a directory, the checkpoint of `step` in it.
 
     If `path` is a directory of checkpoints and `step` is None, the latest checkpoint is returned.
     """

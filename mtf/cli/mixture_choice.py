@@ -40,7 +40,7 @@ def chosen_mixture(options: argparse.Namespace) -> tuple[Mixture, Vocabulary]:
         chosen = _dataset_mixture(options)
         return chosen, chosen_vocabulary(options, chosen.vocabulary)
     import_chosen_module(options)
-    # SeqIO tasks are looked up for T5's vocabulary. Other tasks do not depend on a vocabulary.
+    # SeqIO tasks are opened for one vocabulary, by default T5's. Other tasks do not depend on it.
     vocabulary = chosen_vocabulary(options, "t5")
     chosen = find_mixture(options.mixture, vocabulary, options.module, options.templates)
     return chosen, chosen_vocabulary(options, chosen.vocabulary)

@@ -91,7 +91,7 @@ def _show(options: argparse.Namespace, cache_dir: str, vocabulary: Vocabulary) -
     _print_tasks(dataset, options)
     if absent:
         reasons = dict.fromkeys(absent.values())
-        others = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
+        others = f" ({len(reasons) - 1} other reasons not shown)" if len(reasons) > 1 else ""
         print(f"missing: {len(absent)} tasks{others}: {next(iter(reasons))}")
     _print_packing(dataset)
     for number in range(options.n):

@@ -71,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
     engine("--engine", choices=("mtf", "t5x"), default="mtf", help=text)
     resume = parser.add_argument_group("resume").add_argument
     resume("--from", dest="from_dir", metavar="RUN_DIR", help="resume the run in this directory")
-    differs = "allow this field to differ from the config of the run directory"
+    differs = "allow this field to differ from its value in the run directory"
     resume("--allow", action="append", default=[], metavar="PATH", help=differs)
     add_process_options(parser)
     return parser

@@ -65,18 +65,18 @@ class Status:
         "finished", "stopped" if a signal ended it, "failed", or "not running" if the run left no
         record of its end.
       reason: the signal or the error that ended the run.
-      process: a dict with "host", "pid", "since" (the time of its start) and "command" of the
-        process that last locked the directory.
+      process: a dict that describes the process that last locked the directory, with the keys
+        "host", "pid", "since" (the time when the process started) and "command".
       seconds_since_write: the time since the run last wrote a file.
       step: the step of the latest statistics or of the latest checkpoint, whichever is later.
       first_step: the step of the initial checkpoint, or 0 if there is none.
       train_steps: the last step of the run.
       steps_per_second, tokens_per_second: the training speed in the latest statistics.
-      eta_seconds: the remaining time at this speed, or None if the run is not running.
+      eta_seconds: the remaining time at `steps_per_second`, or None if the run is not running.
       loss, accuracy: the loss per target token and the accuracy of target tokens in the latest
         statistics.
       checkpoint, checkpoint_step: the path and step of the latest complete checkpoint.
-      checkpoint_age_seconds: the time since this checkpoint was completed.
+      checkpoint_age_seconds: the time since `checkpoint` was completed.
       evaluations: a dict mapping "training_eval/NAME" and "inference_eval/NAME" to the latest
         results of the evaluation and their "step".
       processes: for each recorded process, a dict of the fields of `ProcessState`, with two
@@ -158,7 +158,7 @@ def read_status(run_dir: str | AnyPath) -> Status:
 
 
 def _settings(directory: AnyPath) -> dict[str, Any]:
-    """Returns `train_steps` and `checkpoint.restore.step` from config.txt, if it exists."""
+    """Returns `train_steps` and `checkpoint.restore.step` in config.txt; {} without this file."""
     try:
         lines = (directory / "config.txt").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def _state(
     processes: Sequence[Mapping[str, Any]],
     tasks: Mapping[str, int] | None,
 ) -> tuple[str, str | None]:
-    """Returns the state of a run and, if known, the reason why the run ended."""
+    """Returns the state of a run and the reason why it ended (None if unknown or running)."""
     holder = lock_holder(directory)
     exists = process_exists(holder) if holder else False
     if exists and not _is_reused(holder):
@@ -285,7 +285,7 @@ def as_text(status: Status) -> str:
 
 
 def _process_rows(status: Status) -> list[tuple[str, str]]:
-    """Returns rows for all processes or, if there are many, for those that are not running."""
+    """Returns rows for processes that have not ended; omits running ones if there are many."""
     processes = [each for each in status.processes if each["condition"] != "ended"]
     if not processes or status.state not in (*_RUNNING, "failed", "not running"):
         return []
@@ -378,8 +378,8 @@ def _main(options: argparse.Namespace) -> None:
 def _run_dirs(paths: Sequence[str]) -> list[str]:
     """Returns the paths that are run directories; prints the others to stderr.
 
-    A pattern such as `runs/*` also matches other directories. Raises UserError if a path does not
-    exist, or if no path is a run directory.
+    Skips other directories, because a pattern such as `runs/*` may match them. Raises UserError if
+    a path does not exist, or if no path is a run directory.
     """
     problems = {path: _problem(as_path(path)) for path in paths}
     refused = {path: problem for path, problem in problems.items() if problem is not None}

@@ -71,4 +71,4 @@ def _gin(flag: Flag, job: str, paths: Sequence[str]) -> str:
         shown = converted if isinstance(converted, str) else repr(converted)
         return f"write {_assignment(path, shown)}"
     reason = f"mtf has no setting for it ({found})" if found else "mtf.run has no gin flags"
-    return f"{reason}; python -m mtf gin translates gin files and such flags to a recipe."
+    return f"{reason}; python -m mtf gin translates gin files and gin flags to a recipe."

@@ -1,4 +1,4 @@
-"""Finds recipes, and overrides, checks, shows, compares and stores configs. Does not import JAX."""
+"""Finds recipes; overrides, checks, shows, compares and stores configs. Does not import JAX."""
 
 from mtf.config.checks import build, find_problems, find_refusals, summarize
 from mtf.config.codegen import as_python

@@ -22,7 +22,7 @@ def summarize(problems: Sequence[str]) -> str:
 
 
 def find_problems(config: fdl.Config) -> list[str]:
-    """Returns messages about wrong types, unknown fields and missing values, with their paths."""
+    """Returns messages, with paths, about wrong types, unknown fields and missing values."""
     wrong: list[str] = []
     missing: list[str] = []
     for path, node in tree.components(config, parents_first=True):
@@ -37,8 +37,8 @@ def find_problems(config: fdl.Config) -> list[str]:
 def find_refusals(config: fdl.Config) -> list[str]:
     """Builds each component separately and returns the messages of all UserErrors, with full paths.
 
-    A component is skipped if `find_problems` reports it, or if it contains a component that was
-    skipped or failed, because its error may only follow from another error.
+    Skips a component if `find_problems` reports a problem in one of its fields, or if it contains a
+    skipped or failed component, in which case its error may only be a consequence.
     """
     problems: list[str] = []
     refused: set[int] = set()

@@ -24,10 +24,10 @@ _INDENT = "    "
 
 
 def as_python(config: fdl.Config, title: str) -> str:
-    """Returns the code of a script that defines `config()` and runs the job that it describes."""
+    """Returns the code of a script that defines `config()` and runs the job of this config."""
     config = tree.complete(config)
     if any(inspect.isroutine(fdl.get_callable(node)) for _, node in tree.components(config)):
-        # The built job does not record function calls, so `run` must store the config instead.
+        # Function calls cannot be recovered from a built job, so `run` must store the config.
         return write_module(
             config, title, run="run(config())", imports="from mtf.config import run\n"
         )
@@ -60,7 +60,7 @@ def write_module(config: fdl.Config, title: str, *, run: str, imports: str = "")
 
 
 class Writer:
-    """Converts values to Python expressions and collects the imports that these need."""
+    """Converts values to Python expressions and collects the imports that the expressions need."""
 
     def __init__(self) -> None:
         # Name in the code → (module, name in the module).
@@ -92,7 +92,7 @@ class Writer:
         if not base.isidentifier() or keyword.iskeyword(base):
             base = "value"
         taken = {*self.variables.values(), *self.imports, "fdl", "config"}
-        if isinstance(value, fdl.Buildable):  # Do not shadow the function if it is called `base`.
+        if isinstance(value, fdl.Buildable):  # The function may be called `base`; do not shadow it.
             taken.add(getattr(fdl.get_callable(value), "__name__", ""))
         names = (f"{base}_{i}" if i else base for i in range(len(taken) + 1))
         return next(name for name in names if name not in taken)
@@ -175,7 +175,7 @@ def literal(value: Any) -> str:
 
 
 def _can_be_shared(value: Any) -> bool:
-    """Returns whether a value is a component, dict or list, whose uses must share one object."""
+    """Returns whether a value must be one object in all its uses: a component, dict or list."""
     return isinstance(value, fdl.Buildable | dict | list)
 
 

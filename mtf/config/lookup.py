@@ -47,7 +47,7 @@ def make_component(text: str, declared: Any = Any) -> Any:
 
     A function is called only if its return annotation is a config of the `declared` type. A
     function that is itself a valid value (`types.is_value`) is not called but returned. A function
-    that returns such a value (`types.makes_value`) is called later, when the job is built. Raises
+    that returns a valid value (`types.makes_value`) is called later, when the job is built. Raises
     UserError or `types.Mismatch` for any other function.
     """
     name, arguments = split_call(text)
@@ -164,7 +164,7 @@ def _parse_elements(text: str, declared: Any) -> list[Any]:
 
 
 def _keywords(arguments: str, what: str) -> dict[str, str]:
-    """Splits arguments, for example `(a=1, b=@x.y(c=2))` into {"a": "1", "b": "@x.y(c=2)"}."""
+    """Splits arguments. For example, `(a=1, b=@x.y())` becomes {"a": "1", "b": "@x.y()"}."""
     parsed, source_of = _parsed(f"f{arguments or '()'}")
     if isinstance(parsed, ast.Call) and not parsed.args and all(k.arg for k in parsed.keywords):
         return {str(keyword.arg): source_of(keyword.value) for keyword in parsed.keywords}
@@ -205,7 +205,7 @@ def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: b
 
 
 def _user_traceback(error: BaseException, headline: str) -> str:
-    """Formats an error and its traceback, omitting frames in this package and in importlib."""
+    """Formats an error and its traceback, omitting frames in `mtf.config` and in importlib."""
     machinery = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen")
     report = traceback.TracebackException.from_exception(error)
     kept = [frame for frame in report.stack if not frame.filename.startswith(machinery)]
@@ -227,7 +227,7 @@ def find_recipe(name: str) -> Any:
 
 
 def find(dotted: str, kind: str) -> Any:
-    """Returns the object with a dotted name. Error messages describe it as a `kind`."""
+    """Returns the object with a dotted name. Error messages state its `kind`, such as "recipe"."""
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
         raise UserError(f"{dotted!r} is not the name of a {kind}.{_hint(dotted, kind)}")
@@ -242,7 +242,7 @@ def find(dotted: str, kind: str) -> Any:
 
 
 def _import_prefix(parts: list[str]) -> tuple[Any, int]:
-    """Imports the longest prefix that names a module; returns the module and the prefix length."""
+    """Imports the longest prefix that is a module; returns (module, prefix length) or (None, 0)."""
     module, depth = None, 0
     for length in range(1, len(parts) + 1):
         if module is not None and length == len(parts) and hasattr(module, parts[-1]):
@@ -297,9 +297,9 @@ def import_user_module(name: str, setting: str) -> None:
 
 
 def _hint(dotted: str, kind: str, inside: Any = None) -> str:
-    """Returns a sentence to append to an error message; it suggests names similar to `dotted`.
+    """Returns a hint for an error message, such as names similar to `dotted`, or "".
 
-    `inside` is the object that does not have the attribute, or None if no module was found.
+    `inside` is the object that lacks the next part of `dotted`, or None if no module was found.
     """
     if dotted.startswith(f"{RECIPES}.") and (file := hiding_file(RECIPES)):
         return f" {file} hides mtf's package {RECIPES}; rename the file."
@@ -367,7 +367,7 @@ class Listing(NamedTuple):
 
 
 def _recipes_in(module: Any) -> dict[str, Any]:
-    """Returns, by name, a module's public functions that are annotated to return an fdl.Config."""
+    """Returns a dict of a module's public functions that are annotated to return an fdl.Config."""
     return {
         name: value
         for name, value in vars(module).items()

@@ -31,7 +31,7 @@ _CLASSES = {
 def with_todays_names(value: dict[str, Any]) -> dict[str, Any]:
     """Returns a JSON object of a config.json with old module and class names replaced."""
     module, name = str(value.get("module")), str(value.get("name"))
-    if module.startswith("recipes._own"):  # This is the user's recipes.py or recipes/MODULE.py.
+    if module.startswith("recipes._own"):  # old name of the user's recipes.py or recipes/MODULE.py
         return {**value, "module": re.sub("_own_|[.]_own$", "", module)}
     if value.get("type") != "pyref" or not module.startswith("mtf."):
         return value

@@ -37,7 +37,7 @@ class Override:
 
 
 class PathEnd(NamedTuple):
-    """The target of a path, which is a field of a component or an element inside a field's value.
+    """The target of a path: a field of a component or an element inside a field's value.
 
     Attributes:
       node: the component that has the field.
@@ -67,7 +67,7 @@ def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> 
 def try_overrides(
     config: fdl.Config, overrides: Sequence[Override | str]
 ) -> tuple[fdl.Config, list[str]]:
-    """Returns a copy of the config with all valid overrides applied, and the errors of the rest."""
+    """Returns a copy of the config with valid overrides applied, and messages about the rest."""
     config = tree.complete(config)
     problems: list[str] = []
     for item in overrides:

@@ -14,7 +14,7 @@ import fiddle as fdl
 from mtf.base.errors import UserError
 
 Path = tuple[Any, ...]
-"""The steps from the root, which are field names, dict keys, and indices of lists and tuples."""
+"""The steps from the root: field names, dict keys, and indices of lists and tuples."""
 
 NOWHERE = object()
 """The result of `follow` for a path that does not exist."""
@@ -95,7 +95,7 @@ def follow(value: Any, path: Path) -> Any:
 
 
 def split_assignment(text: str) -> tuple[str, str]:
-    """Splits `PATH=VALUE` at the first `=` outside brackets; raises UserError if it has no `=`."""
+    """Splits `PATH=VALUE` at the first `=` outside brackets; raises UserError if there is none."""
     match = _ASSIGNMENT.fullmatch(text)
     if match is None:
         raise UserError(f"{text!r} has no value. Write PATH=VALUE, for example train_steps=100.")

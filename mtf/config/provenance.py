@@ -1,4 +1,4 @@
-"""Tracks the origin of each value, which is a line of a recipe, an override or a default."""
+"""Tracks the origin of each value: a line of a recipe, an override or a default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIDDLE = os.path.dirname(fdl.__file__) + os.sep
 
 
 def in_file_of(function: Any) -> AbstractContextManager[Any]:
-    """Returns a context manager that records a line in the function's file for each value set.
+    """Returns a context manager that records which line of the function's file sets each value.
 
     If a recipe calls a builder that sets a value, the line of the call is recorded, for example
     `recipes/t5.py:12 (small → model.t5)`.

@@ -77,8 +77,8 @@ def check_resume(
       engine: the engine that runs the job, "mtf" or "t5x".
 
     Raises:
-      UserError: if other fields have changed, if the directory contains files but no run, or if its
-        run was started with another engine.
+      UserError: if any other field has changed, if the directory contains files but no run, or if
+        the run in the directory was started with another engine.
     """
     run_dir = as_path(run_dir)
     with os_errors_refused(run_dir, "model_dir"):
@@ -184,7 +184,7 @@ def write_run_dir(
 
 @contextlib.contextmanager
 def undone_on_refusal(run_dir: str | AnyPath) -> Iterator[None]:
-    """Restores the run directory if the `with` body raises UserError before writing other files."""
+    """Undoes `write_run_dir` if the `with` body raises UserError before it writes other files."""
     run_dir = as_path(run_dir)
     # Remote directories need not be created.
     folders = (run_dir, *(() if is_remote(run_dir) else run_dir.parents))
@@ -219,7 +219,7 @@ def _own_files(run_dir: AnyPath) -> list[AnyPath]:
 
 
 def _below(folder: str, path: str) -> str:
-    """Returns a relative path joined to the folder if the result exists, or else the path."""
+    """Returns `folder/path` if `path` is relative and the result exists, otherwise `path`."""
     if os.path.isabs(path) or "://" in path or path.startswith("~"):
         return path
     moved = os.path.join(folder, path)

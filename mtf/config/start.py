@@ -30,7 +30,7 @@ def _identity(model_dir: str) -> str:
 
 
 def check_types(job: Any) -> None:
-    """Raises a single UserError that lists all values of a job, at any depth, with a wrong type."""
+    """Raises a single UserError that lists all values of wrong types in a job, at any depth."""
     if problems := find_problems(_config_of(job)):
         raise UserError(summarize(problems))
 
@@ -111,7 +111,7 @@ def _prepared(config: fdl.Config, name: str, allow: Sequence[str]) -> Iterator[A
 def stored(job: Any, config: fdl.Config, command: str, title: str = "") -> Iterator[None]:
     """Locks a job's run directory and stores the config in it, unless the job has already finished.
 
-    If the `with` body raises a UserError, the previous files of the directory are restored.
+    If the `with` body raises a UserError before it writes files, the directory is restored.
     """
     token = _entered.set(_identity(config.model_dir))
     jax = sys.modules.get("jax")

@@ -42,7 +42,7 @@ def field_metadata(node: fdl.Buildable, name: str) -> dict[str, Any]:
 
 
 def refusal(node: fdl.Buildable, name: Any, value: Any) -> str | None:
-    """Returns why a field refuses a value (metadata {"refused": {value: reason}}), or None."""
+    """Returns why a field refuses a value (metadata {"refused": {value: reason}}), else None."""
     reasons = field_metadata(node, str(name)).get("refused", {})
     return reasons.get(value) if isinstance(value, str) else None
 
@@ -114,7 +114,7 @@ def _step(element: daglish.PathElement) -> Any:
 
 
 def complete(config: fdl.Buildable) -> fdl.Buildable:
-    """Returns a copy of a config in which overrides can set every field, even in default values.
+    """Returns a copy of a config in which overrides can set all fields, even inside default values.
 
     Default factories are called, dataclass instances become components, and values are converted to
     their declared types (such as 1 to 1.0 or a list to a tuple). Shared components remain shared.

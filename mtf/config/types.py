@@ -51,7 +51,7 @@ def type_hints(target: Any) -> dict[str, Any]:
 def _hints_one_by_one(target: Any) -> dict[str, Any]:
     """Returns the annotations of a callable, with Any in place of those that cannot be evaluated.
 
-    One of these is Optax's type alias for a tree of arrays, which refers to itself by name.
+    For example, Optax's type alias for a tree of arrays refers to itself by name.
     """
     hints: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(target, eval_str=True).items():
@@ -144,7 +144,7 @@ def is_component(declared: Any) -> bool:
 
 
 def element_type(declared: Any, container: Any, step: Any) -> Any:
-    """Returns the declared type of `container[step]` if the container has the type `declared`."""
+    """Returns the type of `container[step]` in a container of type `declared`; Any if unknown."""
     for member in members(declared):
         origin, arguments = _origin(member), typing.get_args(member)
         if not arguments:
@@ -162,7 +162,7 @@ def element_type(declared: Any, container: Any, step: Any) -> Any:
 
 
 def choices(declared: Any) -> list[str]:
-    """Returns a type's values, if it has few, in the syntax of `--set` (`@` marks a class)."""
+    """Returns those values of a type that can be listed, in the syntax of `--set` (`@`: class)."""
     found: list[str] = []
     for member in members(declared):
         if typing.get_origin(member) is Literal:
@@ -429,7 +429,7 @@ def _hint(value: Any, declared: Any) -> str:
 
 
 def _word_hint(word: str, declared: Any) -> str:
-    """Returns a suggestion for how to write a bare word that the declared type does not allow."""
+    """Returns a hint on how to write a word that the declared type does not allow, or ""."""
     alternatives = members(declared)
     constants = {"true": True, "false": False, "none": None, "null": None}
     meant = constants.get(word.lower(), word)

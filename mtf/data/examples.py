@@ -70,7 +70,7 @@ class Order:
     to_id: Callable[[np.ndarray], np.ndarray] = np.asarray
 
     def ids(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        """Returns the indices at positions [start, stop) of an epoch, which may end sooner."""
+        """Returns the indices at positions [start, stop) of an epoch; fewer at the epoch's end."""
         if not self.shuffle:
             return self.to_id(np.arange(start, min(stop, self.num_items)))
         return self.to_id(permutation(self.num_items, self.seed, epoch, Purpose.ORDER)[start:stop])

@@ -25,14 +25,14 @@ class Mixing:
 
     The components are the leaves of a Huffman tree whose weights are the rates. If the children of
     a node have the weights a and b, the left child provides round(k * a / (a + b)) of the node's
-    first k examples, so a division determines which child provides example k. The error is bounded,
-    because the weight of an inner node is at most twice the weight of its sibling.
+    first k examples, so a division determines which child provides example k. The deviation from
+    n * rate is bounded, because an inner node weighs at most twice as much as its sibling.
     """
 
     def __init__(self, rates: Sequence[float]):
-        """Rounds `rates` to 2**-31 of their sum, unless they are integers with a sum below 2**31.
+        """Rounds `rates` to about 2**-31 of their sum; raises UserError if there are no rates.
 
-        Raises UserError if there are no rates.
+        Integers whose sum is below 2**31 are not rounded.
         """
         if not rates:
             raise UserError("mixing rates: none were given; expected at least one")
@@ -54,9 +54,9 @@ class Mixing:
 def scattered(position: int, seed: int) -> int:
     """Returns the original position of the example at `position` in the shuffled sequence.
 
-    The sequence is shuffled in blocks of 1024 examples. Each row of a batch reads every k-th
-    example, so without the shuffle, its rates could be wrong. For example, if two components
-    alternated and k were even, the row would read only one of them.
+    The sequence is shuffled in blocks of 1024 examples. A row of a batch reads every k-th example
+    of the sequence, so without the shuffle, the rates within a row could be wrong. For example, if
+    two components alternated and k were even, each row would read only one of them.
     """
     block, offset = divmod(position, BLOCK_SIZE)
     order = permutation(BLOCK_SIZE, seed, block, Purpose.MIXING)

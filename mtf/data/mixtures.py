@@ -52,7 +52,7 @@ def find_mixture(
 
 
 def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None) -> Mixture:
-    """Returns a mixture of one task. If it reads a dataset, adds `splits` to the usual splits."""
+    """Returns a mixture of one task. A task that reads a dataset also has the splits `splits`."""
     if settings.files is not None:
         source: tuple[str, str | None] = (FILES if settings.tsv_header else PAIRS, name)
         found = settings.files
@@ -75,9 +75,9 @@ def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None)
 def open_datasets(data: TaskMixtureConfig, *, download: bool = True) -> dict[str, Rows | UserError]:
     """Returns a dict that maps the name of each task to its records, or to an error if it has none.
 
-    The records are those of `data.split`. Tasks that are registered with SeqIO are included only if
-    they lack the split and their rate is not 0. If `download` is False, no dataset is downloaded
-    from the Hugging Face hub.
+    The records are those of `data.split`. Tasks that are registered with SeqIO are included only
+    with an error: if they lack the split and their rate is not 0. If `download` is False, no
+    dataset is downloaded from the Hugging Face hub.
     """
     tasks = open_mixture(data).tasks
     sources = {

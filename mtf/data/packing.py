@@ -59,8 +59,8 @@ class OpenRow:
 class Packer:
     """Adds each example to the fullest open row that has room for it (best fit).
 
-    If no row has room and `NUM_OPEN_ROWS` rows are open, the fullest row is closed. If `pack` is
-    False, each example becomes a row.
+    A full row is closed. If no row has room and `NUM_OPEN_ROWS` rows are open, the fullest of them
+    is closed. If `pack` is False, each example becomes a row.
 
     Attributes:
       open_rows: the open rows, from the oldest to the newest.
@@ -73,7 +73,7 @@ class Packer:
         self._pack = pack
 
     def add(self, example: Example, cursor: Cursor = ()) -> Row | None:
-        """Adds an example, which must fit into an empty row; returns the closed row, or None."""
+        """Adds an example, which must fit into a row; returns the row that this closes, or None."""
         inputs_room = self._inputs_length - len(example.inputs)
         targets_room = self._targets_length - len(example.targets)
         fitting = [
@@ -169,7 +169,7 @@ def lay_out(
 
 
 def shifted_right(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Shifts each sequence of ids from `lay_out` right by one; its first id becomes 0."""
+    """Shifts each sequence of ids from `lay_out` right by one, and puts 0 before its first id."""
     shifted = np.zeros_like(ids)
     np.multiply(ids[:, :-1], positions[:, 1:] > 0, out=shifted[:, 1:])
     return shifted

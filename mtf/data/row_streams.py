@@ -34,7 +34,7 @@ Evaluations = dict[str, Callable[[], Iterator[HostBatch]]]
 
 
 class BatchIterator(Protocol):
-    """An endless iterator over batches that can store and restore its position."""
+    """An endless iterator over batches; its position can be stored and restored."""
 
     def __iter__(self) -> BatchIterator: ...
 
@@ -142,7 +142,7 @@ class SourceReader:
     """Reads the examples in the groups first_group, first_group + stride, … of a source.
 
     Attributes:
-      source: the source of the examples, which no other reader uses.
+      source: the source, which no other reader uses.
       cursor: cursor of the next example.
     """
 
@@ -163,10 +163,10 @@ class SourceReader:
 
 
 class RowStream:
-    """Packs the examples from one or more readers into one row of every batch.
+    """Packs the examples from one or more readers into rows of batches.
 
-    If there are several readers, `mtf.data.mixing` mixes them at given rates. The positions r,
-    r + stride, … of the mixed sequence determine which readers provide the examples of row r.
+    If there are several readers, `mtf.data.mixing` mixes them at given rates. The positions `row`,
+    `row` + `stride`, … of the mixed sequence determine which readers provide the examples.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class RowStream:
         stride: int,
         mixing: Mixing | None,
     ):
-        """Initializes the stream; `mixing` has one component per reader (None for one reader)."""
+        """Initializes the stream; `mixing` has a component per reader (None if only one reader)."""
         self._readers = readers
         self._packer = Packer(data.task_feature_lengths, data.pack)
         self._seed, self._row, self._stride = data.seed, row, stride

@@ -14,7 +14,7 @@ from mtf.data.tasks.objectives import Objective, SegmentLengths, SpanCorruption
 from mtf.data.text.normalization import Normalization
 from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
 
-# Paths may change when a run resumes, because the loaders compare the content instead.
+# May change when a run resumes. For paths, the loaders compare the content instead.
 _MAY_CHANGE = {"on_resume": "may change"}
 # Paths are relative to the directory in which the run was first started, even on resume.
 _PATH = {"path": True}
@@ -31,8 +31,8 @@ class DataConfig:
       vocabulary: ByteVocabulary or SentencePieceVocabulary.
       task_feature_lengths: number of tokens per row, including EOS: {"inputs": …, "targets": …}.
       pack: whether to put several examples into a row if they fit.
-      shuffle: whether to read the data in a new random order in every epoch instead of in its own
-        order.
+      shuffle: whether to read the data in a new random order in every epoch; if False, the order
+        in which the data is stored is kept.
       seed: seed for shuffling and for all other random choices about the data.
     """
 
@@ -109,8 +109,8 @@ class TextFilesConfig(TextConfig):
       special meaning, and there is no header.
 
     Files must be encoded in UTF-8, and must contain either only documents or only pairs. All lines
-    are checked before training. Files are not loaded into memory, but they are indexed, which takes
-    8 bytes of memory per line. Files that end in `.gz` are decompressed into memory.
+    are checked before training. Files are not loaded into memory, except that `.gz` files are
+    decompressed into memory. The index of a file takes 8 bytes of memory per line.
 
     Attributes:
       files: a path, a pattern (`corpus/*.jsonl`), or a tuple of these; None for the English text
@@ -202,8 +202,8 @@ class HubStreamConfig(TextConfig):
     Attributes:
       dataset: name of a dataset repository on the hub (`dumitrescustefan/rlm`) or, if `data_files`
         is set, the format of these files (`parquet`, `json` or `text`).
-      subsets: dict that maps each configuration to be used to its relative rate; None if the
-        dataset has only one configuration.
+      subsets: dict that maps the names of the selected configurations to their relative rates;
+        None if the dataset has only one configuration.
       data_files: path or pattern of local or remote files, a tuple of these, or a dict that maps
         each split to its files.
       split: split to train on.
@@ -358,9 +358,9 @@ class CustomDataConfig(DataConfig):
 
     Attributes:
       train: function that takes `shard_index` and `shard_count`, and returns an endless iterable
-        over this shard of the data. Its iterator must have the methods `get_state` and `set_state`.
-      evaluation: function that returns a finite iterable of the examples to evaluate on, which must
-        be the same on every call and in every process; None for no evaluation.
+        over this shard of the data. The iterable's iterator must have `get_state` and `set_state`.
+      evaluation: function that returns a finite iterable of the examples to evaluate on; None for
+        no evaluation. The examples must be the same on every call and in every process.
       inputs_add_eos: whether EOS is appended to inputs that are texts.
     """
 

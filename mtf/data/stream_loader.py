@@ -1,9 +1,9 @@
 """Streams a dataset during training (`HubStreamConfig`).
 
-A stream reads its files one window of documents at a time; the order of the files changes in every
-epoch. The documents of a window are shuffled and turned into examples (`mtf.data.examples`), which
-are packed into the stream's rows of every batch. The state of a stream consists of the start of its
-window, which the `datasets` library can restore, and the position within the window.
+A stream reads each subset one window of documents at a time; the order of the files changes in
+every epoch. The documents of a window are shuffled and turned into examples (`mtf.data.examples`),
+which are packed into the stream's rows of every batch. The state of a stream contains the start of
+each subset's window, which the `datasets` library can restore, and the position in that window.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make_train_iterator(data: HubStreamConfig, shard: Shard, prefetch: int = 2) 
     batch_size = shard.batch_size
     _check_streams(data, batch_size)
     rows_per_stream = batch_size // data.num_streams
-    # If processes share a stream, each process makes all its rows, but returns only some of them.
+    # If processes share a stream, each process makes all rows of the stream but returns only some.
     first, last = (row // rows_per_stream for row in (shard.rows[0], shard.rows[-1]))
     numbers = range(first, last + 1)
     splits = _open_splits(data, data.split)
@@ -194,7 +194,7 @@ class _Reader:
     ):
         self._data, self._split, self._seed, self._stream = data, split, seed, stream
         self._executor = executor
-        # If there are too few files, each stream reads all files but keeps only some documents.
+        # With fewer files than streams, each stream reads all files but keeps only some documents.
         self._shares_files = split.num_files < data.num_streams
         first, step = (0, 1) if self._shares_files else (stream, data.num_streams)
         self._files = np.arange(first, split.num_files, step)

@@ -45,7 +45,7 @@ def make_train_iterator(
 
 
 def evaluation_parts(data: TextFilesConfig | TextCorporaConfig) -> EvaluationParts:
-    """Returns the evaluation `held_out` or, if there are few corpora, one `held_out_NAME` each."""
+    """Returns one evaluation `held_out` or, for a few named corpora, a `held_out_NAME` for each."""
 
     def part(corpus: TextFilesConfig) -> Callable[[], Iterator[Example]]:
         return lambda: all_examples(TextDataset(corpus).evaluation())

@@ -236,7 +236,7 @@ def _hash(data: RankData) -> str:
 
 
 def _check_usable(results: Sequence[TaskResult], folder: AnyPath) -> None:
-    """Raises UserError if no example can be evaluated and any row failed.
+    """Raises UserError if no example can be evaluated and at least one row failed.
 
     A row fails, for example, if a column is missing. The empty prediction files are deleted before
     the error is raised.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HELD_OUT = "held_out"
 _DEFAULT_METRICS = ("accuracy",)
-# A limit, never reached in practice, on a number of tokens or examples.
+# Stands for "no limit" where a maximum number of tokens or examples is expected.
 _WHOLE = 1 << 20
 
 
@@ -102,7 +102,7 @@ class InferenceEvaluator:
     def evaluate(
         self, params: Params, on_progress: OnProgress = None
     ) -> dict[str, dict[str, float]]:
-        """Returns a dict mapping each task name to a dict from score names to values.
+        """Evaluates `params`; returns a dict from task names to dicts from score names to values.
 
         `on_progress` is called with the number of predictions made since the last call. Raises
         UserError if the inputs of an example have no tokens.
@@ -131,8 +131,8 @@ class InferenceEvaluator:
 def compare(task: Compared, targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
     """Compares predictions with targets; returns a dict mapping score names to values.
 
-    Leading and trailing white space is stripped first, unless the task has a scorer, because SeqIO
-    tasks strip white space themselves.
+    Leading and trailing white space is stripped first, except for tasks with a scorer. These are
+    SeqIO tasks, which strip white space themselves.
     """
     if task.scorer is not None:
         return task.scorer(predictions)

@@ -45,7 +45,7 @@ class Metric:
       scores: names of the scores.
       compares: "text" if the metric compares texts, "class" if it compares class indices. The index
         of a text that is not a class is -1.
-      module: name of the module that the metric imports from the extra `eval`, or None.
+      module: name of the module that the metric needs from the extra `eval`; None if it needs none.
       best: whether the largest or the smallest value is the best.
     """
 
@@ -65,7 +65,7 @@ def _metric(
     module: str | None = None,
     best: Literal["max", "min"] = "max",
 ) -> Callable[[_Function], _Function]:
-    """Returns a decorator that adds a function to `METRICS`; `scores` defaults to its name."""
+    """Returns a decorator that adds a function to `METRICS`. Its name is the default `scores`."""
 
     def register(function: _Function) -> _Function:
         name = function.__name__
@@ -76,7 +76,7 @@ def _metric(
 
 
 def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Returns a dict mapping the scores of the metric `name` to their values.
+    """Computes the metric `name`; returns a dict mapping the names of its scores to their values.
 
     Values are percentages, except for edit distances, which are numbers of words. Predictions are
     texts, class indices or numbers. Raises UserError if the metric does not exist, if its library
@@ -325,7 +325,7 @@ def _mean_of_best(
     punctuation: _Punctuation,
     score: Callable[[str, str], float],
 ) -> float:
-    """Returns the mean, in percent, of each prediction's best score over the correct answers."""
+    """Scores each prediction against its best-matching answer; returns the mean in percent."""
     best = []
     for target, prediction in zip(targets, predictions, strict=True):
         text = _normalize(prediction, punctuation)

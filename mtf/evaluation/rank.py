@@ -71,8 +71,8 @@ def rank_metrics(examples: Sequence[Ranked]) -> dict[str, float]:
     The metrics are `accuracy`, `length_normalized_accuracy` and `majority` (the share of the most
     frequent label). If all examples have two choices, the dict also contains `f1` (of class 1),
     `auc_roc` and `auc_pr` (both for the difference between the log-likelihoods). If all examples
-    have the same number of choices, which is greater than two, the dict also contains `mean_f1`,
-    the mean F1 over the classes.
+    have the same number of choices and this number is greater than two, the dict also contains
+    `mean_f1`, the mean F1 over the classes.
     """
     if not examples:
         return {}

@@ -149,7 +149,7 @@ def _load_file(file: Path, data: RankFilesConfig, problems: Problems) -> RankDat
             continue
         try:
             inputs, choices, label = _parse(line)
-            # As in other ranked tasks, all choices with the text of the labeled choice are correct.
+            # As in other ranked tasks, each choice that equals the labeled choice is correct.
             correct = [choice == choices[label] for choice in choices]
             loaded.examples.append(
                 _example(number, inputs, choices, correct, data.vocabulary, ends)

@@ -89,7 +89,7 @@ class TaskResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the task has examples and no row failed. Only such tasks are averaged."""
+        """Whether the task has examples and no row failed. Only complete tasks are averaged."""
         return bool(self.metrics) and not self.failed
 
     @property
@@ -118,7 +118,7 @@ def _by_dataset(
 
 
 def _statistics(tasks: Sequence[TaskResult], metric: str = "accuracy") -> dict[str, float]:
-    """Returns statistics of a metric over complete tasks; empty if no task has a finite value."""
+    """Returns statistics of a metric over complete tasks, or {} if no task has a finite value."""
     all_values = [task.metrics.get(metric, math.nan) for task in tasks if task.is_complete]
     values = list(filter(math.isfinite, all_values))
     if not values:
@@ -159,7 +159,7 @@ def _overall(results: Sequence[TaskResult]) -> dict[str, Any]:
 
 
 def write(folder: AnyPath, results: Sequence[TaskResult], about: Mapping[str, Any]) -> None:
-    """Writes all files except the predictions and the TensorBoard events.
+    """Writes all files of an evaluation except the predictions and the TensorBoard events.
 
     `about` must contain `data`, `checkpoint` and `step`. Because `results.json` is written last, a
     folder that contains `results.json` is complete.
@@ -228,11 +228,11 @@ def _metric_names(tasks: Sequence[TaskResult]) -> list[str]:
 
 
 def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
-    """Returns a dict mapping names to all means, statistics and metrics that are not NaN.
+    """Returns a dict of all means, statistics and metrics that are not NaN.
 
-    The names are `mean_accuracy` and `mean_score` (see `_overall`), `datasets/DATASET/METRIC_mean`,
-    `datasets/DATASET/METRIC_median` and so on, and, as in T5X, `TASK/METRIC`. In TensorBoard, they
-    begin with `eval/`.
+    The keys are `mean_accuracy` and `mean_score` (see `_overall`), `datasets/DATASET/METRIC_mean`,
+    `datasets/DATASET/METRIC_median` and so on, and, as in T5X, `TASK/METRIC`. In TensorBoard, the
+    names begin with `eval/`.
     """
     means = _overall(results)
     names = (MEAN_ACCURACY, MEAN_SCORE)
@@ -249,7 +249,7 @@ def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
 
 
 def _tables(results: Sequence[TaskResult]) -> list[list[list[str]]]:
-    """Returns a summary table for ranked tasks and one for generated tasks, if any exist."""
+    """Returns a summary table of ranked tasks and one of generated tasks, without empty tables."""
     tables, headings = [], ["prompts", "mean", "median", "min–max", "IQR"]
     if ranked := _by_dataset(results, "rank"):
         rows = [["dataset", *headings, "length-norm. mean"]]

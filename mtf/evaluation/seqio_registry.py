@@ -43,8 +43,8 @@ def register(
     """Registers a mixture and its tasks, or one task, with SeqIO.
 
     T0 tasks in a mixture for mT5 are registered as `mt5_NAME`, because `NAME` is the version for
-    T5. A task that is registered by its own name keeps this name. Registering the same definition
-    again has no effect.
+    T5. If `name` is the name of a task, the task keeps it. Registering the same definition again
+    has no effect.
 
     Args:
       name: name of a mixture or task in `mtf.data.tasks.mixtures`.

@@ -68,7 +68,7 @@ def evaluation_tasks(
 ) -> tuple[EvaluationTask, ...]:
     """Returns the tasks of an evaluation, including those without data.
 
-    A mixture is read from `cache_dir` or, if that is None, from its datasets. For files,
+    A mixture is read from `data.cache_dir` or, if this is None, from its datasets. For files,
     `data.vocabulary` must be set.
 
     Raises NotCheckedError if datasets must be downloaded from the Hugging Face hub but `download`

@@ -251,8 +251,8 @@ def encode(
 ) -> tuple[list[int], bool]:
     """Returns at most `max_length` token ids, and whether the text was truncated.
 
-    `text` is a text or its token ids without EOS. If `add_eos` is True, truncated ids also end with
-    EOS.
+    `text` is a text or its token ids without EOS. If `add_eos` is True, the returned ids end with
+    EOS, even if they are truncated.
     """
     ids = vocabulary.encode(text) if isinstance(text, str) else text
     kept = encode_feature(vocabulary, ids, add_eos=add_eos, max_length=max_length)

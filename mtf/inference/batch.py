@@ -128,11 +128,11 @@ class BatchInference:
     def write(self, source: Source, results: Results) -> AnyPath:
         """Computes and writes the missing parts of the results; returns the path of the results.
 
-        Raises UserError if an example has no tokens or if a score is NaN or infinite.
+        Raises UserError if the inputs of an example have no tokens, or a score is NaN or infinite.
         """
         primary, beat = is_first_process(), self.heartbeat.beat
         first, last = self.limits(source)
-        # Processes may see different files, but all of them must start with the same part.
+        # Processes may see different files, but all processes must start with the same part.
         num_parts, done = from_first_process([len(results.parts), results.done])
         start = last if done else first + num_parts * self.part_size
         requests = itertools.islice(source.requests(), start, last)
@@ -156,7 +156,7 @@ class BatchInference:
         return results.merged()
 
     def limits(self, source: Source) -> tuple[int, int]:
-        """Returns the index of the first example of this shard, and that of the next shard."""
+        """Returns the index of this shard's first example, and the index after its last example."""
         total = source.summary.num_examples
         first, last = (total * i // self.num_shards for i in (self.shard_id, self.shard_id + 1))
         return first, last
@@ -177,7 +177,7 @@ class BatchInference:
     ) -> tuple[list[dict[str, Any]], int]:
         """Returns the result lines of a part, and the number of truncated examples.
 
-        `begin` is the index of the first example. The index of an example is also its seed.
+        `begin` is the index of the first example in `part`. The index of an example is its seed.
         """
         given = [r.inputs if r.input_ids is None else r.input_ids for r in part]
         inputs, truncated = self._encode(given, "inputs", source.inputs_add_eos)

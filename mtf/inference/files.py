@@ -127,9 +127,9 @@ class Results:
     last part that was written.
 
     Attributes:
-      path: path of the complete result.
-      done: whether the result is complete.
-      parts: (path, number of truncated examples) for each part written so far.
+      path: path of the complete result of this object's shard.
+      done: whether the result of this shard is complete.
+      parts: (path, number of truncated examples) for each part of this shard written so far.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Results:
         return sum(number for _, number in self.parts)
 
     def _check_same(self) -> None:
-        """Raises UserError if the results of any shard have other inputs or settings."""
+        """Raises UserError if any shard was computed from other inputs or with other settings."""
         for shard in self._shards:
             for name in (f"{self._name}.json-{shard}", f"tmp-{self._name}-{shard}/described.json"):
                 file = self._output_dir / name
@@ -206,8 +206,8 @@ class Results:
     def merged(self) -> AnyPath:
         """Joins the shards if all of them are complete.
 
-        Returns the path of the joined file or, if any shard is incomplete, the path of this shard.
-        Raises UserError if any shard was computed with other settings.
+        Returns the path of the joined file, or `path` if there is only one shard or any shard is
+        incomplete. Raises UserError if any shard was computed with other settings.
         """
         shards = [self._output_dir / f"{self._name}.jsonl-{shard}" for shard in self._shards]
         if len(shards) == 1 or not all(shard.is_file() for shard in shards):

@@ -148,7 +148,7 @@ def list_steps(path: str | AnyPath) -> list[int]:
 
 
 def network_config(architecture: conversion.Architecture, **settings: Any) -> T5Config:
-    """Returns the network of an architecture; `settings` contains other fields of `T5Config`."""
+    """Returns the `T5Config` of an architecture; `settings` adds or replaces fields."""
     settings.pop("special_ids", None)  # The network masks id 0, and the vocabulary defines EOS.
     return T5Config(**{**dataclasses.asdict(architecture), **settings})
 
@@ -194,7 +194,7 @@ def _existing(path: str | AnyPath) -> AnyPath:
 def with_huggingface_config(
     checkpoint: conversion.Checkpoint, config: str | AnyPath | None
 ) -> tuple[conversion.Checkpoint, ModelType | None]:
-    """Returns the checkpoint with the settings in `config`, and the model type in `config`.
+    """Adds the settings in `config` to a checkpoint; returns the result and the model type.
 
     If `config` is neither a config.json of Hugging Face nor a directory that contains one, returns
     the unchanged checkpoint and None. Raises ConversionError if the sizes in `config` differ from
@@ -216,7 +216,7 @@ def read_run_config(
     A run writes its checkpoints to `RUN_DIR/checkpoints/checkpoint_STEP` or, with T5X
     (`--engine t5x`), to `RUN_DIR/checkpoint_STEP`. `config` is a run directory or config.json to
     read instead of `RUN_DIR/config.json`. Raises UserError if the config is missing, cannot be read
-    or describes a network of other sizes.
+    or describes a network whose sizes differ from those of the checkpoint.
     """
     folder = checkpoint.path.resolve().parent
     is_t5x = (folder / T5X_CONFIG_FILE).is_file()
@@ -303,7 +303,7 @@ def inputs_add_eos(data: DataConfig) -> bool:
         return any(task.inputs_add_eos for task, _ in open_mixture(data).tasks)
     try:
         tasks = open_mixture(data).tasks
-    except UserError:  # Only prompted tasks can fail, if their templates are missing.
+    except UserError:  # Raised only if templates of prompted tasks are missing.
         return prompts_have_eos(data.mixture_or_task_name)
     return any(task.inputs_add_eos for task, _ in tasks)
 
@@ -374,7 +374,7 @@ def _named_vocabulary(name: str, num_rows: int) -> Vocabulary:
 
 @conversion_as_user_errors()
 def huggingface_vocabulary(directory: AnyPath, num_rows: int) -> Vocabulary:
-    """Returns the vocabulary of a Hugging Face directory with `spiece.model` or a ByT5 model."""
+    """Returns the vocabulary of a Hugging Face directory: `spiece.model`, or the bytes of ByT5."""
     found = bytes_of(directory)
     if found is not None:
         return ByteVocabulary(found.extra_ids)

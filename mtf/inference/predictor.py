@@ -200,12 +200,12 @@ class Predictor:
         for rows, token_scores in self._in_flight(functools.partial(self._run, packed), batches):
             for row, of_row in zip(rows, token_scores, strict=False):
                 lengths = [len(target) for item in row for target in item.targets]
-                of_targets = np.split(of_row, np.cumsum(lengths))[:-1]  # The rest is padding.
+                of_targets = np.split(of_row, np.cumsum(lengths))[:-1]  # The last part is padding.
                 sums = [float(x.sum(dtype=np.float64)) for x in of_targets]
                 bad = [x for x in sums if not math.isfinite(x)]
                 if bad and len(row) == 1:
                     raise NotFiniteError(row[0].example, bad[0])
-                if bad:  # A NaN spreads to all examples in its row.
+                if bad:  # A NaN spreads to all examples in its row, so each one is scored alone.
                     for item in row:
                         yield from self._score_items([item])
                     continue

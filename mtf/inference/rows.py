@@ -1,8 +1,8 @@
 """Packs examples to score into the rows of batches, and chooses the shape of the batches.
 
 As in training, a row can hold several short examples, each of which attends only to itself. All
-batches of a window have the same shape, so only one compilation is needed. The shape is chosen so
-that there is little padding.
+batches of a call to `pack` have the same shape, so only one compilation is needed. The shape is
+chosen so that scoring needs little computation.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from mtf.data.packing import first_fit
 from mtf.models.settings import T5Config
 
-# Maximum number of target tokens of an example in a row. Further targets go into another row, for
-# which the encoder runs again. The cost of self-attention grows with the square of this number.
+# Maximum number of target tokens of an example in one row, unless one target is longer. Further
+# rows encode the inputs again, but the cost of self-attention is quadratic in the row length.
 MAX_TARGET_TOKENS = 1024
 # Maximum length to which rows of inputs are extended to hold more examples.
 _MAX_PACKED_LENGTH = 1024
-# Shapes are compared on a sample of at most this many examples.
+# Shapes are compared on a sample of at most this many items.
 _SAMPLE = 128
 # A rounder shape is preferred if its cost is at most this many times the lowest cost.
 _ENOUGH = 1.08
@@ -54,7 +54,7 @@ class Packed(NamedTuple):
 
     Attributes:
       rows: the items in each row.
-      inputs_length, targets_length: number of tokens in a row.
+      inputs_length, targets_length: number of input and target positions in a row.
       batch_rows: number of rows in a batch; the last batch may have unused rows.
     """
 
@@ -83,8 +83,8 @@ def pack(
 ) -> Packed:
     """Packs items into rows; the lengths of the rows approximately minimize the computation.
 
-    A batch has about as many tokens as `batch_size` unpacked examples. The number of rows in a
-    batch is a multiple of `parts`.
+    A batch has at most about as many input positions as `batch_size` rows of the longest inputs.
+    The number of rows in a batch is a multiple of `parts`.
     """
     inputs = np.array([len(item.inputs) for item in items])
     targets = np.array([item.num_target_tokens for item in items])
@@ -99,7 +99,7 @@ def pack(
             num_batches, batch_rows = _batches(round(len(sample) * scale), max_rows, parts)
             cost = num_batches * batch_rows * _row_cost(network, inputs_length, targets_length)
             shapes.append((cost, inputs_length, targets_length, max_rows))
-    # Take the roundest shape with about the lowest cost, so that similar windows share shapes.
+    # Take the roundest shape with about the lowest cost, so that similar items get the same shape.
     enough = min(shapes)[0] * _ENOUGH
     _, inputs_length, targets_length, max_rows = min(
         (shape for shape in shapes if shape[0] <= enough),
@@ -113,7 +113,7 @@ def pack(
 
 
 def rounded_length(length: int, least: int = 16) -> int:
-    """Rounds up to a multiple of `least` or, if larger, of 1/8 of the next power of two."""
+    """Rounds up to a multiple of the larger of `least` and 1/8 of the next power of two."""
     step = max(least, power_of_two(length) // 8)
     return -(-length // step) * step
 
@@ -124,7 +124,7 @@ def power_of_two(n: int) -> int:
 
 
 def _inputs_lengths(longest: int) -> list[int]:
-    """Returns the lengths to try for rows of inputs, which are `longest` and some larger ones."""
+    """Returns the lengths to try for rows of inputs: `longest` and some larger lengths."""
     lengths = [longest]
     while (more := _half_step(lengths[-1] + 1)) <= _MAX_PACKED_LENGTH:
         lengths.append(more)

@@ -1,4 +1,4 @@
-"""The jobs that recipes return, which are frozen dataclasses with a method `run`."""
+"""The jobs that recipes return: frozen dataclasses with a method `run`."""
 
 from mtf.jobs.evaluate import Evaluate
 from mtf.jobs.infer import Infer

@@ -19,7 +19,7 @@ class Description:
     """The description of a job; `str()` returns an aligned table.
 
     Attributes:
-      rows: a dict mapping the names of the rows of the table to their values.
+      rows: a dict mapping the name of each row in the table to its value.
       problems: messages about problems that would make the job fail when it starts.
     """
 
@@ -49,10 +49,10 @@ class Checks:
         self.problems: list[str] = []
 
     def add(self, name: str, check: Callable[[], T], text: Callable[[T], str] = str) -> T | None:
-        """Runs a check, which raises UserError if the job would fail when it starts.
+        """Runs `check`, which must raise an error if the job would fail when it starts.
 
-        Returns the result of the check and adds `text(result)` to `rows`. If the check fails,
-        returns None and adds the error message to `problems`.
+        Returns the result of `check` and adds `text(result)` to `rows`. After an error, returns
+        None and adds the message to `problems`, or to `rows` if nothing could be checked.
         """
         try:
             found = check()

@@ -25,7 +25,7 @@ class TrainResult:
         None if no signal ended the run.
       metrics: the last values in the run's `metrics.jsonl` files, under the names that
         `checkpoint.save.metric_name_to_monitor` accepts, such as "training_eval/held_out/accuracy".
-      checkpoints: a dict mapping the step of each checkpoint that was kept to its directory.
+      checkpoints: a dict mapping the steps of the kept checkpoints to their directories.
     """
 
     model_dir: AnyPath
@@ -36,7 +36,7 @@ class TrainResult:
 
 
 def train_result(model_dir: AnyPath, step: int, stopped_by: str | None = None) -> TrainResult:
-    """Reads the result of a run from its files."""
+    """Returns the result of a run; reads the metrics and the saved steps from its directory."""
     folder = model_dir / CHECKPOINTS
     checkpoints = {saved: folder / f"checkpoint_{saved}" for saved in saved_steps(model_dir)}
     metrics: dict[str, float] = {}
@@ -57,10 +57,10 @@ class EvaluateResult:
     Attributes:
       output_dir: the directory that contains the predictions, tables and figures.
       tasks: the results of the tasks, in the order of the mixture. If several checkpoints were
-        evaluated, these are the results of the best one.
+        evaluated, these are the results of the best one or, if none is the best, of the last one.
       steps: the results of each step if `checkpoint_steps` is set; otherwise, an empty dict.
       best_step, best_checkpoint: the best step and its checkpoint; None if `checkpoint_steps` is
-        not set.
+        not set or no step has a value of the metric.
     """
 
     output_dir: AnyPath
@@ -74,8 +74,8 @@ class EvaluateResult:
 class InferResult:
     """The output files of an inference job, one for each input file or task.
 
-    If there are several shards, these are the joined files once all shards are finished, and the
-    files of this shard before that.
+    If there are several shards, these are the joined files if all shards are complete, and
+    otherwise the files of the shard that the job has processed.
     """
 
     files: tuple[AnyPath, ...]

@@ -17,7 +17,7 @@ from mtf.storage import AnyPath
 def watched(hang_seconds: float | None, setting: str = "hang_seconds") -> Heartbeat:
     """Initializes JAX's backend and returns the heartbeat of this process.
 
-    `setting` is the name of the setting that messages about `hang_seconds` mention.
+    `setting` is the name by which messages refer to `hang_seconds`.
     """
     devices_keeping_memory()
     return Heartbeat(jax.process_index(), jax.process_count(), hang_seconds, setting)
@@ -25,7 +25,7 @@ def watched(hang_seconds: float | None, setting: str = "hang_seconds") -> Heartb
 
 @contextlib.contextmanager
 def recorded(heartbeat: Heartbeat, output_dir: AnyPath) -> Iterator[None]:
-    """Records the status of the processes in `output_dir` during the block, and how it ends."""
+    """Records the processes' status in `output_dir` during the block, and how the block ended."""
     with heartbeat.recorded_in(output_dir):
         if not is_first_process():
             yield

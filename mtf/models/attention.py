@@ -1,4 +1,4 @@
-"""Dot-product attention with a position bias, whose backward pass recomputes the logits."""
+"""Dot-product attention with a position bias. The backward pass recomputes the logits."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _products(query: jax.Array, key: jax.Array, mask: jax.Array) -> _Products:
 def _unfused_on_gpus(arrays: _Products) -> _Products:
     """Returns the arrays; on GPUs, prevents XLA from fusing them with later operations.
 
-    Otherwise, XLA would write the mask, the bias and the masked logit to memory, broadcast to the
-    shape of the products, partly before the loop over layers, and would write the logits twice.
+    Otherwise, XLA would write the logits twice. It would also broadcast the mask, the bias and the
+    masked logit to the shape of the products and store them, partly before the loop over layers.
     """
     barrier = jax.lax.optimization_barrier
     unfused: _Products = jax.lax.platform_dependent(
@@ -88,7 +88,7 @@ def _attend_forward(
     )
     weights = jnp.exp(_logits(*second, bias) - top)
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    # Divide after the product with the values, which has fewer elements than the weights.
+    # Divide after multiplying by the values, as the result has fewer elements than the weights.
     y = jnp.matmul(weights.astype(value.dtype), value, preferred_element_type=jnp.float32) / total
     y, top, total = (checkpoint_name(x, SAVED) for x in (y.astype(value.dtype), top, total))
     return y, (query, key, value, mask, bias, y, top, total)

@@ -52,6 +52,6 @@ def is_stacked(name: str) -> bool:
 
 
 def unstacked_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """Returns the names of a stacked tensor's layers, or only `name` if it is not stacked."""
+    """Returns the name of each layer of a stacked tensor; for other tensors, only `name`."""
     match = _STACKED.fullmatch(name)
     return [f"{match[1]}_{i}{match[2]}" for i in range(shape[0])] if match else [name]

@@ -121,7 +121,7 @@ def _mlp_projections(config: T5Config) -> list[str]:
 
 
 def _map_parameters(function: Callable[[str, Parameter], Any], config: T5Config) -> Params:
-    """Returns the tree of the results of `function(name, parameter)`; layers are not stacked."""
+    """Returns a tree of the values of `function(name, parameter)`; layers are not stacked."""
     return jax.tree_util.tree_map_with_path(
         lambda path, parameter: function("/".join(entry.key for entry in path), parameter),
         parameters(config),
@@ -150,7 +150,7 @@ def param_axes(config: T5Config, *, stacked: bool = False) -> Params:
 def init_params(config: T5Config, rng: jax.Array) -> Params:
     """Returns the initial parameters, with separate layers.
 
-    The values of a parameter depend only on `rng` and its name.
+    The random key of a parameter depends only on `rng` and on the parameter's name.
     """
 
     def init(name: str, p: Parameter) -> jax.Array:
@@ -383,10 +383,10 @@ def decoder_layer(
     cross_attention: Callable[[Params, jax.Array], jax.Array],
     drop: Dropout,
 ) -> tuple[jax.Array, LayerState]:
-    """Applies a decoder layer to `x`, (b, q, emb); also returns the state of `self_attention`.
+    """Applies a decoder layer to `x`, (b, q, emb); also returns the state from `self_attention`.
 
-    `self_attention` and `cross_attention` are functions of the attention's parameters and its
-    input, (b, q, emb). Training and decoding pass different functions.
+    `self_attention` and `cross_attention` are called with the parameters of the attention and with
+    its input, (b, q, emb). Training and decoding pass different functions.
     """
     y = layer_norm(x, params["pre_self_attention_layer_norm"])
     y, state = self_attention(params["self_attention"], y)
@@ -477,7 +477,7 @@ def decode(
     `encoded` has shape (b, k, emb), and `encoder_segments` has shape (b, k). `input_tokens` and
     `segment_ids`, both (b, q), are the targets shifted right and their segments.
     `cross_segment_ids`, (b, q), are the encoder segments that the tokens attend to, by default
-    `segment_ids`. They differ if, for example, several answer choices share an encoder segment.
+    `segment_ids`. The two differ if, for example, several answer choices share an encoder segment.
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     cross_segments = segment_ids if cross_segment_ids is None else cross_segment_ids

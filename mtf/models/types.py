@@ -11,7 +11,7 @@ Params = dict[str, Any]
 
 
 class Dropout(NamedTuple):
-    """Dropout whose random key is folded with the indices of a layer and of a use in that layer.
+    """Dropout that folds its random key with a layer's index and a call's index in that layer.
 
     Attributes:
       rate: the probability that an element is zeroed.
@@ -22,7 +22,7 @@ class Dropout(NamedTuple):
     rng: jax.Array | None
 
     def at(self, index: int | jax.Array) -> Dropout:
-        """Returns the dropout for the layer `index`, or for the use `index` within a layer."""
+        """Returns the dropout for the layer, or the part of a layer, that has the given index."""
         return self if self.rng is None else Dropout(self.rate, jax.random.fold_in(self.rng, index))
 
     def __call__(self, x: jax.Array, index: int, shared_axis: int | None = -2) -> jax.Array:

@@ -14,7 +14,7 @@ from mtf.base.host_memory import gib, total_bytes
 
 
 def num_bytes(shapes: Any, shardings: Any = None) -> int:
-    """Returns the bytes of all arrays in a tree, or the bytes per device if shardings are given."""
+    """Returns the size of all arrays in bytes, or the size per device if shardings are given."""
 
     def size(x: Any, sharding: Any = None) -> int:
         shape = x.shape if sharding is None else sharding.shard_shape(x.shape)

@@ -49,9 +49,9 @@ def partition_spec(
 ) -> PartitionSpec:
     """Returns the PartitionSpec of an array, given the logical axes of its dimensions.
 
-    As in flax (`flax.linen.logical_to_mesh_axes`), rules are applied in order. Each rule assigns
-    its mesh axes to a dimension, unless the dimension already has mesh axes or one of the rule's
-    mesh axes is already used. Unlike in flax, the dimension must be divisible into equal parts.
+    As in flax (`flax.linen.logical_to_mesh_axes`), rules are applied in order. A rule assigns its
+    mesh axes to the dimension of its logical axis, unless that dimension already has mesh axes or a
+    mesh axis of the rule is already used. Unlike in flax, the dimension must be evenly divisible.
     """
     decided: dict[int, tuple[str, ...]] = {}
     taken: set[str] = set()
@@ -75,7 +75,7 @@ _rules_in_force = jax.make_user_context(LOGICAL_AXIS_RULES)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Constrains the sharding of an activation according to the current rules and mesh, if any."""
+    """Constrains the sharding of an activation by the current rules, if there is a current mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x

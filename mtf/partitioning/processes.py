@@ -34,9 +34,9 @@ def wait_for_others() -> None:
 
 
 def from_first_process(value: Any) -> Any:
-    """Returns the JSON-serializable value that the first process passes, in all processes.
+    """Returns the `value` of the first process in all processes; it must be JSON-serializable.
 
-    All processes must call this function. If there is only one process, its value is returned
+    All processes must call this function. If there is only one process, `value` is returned
     unchanged.
     """
     if jax.process_count() == 1:

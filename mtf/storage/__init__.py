@@ -162,7 +162,7 @@ def kvstore(directory: AnyPath) -> dict[str, Any]:
         return {"driver": "gcs", "bucket": directory.bucket, "path": path}
     if directory.protocol == "s3":
         spec: dict[str, Any] = {"driver": "s3", "bucket": directory.bucket, "path": path}
-        if "AWS_ACCESS_KEY_ID" in os.environ:  # Else TensorStore logs its search for credentials.
+        if "AWS_ACCESS_KEY_ID" in os.environ:  # Keeps TensorStore from logging its search.
             spec["aws_credentials"] = {"type": "environment"}
         if url := endpoint("s3"):
             spec |= {"endpoint": url, "aws_region": os.environ.get("AWS_REGION", "us-east-1")}

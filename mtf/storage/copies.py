@@ -36,7 +36,7 @@ def copy_of(path: AnyPath) -> Path:
 
 
 def nearest_copy(path: AnyPath) -> AnyPath:
-    """Returns the path of a complete local copy of a remote path, or else the path itself.
+    """Returns the path of a complete local copy, or `path` itself if it is local or has no copy.
 
     Does not check whether the remote files have changed. A file that the user has placed at the
     path of the copy is also used.
@@ -60,8 +60,8 @@ def local_copy(
     """Returns the path of an up-to-date local copy of a file or directory.
 
     Downloads files that are missing locally or have changed in the store, and removes copies of
-    files that the store no longer has. If the store cannot be reached, a complete copy is used.
-    Several processes may copy the same files.
+    files that the store no longer has. If the store cannot be reached, an existing complete copy
+    is used. Several processes may copy the same files at the same time.
 
     Args:
       path: a remote path, or a local path, which is returned unchanged.

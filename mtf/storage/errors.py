@@ -18,7 +18,7 @@ PACKAGES = {
 }
 READ_ONLY = ("https", "http")
 GCS_URL = "https://storage.googleapis.com"
-# Environment variables of Google's and Amazon's libraries that set the URL of another server.
+# Scheme → environment variable of Google's or Amazon's libraries that sets the server's URL.
 _ENDPOINTS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
 _LOG_IN = {
     "gs": "Log in with `gcloud auth application-default login`, or set "
@@ -57,7 +57,7 @@ class StorageError(OSError):
 
 
 def endpoint(scheme: str) -> str | None:
-    """Returns the server URL that an environment variable sets for a scheme, or None."""
+    """Returns the server URL that an environment variable sets for a scheme; None if unset."""
     host = os.environ.get(_ENDPOINTS.get(scheme, ""))
     return f"http://{host}" if host and "://" not in host else host or None
 
@@ -103,7 +103,7 @@ def failure_kind(error: BaseException) -> str | None:
 
 
 def why_not_written(error: BaseException, path: object) -> str | None:
-    """Returns the reason why `error` kept a file under `path` from being written, or None."""
+    """Returns why a file under `path` was not written; None if the store did not cause `error`."""
     bucket = urlsplit(str(path)).netloc
     if isinstance(error, StorageError):
         return error.strerror if urlsplit(error.filename).netloc == bucket else None

@@ -77,7 +77,7 @@ class RemotePath(UPath):
         return None
 
     def infos(self) -> dict[str, dict[str, Any]]:
-        """Returns a dict mapping the relative paths of files to fsspec's descriptions of them."""
+        """Returns fsspec's descriptions of the files below this path, keyed by relative path."""
         with contextlib.suppress(FileNotFoundError):
             found = self.fs.find(self.path, detail=True)
             return {name[len(self.path) + 1 :]: info for name, info in sorted(found.items())}
@@ -175,7 +175,7 @@ class RemotePath(UPath):
 
 
 class _Explained:
-    """Wraps an fsspec file system or file; its methods raise the errors of `explained`."""
+    """Wraps an fsspec file system or file so that its methods raise the errors of `explained`."""
 
     def __init__(self, path: RemotePath, target: Any = None, writes: bool = False):
         self._path, self._target, self._writes = path, target, writes
@@ -228,7 +228,7 @@ def _connect(url: str) -> None:
 
 @functools.cache
 def filesystem(scheme: str) -> Any:
-    """Returns fsspec's file system for a scheme; also changes global settings of its libraries."""
+    """Configures fsspec and its libraries globally; returns fsspec's file system for a scheme."""
     # Otherwise gcsfs asks another service for the type of each bucket, which can take a minute.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     package, _ = PACKAGES[scheme]

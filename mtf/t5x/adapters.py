@@ -49,7 +49,7 @@ def loss_normalizing_factor(
 
     T5X normalizes the loss of each microbatch by the number of tokens in the microbatch. With
     several microbatches, NUM_TOTAL_TARGET_TOKENS is therefore replaced by the number of target
-    tokens in a batch, which includes padding and is the same for all batches.
+    tokens in a batch, including padding. This number is the same for all batches.
     """
     if factor == "NUM_TOTAL_TARGET_TOKENS" and num_microbatches > 1:
         return float(batch_size * lengths["targets"])
@@ -114,7 +114,7 @@ def absolute_path(path: AnyPath | str) -> str:
 def assignment_map(
     rules: Renaming, fallback_to_scratch: bool
 ) -> list[tuple[str, str | None]] | None:
-    """Returns the rules for T5X, or None if there are no rules.
+    """Returns the rules for T5X, or None if T5X needs no rules.
 
     T5X initializes missing tensors only if there are rules. If `fallback_to_scratch` is set but
     `rules` is empty, this function therefore returns a rule that has no effect.
@@ -125,15 +125,15 @@ def assignment_map(
 
 
 def fallback_to_scratch(rules: Renaming, fallback_to_scratch: bool) -> bool:
-    """Returns whether T5X must initialize missing tensors, which include dropped tensors.
+    """Returns whether T5X must initialize tensors: all missing ones, or those that rules drop.
 
-    Before `python -m mtf.run` starts T5X, it checks that no other tensors are missing.
+    T5X does not distinguish the two; `python -m mtf.run` first checks that no others are missing.
     """
     return fallback_to_scratch or any(replacement is None for _, replacement in rules)
 
 
 def decode_fn(decoding: fdl.Config | None) -> Any:
-    """Returns the decoding function; for None, T5X's default, which is beam search."""
+    """Returns the decoding function; if `decoding` is None, this is T5X's default, beam search."""
     beam_search = symbol("t5x.decoding.beam_search")
     if decoding is None:
         return beam_search

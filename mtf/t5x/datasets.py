@@ -38,7 +38,7 @@ def _batch_shapes(data: AnyData, num_rows: int) -> dict[str, ArraySpec]:
 
 
 class TrainIterator(DatasetIterator):
-    """An iterator over training batches. T5X saves its state in checkpoints."""
+    """An iterator over training batches, whose state T5X saves in checkpoints."""
 
     def __init__(self, batches: BatchIterator, element_spec: Mapping[str, ArraySpec]):
         self._batches = batches

@@ -58,7 +58,7 @@ def logged(run_dir: AnyPath, more: More = dict) -> Iterator[None]:
 def loss_per_target_token(
     metrics: Mapping[str, float], factor: float | str | None, tokens_per_batch: int
 ) -> float:
-    """Returns the loss in nats per target token, with the token weights of the training loss.
+    """Returns the loss in nats per target token; tokens are weighted as in the training loss.
 
     Args:
       metrics: the metrics that T5X computed over one or more steps.

@@ -41,7 +41,7 @@ def lower(config: Any) -> fdl.Config:
 
 
 def check(config: fdl.Config) -> None:
-    """Raises a UserError that lists the settings T5X lacks, if any; does not import T5X."""
+    """Raises a UserError that lists the unsupported settings, if any; does not import T5X."""
     job = type_name(config)
     if job not in symbols.JOBS:
         raise UserError(f"--engine t5x runs only the jobs {', '.join(symbols.JOBS)}, not {job}.")

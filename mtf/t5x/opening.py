@@ -1,4 +1,4 @@
-"""Reads the network and the vocabulary that T5X needs in its config from a job's checkpoint."""
+"""Reads from a job's checkpoint the network and the vocabulary that T5X needs in its config."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def prepare(config: fdl.Config) -> fdl.Config | None:
 
 
 def _is_finished(lowered: fdl.Config) -> bool:
-    """Returns whether a run has reached its last step; prints a message in this case."""
+    """Returns whether a run has reached its last step; if it has, prints a message."""
     folder = getattr(lowered, "model_dir", None)
     if folder is None or not as_path(folder).is_dir():
         return False

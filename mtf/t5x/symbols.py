@@ -46,7 +46,7 @@ class Settings:
         return get(self._config, path)
 
     def below(self, prefix: str, names: str) -> dict[str, Any]:
-        """Returns a dict mapping `names` to the settings that have these names below `prefix`."""
+        """Returns a dict from each word in `names` to the setting of that name below `prefix`."""
         return {name: self(f"{prefix}.{name}" if prefix else name) for name in names.split()}
 
     def adapted(self, function: Callable[..., Any], *paths: str) -> Any:

@@ -11,7 +11,7 @@ from conversion import Checkpoint, ConversionError, open_checkpoint
 from conversion.mesh_tensorflow import is_prefix
 from mtf.config import tree
 
-# Memory or time setting that T5X ignores → (value that matches T5X, reason).
+# Setting that T5X ignores and that affects only memory or time → (T5X's equivalent, reason).
 _IGNORED: Mapping[str, tuple[Any, str]] = {
     "model.network.scan_layers": (
         False,
@@ -236,7 +236,7 @@ def _is_config_of(value: Any, name: str) -> bool:
 
 
 def find_refusals(config: fdl.Config) -> Iterator[str]:
-    """Yields a message for each setting that T5X does not support; all defaults must be set."""
+    """Yields a message for each unsupported setting; in `config`, all defaults must be set."""
     for path, is_expressible, reason in REFUSALS[type_name(config)]:
         holder = get(config, path.rpartition(".")[0]) if "." in path else config
         if holder is None:

@@ -29,7 +29,7 @@ Slots = dict[str, jax.Array]
 class _Dims(NamedTuple):
     """Dimensions of a parameter; without factoring, `rows` and `columns` are empty."""
 
-    averaged: tuple[int, ...]  # the dimensions of root mean squares: all except BATCH
+    averaged: tuple[int, ...]  # the dimensions over which an RMS is taken: all except BATCH
     rows: tuple[int, ...] = ()  # the dimensions that `v_row` keeps and `v_col` averages
     columns: tuple[int, ...] = ()  # the dimensions that `v_col` keeps and `v_row` averages
 

@@ -27,7 +27,7 @@ def custom_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns the loss and a dict with the keys "loss", "z_loss", "num_correct" and "loss_fn/NAME".
 
-    Raises UserError if `loss_fn` does not return a loss and metrics.
+    NAME is a metric of `loss_fn`. Raises UserError if `loss_fn` does not return a loss and metrics.
     """
     returned = loss_fn(logits, batch, weights)
 
@@ -53,7 +53,7 @@ def custom_loss(
 
 
 def is_scalar(value: Any) -> bool:
-    """Returns whether a value that a user's function has returned is a number."""
+    """Returns whether a value from a user's function is a number or a scalar array."""
     return isinstance(value, int | float | jax.Array) and jnp.shape(value) == ()
 
 

@@ -22,7 +22,7 @@ class EarlyStopping:
       mode: whether the largest value ("max") or the smallest value ("min") is the best.
       patience: the number of measurements without improvement after which training ends; None to
         disable early stopping.
-      best_step, best_value: the first step with the best value, and that value.
+      best_step, best_value: the first step with the best value, and that value; at first None, NaN.
       num_without_improvement: the number of measurements after `best_step`.
     """
 
@@ -37,7 +37,7 @@ class EarlyStopping:
     def resumed(
         cls, run_dir: AnyPath, save: SaveCheckpointConfig, patience: int | None, last_step: int
     ) -> EarlyStopping:
-        """Returns the counts at `last_step`, which are computed from the run's `metrics.jsonl`."""
+        """Returns the counts at `last_step`, computed from the `metrics.jsonl` of the metric."""
         metric = save.metric_name_to_monitor or ""
         counts = cls(metric, save.metric_mode or "min", patience)
         if patience is None:
@@ -56,7 +56,7 @@ class EarlyStopping:
         return self.patience is not None and self.num_without_improvement >= self.patience
 
     def measured(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds the monitored metric of a step if `metrics` contains it."""
+        """Adds the value of the metric at a step if `metrics` contains it."""
         if self.metric in metrics:
             self.add(step, metrics[self.metric])
 

@@ -63,9 +63,9 @@ class Evaluator(Protocol):
     def evaluate(
         self, params: Any, on_progress: Callable[[int], None]
     ) -> Mapping[str, Mapping[str, float]]:
-        """Returns a dict mapping each task to its metrics, which are a dict of values by name.
+        """Returns a dict mapping each task to its metrics, a dict mapping names to values.
 
-        Calls `on_progress(batch_size)` after each batch.
+        After each batch, calls `on_progress` with the number of examples in the batch.
         """
 
 
@@ -78,8 +78,8 @@ class TrainLoop:
       train_steps: the last step; steps are counted from the start of pretraining.
       batch_size: the number of rows in a global batch.
       checkpoints: the manager of the checkpoints; metrics are written to its run directory.
-      evaluations: for each evaluation, a function that returns its batches. The loss is computed on
-        them every `eval_period` steps and after the last step.
+      evaluations: a dict mapping names to functions that return the batches of an evaluation. The
+        loss is computed on them every `eval_period` steps and after the last step.
       heartbeat: the object that records the status of this process and ends it if it hangs.
       tracking: the trackers, which receive all metrics, samples and paths of checkpoints.
       config_text: the config as text, which is written to the TensorBoard event file.
@@ -177,7 +177,7 @@ class TrainLoop:
                 lengths.append(_lengths(batch))
                 progress.tick(step)
                 checkpoints.check()
-                if len(period) > 1:  # This check does not block, because that step is complete.
+                if len(period) > 1:  # This check does not block, because step - 1 is complete.
                     watch.check(step - 1, period[:-1])
 
                 # Check for signals. After a signal, write statistics and save the state.
@@ -266,7 +266,7 @@ class TrainLoop:
     def _open_metrics(
         self, files: contextlib.ExitStack, first_step: int, owed: Iterable[str]
     ) -> None:
-        """Opens the metrics files; drops the lines of later steps and of evaluations in `owed`."""
+        """Opens the metrics files; drops lines after `first_step`, or from it on if owed."""
         evaluator_names = () if self.evaluator is None else self.evaluator.names
         last_steps = {TRAIN: first_step}
         for kind, names in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, evaluator_names)):
@@ -281,7 +281,7 @@ class TrainLoop:
     def _record(
         self, folder: str, step: int, metrics: Mapping[str, float], extra: Measured | None = None
     ) -> Measured:
-        """Writes the metrics of a step; returns `metrics` under the names used in checkpoints."""
+        """Writes `metrics` and `extra`; returns `metrics` under the names used in checkpoints."""
         self._writers[folder].write(step, {**metrics, **(extra or {})})
         return {f"{folder}/{name}": value for name, value in metrics.items()}
 
@@ -308,7 +308,7 @@ class TrainLoop:
     def _evaluate_loss(
         self, name: str, batches: Iterator[HostBatch], state: TrainState, step: int
     ) -> Measured:
-        """Returns the loss metrics for the batches, without dropout (T5X: `train_eval`)."""
+        """Returns loss metrics without dropout (T5X: `train_eval`); {} if there are no batches."""
         trainer = self.trainer
         sums: list[Any] = []
         params = trainer.eval_params(state)

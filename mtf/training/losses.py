@@ -19,7 +19,7 @@ from mtf.models.argmax import argmax
 
 
 class LossSums(NamedTuple):
-    """Sums over the tokens of a batch, which are float32 scalars."""
+    """Float32 scalars, each a sum over the tokens of a batch."""
 
     loss: jax.Array  # weighted cross-entropy plus z-loss
     z_loss: jax.Array  # weighted z-loss
@@ -54,7 +54,7 @@ def weighted_cross_entropy(
     label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> LossSums:
-    """Returns the weighted cross-entropy of softmax(hidden @ kernel), summed over tokens.
+    """Returns the weighted cross-entropy of softmax(hidden @ kernel), and other sums over tokens.
 
     The entropy of the smoothed labels is subtracted, so that a perfect prediction has a loss of 0.
 
@@ -63,7 +63,7 @@ def weighted_cross_entropy(
         `kernel` is computed in float32.
       kernel: the output projection, (emb, vocabulary) float32.
       targets: the ids of the target tokens, (batch, length).
-      weights: the weights of the tokens, (batch, length) float32, which get no gradients.
+      weights: the weights of the tokens, (batch, length) float32; they get no gradients.
       z_loss: the weight of the term log²Z.
       label_smoothing: the probability mass that is distributed over the incorrect tokens.
       chunk: the number of positions whose logits are computed at a time; None for all positions.
@@ -82,7 +82,7 @@ def weighted_cross_entropy(
 def _chunk(
     operands: _Operands, options: _Options, with_gradients: bool
 ) -> tuple[LossSums, _Operands | None]:
-    """Returns the sums over one chunk of positions, and optionally the gradients of `loss`."""
+    """Returns the sums of a chunk and, if `with_gradients`, the gradients of `loss`, else None."""
     hidden, kernel, targets, weights = operands
     z_loss, label_smoothing, _ = options
     vocab = kernel.shape[1]

@@ -38,8 +38,8 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
     """Returns a dict mapping the names of metrics to values, given sums for each step or batch.
 
     As in T5X, "loss" and "z_loss" are divided by the loss normalizing factor and averaged over the
-    steps. "loss_per_target_token", which T5X does not have, is the average loss in nats per token;
-    it uses the token weights of the loss.
+    steps. "loss_per_target_token", which T5X does not have, is the average loss in nats per token,
+    in which each token has the same weight as in the loss.
     """
     host = jax.device_get(list(steps))
     skipped = sum(float(s.get("skipped_updates", 0.0)) for s in host)
@@ -196,7 +196,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
 
 
 class _StoreFile:
-    """A file in an object store that supports appending; `flush` rewrites the entire file."""
+    """An appendable file in an object store; `flush` rewrites the entire file."""
 
     def __init__(self, path: AnyPath) -> None:
         self._path = path

@@ -19,7 +19,7 @@ _LARGE = 0.01
 def text(trainer: Trainer) -> str:
     """Returns a table of the parameters, totals, and the large parameters that are not split.
 
-    Each row of the table shows the name of an array in T5X (with `layers` for stacked layers), its
+    Each row of the table shows the T5X name of an array (with `layers` for stacked layers), its
     shape, its logical axes, the mesh axes over which each dimension is split, and the size of the
     part that one device stores.
     """

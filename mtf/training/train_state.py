@@ -44,6 +44,6 @@ class TrainState:
 
     @classmethod
     def from_state_dict(cls, tree: Mapping[str, Any]) -> TrainState:
-        """Converts a tree that `state_dict` returned back to a state."""
+        """Returns the state whose `state_dict()` is `tree`."""
         state = tree["state"]
         return cls(state["step"], tree["target"], state["param_states"], state.get("ema"))

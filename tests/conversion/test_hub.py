@@ -28,7 +28,7 @@ def test_model_card(to: str, tmp_path: Path) -> None:
     source = tmp_path / "checkpoint_1000"
     assert f"Source: `{source}` (T5X with zarr and msgpack, step 1,000)" in card
     assert ("`FlaxT5For" if to == "hf_flax" else "`T5For") in card
-    assert "inputs ended with EOS" in card and "This is assumed" in card
+    assert "inputs ended with EOS" in card and "The use of EOS is assumed" in card
     assert "This directory has no tokenizer." in card
     generation = json.loads((out / "generation_config.json").read_text())
     ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}

@@ -1,6 +1,6 @@
 """Records every few seconds what this process is doing, and ends the process if it hangs.
 
-This happens in a separate thread, so the overhead per step is only a few assignments.
+A separate thread does both, so the overhead per step is only a few assignments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CACHING = "writing examples"
 # `hang_seconds` limits the phases in `_SHORT` and, in a run with one process, also those in
 # `_WITH_OTHERS`. The limit is `_LONGER` times as long for all other phases, such as compiling,
 # evaluating and saving. It is also longer for `_WITH_OTHERS` in a run with several processes, where
-# these phases may wait for a process in one of the other phases.
+# a process in these phases may wait for one that, for example, compiles or saves.
 _SHORT, _WITH_OTHERS, _LONGER = (READING, WRITING, CACHING), (TRAINING, PREDICTING), 4.0
 _SECONDS_TO_WRITE = 10.0
 
@@ -92,7 +92,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def recorded_in(self, output_dir: AnyPath) -> Iterator[None]:
-        """Records this process's state in a job's output directory; a UserError undoes this."""
+        """Records this process's state in `output_dir`; a UserError restores the earlier record."""
         restore = kept_state(output_dir, self._state.index)
         self.record_in(output_dir)
         try:

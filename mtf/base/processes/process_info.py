@@ -71,7 +71,7 @@ def find_processes(
 
 
 def _explicit(given: Mapping[str, str | None]) -> ProcessInfo | None:
-    """Returns how this process connects; `given` maps names to an address, a count and an index."""
+    """Checks an address, count and index; returns how to connect, or None if the count is 1."""
     address, count, index = (value or "" for value in given.values())
     if count == "1":
         return None

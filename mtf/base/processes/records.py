@@ -81,7 +81,7 @@ def read_states(run_dir: AnyPath) -> list[ProcessState]:
 
 
 def kept_state(run_dir: AnyPath, index: int) -> Callable[[], None]:
-    """Returns a function that restores the current record of a process, or removes a new one."""
+    """Returns a function that restores a process's record, or its absence, as it is now."""
     file = run_dir / FOLDER / f"{index}.json"
     content = file.read_bytes() if file.is_file() else None
 

@@ -114,8 +114,8 @@ class Rendezvous:
 
         Args:
           work: the function that this process runs.
-          status_of: a function that calls the function passed to it, prints its error if there is
-            one, and returns the exit status.
+          status_of: a function that calls its argument, prints the error if one is raised, and
+            returns the exit status.
         """
 
         def watched_work() -> int:
@@ -156,7 +156,7 @@ class Rendezvous:
         jax.distributed.shutdown()
 
     def _live(self) -> set[int]:
-        """Returns the indices of live processes, once each process has called this or has died."""
+        """Waits until each process has called this or died; returns the indices of live ones."""
         return set(self._client.get_live_nodes(list(range(self.count))))
 
     def _watch(self) -> None:
@@ -172,7 +172,7 @@ class Rendezvous:
     def _watch_first(self, host: str) -> None:
         """Ends this process when process 0 has died; JAX would abort without naming process 0.
 
-        When process 0 dies, the kernel closes this connection, which process 0 never accepts.
+        The kernel closes the connection to process 0, which never accepts it, when process 0 dies.
         """
         with (
             contextlib.suppress(OSError),
@@ -210,7 +210,7 @@ _current: Rendezvous | None = None
 
 
 def before_end(call: Callable[[str], None]) -> None:
-    """Sets a function to call with a message before another process's failure ends this one."""
+    """Sets a function to call, with a message, before this process ends because another died."""
     if _current is not None:
         _current._before_end = call
 

@@ -24,10 +24,10 @@ examples:
   python -m mtf.convert --inspect t5_1_1_small/checkpoint_1000000
   python -m mtf.convert --compare t5_1_1_small/checkpoint_1000000 exported
 
-OUT_DIR is created only once the export is complete and, without --no-verify, verified. If it is
-remote, the file that marks the export as complete is written last; T5X, mtf and PEFT exports, and
-hf with --verify, are first written to this machine. Exit status: 0 on success; 1 if --verify or
---compare finds a difference or the disk is full; 2 if the checkpoint cannot be converted.
+A local OUT_DIR appears when the export is complete and has passed verification, if any. In a
+remote OUT_DIR, the file that marks the export as complete is written last; T5X, mtf and PEFT
+exports, and hf with --verify, are first written to this machine. Exit status: 0 on success; 1 if
+verification or --compare finds a difference or the disk is full; 2 if the conversion is impossible.
 """
 
 _ONLY_HF = ("vocabulary", "config", "model_type", "max_shard_size", "push_to_hub")

@@ -1,4 +1,4 @@
-"""Exports a checkpoint to a new directory in another format, and verifies the export."""
+"""Exports a checkpoint in another format to a new directory, and verifies the export."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _STEP_NAME = re.compile(r"checkpoint_(\d+)")
 def export_all(options: argparse.Namespace) -> int:
     """Converts each `checkpoint_STEP` in a directory to a directory of the same name in OUT_DIR.
 
-    Existing outputs are complete and are not written again. If a conversion fails, the others still
-    run. Returns 1 if any failed, otherwise 0. Raises RunError if the disk is full.
+    Skips outputs that already exist and are complete. If a conversion fails, the others still run.
+    Returns 1 if any failed, otherwise 0. Raises RunError if the disk is full.
     """
     found = list_checkpoints(options.checkpoint) if as_path(options.checkpoint).is_dir() else []
     if not found:
@@ -259,7 +259,7 @@ def _huggingface_export(options: argparse.Namespace) -> huggingface.Export:
 def _tokenizer(
     options: argparse.Namespace, vocabulary: Vocabulary | None, vocab_size: int
 ) -> Tokenizer | None:
-    """Returns the tokenizer to export, given by --vocabulary or the checkpoint, or None."""
+    """Returns the tokenizer given by --vocabulary or else the checkpoint; None to export none."""
     chosen = options.vocabulary
     if chosen == "none":
         return None

@@ -42,7 +42,7 @@ def push(directory: AnyPath, repo: str) -> None:
         done = huggingface_hub.upload_folder(
             repo_id=repo, folder_path=str(directory), commit_message="Upload the model"
         )
-    except Exception as error:  # Each network library raises its own types.
+    except Exception as error:  # Each network library has its own exceptions.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RunError(
             f"{directory} is complete, but it could not be uploaded to {repo}: {reason}. To try "

@@ -231,14 +231,14 @@ def _check_tensors(model: Any, found: dict[str, tuple[int, ...]]) -> None:
         {name: x for name, x in known.items() if name in found or name in needed},
         "the model has",
         f"transformers {transformers.__version__} cannot load the exported model. Nothing was "
-        "written. Try another version of transformers, or leave out --verify",
+        "written. Try another version of transformers, or pass --no-verify",
     )
 
 
 def _compare_tokenizers(
     export: huggingface.Export, directory: Path
 ) -> tuple[str | None, list[list[int]] | None]:
-    """Returns the first difference or None, and mtf's ids for the texts (None if no tokenizer)."""
+    """Returns the first difference (or None) and mtf's ids for the texts (None: no tokenizer)."""
     if export.tokenizer is None:
         return None, None
     model, extra_ids = export.tokenizer.model, export.tokenizer.extra_ids

@@ -262,7 +262,7 @@ def _partitioner(settings: Settings, remark: Remark) -> ConfigOf:
 
 
 def _restored(settings: Settings, remark: Remark) -> tuple[Call | ConfigOf | None, int | None]:
-    """Returns the expression for the initial checkpoint, if any, and its step, if known."""
+    """Returns the initial checkpoint and its step (None if unknown); from scratch, (None, 0)."""
     values = _below(settings, "checkpoint.restore.")
     path = values.pop("path", None)
     if path is None:
@@ -394,10 +394,10 @@ def _mixture(
 
 
 def _module(name: str, settings: Settings, command: Command, remark: Remark) -> str | None:
-    """Returns the module that registers a mixture, or None if mtf defines the mixture."""
+    """Returns the module that registers a mixture; None if mtf defines it or no module is given."""
     given = settings.get("data.module")
     modules = list(dict.fromkeys([*([given] if given else []), *command.modules]))
-    # Imported here because importing them is slow and `mtf.cli.gin.names` does not need them.
+    # These imports are slow, and `mtf.cli.gin.names` does not need them.
     from mtf.data.tasks.mixtures import list_mixtures
     from mtf.data.tasks.text import text_tasks
 

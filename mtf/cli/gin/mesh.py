@@ -81,7 +81,7 @@ def _names(value: Any) -> Any:
 
 
 def _cores(value: Any) -> int:
-    """Returns the number of cores of a TPU, given as "v3-512" (cores) or "16x16" (chips)."""
+    """Returns the number of TPU cores for "v3-512" (cores) or "16x16" (chips), otherwise 1."""
     sides = str(value or "1").rpartition("-")[2].split("x")
     if not all(side.isdigit() for side in sides):
         return 1
@@ -200,7 +200,7 @@ def is_mesh(bindings: Bindings) -> bool:
 
 
 def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Walk, ConfigOf]:
-    """Returns the settings and the job's expression; raises UserError if there is no equivalent."""
+    """Returns the settings and the job's expression; raises UserError if mtf has no equivalent."""
     bound = bindings.of("run").get("mode")
     mode = "train" if bound is None else Walk(bindings, {}, Train).resolve(bound.value, bound)
     if mode not in ("train", "score_eval"):

@@ -32,7 +32,7 @@ _MACROS = {
 
 
 def binding_of(path: str, job: str, owner: str) -> str | None:
-    """Returns the gin name of a field, such as `trainer.Trainer.num_microbatches`, or None.
+    """Returns a field's gin name, such as `trainer.Trainer.num_microbatches`; None if it has none.
 
     `job` and `owner` are the class names of the job and of the component that defines the field.
     """
@@ -52,8 +52,8 @@ def assignment_of(
 ) -> tuple[str, Any] | str:
     """Returns the config path and value for a gin binding, or the reason why there is no path.
 
-    The reason is "" if the path or the value depends on other bindings. `binding` may be a macro or
-    an abbreviated name, as in gin files; `paths` contains all paths of the config.
+    The reason is "" if it is unknown, or if the path or the value depends on other bindings.
+    `binding` may be a macro or an abbreviated name; `paths` contains all paths of the config.
     """
     try:
         given = ast.literal_eval(value)

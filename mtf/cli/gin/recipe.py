@@ -53,7 +53,7 @@ class Translation:
     Attributes:
       job: the expression for the job's config.
       notes: the bindings that were not translated, with the reasons.
-      remarks: sentences that explain how other bindings were translated.
+      remarks: sentences that explain how some bindings were translated.
       files: the gin files in the order in which they were read.
     """
 
@@ -127,7 +127,7 @@ def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[
 
 
 def _job_name(bindings: reading.Bindings) -> str:
-    """Returns the job in the gin files; raises UserError unless they configure exactly one job."""
+    """Returns the name of the configured job; raises UserError unless there is exactly one."""
     bound = {name: binding.where for (_, name, _), binding in bindings.parameters.items()}
     roots = [name for name, (root, _, _) in _JOBS.items() if root in bound]
     if len(roots) == 1:

@@ -24,11 +24,11 @@ class Row:
       note: how the value is converted, or what mtf does instead. Messages give this note as the
         reason why a value is not translated.
       convert: a function that converts the gin value for mtf; it may raise NotTranslatedError.
-      fixed: values that match mtf's behavior and need no setting. Other values are reported as a
-        documented difference if there is a note, and as not understood otherwise.
+      fixed: values that match mtf's behavior and need no setting. Without `path`, other values are
+        reported as a documented difference if there is a note, and as not understood otherwise.
       anything: whether the parameter is ignored because it never affects results.
       equals: the config field that must have the same value, because mtf has no separate setting.
-      parts: a dict mapping each configurable that the value may reference to a section's name.
+      parts: a dict mapping each configurable that the value may reference to its section's name.
       default: the default value in the original framework, if mtf's default differs.
       optional: whether the parameter may still be `%gin.REQUIRED` after all files are read.
       refused: whether any value that is not in `fixed` ends the translation with an error.
@@ -72,7 +72,7 @@ class Section:
 
 
 def fields(prefix: str, names: str = "", **defaults: Any) -> tuple[Row, ...]:
-    """Returns rows for parameters named like config fields; `defaults` sets `Row.default`."""
+    """Returns a row for each name in `names` and `defaults`, with the field `prefix + name`."""
     rows = [Row(name, prefix + name) for name in names.split()]
     rows += [Row(name, prefix + name, default=value) for name, value in defaults.items()]
     return tuple(rows)

@@ -114,7 +114,7 @@ def _wait(processes: Sequence[subprocess.Popen[str]], interrupts: signals.Interr
 
 
 def _failed(processes: Sequence[subprocess.Popen[str]]) -> int | None:
-    """Returns the index of a failed process, or None.
+    """Returns the index of a failed process, or None if no process has failed.
 
     A process that was killed by a signal takes precedence, because it makes the others fail.
     """

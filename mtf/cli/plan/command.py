@@ -1,4 +1,4 @@
-"""Shows whether a recipe fits and how fast it runs (`python -m mtf plan RECIPE --target …`)."""
+"""Shows whether a recipe fits a machine and how fast it runs (`python -m mtf plan RECIPE …`)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _CALLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """The type of an array; `in_main_memory` is False if the array is in faster or host memory."""
+    """The type of an array; `in_main_memory` is False if it is in faster memory or on the host."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -116,7 +116,7 @@ def _constants(computation: Computation) -> list[int]:
 
 
 def parse(text: str) -> Computation:
-    """Returns the entry computation in `compiled.as_text()`, where callees precede callers."""
+    """Returns the entry computation of `compiled.as_text()`, in which callees precede callers."""
     computations: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
     names: dict[str, Instruction] = {}

@@ -40,7 +40,7 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from ((f"  {part}", gib(size)) for part, size in plan["parts"].items() if size)
     yield "mesh", " × ".join(f"{axis} {size}" for axis, size in plan["mesh"].items())
     whole, formula = plan["flops"] * plan["num_devices"], plan["formula_flops"]
-    ratio = f"{count(formula)}FLOP by the formula, without it ({whole / formula:.2f}×)"
+    ratio = f"{count(formula)}FLOP by the formula, without recomputation ({whole / formula:.2f}×)"
     yield "FLOPs", f"{count(whole)}FLOP compiled, with recomputation; {ratio}"
     yield "memory traffic", f"{count(plan['moved_bytes'])}B on each device"
     for each in plan["collectives"]:

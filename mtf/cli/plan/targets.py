@@ -21,8 +21,8 @@ class Target:
 
     Attributes:
       chip: the kind of accelerator, or None for the CPUs of this machine.
-      shape: the number of chips along each dimension of a TPU slice, (number of hosts, number of
-        GPUs per host), or (number of CPUs,).
+      shape: for TPUs, the number of chips along each dimension of the slice; for GPUs, (number of
+        hosts, number of GPUs per host); for CPUs, (number of CPUs,).
     """
 
     chip: Chip | None
@@ -67,7 +67,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Parses the text of a target; raises UserError, with suggestions, if it does not exist."""
+    """Returns the target named `text`; raises UserError, with suggestions, if there is none."""
     name, _, shape = text.partition(":")
     chip, sizes = TARGET_CHIPS.get(name), _numbers(shape)
     known, expected = [*TARGET_CHIPS, "cpu"], ""

@@ -30,18 +30,18 @@ _SIZES = ("times", "operand_bytes", "sent_bytes", "network_bytes")
 def measure(
     program: Computation, mesh: Mapping[str, int], host_of: Sequence[int], chip: Chip | None
 ) -> dict[str, Any]:
-    """Returns the work of each device in one run of a program, including repeated operations.
+    """Returns the work of each device in one run of a program, including all iterations of loops.
 
     `mesh` maps the mesh axes to their sizes, and `host_of` contains the host of each device in the
     order of the mesh.
 
     Collectives of the same kind over the same mesh axes are combined in one row. The rows are
     sorted by `sent_bytes`, the minimum number of bytes that a device must send; `network_bytes` of
-    them go to other hosts. If the chip is known, the result also contains `times`, in seconds.
-    `ideal` is the time for the FLOPs. `at_least` is a lower bound for operations that run one after
-    another, each limited by FLOPs, memory or collectives, and that overlap only with asynchronous
-    collectives. `estimate` is XLA's estimate, or None. `by_part` contains the total time for FLOPs,
-    memory, interconnect and network.
+    these bytes go to other hosts. If `chip` is given, the result also contains `times`, in seconds.
+    `ideal` is the time for the FLOPs. `at_least` is a lower bound. It assumes that operations run
+    one after another and overlap only with asynchronous collectives, and that FLOPs, memory or
+    collectives limit each operation. `estimate` is XLA's estimate, or None if there is none.
+    `by_part` contains the total time for FLOPs, memory, interconnect and network.
     """
     flops = moved = in_turn = cycles = 0.0
     rows: dict[tuple[Any, ...], np.ndarray] = collections.defaultdict(lambda: np.zeros(4))
@@ -75,7 +75,7 @@ def measure(
 
 
 def _seconds(chip: Chip, flops: float, moved: float, sizes: np.ndarray) -> dict[str, float]:
-    """Returns the time for each part of a device's work; `sizes` contains the sums of _SIZES."""
+    """Returns the time for each part of a device's work; `sizes` contains the totals for _SIZES."""
     # GPUs send data to other hosts over the network, not over the links within a host.
     sent, network = sizes[2], sizes[3] if chip.network else 0
     seconds = {
@@ -95,7 +95,7 @@ def _inside(each: Instruction) -> Iterator[Instruction]:
 
 
 def _product_flops(each: Instruction) -> float:
-    """Returns the FLOPs of a matrix product; 0 for other instructions."""
+    """Returns the FLOPs of a matrix product or a convolution; 0 for other instructions."""
     if each.opcode == "convolution":
         return _convolution_flops(each)
     if each.opcode == "dot":
@@ -110,7 +110,7 @@ def _product_flops(each: Instruction) -> float:
 
 
 def _convolution_flops(each: Instruction) -> float:
-    """Returns the FLOPs of a convolution, excluding padding; TPUs run products as convolutions."""
+    """Returns the FLOPs of a convolution (on TPUs, also of a matrix product), excluding padding."""
     shapes = [operand.arrays[0].shape for operand in (*each.operands, each)]
     labels = re.split("_|->", each.attributes["dim_labels"])
     inputs, kernel, output = (
@@ -172,7 +172,7 @@ def _parameters(fusion: Instruction) -> list[Instruction]:
 
 
 def _read_bytes(source: Instruction) -> float:
-    """Returns the number of bytes that a fusion reads from an array; it may read only slices."""
+    """Returns the number of bytes that a fusion reads from an array or from slices of the array."""
     whole, total = float(source.arrays[0].num_bytes), 0.0
     for user in source.users:
         if user.opcode in _SLICES:

@@ -78,7 +78,7 @@ def run_sweep(
     print(*map("  ".join, study.results()), f"results in {folder / TABLE}", sep="\n")
     if interrupts.number:
         again = shlex.join([*arguments, "--set", f"model_dir={folder}"])
-        print(f"{interrupts.requested}: continue with the same --sweep: python -m mtf.run {again}")
+        print(f"{interrupts.requested}: to resume, add the same --sweep: python -m mtf.run {again}")
     return int(failed)
 
 
@@ -87,7 +87,7 @@ def _settings(row: Mapping[str, str]) -> list[str]:
 
 
 def _metric(config: fdl.Config, asked: str | None) -> tuple[str, Literal["min", "max"]]:
-    """Returns the metric for ranking runs (`asked`, the monitored one or the loss) and its mode."""
+    """Returns the metric that ranks runs (`asked`, the monitored one or the loss), and its mode."""
     save = getattr(getattr(config, "checkpoint", None), "save", None)
     monitored = getattr(save, "metric_name_to_monitor", None)
     metric = asked or monitored or "train/loss_per_target_token"
@@ -98,7 +98,7 @@ def _metric(config: fdl.Config, asked: str | None) -> tuple[str, Literal["min", 
 
 
 def _score(run_dir: Path, metric: str, mode: Literal["min", "max"]) -> float | None:
-    """Returns the best value of a metric in a run or, for a training metric, the last value."""
+    """Returns a run's best (for training metrics, last) value of a metric; None if it has none."""
     is_training = metric.startswith("train/")
     parts = metric.split("/", 1 if is_training else 2)
     file = run_dir.joinpath(*parts[:-1], "metrics.jsonl")

@@ -21,10 +21,10 @@ _INTERVAL = re.compile(r"(log:)?([-+.\deE]+?)\.\.([-+.\deE]+)")  # such as log:1
 def parse_values(texts: Sequence[str]) -> Distributions:
     """Returns a dict mapping each path in the arguments of `--sweep` to a distribution.
 
-    A list becomes a categorical distribution of strings; an interval, one of ints or floats.
+    Lists become categorical distributions of strings, and intervals become numeric distributions.
 
     Raises:
-      UserError: a text is malformed, or a path or a value occurs twice.
+      UserError: if a text is malformed, or if a path or a value occurs twice.
     """
     found: dict[str, distributions.BaseDistribution] = {}
     for text in texts:

@@ -63,7 +63,7 @@ class CacheBuild:
     Attributes:
       mixture: mixture to be cached.
       settings: settings of the cache.
-      works: dict mapping task names to shards, for the tasks that have to be written.
+      works: dict mapping the name of each task to be written to its shards.
       finished: names of the tasks that are already complete.
       absent: dict mapping the name of each omitted task to the reason.
     """
@@ -94,7 +94,7 @@ class CacheBuild:
         )
 
     def check(self, missing: Iterable[str], kind: str) -> None:
-        """Raises UserError if any tasks or datasets (`kind`) are missing, or if no task is left."""
+        """Raises UserError if anything of this `kind` is `missing`, or if no task is left."""
         name, reasons = self.mixture.name, list(dict.fromkeys(missing))
         if reasons:
             raise UserError(

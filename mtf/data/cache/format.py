@@ -147,8 +147,8 @@ class SplitInfo:
       num_examples: number of examples written.
       num_tokens: total number of tokens, without EOS, for each feature.
       max_tokens: number of tokens in the longest example for each feature.
-      lengths: histogram for each feature, which maps a number of tokens (rounded up above 2048) to
-        the number of examples.
+      lengths: for each feature, a histogram that maps numbers of tokens (rounded up above 2048) to
+        numbers of examples.
       shards: files of the split.
     """
 

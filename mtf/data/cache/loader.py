@@ -51,7 +51,7 @@ def open_streams(
 
 
 def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
-    """Returns one evaluation, which covers `eval_split` of all tasks that have this split."""
+    """Returns one evaluation of all tasks that have `eval_split`; {} if there are no examples."""
     if data.eval_split is None:
         return {}
     try:

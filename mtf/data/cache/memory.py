@@ -26,7 +26,7 @@ _ROWS_PER_TICK = 1000
 
 
 class MemoryCache:
-    """The tokenized examples of a mixture, in memory, with the same methods as `TokenCache`.
+    """The tokenized examples of a mixture, in memory, with some methods of `TokenCache`.
 
     Attributes:
       path: text that messages show in place of a cache's directory.

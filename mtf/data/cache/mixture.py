@@ -362,7 +362,7 @@ class RowSource(ExampleSource):
     def __init__(
         self, sequence: CachedMixture | CachedTask, stride: int, siblings: Sequence[RowSource]
     ):
-        """Initializes the source; `siblings` are all sources that read ahead together with it."""
+        """Initializes the source; `siblings` are it and the sources that read ahead with it."""
         self.num_groups = sequence.num_examples
         self._sequence = sequence
         self._stride = stride
@@ -380,14 +380,14 @@ class RowSource(ExampleSource):
     def read(self, cursor: Cursor) -> tuple[Example | None, Cursor | None]:
         """See `ExampleSource`; the next cursor is always None."""
         if cursor[0] != self._next - self._stride * len(self._ahead):
-            # This is not the row's next example. It belongs to an open row of a resumed run.
+            # The cursor is not the row's next one. It belongs to an open row of a resumed run.
             return self._sequence.read(cursor)[0], None
         if not self._ahead:
             self._read_ahead()
         return self._ahead.popleft(), None
 
     def _read_ahead(self) -> None:
-        """Reads ahead for this row and for all rows that have used at least half their examples."""
+        """Reads ahead for this row and for all rows with at most half of their read-ahead left."""
         num_ahead = min(max(_NUM_AHEAD // len(self._siblings), _MIN_AHEAD), _MAX_AHEAD)
         sources = [
             source

@@ -122,7 +122,7 @@ class TokenCache:
         return SplitReader(self.path / task.name, task, info, self._wanted)
 
     def find(self, name: str) -> TaskInfo | None:
-        """Returns a task's description, if any; raises UserError if the task is incomplete."""
+        """Returns a task's description (None if absent); raises UserError if it is incomplete."""
         if self.has(f"{name}/info.json"):
             return read_json(self._local / name / "info.json", TaskInfo)
         if self.has(name + INCOMPLETE):

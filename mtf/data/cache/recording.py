@@ -19,7 +19,7 @@ from mtf.storage import AnyPath
 
 
 class CacheProgress(NamedTuple):
-    """The numbers of tasks finished, records read, and examples written by this call.
+    """How many tasks have been finished, how many records read, and how many examples written.
 
     `waits` is True if this host has written all its shards and is waiting for other hosts.
     """

@@ -85,7 +85,7 @@ def write_shard(work: ShardWork) -> Iterator[tuple[int, int]]:
     UserError if the task fails on a record, or if records cannot be read.
     """
     split = SplitInfo()
-    # The name must not be random, because the name of a TFRecord file seeds its shuffle.
+    # The name must not be random, because it seeds the shuffle of the records in a TFRecord file.
     partial = work.path.with_name(f"{work.path.name}.partial")
     writer = work.settings.format.open(partial, work.info, work.settings.vocabulary.eos_id)
     num_ticked = 0

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from mtf.data.cache.format import ArrayRecordFormat, ShardWriter, TaskInfo
 from mtf.data.seqio.tfrecord import encode_example, write_records
 
-# The version of SeqIO that writes this layout; SeqIO reads a cache according to its version.
+# The version of SeqIO that writes this layout. SeqIO reads this version from the info files.
 SEQIO_VERSION = "0.0.20"
 COMPLETED = "COMPLETED"
 

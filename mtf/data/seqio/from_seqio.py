@@ -1,4 +1,4 @@
-"""Converts SeqIO's caches, such as the published caches of P3, without TensorFlow.
+"""Converts SeqIO's caches, such as the published caches of P3, to mtf's caches without TensorFlow.
 
 The directory of a task contains files `SPLIT.tfrecord-00000-of-00004` or, in P3 on the hub since
 2024, files `SPLIT-00000-of-00004.parquet` with the same features. Token ids are copied if they

@@ -56,7 +56,7 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
         )
 
     def start(num_skipped: int) -> Iterator[Mapping[str, np.ndarray]]:
-        # A second iteration over the same dataset would have a different order.
+        # Make a new dataset, because a second iteration over a dataset has a different order.
         dataset = make_dataset(provider, data, shard.shard_id, shard.num_shards)
         dataset = dataset.batch(len(shard.rows), drop_remainder=True).skip(num_skipped)
         return dataset.prefetch(prefetch).as_numpy_iterator()
@@ -99,7 +99,7 @@ def make_dataset(
 
 
 def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
-    """Returns one evaluation on `eval_split` of all tasks that have this split."""
+    """Returns one evaluation of all tasks that have the split `eval_split`, or {} if none has."""
     if data.eval_split is None:
         return {}
     provider, *_ = _open(data)
@@ -140,7 +140,7 @@ class _TrainIterator:
             self._batches = self._start(self._num_batches)
         batch = next(self._batches)
         self._num_batches += 1
-        # Without packing, SeqIO's decoder inputs contain EOS at the position after the targets.
+        # Without packing, SeqIO's decoder inputs contain EOS after the targets. Replace it with 0.
         tokens = batch["decoder_input_tokens"] * batch["decoder_loss_weights"]
         return {**batch, "decoder_input_tokens": tokens}
 
@@ -168,7 +168,7 @@ def _import_seqio() -> Any:
 
 
 def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str, dict[str, str]]:
-    """Returns SeqIO's task or mixture, its fingerprint, and a dict of reasons for missing tasks.
+    """Returns SeqIO's task or mixture, its fingerprint, and a dict from missing tasks to reasons.
 
     Raises UserError if any tasks are missing, unless `data.allow_missing_tasks` is set.
     """
@@ -201,7 +201,7 @@ def _needs_copy(path: str) -> bool:
 
 
 def local_cache_dirs(data: TaskMixtureConfig) -> list[str]:
-    """Returns the paths of SeqIO's caches, all of which TensorFlow can read.
+    """Returns, for each of SeqIO's caches, a path that TensorFlow can read.
 
     If TensorFlow cannot read the path of a cache (for example `s3://`), the files that the run
     needs are copied to this machine. These are the files of the mixture's tasks, but only those of

@@ -94,7 +94,7 @@ class SeqioTask(Task):
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """Returns inputs and targets as texts, or as ids if tokenizing the text gives other ids."""
+        """Returns inputs and targets, each as text, or as ids if its text encodes to other ids."""
         return [{name: self._feature(row, name) for name in ("inputs", "targets")}]
 
     def _feature(self, row: Mapping[str, Any], name: str) -> Any:
@@ -160,7 +160,7 @@ def provider(name: str, vocabulary: Vocabulary) -> seqio.Task | seqio.Mixture:
 
 
 def find_mixture(name: str, vocabulary: Vocabulary, module: str | None = None) -> Mixture | None:
-    """Returns the task or mixture `name` that `module` registered with SeqIO, or None."""
+    """Returns the SeqIO task or mixture that is registered as `name`, or None if there is none."""
     known = [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=_SIMILAR)
@@ -254,8 +254,8 @@ class Scorer:
         if len(predictions) != len(self.records):
             raise UserError(
                 f"the SeqIO task {self._task.name} has {len(self.records)} examples in its split "
-                f"{self._split!r}, but there are {len(predictions)} predictions; if they are "
-                "from a token cache, write the task again to another directory"
+                f"{self._split!r}, but there are {len(predictions)} predictions; if the "
+                "examples were read from a token cache, write the task again to another directory"
             )
         targets, found = [], []
         for text, record in zip(predictions, self.records, strict=True):
@@ -361,7 +361,7 @@ def _splits(task: seqio.Task) -> tuple[str, ...] | str:
 
 @contextlib.contextmanager
 def _named(task: seqio.Task, part: str) -> Iterator[None]:
-    """Converts any error in the block to a UserError that names the task and its part."""
+    """Converts any error in the block to a UserError that names the task and the failed part."""
     try:
         yield
     except UserError:

@@ -25,7 +25,7 @@ def import_seqio() -> ModuleType:
 
 
 def find_mixture(name: str, vocabulary: Vocabulary, module: str | None = None) -> Mixture | None:
-    """Returns the task or mixture `name` that `module` registered with SeqIO, or None."""
+    """Returns the SeqIO task or mixture that is registered as `name`, or None if there is none."""
     if "seqio" not in sys.modules:
         return None
     from mtf.data.seqio_tasks import custom

@@ -155,7 +155,7 @@ class TaskSource(seqio.DataSource):
 
 
 class Built(NamedTuple):
-    """An unregistered SeqIO mixture or task, with fingerprints of it, its tasks and vocabulary."""
+    """An unregistered SeqIO mixture or task; fingerprints of it, its tasks and its vocabulary."""
 
     provider: seqio.Task | seqio.Mixture
     vocabulary: str
@@ -177,8 +177,8 @@ def build(
     `mtf.evaluation.seqio_registry.register` for the other arguments and the errors.
 
     If `use_cached` is True, tasks have the splits of their SeqIO caches, and no dataset is opened.
-    Otherwise, ranked tasks whose missing datasets are `skippable_in_evaluation` are left out, and
-    the reasons are printed.
+    Otherwise, a ranked task is left out if its dataset is missing and `skippable_in_evaluation`,
+    and the reason is printed.
     """
     name = found.name
     if vocabulary is None:
@@ -271,7 +271,7 @@ class CachedSeqioTask(seqio.Task):
 
     @property
     def cache_dir(self) -> str | None:
-        """The directory of the task's cache, or None."""
+        """The directory of the task's cache, or None if there is no cache."""
         found: str | None = super().cache_dir
         if found is None:
             for folder in seqio.get_global_cache_dirs():

@@ -241,7 +241,7 @@ def _files(folder: AnyPath) -> Sequence[AnyPath]:
 
 @functools.lru_cache(maxsize=512)
 def _open_hub(dataset: str, subset: str | None, split: str) -> Rows:
-    """Returns the records of a split on the hub, which are cached and thus requested only once."""
+    """Returns the records of a split on the hub; requests each split only once."""
     repository = hub_name(dataset)
     hub = import_datasets(_PURPOSE)
     try:

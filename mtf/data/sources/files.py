@@ -111,7 +111,7 @@ def keep(records: Iterable[dict[str, Any]], what: str) -> KeptRows:
 
 
 def open_files(pattern: str, tsv_columns: tuple[str, ...] | None = None) -> Rows:
-    """Returns the records of the files that match a path or pattern, sorted by path.
+    """Returns the records of all files that match a path or pattern, in the order of the paths.
 
     `tsv_columns` contains the column names of TSV files without a header. If the first line of a
     file consists of exactly these names, it is skipped. If `tsv_columns` is None, the first line
@@ -127,7 +127,7 @@ def open_files(pattern: str, tsv_columns: tuple[str, ...] | None = None) -> Rows
 
 
 def file_states(pattern: str) -> tuple[str, ...]:
-    """Returns the path, size and modification time of each local file, or the remote pattern."""
+    """Returns the path, size and modification time of each file, or only the pattern if remote."""
     if "://" in pattern:
         return (pattern,)
     stats = [(path, path.stat()) for path in matching(pattern, "files")]

@@ -102,7 +102,7 @@ def model_name(source: str) -> tuple[str, str | None] | None:
 
 
 def copied_model(path: str) -> str | None:
-    """Returns the name of the model at `path`, or None if this is not in the hub's cache."""
+    """Returns the name of the model at `path`, or None if `path` is not in the hub's cache."""
     match = _COPY.search(path)
     return f"{match[1]}/{match[2]}" if match else None
 

@@ -73,7 +73,7 @@ def open_splits(
     data_files: DataFiles = None,
     required: bool = True,
 ) -> dict[str, Split]:
-    """Returns a dict mapping each subset to its split; its only key is "" if there are no subsets.
+    """Returns a dict that maps each subset, or "" if there are no subsets, to its split.
 
     See `HubStreamConfig` for the arguments. If `required` is False, subsets without the split are
     omitted. Raises UserError if the package `datasets`, the dataset, a subset, the split or the

@@ -224,7 +224,7 @@ def _unprompted() -> dict[str, Task]:
 def _prompted(
     templates: Templates, name: str | None = None
 ) -> dict[str, tuple[t0.DatasetRow, PromptedTask]]:
-    """Returns a dict mapping the name of each prompted task to the row of its dataset and the task.
+    """Returns a dict that maps the name of each prompted task to (row of its dataset, task).
 
     If `name` is given, tasks of datasets that neither T0 nor mT0 uses are omitted unless the
     dataset's name is a prefix of `name`.

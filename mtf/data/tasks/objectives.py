@@ -164,7 +164,7 @@ class IidDenoising(_Denoising):
         spread = num_tokens * start
         mean_spans = spread + 1
         mean_targets = num_tokens * density + mean_spans
-        # Fewer than one in ten thousand segments exceed the mean by four standard deviations.
+        # Fewer than one in ten thousand segments are over four standard deviations above the mean.
         spans = mean_spans + 4 * math.sqrt(spread * (1 - 3 * start))
         targets = mean_targets + 4 * math.sqrt(spread * (4 - 3 * start - 4 * density))
         num_spans = min(math.ceil(spans), num_tokens // 2 + 1)

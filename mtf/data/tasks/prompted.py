@@ -41,7 +41,7 @@ _METRICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedTask(Task):
-    """A task that applies a template to a dataset; it has the same name as in T0."""
+    """A task, with the same name as in T0, that applies a template to a dataset."""
 
     template: Template
 

@@ -42,8 +42,8 @@ class HubSource:
     Attributes:
       dataset: name of the dataset, such as `glue` or `allenai/sciq`.
       subset: configuration of the dataset; None if the dataset has no configurations.
-      splits: dict mapping splits of the task to names of the dataset's splits; the dataset may
-        lack some of them.
+      splits: dict mapping each split of the task to the name of the dataset's split, which may
+        not exist.
     """
 
     dataset: str
@@ -71,7 +71,7 @@ class RowTask(Task):
       to_text: function that turns a record into `Texts`.
       metric_names: names of the metrics, as in T5.
       answer_choices: all possible targets; None if targets are free text.
-      module: importable module that registers the task; None if there is none.
+      module: name of the module that registers the task; None if no importable module does.
     """
 
     to_text: ToText
@@ -80,14 +80,14 @@ class RowTask(Task):
     module: str | None = None
 
     def __reduce__(self) -> Any:
-        """Pickles a registered task by name because its function may not be picklable."""
+        """Pickles a registered task by name because `to_text` may not be picklable."""
         if self.module is None:
             return super().__reduce__()
         return _registered_in, (self.module, self.name)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of the data source, the function's source code and the answer choices."""
+        """A hash of the data source, the source code of `to_text` and the answer choices."""
         return self.hash_of(definition(self.to_text), self.kind, self.answer_choices)
 
     @property
@@ -131,7 +131,7 @@ class RowTask(Task):
         ]
 
     def _hashed_splits(self) -> list[tuple[str, str]]:
-        """Returns (split, name) for each split whose dataset split or file has another name."""
+        """Returns (split, name of the dataset's split or file) wherever the two names differ."""
         named = ((split, os.path.basename(name)) for split, name in self.splits.items())
         return sorted((split, name) for split, name in named if split != name)
 
@@ -189,7 +189,7 @@ def register(
     Args:
       name: name of the task, which can be used wherever a mixture or task is expected.
       source: dataset or files that contain the records.
-      to_text: function that takes a record, a dict mapping column names to values, and returns a
+      to_text: function that takes a record (a dict mapping column names to values) and returns a
         dict with the keys inputs and targets, a list of such dicts, or None to drop the record.
       metrics: names of metrics in `mtf.evaluation.metrics`, or dotted names of functions such as
         `my_parts.my_metric`.
@@ -247,7 +247,7 @@ def register_mixture(
 
 
 def registered_tasks() -> dict[str, RowTask]:
-    """Returns all registered tasks by name, then ranked versions of those with answer choices."""
+    """Returns all registered tasks by name, and ranked versions of those with answer choices."""
     ranked = {
         f"{name}{SCORE_EVAL}": task.score_eval()
         for name, task in _REGISTRY.tasks.items()
@@ -346,7 +346,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _registered_in(module: str, name: str) -> RowTask:
-    """Returns a registered task. Unpickling a `RowTask` calls this, often in another process."""
+    """Returns a registered task; called to unpickle a `RowTask`, often in another process."""
     import_module(module)
     tasks = registered_tasks()
     if name not in tasks:
@@ -383,6 +383,6 @@ def _name(function: ToText) -> str:
 
 
 def _location(error: Exception) -> str:
-    """Returns the place at which a custom function failed, in the form ` (FILE:LINE)`."""
+    """Returns where a custom function failed, as " (FILE:LINE)", or "" if that is unknown."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -76,11 +76,11 @@ class DatasetRow:
       name, subset: names that the dataset and its configuration had in 2021.
       groups: groups that contain the dataset. T0 is trained on BASE; T0+ adds GPT, and T0++ adds
         GPT and SGLUE. T0 is evaluated on EVAL and BIAS_FAIRNESS. mT0 is trained on MT0, MT0_GPT and
-        XTREME, whose tasks are evaluated in translation. XNLI, XCOPA, XSTORY_CLOZE and XWINOGRAD
-        are datasets to which the templates of this dataset are applied.
-      train_size: number of training records; None if there are none or if no rate depends on it.
-      fingerprints: hash of the dataset's templates in each version in TEMPLATE_VERSIONS, or "" if
-        the version lacks templates that the mixtures need.
+        XTREME; the tasks of XTREME are evaluated in translation. For XNLI, XCOPA, XSTORY_CLOZE and
+        XWINOGRAD, the dataset's templates are applied to the multilingual dataset of that name.
+      train_size: number of records in the split "train"; None if the split is missing or unused.
+      fingerprints: for each of TEMPLATE_VERSIONS, a hash of the dataset's templates, or "" if the
+        version lacks templates that the mixtures need.
     """
 
     name: str
@@ -153,8 +153,8 @@ def prompt_tasks(
 ) -> tuple[PromptedTask, ...]:
     """Returns a task for each template of a dataset, sorted by the name of the template.
 
-    ANLI has one task for each template and round; a group in LANGUAGES has one task for each
-    template and language.
+    For ANLI, repeats these tasks for each round. If `group` is in LANGUAGES, applies the templates
+    to the multilingual dataset of that name, and repeats the tasks for each language.
     """
     chosen = sorted(templates.get(row.name, row.subset), key=lambda template: template.name)
     if group in LANGUAGES:

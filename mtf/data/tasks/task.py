@@ -34,10 +34,10 @@ class Task(abc.ABC):
       kind: "generate" if a record yields one example; "rank" if it yields one example for each
         answer choice, so that the likelihoods of the choices can be compared; "documents" if it
         yields one text, which an objective turns into examples.
-      splits: dict mapping splits of the task to names of the dataset's splits; the dataset may
-        lack some of them.
+      splits: dict mapping each split of the task to the name of the dataset's split, which may
+        not exist.
       inputs_add_eos, targets_add_eos: whether the tokens of inputs and targets end with EOS.
-      vocabulary: vocabulary for the task alone; a mixture uses `Mixture.vocabulary` instead.
+      vocabulary: vocabulary of the task outside mixtures; a mixture uses `Mixture.vocabulary`.
     """
 
     name: str

@@ -60,7 +60,7 @@ def mc4_subsets() -> Mapping[str, float]:
     """Returns mT5's sampling percentage for each mC4 configuration of `allenai/c4` on the hub.
 
     There is a configuration for each of 101 languages, and six more for romanized text. Hebrew is
-    `iw`, and English is `en-multi`, because on the hub `en` denotes C4. The paper's percentages are
+    `iw`. English is `en-multi`, because on the hub `en` denotes C4. The paper's percentages are
     proportional to the number of pages raised to the power of 0.3.
     """
     rows = {row["code"]: float(row["percent"]) for row in table("mc4_languages.csv")}
@@ -75,7 +75,7 @@ def mc4(prefix: str) -> list[tuple[Task, int]]:
 
 
 def oscar(*, english: bool) -> list[tuple[Task, float]]:
-    """Returns the OSCAR tasks, with or without English; a task with n documents has rate n**0.3."""
+    """Returns the OSCAR tasks and rates (n**0.3 for n documents), with English if `english`."""
     return [
         (text_tasks()[f"oscar_{code}_lm_objective"], size**0.3)
         for code, size in _oscar_sizes().items()

@@ -60,7 +60,7 @@ class ByteVocabulary(_ExtraIds):
     pad_id: ClassVar[int] = 0
     eos_id: ClassVar[int] = 1
     unk_id: ClassVar[int] = 2
-    path: ClassVar[str] = "byt5"  # This takes the place of a path in caches and messages.
+    path: ClassVar[str] = "byt5"  # Used in place of a path in caches and messages.
 
     @property
     def vocab_size(self) -> int:

@@ -149,7 +149,7 @@ def open_checkpoint(job: Evaluate, step: int | None = None) -> Opened:
             "checkpoint_STEP directory or a Hugging Face directory."
         )
     asked = job.data.vocabulary
-    # A remote path is only the default of a recipe; a vocabulary stored in a run takes precedence.
+    # A remote path is only a recipe's default, so a vocabulary stored in the run takes precedence.
     if isinstance(asked, SentencePieceVocabulary) and has_scheme(asked.path):
         return open_model(job.checkpoint, step=step, default_vocabulary=asked)
     return open_model(job.checkpoint, step=step, vocabulary=asked)
@@ -169,9 +169,9 @@ def _tasks(
 
 
 def _check_output(output_dir: AnyPath, several: bool) -> AnyPath:
-    """Returns the output directory; raises UserError if it contains unrelated files.
+    """Returns the output directory; raises UserError if results cannot be written to it.
 
-    The directory may contain files of an interrupted job or, if `several` is set, of evaluations
+    The directory may contain only files of an interrupted job or, if `several` is True, results
     of other steps.
     """
     with as_user_errors("output_dir"):

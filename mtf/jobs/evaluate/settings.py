@@ -30,7 +30,7 @@ class Evaluate:
     metrics, as in T5X's `infer_eval`. docs/evaluation.md describes the files and metrics.
 
     Attributes:
-      checkpoint: a run directory, whose latest checkpoint is used, an mtf or T5X checkpoint, or a
+      checkpoint: a run directory (its latest checkpoint is used), an mtf or T5X checkpoint, or a
         Hugging Face directory; required to run the job.
       data: a mixture or task, or files with examples to rank. The `eval_split` of a mixture or task
         is read from the cache in `cache_dir` or, if that is None, from the tasks' datasets.
@@ -49,7 +49,7 @@ class Evaluate:
         can be omitted. None to evaluate one checkpoint.
       metric_name_to_monitor: the metric that determines the best of several steps, such as
         "TASK/rouge1" (see docs/evaluation.md); None for `mean_accuracy` if there are ranked tasks,
-        or else `mean_score`.
+        and for `mean_score` otherwise.
       metric_mode: whether the largest value ("max") or the smallest value ("min") is the best.
       hang_seconds: if no progress is made (for example, no batch finishes) for this many seconds,
         the process writes the stack traces of all threads and the job ends with exit status 1.

@@ -114,7 +114,7 @@ def _sources(job: Infer, opened: Opened | None) -> list[Source]:
 
 
 def output_dir_of(job: Infer, checkpoint: AnyPath) -> AnyPath:
-    """Returns the directory for the results, which is by default in the run directory."""
+    """Returns `job.output_dir` or, if it is None, the default directory for the results."""
     if job.output_dir is not None:
         return as_path(job.output_dir)
     folder = checkpoint.resolve().parent

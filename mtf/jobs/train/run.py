@@ -154,7 +154,7 @@ def _train(
             progress.note(message)
         else:
             samples = _samples(job, trainer.partitioner, trainer.eval_params(state))
-            if samples and evaluator is None:  # An evaluator has already sent its own samples.
+            if samples and evaluator is None:  # The evaluator logs its own samples.
                 tracking.log_samples(step, samples)
             early = str(job.early_stopping(step)) if step < job.train_steps else ""
             _print_end(job, run_dir, list(evaluations), samples, best, early)
@@ -229,7 +229,7 @@ def _check_measured(
     evaluator: InferenceEvaluator | None,
     loss_metrics: tuple[str, ...],
 ) -> None:
-    """Raises UserError if this run does not measure the metric that its checkpoints monitor.
+    """Raises UserError if this run does not measure `checkpoint.save.metric_name_to_monitor`.
 
     `loss_metrics` contains the names of the metrics that a custom loss function returns.
     """

@@ -81,7 +81,7 @@ class Train:
 
     def _check_values(self) -> None:
         if isinstance(self.optimizer, type) or not isinstance(self.optimizer, AnyOptimizer):
-            raise TypeError  # A function may have returned the optimizer, so its type is checked.
+            raise TypeError  # The optimizer may be the result of any function, so check its type.
         check_fields(self, AT_LEAST_ONE, "train_steps", "batch_size")
         check_fields(self, STEP, "train_steps")
         if not 0 <= self.random_seed < 2**32:

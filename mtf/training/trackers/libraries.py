@@ -53,7 +53,7 @@ class Wandb(Tracker):
             )
 
     def start(self, run: TrackedRun) -> str:
-        """Starts a new run, or continues the one with the id `run.id`; returns the id."""
+        """Starts a new run or, if `run.id` is set, continues that run; returns the id."""
         wandb = importlib.import_module("wandb")
         has_folder = "WANDB_DIR" in os.environ or "://" in run.directory
         self._run = wandb.init(
@@ -117,7 +117,7 @@ class MLflow(Tracker):
         check_extra("mlflow", "MLflow", "mlflow")
 
     def start(self, run: TrackedRun) -> str:
-        """Starts a new run, or continues the one with the id `run.id`; returns the id."""
+        """Starts a new run or, if `run.id` is set, continues that run; returns the id."""
         self._entities = importlib.import_module("mlflow.entities")
         self._client = client = importlib.import_module("mlflow").MlflowClient(self.tracking_uri)
         if run.id is None:

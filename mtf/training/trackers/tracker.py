@@ -20,7 +20,7 @@ class TrackedRun:
         last checkpoint and sends their metrics again.
       config: a dict mapping the paths of all settings to values, as shown by `--print all`. Tuples
         are represented as lists, and components as "@NAME".
-      id: the id that `start` returned when the run was first started; None on the first start.
+      id: the id that an earlier `start` of this run returned; None if there is none.
     """
 
     directory: str
@@ -39,7 +39,7 @@ class Sample(NamedTuple):
 
     @classmethod
     def on_lines(cls, *texts: str) -> Sample:
-        """Returns a sample of three texts, with each run of whitespace replaced by one space."""
+        """Returns a sample of `texts`, in which each sequence of whitespace becomes one space."""
         return cls._make(" ".join(text.split()) for text in texts)
 
 
@@ -54,7 +54,7 @@ class Tracker:
         """Raises UserError if the tracker cannot be used; called before a run writes anything."""
 
     def start(self, run: TrackedRun) -> str | None:
-        """Starts tracking a run; returns an id, which is passed as `run.id` when the run resumes.
+        """Starts tracking a run; may return an id, which becomes `run.id` when the run resumes.
 
         If this method raises an error, no other method is called.
         """

@@ -39,7 +39,7 @@ class Tracking(contextlib.AbstractContextManager["Tracking"]):
         self._running: dict[str, tuple[threading.Thread, _Calls]] = {}
 
     def start(self, run_dir: AnyPath, run: TrackedRun) -> None:
-        """Starts each tracker, with its id if the run directory contains one."""
+        """Starts each tracker with the id from its earlier start, if the run directory has one."""
         file, lock = run_dir / IDS_FILE, threading.Lock()
         ids = json.loads(file.read_bytes()) if self._trackers and file.is_file() else {}
 

@@ -1,7 +1,7 @@
 """Downloads promptsource's sdist with pip into the user's cache, without installing or running it.
 
-promptsource's metadata excludes current versions of Python, so pip is told to ignore this
-requirement. To determine promptsource's dependencies, pip would also run the `setup.py` in the
+promptsource's metadata excludes current versions of Python, so pip is told to ignore the required
+version. To determine promptsource's dependencies, pip would also run the `setup.py` in the
 sdist; a stand-in for setuptools prevents this.
 """
 
@@ -47,7 +47,7 @@ def fetch() -> Path:
     """Downloads promptsource's sdist unless it is already in the cache; returns `cached_archive()`.
 
     Uses pip's settings for indexes, proxies and certificates. Raises UserError and leaves the cache
-    unchanged if the cache is not writable, if pip is missing or fails, or if the SHA-256 differs.
+    unchanged if the cache is not writable, if pip is missing or fails, or if the SHA-256 is wrong.
     """
     target = cached_archive()
     if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == SDIST_SHA256:

@@ -26,7 +26,7 @@ MAX_VARIABLE_LENGTH = 2048
 # promptsource defines this constant and uses it in the templates for multi_news.
 _PROTECTED_SEPARATOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
 _RANDOM = "mtf_random_choices"
-# Errors that a template may raise for a record of another dataset.
+# Errors that a template may raise for a record that is not from the template's dataset.
 _ROW_ERRORS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 

@@ -53,7 +53,7 @@ class Templates:
     """Prompt templates, grouped by dataset (`DATASET` or `DATASET/SUBSET`)."""
 
     def __init__(self, source: str, files: Mapping[str, bytes | Path]):
-        """Stores YAML files (or their contents) by dataset; messages show `source`."""
+        """Stores the path or the content of each dataset's YAML file; messages show `source`."""
         self.source = source
         self._files = dict(files)
         self._parsed: dict[str, tuple[Template, ...]] = {}
@@ -133,7 +133,7 @@ def _open(location: str | os.PathLike[str], source: str) -> Templates:
 
 
 def _read_archive(path: Path, source: str) -> dict[str, bytes]:
-    """Returns a dict mapping datasets to the contents of their YAML files in an archive."""
+    """Reads an archive; returns a dict mapping each dataset to the content of its YAML file."""
     import tarfile  # This import is slow, and showing a recipe does not need it.
 
     files = {}
