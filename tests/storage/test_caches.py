@@ -104,7 +104,7 @@ def test_an_interrupted_cache_is_continued_on_another_machine(
 
     monkeypatch.setattr(RemotePath, "upload", failing)
     assert main([*options, str(store)]) == 1
-    assert "run the same command to continue" in capsys.readouterr().err
+    assert "run the same command again to continue" in capsys.readouterr().err
     monkeypatch.setattr(RemotePath, "upload", upload)
     # The first task is complete, the second not.
     cache = TokenCache(store)
