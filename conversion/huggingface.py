@@ -11,7 +11,6 @@ from typing import Any, Literal
 from conversion import mapping
 from conversion.architecture import infer_architecture
 from conversion.families import MT5_VOCAB_SIZE, SPECIAL_IDS, Architecture, describe, published
-from conversion.flax_writer import write_flax
 from conversion.json_file import write_json
 from conversion.safetensors_file import write_sharded
 from conversion.tensor import DTYPES, Checkpoint, ConversionError, check_dtype
@@ -43,7 +42,7 @@ LAYER_NORM_EPSILON = 1e-6
 CARD = "README.md"
 # Matches the names of the files that an export writes.
 _WRITTEN = re.compile(
-    rf"(flax_)?model[-.].*|(\w*config|tokenizer)\.json|spiece\.model|{re.escape(UNFINISHED)}"
+    rf"model[-.].*|(\w*config|tokenizer)\.json|spiece\.model|{re.escape(UNFINISHED)}"
     rf"|{re.escape(CARD)}"
 )
 # Layout of a checkpoint → its name in the model card.
@@ -73,8 +72,7 @@ class Export:
       special_ids: the ids of padding, EOS and the decoder's start token, named as in config.json.
         None selects those of the published model with the same sizes, or T5's if there is none.
       inputs_add_eos: whether inputs ended with EOS in training; if so, the tokenizer appends EOS.
-      max_shard_size: the maximum size in bytes of the tensors in a file; ignored for "flax".
-      weights: the format of the weights, "safetensors" for PyTorch or "flax" for transformers 4.
+      max_shard_size: the maximum size in bytes of the tensors in a file.
       allow_non_finite: whether parameters may contain NaN or infinity.
       is_assumed: whether `inputs_add_eos` is only assumed; if so, the model card mentions this.
       architecture: the architecture of the checkpoint.
@@ -95,7 +93,6 @@ class Export:
     special_ids: Mapping[str, int] | None = None
     inputs_add_eos: bool = True
     max_shard_size: int = 5 * 10**9
-    weights: Literal["safetensors", "flax"] = "safetensors"
     allow_non_finite: bool = False
     is_assumed: bool = False
     architecture: Architecture = dataclasses.field(init=False)
@@ -130,11 +127,6 @@ class Export:
             raise ConversionError(
                 f"{self.checkpoint.path} cannot be of model type {self.model_type}: {bias}. Use "
                 f"model type {fitting} (--model-type)."
-            )
-        if self.model_type == "umt5" and self.weights == "flax":
-            raise ConversionError(
-                f"{self.checkpoint.path} is a umT5 model, for which transformers has no Flax "
-                "class. Use --to hf."
             )
         if self.model_type == "mt5" and sizes.logits_via_embedding:
             raise ConversionError(
@@ -172,12 +164,8 @@ def _write_files(export: Export, directory: AnyPath) -> None:
     tensors = export.checkpoint.parameters()
     if not export.allow_non_finite:
         tensors = {name: tensor.finite() for name, tensor in tensors.items()}
-    dtype = DTYPES[export.dtype]
-    if export.weights == "flax":
-        write_flax(directory, export.entries, tensors, dtype)
-    else:
-        views = [tensors[e.t5x].view(e.hf, transposed=e.transposed) for e in export.entries]
-        write_sharded(directory, views, dtype, export.max_shard_size)
+    views = [tensors[e.t5x].view(e.hf, transposed=e.transposed) for e in export.entries]
+    write_sharded(directory, views, DTYPES[export.dtype], export.max_shard_size)
     # transformers 5 creates one cache entry per encoder layer, too few for a deeper decoder.
     deeper = export.architecture.num_decoder_layers > export.architecture.num_encoder_layers
     generation = {**(export.special_ids or SPECIAL_IDS), **({"use_cache": False} if deeper else {})}
@@ -240,8 +228,6 @@ def model_card(export: Export) -> str:
     checkpoint = export.checkpoint
     step = "" if checkpoint.step is None else f", step {checkpoint.step:,}"
     parameters = sum(math.prod(entry.shape) for entry in export.entries)
-    name = f"Flax{export.class_name}" if export.weights == "flax" else export.class_name
-    library = "`transformers` 4" if export.weights == "flax" else "`transformers`"
     assumed = " The use of EOS is assumed, as in most T5 models." if export.is_assumed else ""
     if export.inputs_add_eos:
         eos = "In training, inputs ended with EOS (`</s>`), which the tokenizer appends."
@@ -263,7 +249,7 @@ tags:
 These weights were converted by `python -m mtf.convert`.
 
 * Source: `{checkpoint.source}` ({_LAYOUTS[checkpoint.layout]}{step})
-* Class: `{name}` of {library}
+* Class: `{export.class_name}` of `transformers`
 * Parameters: {parameters:,}, {export.dtype}
 * Network: {describe(export.architecture)}
 * Activations of the MLP: {" × ".join(export.architecture.mlp_activations)}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import tensorstore as ts
 
-from conversion.flax_writer import flax_extension
 from conversion.tensor import Tensor
 from conversion.zarr_writer import chunk_shape, write_zarr, zarr_metadata
 from mtf.storage import kvstore
@@ -29,6 +29,8 @@ _ZSTD = {"id": "zstd", "level": 1}
 _OCDBT = {"max_decoded_node_bytes": 100_000_000, "max_inline_value_bytes": 1024}
 _BYTES_OF_COMMIT = 64 * 2**20
 _COMMITTED = "Checkpoint commit was successful\n"
+# flax.serialization's extension type for an array.
+_NDARRAY = 1
 _STATE_HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
 
@@ -52,7 +54,7 @@ def write_zarr_msgpack(tensors: Mapping[str, Tensor], directory: Path) -> None:
     for name in _ordered(tensors):
         tensor = tensors[name]
         if not _is_partitioned(name, tensors):
-            leaves[name] = flax_extension(tensor.read())
+            leaves[name] = _extension(tensor.read())
             continue
         folder = name.replace("/", ".")
         (directory / folder).mkdir()
@@ -66,6 +68,12 @@ def write_zarr_msgpack(tensors: Mapping[str, Tensor], directory: Path) -> None:
     write_zarr(arrays, _GZIP)
     content = msgpack.packb({"version": _VERSION, "optimizer": _nested(leaves)})
     (directory / "checkpoint").write_bytes(content)
+
+
+def _extension(array: np.ndarray[Any, Any]) -> msgpack.ExtType:
+    """Returns a msgpack extension of flax.serialization with an array's shape, dtype and bytes."""
+    packed = msgpack.packb((array.shape, array.dtype.name, array.tobytes()))
+    return msgpack.ExtType(_NDARRAY, packed)
 
 
 def _is_partitioned(name: str, tensors: Mapping[str, Tensor]) -> bool:

@@ -17,7 +17,7 @@ from tests.conversion import writers
 from tests.golden import recorded
 
 STATE_FORMATS = ("t5x", "t5x_orbax", "mtf")
-TARGETS = (*STATE_FORMATS, "hf", "hf_flax")
+TARGETS = (*STATE_FORMATS, "hf")
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 Arrays = dict[str, writers.Array]
 
@@ -85,24 +85,21 @@ SOURCES = {
     "mesh": mesh,
     "mtf": written("mtf"),
     "hf": written("hf"),
-    "hf_flax": written("hf_flax"),
 }
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_parameters_survive_every_target(source: str, dtype: str, tmp_path: Path) -> None:
-    is_scanned = source == "scanned"
-    parameters = writers.random_parameters(num_encoder_layers=1, bias_per_layer=is_scanned)
+    parameters = writers.random_parameters(num_encoder_layers=1, bias_per_layer=source == "scanned")
     parameters = {name: array.astype(DTYPES[dtype]) for name, array in parameters.items()}
     path = SOURCES[source](tmp_path / "source", parameters)
     assert_holds(path, parameters)
-    targets = [to for to in TARGETS if not (is_scanned and to == "hf_flax")]
-    for to in targets:
+    for to in TARGETS:
         there = run(path, tmp_path / to, to, dtype)
         assert_holds(there, parameters)
         # Sources that cannot be written have the values under the unrolled network's names.
-        back = {"hf": "hf", "hf_flax": "hf_flax", "mtf": "mtf", "orbax": "t5x_orbax"}
+        back = {"hf": "hf", "mtf": "mtf", "orbax": "t5x_orbax"}
         assert_holds(
             run(there, tmp_path / f"{to}_back", back.get(source, "t5x"), dtype), parameters
         )
@@ -176,10 +173,3 @@ def test_recorded_checkpoints(name: str, tmp_path: Path) -> None:
         assert found.keys() == expected.keys()
         for key, array in expected.items():
             assert found[key].tobytes() == array.tobytes(), key
-
-
-def test_umt5_is_refused_in_flax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = t5x(tmp_path, writers.random_parameters(bias_per_layer=True))
-    assert convert.main([str(source), str(tmp_path / "out"), "--to", "hf_flax"]) == 2
-    assert "umT5 model, for which transformers has no Flax class" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

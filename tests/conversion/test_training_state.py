@@ -211,8 +211,7 @@ def test_full_disk(
     def fails(*_: object) -> None:
         raise full
 
-    for place in ("conversion.safetensors_file", "conversion.flax_writer"):
-        monkeypatch.setattr(f"{place}.write_parts", fails)
+    monkeypatch.setattr("conversion.safetensors_file.write_parts", fails)
     for name in ("write_bytes", "write_text"):
         monkeypatch.setattr(Path, name, fails)
     assert run(source, tmp_path / "out", to) == 1

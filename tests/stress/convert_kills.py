@@ -30,7 +30,7 @@ from tests.conversion import writers
 from tests.small import ROOT, environment_variables, hearing_ctrl_c
 from tests.stress import disk_full
 
-FORMATS = ("t5x", "t5x_orbax", "mtf", "hf", "hf_flax")
+FORMATS = ("t5x", "t5x_orbax", "mtf", "hf")
 Contents = tuple[dict[str, bytes], set[str]]
 
 

@@ -3,7 +3,6 @@
 # Output format → description of the format in the help.
 FORMATS = {
     "hf": "Hugging Face, for PyTorch",
-    "hf_flax": "Hugging Face, for Flax in transformers 4",
     "t5x": "T5X's zarr and msgpack",
     "t5x_orbax": "T5X's Orbax layout",
     "mtf": "mtf's Orbax layout",

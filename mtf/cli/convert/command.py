@@ -33,12 +33,11 @@ verification or --compare finds a difference or the disk is full; 2 if the conve
 _ONLY_HF = ("vocabulary", "config", "model_type", "max_shard_size", "push_to_hub")
 # Format → options that cannot be used with it. Further checks of --verify are in `export`.
 _NOT_FOR: dict[str, Sequence[str]] = {
-    "hf_flax": ("verify", "max_shard_size"),
     **dict.fromkeys(("t5x", "t5x_orbax", "mtf"), _ONLY_HF),
     "peft": ("verify", "dtype", "optimizer", *_ONLY_HF),
 }
 # Format → default of --dtype. In other formats, tensors keep their stored types.
-_DTYPES = dict.fromkeys(("hf", "hf_flax"), "float32")
+_DTYPES = {"hf": "float32"}
 # Whether models are verified by default; tests may set this to False.
 VERIFY_BY_DEFAULT = True
 _MAX_SHARD_SIZE = "5GB"

@@ -74,7 +74,7 @@ def export_one(options: argparse.Namespace) -> int:
     if options.push_to_hub is not None:
         hub.check_repo(options.push_to_hub, out_dir)
     huggingface.check_output(out_dir)
-    exports = {"hf": _to_huggingface, "hf_flax": _to_huggingface, "peft": _to_adapters}
+    exports = {"hf": _to_huggingface, "peft": _to_adapters}
     try:
         exports.get(options.to, _to_training_state)(options, out_dir)
     except _VerificationFailed:
@@ -86,7 +86,7 @@ def export_one(options: argparse.Namespace) -> int:
 
 def _to_huggingface(options: argparse.Namespace, out_dir: AnyPath) -> None:
     """Exports a Hugging Face model."""
-    verified = options.to == "hf" and _is_verified(options, out_dir)
+    verified = _is_verified(options, out_dir)
     export = _huggingface_export(options)
     directly = is_remote(out_dir) and not verified
     if is_remote(out_dir):
@@ -239,7 +239,6 @@ def _huggingface_export(options: argparse.Namespace) -> huggingface.Export:
         tokenizer=_tokenizer(options, vocabulary, vocab_size),
         dtype=options.dtype,
         max_shard_size=options.max_shard_size,
-        weights="flax" if options.to == "hf_flax" else "safetensors",
         inputs_add_eos=add_eos,
         allow_non_finite=options.allow_non_finite,
         is_assumed=run is None and not (is_huggingface and has_tokenizer),
@@ -286,7 +285,7 @@ def _print_source(checkpoint: Checkpoint) -> None:
 
 def _print_usage(export: huggingface.Export, out: str) -> None:
     """Prints how to load an export with `transformers`; `out` is its quoted path."""
-    name = "Flax" * (export.weights == "flax") + export.class_name
+    name = export.class_name
     has_tokenizer = export.tokenizer is not None
     if not has_tokenizer:
         print("No tokenizer was written. To write one, pass its model with --vocabulary.")
