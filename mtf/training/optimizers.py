@@ -1,75 +1,140 @@
-"""Applies Adafactor and AdamW to a tree of parameters.
+"""Applies optimizers to trees of parameters.
 
-The state of these optimizers is nested like the parameters and has a dict of slots for each
-parameter. `mtf.training.transformations` applies all other optax optimizers.
+`create` is the only function that depends on the type of an optimizer's settings. The state of
+Adafactor and AdamW is nested like the parameters and has a dict of slots for each parameter; that
+of optax's optimizers is described in `mtf.training.transformations`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import optax
 
+from mtf.models import t5
+from mtf.models.settings import T5Config
 from mtf.models.stacking import Tree
-from mtf.training import adafactor, transformations
+from mtf.training import adafactor, schedules
 from mtf.training.settings import AdafactorConfig, AdamWConfig, AnyOptimizer
+from mtf.training.transformations import Transformation
 
 
-def init(config: AnyOptimizer, params: Tree, axes: Tree) -> Tree:
-    """Returns the initial optimizer state; `axes` are the logical axes of `params`."""
-    if not isinstance(config, AdafactorConfig | AdamWConfig):
-        return transformations.init(config, params)
-    if isinstance(config, AdamWConfig):
-        return _slots(_adam(config).init(params))
-    return jax.tree.map(
-        lambda names, param: adafactor.init_slots(config, param, names),
-        axes,
-        params,
-        is_leaf=is_axes,
-    )
+class Optimizer(Protocol):
+    """An optimizer for the trained parameters of a network (T5X: `optimizers.OptimizerDef`).
+
+    The arguments and results are nested dicts whose leaves are arrays or, in `state_axes`, their
+    shapes. The layers of `params` and `grads` may be stacked.
+    """
+
+    def init(self, params: Tree) -> Tree:
+        """Returns the initial optimizer state."""
+
+    def update(
+        self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
+    ) -> tuple[Tree, Tree]:
+        """Returns the updated parameters and state; `step` is the number of previous updates."""
+
+    def state_axes(self, params: Tree, states: Tree) -> Tree:
+        """Returns the logical axes of the optimizer state; None marks an axis that is not split."""
+
+    def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array | None:
+        """Returns the learning rate of the update that returned `states`, or None if unknown."""
 
 
-def update(
-    config: AdafactorConfig | AdamWConfig,
-    step: jax.Array,
-    learning_rate: jax.Array,
-    grads: Tree,
-    params: Tree,
-    states: Tree,
-    axes: Tree,
-) -> tuple[Tree, Tree]:
-    """Returns the updated parameters and state; `step` is the number of previous updates."""
+def create(config: AnyOptimizer, network: T5Config, axes: Tree) -> Optimizer:
+    """Returns the optimizer for its settings; `axes` are the trained parameters' logical axes."""
     if isinstance(config, AdafactorConfig):
-        pairs = jax.tree.map(
-            lambda names, param, slots, grad: adafactor.update_param(
-                config, step, learning_rate, param, slots, grad, names
-            ),
-            axes,
+        return _Adafactor(config, axes)
+    if isinstance(config, AdamWConfig):
+        return _AdamW(config, axes)
+    return Transformation(config, t5.param_shapes(network), t5.param_axes(network))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scheduled:
+    """The common part of the optimizers that have a schedule and slots for each parameter."""
+
+    config: Any  # AdafactorConfig or AdamWConfig
+    axes: Tree
+
+    def state_axes(self, params: Tree, states: Tree) -> Tree:
+        def of_slots(axes: tuple[str, ...], param: Any, slots: Tree) -> Tree:
+            return {
+                name: axes if slot.shape == param.shape else (None,) * len(slot.shape)
+                for name, slot in slots.items()
+            }
+
+        return jax.tree.map(of_slots, self.axes, params, states, is_leaf=is_axes)
+
+    def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array:
+        return schedules.learning_rate(self.config.learning_rate, step)
+
+    def clipped(self, grads: Tree) -> Tree:
+        """Returns the gradients, scaled down if their global norm exceeds the threshold."""
+        threshold = self.config.global_norm_clip_threshold
+        if threshold is None:
+            return grads
+        scale = jnp.minimum(1.0, threshold / optax.tree.norm(grads))
+        return jax.tree.map(lambda grad: grad * scale, grads)
+
+
+class _Adafactor(_Scheduled):
+    def init(self, params: Tree) -> Tree:
+        return jax.tree.map(
+            lambda names, param: adafactor.init_slots(self.config, param, names),
+            self.axes,
             params,
-            states,
-            grads,
             is_leaf=is_axes,
         )
-        new_params = jax.tree.map(lambda _, pair: pair[0], axes, pairs, is_leaf=is_axes)
-        return new_params, jax.tree.map(lambda _, pair: pair[1], axes, pairs, is_leaf=is_axes)
 
-    mu = jax.tree.map(lambda _, slots: slots["mu"], params, states)
-    nu = jax.tree.map(lambda _, slots: slots["nu"], params, states)
-    updates, state = _adam(config).update(grads, optax.ScaleByAdamState(step, mu, nu))
-    decay = config.weight_decay_rate
+    def update(
+        self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
+    ) -> tuple[Tree, Tree]:
+        rate = self.learning_rate(step, states)
+        pairs = jax.tree.map(
+            lambda names, param, slots, grad: adafactor.update_param(
+                self.config, step, rate, param, slots, grad, names
+            ),
+            self.axes,
+            params,
+            states,
+            self.clipped(grads),
+            is_leaf=is_axes,
+        )
+        new, slots = (
+            jax.tree.map(lambda _, pair, i=i: pair[i], self.axes, pairs, is_leaf=is_axes)
+            for i in range(2)
+        )
+        return new, slots
 
-    def new(names: tuple[str, ...], param: jax.Array, update: jax.Array) -> jax.Array:
-        # Norm scales, the only parameters of T5 that are not matrices, have no weight decay.
-        decayed = decay and len([name for name in names if name != "layers"]) >= 2
-        return param - learning_rate * (update + (decay * param if decayed else 0.0))
 
-    params = jax.tree.map(new, axes, params, updates, is_leaf=is_axes)
-    return params, _slots(state)
+class _AdamW(_Scheduled):
+    def init(self, params: Tree) -> Tree:
+        return _slots(self._adam.init(params))
 
+    def update(
+        self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
+    ) -> tuple[Tree, Tree]:
+        rate, decay = self.learning_rate(step, states), self.config.weight_decay_rate
+        mu = jax.tree.map(lambda _, slots: slots["mu"], params, states)
+        nu = jax.tree.map(lambda _, slots: slots["nu"], params, states)
+        state = optax.ScaleByAdamState(step, mu, nu)
+        updates, state = self._adam.update(self.clipped(grads), state)
 
-def _adam(config: AdamWConfig) -> optax.GradientTransformation:
-    return optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+        def new(names: tuple[str, ...], param: jax.Array, update: jax.Array) -> jax.Array:
+            # Norm scales, the only parameters of T5 that are not matrices, have no weight decay.
+            decayed = decay and len([name for name in names if name != "layers"]) >= 2
+            return param - rate * (update + (decay * param if decayed else 0.0))
+
+        return jax.tree.map(new, self.axes, params, updates, is_leaf=is_axes), _slots(state)
+
+    @property
+    def _adam(self) -> optax.GradientTransformation:
+        config = self.config
+        return optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
 
 
 def _slots(state: Any) -> Tree:

@@ -281,3 +281,8 @@ class TrainerConfig:
 
 
 AnyOptimizer: TypeAlias = AdafactorConfig | AdamWConfig | GradientTransformation
+
+
+def is_optimizer(value: object) -> bool:
+    """Returns whether a value is the settings of an optimizer, or an optimizer like optax's."""
+    return isinstance(value, AnyOptimizer) and not isinstance(value, type)

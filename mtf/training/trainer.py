@@ -32,11 +32,9 @@ from mtf.models.t5 import Batch
 from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
-from mtf.training import optimizers, settings, transformations
+from mtf.training import optimizers, settings
 from mtf.training.custom_loss import PREFIX, custom_loss
 from mtf.training.losses import normalizing_factor_and_weights, weighted_cross_entropy
-from mtf.training.schedules import learning_rate
-from mtf.training.settings import AdafactorConfig, AdamWConfig
 from mtf.training.train_state import TrainState
 from mtf.training.trained import frozen_names, merge, split
 
@@ -144,8 +142,13 @@ class Trainer:
         """The logical axes of the parameters that are trained."""
         return self.trained(self.axes)
 
+    @functools.cached_property
+    def optimizer_def(self) -> optimizers.Optimizer:
+        """The optimizer for the parameters that are trained."""
+        return optimizers.create(self.optimizer, self.model.network, self.trained_axes)
+
     def _init_states(self, params: Params) -> Tree:
-        return optimizers.init(self.optimizer, self.trained(params), self.trained_axes)
+        return self.optimizer_def.init(self.trained(params))
 
     @functools.cached_property
     def state_shapes(self) -> TrainState:
@@ -159,27 +162,13 @@ class Trainer:
     @functools.cached_property
     def state_shardings(self) -> TrainState:
         """The shardings of the state; a slot shaped like its parameter is sharded like it."""
-        shapes, network = self.state_shapes, self.model.network
-        if isinstance(self.optimizer, AdafactorConfig | AdamWConfig):
-            slot_axes = jax.tree.map(
-                lambda axes, param, slots: {
-                    name: axes if slot.shape == param.shape else (None,) * len(slot.shape)
-                    for name, slot in slots.items()
-                },
-                self.trained_axes,
-                self.trained(shapes.params),
-                shapes.param_states,
-                is_leaf=optimizers.is_axes,
-            )
-        else:
-            slot_axes = transformations.state_axes(
-                t5.param_shapes(network), t5.param_axes(network), shapes.param_states
-            )
+        shapes = self.state_shapes
+        state_axes = self.optimizer_def.state_axes(self.trained(shapes.params), shapes.param_states)
         params = self.partitioner.shardings(shapes.params, self.axes)
         return TrainState(
             self.partitioner.replicated,
             params,
-            self.partitioner.shardings(shapes.param_states, slot_axes),
+            self.partitioner.shardings(shapes.param_states, state_axes),
             None if shapes.ema is None else self.trained(params),
         )
 
@@ -207,9 +196,8 @@ class Trainer:
             checked = functools.partial(custom_loss, loss_fn)
             _, sums = jax.eval_shape(checked, logits, batch, weights)
             names = tuple(name for name in sums if name.startswith(PREFIX))
-        if isinstance(self.optimizer, AdafactorConfig | AdamWConfig):
-            schedule = self.optimizer.learning_rate
-            jax.eval_shape(lambda step: learning_rate(schedule, step), self.state_shapes.step)
+        state = self.state_shapes
+        jax.eval_shape(self.optimizer_def.learning_rate, state.step, state.param_states)
         return names
 
     def init_state(self) -> TrainState:
@@ -308,7 +296,6 @@ class Trainer:
         )
 
     def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        optimizer = self.optimizer
         dropout_rng = None
         network = self.model.network
         if network.dropout_rate > 0 or (network.lora and network.lora.dropout_rate > 0):
@@ -317,21 +304,10 @@ class Trainer:
         trained, frozen = split(state.params, self.frozen)
         grads, sums = self._gradients(trained, frozen, batch, weights, dropout_rng)
         norm = optax.tree.norm(grads)
-        rate: jax.Array | None
-        if isinstance(optimizer, AdafactorConfig | AdamWConfig):
-            rate = learning_rate(optimizer.learning_rate, state.step)
-            threshold = optimizer.global_norm_clip_threshold
-            if threshold is not None:
-                scale = jnp.minimum(1.0, threshold / norm)
-                grads = jax.tree.map(lambda g: g * scale, grads)
-            params, param_states = optimizers.update(
-                optimizer, state.step, rate, grads, trained, state.param_states, self.trained_axes
-            )
-        else:
-            params, param_states = transformations.update(
-                optimizer, sums["loss"], grads, trained, state.param_states
-            )
-            rate = transformations.learning_rate(param_states)
+        params, param_states = self.optimizer_def.update(
+            state.step, sums["loss"], grads, trained, state.param_states
+        )
+        rate = self.optimizer_def.learning_rate(state.step, param_states)
         metrics = {**batch_metrics(batch, weights), **sums, "weight_gradient_norm": norm}
         if rate is not None:
             metrics["learning_rate"] = rate

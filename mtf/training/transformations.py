@@ -7,6 +7,7 @@ Its state is stored as nested dicts, both in memory and in checkpoints. For exam
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -17,58 +18,61 @@ from mtf.models.stacking import Tree, stack_layers, unstack_layers
 from mtf.training.settings import GradientTransformation
 
 
-def init(optimizer: GradientTransformation, params: Tree) -> Tree:
-    """Returns the initial optimizer state as nested dicts."""
-    return _as_dicts(optimizer.init(unstack_layers(params)))
+@dataclasses.dataclass(frozen=True)
+class Transformation:
+    """An optimizer of optax or of the user, as a `mtf.training.optimizers.Optimizer`.
 
-
-def update(
-    optimizer: GradientTransformation, loss: jax.Array, grads: Tree, params: Tree, states: Tree
-) -> tuple[Tree, Tree]:
-    """Returns the updated parameters and state; optax receives `loss` as the argument `value`."""
-    is_stacked = _is_stacked(params)
-    grads, params = unstack_layers(grads), unstack_layers(params)
-    state = _from_dicts(states, jax.eval_shape(optimizer.init, params))
-    takes_more = optax.with_extra_args_support(optimizer)
-    updates, state = takes_more.update(grads, state, params, value=loss)
-    params = optax.apply_updates(params, updates)
-    return stack_layers(params) if is_stacked else params, _as_dicts(state)
-
-
-def state_axes(params: Tree, axes: Tree, states: Tree) -> Tree:
-    """Returns the logical axes of the optimizer state.
-
-    A leaf that has the name and the shape of a parameter gets the axes of that parameter. Other
-    leaves, such as factored statistics, are not split.
-
-    Args:
-      params: the shapes of the parameters, with separate layers.
-      axes: the logical axes of the parameters.
-      states: the shapes of the optimizer state.
+    Attributes:
+      optimizer: the optax optimizer.
+      shapes: the shapes of all parameters, with separate layers.
+      axes: the logical axes of all parameters, with separate layers.
     """
-    owners, names = _by_path(params), _by_path(axes)
 
-    def of_leaf(path: Any, leaf: Any) -> tuple[str | None, ...]:
-        keys = tuple(entry.key for entry in path)
-        owner = next((keys[i:] for i in range(len(keys)) if keys[i:] in owners), None)
-        if owner is None or leaf.shape != owners[owner].shape:
-            return (None,) * len(leaf.shape)
-        return names[owner]
+    optimizer: GradientTransformation
+    shapes: Tree
+    axes: Tree
 
-    return jax.tree_util.tree_map_with_path(of_leaf, states)
+    def init(self, params: Tree) -> Tree:
+        """Returns the initial optimizer state as nested dicts."""
+        return _as_dicts(self.optimizer.init(unstack_layers(params)))
 
+    def update(
+        self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
+    ) -> tuple[Tree, Tree]:
+        """Returns the updated parameters and state; optax receives `loss` as `value`."""
+        is_stacked = _is_stacked(params)
+        grads, params = unstack_layers(grads), unstack_layers(params)
+        state = _from_dicts(states, jax.eval_shape(self.optimizer.init, params))
+        takes_more = optax.with_extra_args_support(self.optimizer)
+        updates, state = takes_more.update(grads, state, params, value=loss)
+        params = optax.apply_updates(params, updates)
+        return stack_layers(params) if is_stacked else params, _as_dicts(state)
 
-def learning_rate(states: Tree) -> jax.Array | None:
-    """Returns the learning rate that `optax.inject_hyperparams` has stored in the state.
+    def state_axes(self, params: Tree, states: Tree) -> Tree:
+        """Returns the logical axes of the optimizer state.
 
-    Returns None if the state contains no learning rate or more than one.
-    """
-    found = [
-        leaf
-        for path, leaf in _by_path(states).items()
-        if path[-2:] == ("hyperparams", "learning_rate")
-    ]
-    return found[0] if len(found) == 1 else None
+        A leaf that has the name and the shape of a parameter gets the axes of that parameter. Other
+        leaves, such as factored statistics, are not split.
+        """
+        owners, names = _by_path(self.shapes), _by_path(self.axes)
+
+        def of_leaf(path: Any, leaf: Any) -> tuple[str | None, ...]:
+            keys = tuple(entry.key for entry in path)
+            owner = next((keys[i:] for i in range(len(keys)) if keys[i:] in owners), None)
+            if owner is None or leaf.shape != owners[owner].shape:
+                return (None,) * len(leaf.shape)
+            return names[owner]
+
+        return jax.tree_util.tree_map_with_path(of_leaf, states)
+
+    def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array | None:
+        """Returns the learning rate that `optax.inject_hyperparams` has stored in the state.
+
+        Returns None if the state contains no learning rate or more than one.
+        """
+        stored = ("hyperparams", "learning_rate")
+        found = [leaf for path, leaf in _by_path(states).items() if path[-2:] == stored]
+        return found[0] if len(found) == 1 else None
 
 
 def _is_stacked(params: Tree) -> bool:

@@ -12,7 +12,7 @@ from mtf.base.errors import RunError
 from mtf.base.progress import Progress
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.training.metrics import MetricsWriter, StepMetrics, summarize
-from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
+from mtf.training.settings import ScheduleConfig
 from mtf.training.trainer import Trainer
 
 # The run ends when `skip_nonfinite_updates` has skipped this number of consecutive updates.
@@ -49,10 +49,10 @@ class Watch:
         for at, steps in ((step - 1, period[:-1]), (step, [last])):
             if steps:
                 self.writer.write(at, summarize(steps))
-        rate = float(last["learning_rate"])
+        rate = f" (learning rate {last['learning_rate']:.3g})" if "learning_rate" in last else ""
         raise self.failure(
-            f"step {step}: the loss is {loss:g} and the gradient norm is {norm:g} (learning rate "
-            f"{rate:.3g}). Training has diverged. The state after this step was not saved."
+            f"step {step}: the loss is {loss:g} and the gradient norm is {norm:g}{rate}. Training "
+            "has diverged. The state after this step was not saved."
         )
 
     def count_skipped(self, step: int, period: Sequence[StepMetrics]) -> None:
@@ -89,10 +89,11 @@ class Watch:
         else:
             start = f"The last good checkpoint is from step {latest}. Resume from it"
         settings, optimizer = [], self.trainer.optimizer
-        if isinstance(optimizer, AdafactorConfig | AdamWConfig):
-            if isinstance(optimizer.learning_rate, ScheduleConfig):
-                rate = optimizer.learning_rate.base_learning_rate / 2
-                settings.append(f"optimizer.learning_rate.base_learning_rate={rate:g}")
+        schedule = getattr(optimizer, "learning_rate", None)
+        if isinstance(schedule, ScheduleConfig):
+            rate = schedule.base_learning_rate / 2
+            settings.append(f"optimizer.learning_rate.base_learning_rate={rate:g}")
+        if hasattr(optimizer, "global_norm_clip_threshold"):
             clip = optimizer.global_norm_clip_threshold
             clip = 1.0 if clip is None else clip / 2
             settings.append(f"optimizer.global_norm_clip_threshold={clip:g}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import conversion
@@ -56,11 +58,15 @@ NETWORK = T5Config(
 )
 
 
-def make_trainer(schedule: settings.ScheduleConfig | None = None, **options: Any) -> Trainer:
-    optimizer = settings.AdamWConfig(schedule or settings.ScheduleConfig("constant", 0.1))
+def make_trainer(
+    schedule: settings.ScheduleConfig | None = None,
+    optimizer: settings.GradientTransformation | None = None,
+    **options: Any,
+) -> Trainer:
+    ours = settings.AdamWConfig(schedule or settings.ScheduleConfig("constant", 0.1))
     partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
     model = ModelConfig(NETWORK)
-    return Trainer(model, optimizer, partitioner, settings.TrainerConfig(**options))
+    return Trainer(model, optimizer or ours, partitioner, settings.TrainerConfig(**options))
 
 
 def make_batch(weight: float = 1.0) -> dict[str, np.ndarray]:
@@ -89,6 +95,11 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "constant * decay_every", 0.01, decay_factor=1e30, steps_per_decay=6
     )
     trainer = make_trainer(schedule, stats_period=5, eval_period=None)
+    return run_dir, run_until_it_diverges(trainer, run_dir)
+
+
+def run_until_it_diverges(trainer: Trainer, run_dir: Path) -> str:
+    """Trains until the run ends with an error; returns the error."""
     manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3))
     with pytest.raises(RunError) as error, Interrupts() as interrupts:
         TrainLoop(
@@ -102,7 +113,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
             evaluations={},
         ).run(trainer.init_state(), setup_seconds=0.0)
     manager.close()
-    return run_dir, str(error.value)
+    return str(error.value)
 
 
 def test_a_run_that_diverges_says_what_to_try_and_where_to_go_on(
@@ -115,6 +126,26 @@ def test_a_run_that_diverges_says_what_to_try_and_where_to_go_on(
     for setting in ("base_learning_rate=0.005", "clip_threshold=1", "skip_nonfinite_updates=True"):
         assert setting in said
     assert f"python -m mtf.run --from {run_dir} --set " in said
+
+
+class Reckless:
+    """A user's own optimizer, which has neither a learning rate nor mtf's settings."""
+
+    def init(self, params: Any) -> dict[str, Any]:
+        return {}
+
+    def update(self, updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.tree.map(lambda gradient: -1e30 * gradient, updates), state
+
+
+@pytest.mark.parametrize("optimizer", [optax.sgd(1e30), Reckless()], ids=["optax", "own"])
+def test_an_optimizer_without_a_known_learning_rate_diverges_in_words(
+    optimizer: settings.GradientTransformation, tmp_path: Path
+) -> None:
+    said = run_until_it_diverges(make_trainer(optimizer=optimizer), tmp_path)
+    assert re.match(r"step \d: the loss is .* gradient norm is \S+\. Training has diverged\.", said)
+    assert "learning rate" not in said and "optimizer." not in said
+    assert "skip_nonfinite_updates=True" in said
 
 
 def test_its_good_checkpoints_stay_and_nothing_else_is_saved(diverged: tuple[Path, str]) -> None:

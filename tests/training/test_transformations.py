@@ -14,10 +14,12 @@ import pytest
 from mtf.base.errors import UserError
 from mtf.models.settings import ModelConfig
 from mtf.models.stacking import unstack_layers
-from mtf.training import AdamWConfig, ScheduleConfig, transformations
+from mtf.training import AdamWConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
+from mtf.training.transformations import Transformation
 from tests.training.test_not_finite import NETWORK, make_batch, make_trainer
 
+STEP = jnp.zeros((), jnp.int32)  # not used by optax's optimizers, which count themselves
 _RATE = 1e-2
 
 
@@ -59,9 +61,10 @@ def test_each_layer_is_updated_by_itself_also_if_layers_are_stacked() -> None:
     """LAMB scales the update of each matrix by its norm."""
     params, grads, loss = stacked_tree(0), stacked_tree(1), jnp.zeros(())
     optimizer = optax.lamb(_RATE)
-    states = transformations.init(optimizer, params)
-    new, states = transformations.update(optimizer, loss, grads, params, states)
-    new, states = transformations.update(optimizer, loss, grads, new, states)
+    transformation = Transformation(optimizer, {}, {})
+    states = transformation.init(params)
+    new, states = transformation.update(STEP, loss, grads, params, states)
+    new, states = transformation.update(STEP, loss, grads, new, states)
     assert new["encoder"]["layers"]["kernel"].shape == (3, 4, 2)
     for layer in range(3):
         alone = params["encoder"]["layers"]["kernel"][layer]
@@ -85,8 +88,9 @@ def test_the_state_is_sharded_like_the_parameters() -> None:
     params = {"a": {"kernel": np.zeros((4, 6))}, "b": np.zeros(3)}
     axes = {"a": {"kernel": ("embed", "mlp")}, "b": ("embed",)}
     optimizer = optax.chain(optax.scale_by_adam(), optax.scale_by_factored_rms(True, 0.8, 0, 2))
-    states = jax.eval_shape(lambda p: transformations.init(optimizer, p), params)
-    found = transformations.state_axes(params, axes, states)
+    transformation = Transformation(optimizer, params, axes)
+    states = jax.eval_shape(transformation.init, params)
+    found = transformation.state_axes(params, states)
     assert found["0"]["mu"] == axes
     assert found["0"]["count"] == ()
     assert states["1"]["v_row"]["a"]["kernel"].shape == (4,)
@@ -97,11 +101,14 @@ def test_the_rate_of_inject_hyperparams_is_that_of_the_last_update() -> None:
     params, loss = stacked_tree(0), jnp.zeros(())
     schedule = optax.linear_schedule(0.0, 1.0, 10)
     optimizer = optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(schedule))
-    states = transformations.init(optimizer, params)
+    transformation = Transformation(optimizer, {}, {})
+    states = transformation.init(params)
     for before in range(3):
-        params, states = transformations.update(optimizer, loss, params, params, states)
-        assert float(transformations.learning_rate(states)) == pytest.approx(before / 10)
-    assert transformations.learning_rate(transformations.init(optax.lion(0.1), params)) is None
+        params, states = transformation.update(STEP, loss, params, params, states)
+        rate = transformation.learning_rate(STEP, states)
+        assert rate is not None and float(rate) == pytest.approx(before / 10)
+    lion = Transformation(optax.lion(0.1), {}, {})
+    assert lion.learning_rate(STEP, lion.init(params)) is None
 
 
 def test_a_random_key_in_the_state_is_refused() -> None:

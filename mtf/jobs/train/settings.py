@@ -19,14 +19,7 @@ from mtf.models.settings import ModelConfig
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.storage import as_path
 from mtf.training.early_stopping import EarlyStopping
-from mtf.training.settings import (
-    STEP,
-    AdafactorConfig,
-    AdamWConfig,
-    AnyOptimizer,
-    GradientTransformation,
-    TrainerConfig,
-)
+from mtf.training.settings import STEP, AnyOptimizer, TrainerConfig, is_optimizer
 from mtf.training.trackers import Tracker
 
 _MAY_CHANGE = {"on_resume": "may change"}
@@ -58,7 +51,7 @@ class Train:
 
     model: ModelConfig
     data: AnyData
-    optimizer: AdafactorConfig | AdamWConfig | GradientTransformation
+    optimizer: AnyOptimizer
     train_steps: int = dataclasses.field(metadata=_MAY_CHANGE)
     batch_size: int
     trainer: TrainerConfig = TrainerConfig()
@@ -80,7 +73,7 @@ class Train:
             raise
 
     def _check_values(self) -> None:
-        if isinstance(self.optimizer, type) or not isinstance(self.optimizer, AnyOptimizer):
+        if not is_optimizer(self.optimizer):
             raise TypeError  # The optimizer may be the result of any function, so check its type.
         check_fields(self, AT_LEAST_ONE, "train_steps", "batch_size")
         check_fields(self, STEP, "train_steps")
