@@ -159,5 +159,5 @@ def _open_one_of(path: AnyPath, step: int | None) -> Checkpoint:
             _logger.warning("Skipped an incomplete checkpoint: %s", error)
             problem = problem or error
     raise IncompleteCheckpoint(
-        f"{path} has no complete checkpoint. The latest one cannot be opened: {problem}"
+        f"{path} has no complete checkpoint. The latest checkpoint cannot be opened: {problem}"
     )

@@ -20,9 +20,9 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
 
     The run starts from scratch. It keeps the vocabulary size, objective, loss, optimizer, schedule
     and local data (files, corpora, and a mixture's cache or mirror). Text that ships with Python
-    replaces data from the Hugging Face hub, or all data if `python_text` is set. Bytes and 125
-    sentinels replace a remote vocabulary unless a cache needs the vocabulary. For jobs that do not
-    train, only the batch size is reduced.
+    replaces data from the Hugging Face hub, or all data if `python_text` is set. A remote
+    vocabulary is replaced by bytes with 125 sentinels, unless the data come from a cache. Jobs that
+    do not train are only adapted to a CPU (see `local_cpu`), with a batch size of 4.
     """
     local_cpu(config)
     config.batch_size = 4

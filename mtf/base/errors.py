@@ -18,7 +18,7 @@ class NotCheckedError(UserError):
 
 
 class RunError(RuntimeError):
-    """Raised if a run fails for a known reason (exit status 1); no traceback is printed."""
+    """Raised if a command fails for a known reason other than its input (exit status 1)."""
 
 
 @contextlib.contextmanager

@@ -41,9 +41,9 @@ examples:
 
 Speed, loss and ETA come from the latest statistics (trainer.stats_period). Speed and ETA do not
 include the time that evaluations and checkpoints take.
-For the output_dir of evaluation and inference jobs, and for token caches, the command shows what
-the processes are doing. Other paths are skipped.
-Exit status: 0 on success; 2 if a path does not exist or no path is a run directory.
+The command also accepts token caches and the output_dir of evaluation and inference jobs; for
+these, it shows what the processes are doing. Other existing paths are skipped.
+Exit status: 0 on success; 2 if a path does not exist or if all paths would be skipped.
 """
 _TRAIN, *_EVALUATIONS = METRIC_KINDS
 _CONFIG_FILE, _CACHE_FILE = "config.json", "cache.json"

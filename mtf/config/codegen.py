@@ -27,7 +27,7 @@ def as_python(config: fdl.Config, title: str) -> str:
     """Returns the code of a script that defines `config()` and runs the job of this config."""
     config = tree.complete(config)
     if any(inspect.isroutine(fdl.get_callable(node)) for _, node in tree.components(config)):
-        # Function calls cannot be recovered from a built job, so `run` must store the config.
+        # A job does not record which calls produced its values; `mtf.config.run` stores the config.
         return write_module(
             config, title, run="run(config())", imports="from mtf.config import run\n"
         )

@@ -134,7 +134,7 @@ def _holds_nothing(run_dir: AnyPath) -> bool:
 
 
 def _declared_free(config: Any, path: paths.Path) -> bool:
-    """Returns whether metadata allow the field at a path, or one that contains it, to change."""
+    """Returns whether the field at a path, or a field that contains it, may change on resume."""
     holders = (paths.follow(config, path[:depth]) for depth in range(len(path)))
     return any(
         isinstance(holder, fdl.Buildable)

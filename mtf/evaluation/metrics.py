@@ -78,9 +78,10 @@ def _metric(
 def compute(name: str, targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
     """Computes the metric `name`; returns a dict mapping the names of its scores to their values.
 
-    Values are percentages, except for edit distances, which are numbers of words. Predictions are
-    texts, class indices or numbers. Raises UserError if the metric does not exist, if its library
-    is not installed, if there are no examples, or if the numbers of targets and predictions differ.
+    Values are percentages, except for edit distances, which are numbers of words, and the values of
+    custom metrics, which are not scaled. Predictions are texts, class indices or numbers. Raises
+    UserError if the metric does not exist, if its library is not installed, if there are no
+    examples, or if the numbers of targets and predictions differ.
     """
     metric = find(name)
     if len(targets) != len(predictions):

@@ -166,7 +166,7 @@ class BatchInference:
         first, last = self.limits(source)
         note = ", already complete" if was_done else ""
         if cut := results.num_truncated:
-            note += f"; {cut} of the examples were truncated to task_feature_lengths"
+            note += f"; examples truncated to task_feature_lengths: {cut}"
         lines = [f"{results.path}: {last - first} lines{note}"]
         if written != results.path:
             lines.append(f"{written}: {source.summary.num_examples} lines from all shards")

@@ -332,7 +332,7 @@ def checkpoint_vocabulary(
         except UserError as error:
             raise UserError(
                 f"{error} According to the config of its run, {checkpoint.path} was trained with "
-                "this vocabulary. If the file has been moved, pass vocabulary=PATH."
+                "this vocabulary. If the file has been moved, set the vocabulary to its new path."
             ) from error
     elif checkpoint.layout == "huggingface":
         try:

@@ -100,12 +100,12 @@ def test_shards_make_the_same_file(
         ).run()
     whole = tmp_path / "out" / "in-predict.jsonl"
     shown = capsys.readouterr().out
-    assert "3 lines; 1 of the examples were truncated" in shown
+    assert "3 lines; examples truncated to task_feature_lengths: 1" in shown
     assert f"{whole}: 7 lines from all shards" in shown
     alone = job(checkpoint, tmp_path, files=str(file), decoding=sample, output_dir=str(tmp_path))
     alone.run()
     assert (tmp_path / "in-predict.jsonl-00000-of-00001").read_bytes() == whole.read_bytes()
-    assert "7 lines; 1 of the examples were truncated" in capsys.readouterr().out
+    assert "7 lines; examples truncated to task_feature_lengths: 1" in capsys.readouterr().out
     alone.run()
     assert "7 lines, already complete; 1 of the examples" in capsys.readouterr().out
 

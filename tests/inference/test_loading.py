@@ -137,7 +137,7 @@ def test_another_vocabulary_is_refused_with_both_sizes(tmp_path: Path) -> None:
     assert "The vocabulary has 385 ids" in message and "an embedding of 384 rows" in message
     checkpoint = conversion.open_checkpoint(path)
     moved = SentencePieceVocabulary("moved/t5.model", 100)
-    with pytest.raises(UserError, match=r"moved/t5.model does not exist.* pass vocabulary=PATH"):
+    with pytest.raises(UserError, match=r"moved/t5.model does not exist.* to its new path"):
         checkpoint_vocabulary(checkpoint, None, moved, 32128)
     large = models.write_checkpoint(tmp_path / "large", vocab_size=4096, emb_dim=8)
     message = refused(large, vocabulary="byt5")

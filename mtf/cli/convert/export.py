@@ -168,7 +168,7 @@ def _to_adapters(options: argparse.Namespace, out_dir: AnyPath) -> None:
     print(
         f"Wrote {out_dir} (LoRA adapters for PEFT): {number:,} parameters, float32\nLoad it with:\n"
         "  from peft import PeftModel; model = PeftModel.from_pretrained(base, "
-        f"{str(out_dir)!r})  # base: {start or 'the fine-tuned model'}, in transformers"
+        f"{str(out_dir)!r})  # base: {start or 'the initial model'}, loaded with transformers"
     )
 
 

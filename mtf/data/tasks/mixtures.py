@@ -180,8 +180,8 @@ def prompted_task(
     except UserError as error:
         known = [*list_mixtures(), *registry.registered_tasks(), *_unprompted()]
         raise UserError(
-            f"there is no mixture {name!r}.{did_you_mean(name, known)}{hint} Without the prompt "
-            f"templates, mtf cannot tell whether this is a prompted task: {error}"
+            f"there is no mixture {name!r}.{did_you_mean(name, known)}{hint} Whether {name!r} is a "
+            f"prompted task cannot be checked, because the prompt templates are missing: {error}"
         ) from error
     found = _prompted(templates, name).get(name.removesuffix(SCORE_EVAL))
     if found is None:
