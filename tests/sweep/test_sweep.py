@@ -142,7 +142,7 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
     said = small.run(arguments(tmp_path, "random_seed=0,1"), tmp_path, status=2)
     assert "is the directory of a run; set model_dir to another one" in said
     command = [*small.arguments("text.txt", model_dir="gs://b/sweep"), "--sweep", "random_seed=0,1"]
-    assert "needs a directory on this machine" in small.run(command, tmp_path, status=2)
+    assert "a sweep needs a local directory" in small.run(command, tmp_path, status=2)
 
 
 @pytest.mark.parametrize("search", [[], ["--sweep-mode", "random", "--sweep-runs", "4"]])
