@@ -11,7 +11,6 @@ import dataclasses
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from mtf.models import t5
@@ -28,6 +27,10 @@ class Optimizer(Protocol):
     The arguments and results are nested dicts whose leaves are arrays or, in `state_axes`, their
     shapes. The layers of `params` and `grads` may be stacked.
     """
+
+    @property
+    def clip_threshold(self) -> float | None:
+        """The largest global norm of the gradients that `update` receives; None for no limit."""
 
     def init(self, params: Tree) -> Tree:
         """Returns the initial optimizer state."""
@@ -60,6 +63,10 @@ class _Scheduled:
     config: Any  # AdafactorConfig or AdamWConfig
     axes: Tree
 
+    @property
+    def clip_threshold(self) -> float | None:
+        return self.config.global_norm_clip_threshold
+
     def state_axes(self, params: Tree, states: Tree) -> Tree:
         def of_slots(axes: tuple[str, ...], param: Any, slots: Tree) -> Tree:
             return {
@@ -71,14 +78,6 @@ class _Scheduled:
 
     def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array:
         return schedules.learning_rate(self.config.learning_rate, step)
-
-    def clipped(self, grads: Tree) -> Tree:
-        """Returns the gradients, scaled down if their global norm exceeds the threshold."""
-        threshold = self.config.global_norm_clip_threshold
-        if threshold is None:
-            return grads
-        scale = jnp.minimum(1.0, threshold / optax.tree.norm(grads))
-        return jax.tree.map(lambda grad: grad * scale, grads)
 
 
 class _Adafactor(_Scheduled):
@@ -101,7 +100,7 @@ class _Adafactor(_Scheduled):
             self.axes,
             params,
             states,
-            self.clipped(grads),
+            grads,
             is_leaf=is_axes,
         )
         new, slots = (
@@ -122,7 +121,7 @@ class _AdamW(_Scheduled):
         mu = jax.tree.map(lambda _, slots: slots["mu"], params, states)
         nu = jax.tree.map(lambda _, slots: slots["nu"], params, states)
         state = optax.ScaleByAdamState(step, mu, nu)
-        updates, state = self._adam.update(self.clipped(grads), state)
+        updates, state = self._adam.update(grads, state)
 
         def new(names: tuple[str, ...], param: jax.Array, update: jax.Array) -> jax.Array:
             # Norm scales, the only parameters of T5 that are not matrices, have no weight decay.

@@ -304,6 +304,9 @@ class Trainer:
         trained, frozen = split(state.params, self.frozen)
         grads, sums = self._gradients(trained, frozen, batch, weights, dropout_rng)
         norm = optax.tree.norm(grads)
+        if (threshold := self.optimizer_def.clip_threshold) is not None:
+            scale = jnp.minimum(1.0, threshold / norm)
+            grads = jax.tree.map(lambda g: g * scale, grads)
         params, param_states = self.optimizer_def.update(
             state.step, sums["loss"], grads, trained, state.param_states
         )

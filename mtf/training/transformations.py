@@ -8,7 +8,7 @@ Its state is stored as nested dicts, both in memory and in checkpoints. For exam
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import optax
@@ -31,6 +31,7 @@ class Transformation:
     optimizer: GradientTransformation
     shapes: Tree
     axes: Tree
+    clip_threshold: ClassVar[float | None] = None
 
     def init(self, params: Tree) -> Tree:
         """Returns the initial optimizer state as nested dicts."""
