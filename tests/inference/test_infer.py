@@ -107,7 +107,7 @@ def test_shards_make_the_same_file(
     assert (tmp_path / "in-predict.jsonl-00000-of-00001").read_bytes() == whole.read_bytes()
     assert "7 lines; examples truncated to task_feature_lengths: 1" in capsys.readouterr().out
     alone.run()
-    assert "7 lines, already complete; 1 of the examples" in capsys.readouterr().out
+    assert "7 lines, already complete; examples truncated" in capsys.readouterr().out
 
 
 def test_a_directory_that_another_job_writes_is_refused(checkpoint: str, tmp_path: Path) -> None:
