@@ -285,8 +285,7 @@ def _print_source(checkpoint: Checkpoint) -> None:
 
 def _print_usage(export: huggingface.Export, out: str) -> None:
     """Prints how to load an export with `transformers`; `out` is its quoted path."""
-    name = export.class_name
-    has_tokenizer = export.tokenizer is not None
+    name, has_tokenizer = export.class_name, export.tokenizer is not None
     if not has_tokenizer:
         print("No tokenizer was written. To write one, pass its model with --vocabulary.")
     # `transformers` reads only local directories.
