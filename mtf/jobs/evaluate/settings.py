@@ -9,7 +9,7 @@ from typing import Literal
 from mtf.base.checks import AT_LEAST_ONE, POSITIVE, check_fields, one_of
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import HANG_SECONDS
-from mtf.checkpoints.steps import StepChoice, check_step_choice
+from mtf.checkpoints.steps import StepChoice, chosen_steps
 from mtf.config import as_checked
 from mtf.data.settings import TaskMixtureConfig
 from mtf.evaluation.settings import RankFilesConfig, check_one_prediction
@@ -18,7 +18,8 @@ from mtf.jobs.description import Description
 from mtf.jobs.results import EvaluateResult
 from mtf.partitioning.settings import PartitionerConfig
 
-_RUN = f"{__package__}.run"  # This module imports JAX, so it is imported only when the job runs.
+# These modules import JAX, so they are imported only when the job runs or is described.
+_RUN, _DESCRIBE = f"{__package__}.run", f"{__package__}.describe"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Evaluate:
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
         check_one_prediction(self.decoding)
         if self.checkpoint_steps is not None:
-            check_step_choice(self.checkpoint_steps, "checkpoint_steps")
+            chosen_steps(self.checkpoint_steps, "checkpoint_steps")
         elif self.metric_name_to_monitor is not None:
             raise UserError(
                 "metric_name_to_monitor needs several checkpoints, but checkpoint_steps is None. "
@@ -97,5 +98,5 @@ class Evaluate:
         The checkpoint and the data are checked, but no examples are read from datasets. Raises
         UserError if a field has the wrong type; the description contains all other problems.
         """
-        description: Description = importlib.import_module(_RUN).describe(as_checked(self))
+        description: Description = importlib.import_module(_DESCRIBE).describe(as_checked(self))
         return description

@@ -16,7 +16,8 @@ from mtf.jobs.results import InferResult
 from mtf.partitioning.settings import PartitionerConfig
 
 MODES = ("predict", "score", "predict_with_aux")
-_RUN = f"{__package__}.run"  # This module imports JAX, so it is imported only when the job runs.
+# These modules import JAX, so they are imported only when the job runs or is described.
+_RUN, _DESCRIBE = f"{__package__}.run", f"{__package__}.describe"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,5 +130,5 @@ class Infer:
         The checkpoint and all files are checked, but no datasets are read. Raises UserError if a
         field has the wrong type; the description contains all other problems.
         """
-        description: Description = importlib.import_module(_RUN).describe(as_checked(self))
+        description: Description = importlib.import_module(_DESCRIBE).describe(as_checked(self))
         return description

@@ -23,7 +23,8 @@ from mtf.training.settings import STEP, AnyOptimizer, TrainerConfig, is_optimize
 from mtf.training.trackers import Tracker
 
 _MAY_CHANGE = {"on_resume": "may change"}
-_RUN = f"{__package__}.run"  # This module imports JAX, so it is imported only when the job runs.
+# These modules import JAX, so they are imported only when the job runs or is described.
+_RUN, _DESCRIBE = f"{__package__}.run", f"{__package__}.describe"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +181,7 @@ class Train:
         files are written. The devices need not be available. Raises UserError if a field has the
         wrong type; the description contains all other problems.
         """
-        description: Description = importlib.import_module(_RUN).describe(as_checked(self))
+        description: Description = importlib.import_module(_DESCRIBE).describe(as_checked(self))
         return description
 
     def describe_sharding(self, num_devices: int | None = None) -> str:
@@ -189,5 +190,7 @@ class Train:
         The devices need not be available. By default, the table is for the available devices if the
         run can use them, and otherwise for the smallest possible number of devices.
         """
-        table: str = importlib.import_module(_RUN).describe_sharding(as_checked(self), num_devices)
+        table: str = importlib.import_module(_DESCRIBE).describe_sharding(
+            as_checked(self), num_devices
+        )
         return table

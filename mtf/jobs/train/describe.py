@@ -1,0 +1,103 @@
+"""Describes a training job for a dry run, and finds the problems that would make it fail."""
+
+from __future__ import annotations
+
+import functools
+
+from mtf.base.downloads import as_user_errors
+from mtf.data import loaders
+from mtf.data.mixtures import open_mixture
+from mtf.data.packing import to_batch
+from mtf.data.settings import TaskMixtureConfig, TextFilesConfig
+from mtf.data.sources.text_files import find_files
+from mtf.data.tasks.mixtures import list_mixtures
+from mtf.evaluation import metrics
+from mtf.jobs.description import Checks, Description
+from mtf.jobs.train.run import check_vocabulary, checked_trackers
+from mtf.jobs.train.settings import Train
+from mtf.partitioning.devices import run_devices
+from mtf.partitioning.mesh import PjitPartitioner
+from mtf.storage import AnyPath, as_path, check_writable
+from mtf.training import sharding_table, sizes
+from mtf.training.trainer import Trainer, check_start
+
+
+def describe(job: Train) -> Description:
+    """Returns the sizes and devices of a run, and the results of checks; see `Train.describe`."""
+    lengths, batch_size = job.data.task_feature_lengths, job.batch_size
+    devices = run_devices(job.partitioner, batch_size, job.trainer.num_microbatches)
+    trainer = Trainer(job.model, job.optimizer, devices.partitioner, job.trainer, job.random_seed)
+    trainer.check_functions(to_batch([], lengths, 1, job.data.pack))
+    needed = sum(sizes.least_bytes(trainer, lengths, batch_size).values())
+    checks = Checks()
+    checks.add("batch", devices.check_batch)
+    above = {
+        **sizes.state_rows(trainer, lengths, batch_size),
+        **devices.rows(needed),
+        **checks.rows,
+    }
+    run_dir = None if job.model_dir is None else as_path(job.model_dir)
+    if run_dir is not None:
+        checks.add("model_dir", functools.partial(_check_run_dir, run_dir))
+    restore, last = job.checkpoint.restore, job.train_steps
+    checks.add("start", lambda: check_start(trainer, run_dir, restore, last))
+    checks.add("vocabulary", functools.partial(check_vocabulary, job))
+    if isinstance(job.data, TaskMixtureConfig):
+        checks.add("mixture", functools.partial(_check_mixture, job.data))
+    checks.add("data", lambda: _check_data(job))
+    if job.trackers:
+        checks.add(
+            "trackers",
+            lambda: checked_trackers(job),
+            lambda found: ", ".join(type(tracker).__name__ for tracker in found),
+        )
+    if job.evaluator is not None and job.evaluator.metrics is not None:
+        checks.add("metrics", functools.partial(_check_metrics, job.evaluator.metrics))
+    work = sizes.step_rows(trainer, lengths, batch_size)
+    steps = {"train steps": f"{job.train_steps:,} (including those of the initial checkpoint)"}
+    return Description({**above, **work, **steps, **checks.rows}, tuple(checks.problems))
+
+
+def describe_sharding(job: Train, num_devices: int | None) -> str:
+    """Returns a table of the shardings of all parameters; see `Train.describe_sharding`."""
+    if num_devices is None:
+        partitioner = run_devices(
+            job.partitioner, job.batch_size, job.trainer.num_microbatches
+        ).partitioner
+    else:
+        partitioner = PjitPartitioner.create_abstract(job.partitioner, num_devices)
+    trainer = Trainer(job.model, job.optimizer, partitioner, job.trainer, job.random_seed)
+    return sharding_table.text(trainer)
+
+
+def _check_data(job: Train) -> str:
+    data = job.data
+    if isinstance(data, TextFilesConfig):
+        find_files(data.patterns)
+    return loaders.check(data, batch_size=job.batch_size)
+
+
+def _check_run_dir(run_dir: AnyPath) -> str:
+    with as_user_errors("model_dir"):
+        check_writable(run_dir)
+    return str(run_dir)
+
+
+def _check_mixture(data: TaskMixtureConfig) -> str:
+    """Returns the name of the mixture or task; raises UserError if it does not exist."""
+    name = data.mixture_or_task_name
+    folders = [as_path(folder) for folder in data.cache_dirs]
+    in_cache = any(
+        (folder / "mixtures" / f"{name}.json").is_file() or (folder / name / "info.json").is_file()
+        for folder in folders
+    )
+    # A mixture that is registered or in the cache does not need templates.
+    if data.task is not None or not (in_cache or name in list_mixtures()):
+        open_mixture(data)
+    return name
+
+
+def _check_metrics(names: tuple[str, ...]) -> str:
+    for name in names:
+        metrics.require(name)
+    return ", ".join(names)
