@@ -51,17 +51,19 @@ StepChoice = str | int | tuple[int, ...]
 _STEPS = re.compile(r"\d+(, *\d+)*")
 _RANGE = re.compile(r"(\d*):(\d*)(?::([1-9]\d*))?")
 _NUM_SHOWN = 20
+_NO_STEP = 2**31  # Steps are int32.
 
 
-def check_step_choice(choice: StepChoice, setting: str) -> re.Match[str] | set[int]:
-    """Returns the parsed range or the set of steps that a choice of steps describes.
+def chosen_steps(choice: StepChoice, setting: str) -> range | set[int]:
+    """Returns all steps that a choice describes, whether or not they have checkpoints.
 
     See `select_steps` for the arguments. Raises UserError if the choice is not valid.
     """
     listed: StepChoice = choice
     if isinstance(choice, str):
         if match := _RANGE.fullmatch(":" if choice == "all" else choice):
-            return match
+            first, last, period = (int(text) if text else None for text in match.groups())
+            return range(first or 0, _NO_STEP if last is None else last + 1, period or 1)
         listed = tuple(map(int, choice.split(","))) if _STEPS.fullmatch(choice) else ()
     steps = {listed} if isinstance(listed, int) else {*map(int, listed)}
     if not steps or min(steps) < 0:
@@ -84,14 +86,11 @@ def select_steps(choice: StepChoice, existing: Iterable[int], setting: str) -> l
 
     Raises UserError if the choice is invalid, selects no step, or names a step that does not exist.
     """
-    chosen, steps = check_step_choice(choice, setting), sorted(existing)
+    chosen, steps = chosen_steps(choice, setting), sorted(existing)
+    found = [step for step in steps if step in chosen]
     if isinstance(chosen, set):
-        found = [step for step in steps if step in chosen]
         missing = ", ".join(map(str, sorted(chosen - set(steps))))
     else:
-        first, last, period = (int(text) if text else None for text in chosen.groups())
-        stop = max(steps, default=0) if last is None else last
-        found = [step for step in steps if step in range(first or 0, stop + 1, period or 1)]
         missing = "" if found else str(choice)
     if missing:
         shown = ", ".join(map(str, steps[-_NUM_SHOWN:]))

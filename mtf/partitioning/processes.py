@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 # One year in milliseconds.
 _NO_LIMIT = 365 * 24 * 3600 * 1000
@@ -48,3 +50,27 @@ def from_first_process(value: Any) -> Any:
     padded[: len(content)] = np.frombuffer(content, np.uint8)
     received = multihost_utils.broadcast_one_to_all(padded)
     return json.loads(np.asarray(received, np.uint8).tobytes())
+
+
+class AnyProcess:
+    """Returns whether a flag was set in any process; the result is the same in all processes.
+
+    A reduction over all devices combines the flags. Its result is returned by the next call, so
+    that no step waits for the reduction. With one process, the flag itself is returned.
+    """
+
+    def __init__(self, flag: Callable[[], bool]) -> None:
+        self._flag = flag
+        self._before: jax.Array | None = None
+        mesh = Mesh(np.array(jax.devices()), ("all",))
+        self._split = NamedSharding(mesh, PartitionSpec("all"))
+        self._any = jax.jit(jax.numpy.any, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+    def __call__(self) -> bool:
+        flag = self._flag()
+        if jax.process_count() == 1:
+            return flag
+        local = np.full(jax.local_device_count(), flag)
+        before = self._before
+        self._before = self._any(jax.make_array_from_process_local_data(self._split, local))
+        return before is not None and bool(before)

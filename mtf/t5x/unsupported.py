@@ -146,6 +146,7 @@ REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
             lambda patterns, _: not patterns,
             "T5X's Adafactor always trains all parameters.",
         ),
+        _only("trainer.profile", None, "mtf traces the steps of its own training loop."),
         Refusal(
             "trackers",
             lambda trackers, _: not trackers,

@@ -7,6 +7,7 @@ and `inference_eval/TASK/`. Each of these directories also contains a file `metr
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from mtf.storage import AnyPath, as_path, is_remote
 from mtf.training.custom_loss import PREFIX
 
 StepMetrics = Mapping[str, Any]
+# The metrics of one step, with the names "KIND/…/NAME" under which checkpoints store them.
+Measured = dict[str, float]
 
 # The metrics that `summarize` returns for both training and evaluation.
 SUMMARY_METRICS = (
@@ -217,6 +220,52 @@ class _StoreFile:
 
     def close(self) -> None:
         self.flush()
+
+
+class MetricsFiles(contextlib.AbstractContextManager["MetricsFiles"]):
+    """The metrics files of a run, which are in one directory for training and each evaluation.
+
+    Args:
+      run_dir: the run directory.
+      last_steps: a dict mapping each directory in it, such as "training_eval/TASK", to the last
+        step whose metrics are kept; see `MetricsWriter`.
+      log: a function that also receives all metrics: the directory, the step and the metrics.
+    """
+
+    def __init__(
+        self,
+        run_dir: AnyPath,
+        last_steps: Mapping[str, int],
+        log: Callable[[str, int, Mapping[str, float]], None],
+    ) -> None:
+        self._open = contextlib.ExitStack()
+        with self._open as stack:  # If a file cannot be opened, the others are closed.
+            self.writers = {
+                folder: stack.enter_context(
+                    MetricsWriter(run_dir / folder, last_step, functools.partial(log, folder))
+                )
+                for folder, last_step in last_steps.items()
+            }
+            self._open = stack.pop_all()
+
+    def write(
+        self,
+        folder: str,
+        step: int,
+        metrics: Mapping[str, float],
+        times: Mapping[str, float] | None = None,
+    ) -> Measured:
+        """Writes `metrics` and `times`; returns `metrics` under the names used in checkpoints."""
+        self.writers[folder].write(step, {**metrics, **(times or {})})
+        return {f"{folder}/{name}": value for name, value in metrics.items()}
+
+    def flush(self) -> None:
+        """Flushes all buffered data to the disk or the object store."""
+        for writer in self.writers.values():
+            writer.flush()
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
 
 def plot_loss(run_dir: AnyPath, evaluations: Sequence[str]) -> AnyPath:

@@ -17,6 +17,7 @@ from mtf.base.checks import (
 )
 from mtf.base.errors import UserError, did_you_mean
 from mtf.base.processes.heartbeat import HANG_SECONDS
+from mtf.checkpoints.steps import StepChoice, chosen_steps
 
 SCHEDULE_FACTORS = (
     "constant",
@@ -50,6 +51,10 @@ LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
     ("stack", "BATCH"),
 )
 
+
+# The value of `TrainerConfig.profile` for traces that start with a signal.
+SIGNAL_TO_PROFILE = "SIGUSR1"
+_MAX_TRACED = 1000
 
 # A function that returns the learning rate for a step, such as an optax schedule. As in T5X, the
 # step is a traced int32 scalar that counts the previous updates.
@@ -258,6 +263,10 @@ class TrainerConfig:
       early_stopping_patience: the number of consecutive evaluations without an improvement of
         `checkpoint.save.metric_name_to_monitor` after which training ends; None to disable early
         stopping.
+      profile: the steps of which a profiler trace is written to RUN_DIR/profile: a step, several
+        steps such as "10,20", "FIRST:LAST" or "FIRST:LAST:PERIOD"; or "SIGUSR1" to trace the next
+        three steps after each such signal. None for no trace. As in `train_steps`, steps are
+        counted from the start of pretraining. Consecutive steps are in one trace.
     """
 
     num_microbatches: int = dataclasses.field(default=1, metadata=_MAY_CHANGE)
@@ -271,6 +280,7 @@ class TrainerConfig:
     ema: EmaConfig | None = None
     hang_seconds: float | None = dataclasses.field(default=HANG_SECONDS, metadata=_MAY_CHANGE)
     early_stopping_patience: int | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
+    profile: StepChoice | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
         check_fields(self, AT_LEAST_ONE, "num_microbatches", "stats_period", "loss_chunk_elements")
@@ -278,6 +288,13 @@ class TrainerConfig:
         check_fields(self, AT_LEAST_ONE, *optional, optional=True)
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
         check_patterns(self, "frozen")
+        if self.profile not in (None, SIGNAL_TO_PROFILE):
+            steps = chosen_steps(self.profile, "profile")
+            if isinstance(steps, range) and steps.step == 1 and len(steps) > _MAX_TRACED:
+                raise UserError(
+                    f"profile {self.profile!r} is one trace of more than {_MAX_TRACED:,} steps. "
+                    "Choose fewer steps, such as '10:12', or set a period, as in '10::1000'."
+                )
 
 
 AnyOptimizer: TypeAlias = AdafactorConfig | AdamWConfig | GradientTransformation

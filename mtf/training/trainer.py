@@ -25,6 +25,7 @@ from mtf.checkpoints.restore import (
 )
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.checkpoints.steps import checkpoint_dir, owed_evaluations, saved_steps
+from mtf.data.packing import HostBatch, trimmed
 from mtf.models import t5
 from mtf.models.settings import ModelConfig
 from mtf.models.stacking import Tree, stack_layers
@@ -245,6 +246,12 @@ class Trainer:
         if averages:
             return state
         return dataclasses.replace(state, ema=self._first_average(state.params))
+
+    def global_batch(self, rows: HostBatch, batch_size: int) -> Batch:
+        """Returns the global batch of `batch_size` rows, of which this process has `rows`."""
+        if self.config.trim_padding and jax.process_count() == 1:
+            rows = trimmed(rows)
+        return self.partitioner.global_batch(rows, batch_size)
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Performs one update; donates `state`, which must not be used afterwards."""

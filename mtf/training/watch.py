@@ -37,10 +37,10 @@ class Watch:
     def check(self, step: int, period: Sequence[StepMetrics]) -> None:
         """Raises RunError if the loss or gradient norm of the last step in `period` is not finite.
 
-        The metrics of `period` are written before the error is raised. If
+        The metrics of `period` are written before the error is raised. If `period` is empty or
         `skip_nonfinite_updates` is set, this method does nothing.
         """
-        if self.trainer.config.skip_nonfinite_updates:
+        if not period or self.trainer.config.skip_nonfinite_updates:
             return
         last = period[-1]
         loss, norm = jax.device_get((last["loss"], last["weight_gradient_norm"]))

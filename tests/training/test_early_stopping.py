@@ -13,7 +13,7 @@ import pytest
 from mtf.base.errors import UserError
 from mtf.config import apply_overrides, build, resolve
 from mtf.training.early_stopping import EarlyStopping
-from mtf.training.loop import TrainLoop
+from mtf.training.evaluations import LossEvaluation
 from mtf.training.settings import TrainerConfig
 from tests import small
 from tests.test_evaluation_in_training import arguments, write_pairs
@@ -89,15 +89,15 @@ def test_a_run_that_ended_early_is_finished(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_resumed_run_ends_at_the_same_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the evaluation of step 20, and again in that of step 30, which is the last."""
-    evaluate = TrainLoop._evaluate
+    evaluate = LossEvaluation.run
     calls = iter(range(5))  # Of 10; of 20, stopped; of 20 again; of 30, stopped; of 30 again.
 
-    def interrupted(self: TrainLoop, *rest: Any) -> Any:
+    def interrupted(self: LossEvaluation, *rest: Any) -> Any:
         if next(calls) in (1, 3):
             signal.raise_signal(signal.SIGTERM)
         return evaluate(self, *rest)
 
-    monkeypatch.setattr(TrainLoop, "_evaluate", interrupted)
+    monkeypatch.setattr(LossEvaluation, "run", interrupted)
     small.run(_command(folder, model_dir="stopped"), folder)
     assert small.steps(folder / "stopped") == [10, 20]
     small.run(["--from", "stopped"], folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -98,21 +99,28 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return run_dir, run_until_it_diverges(trainer, run_dir)
 
 
-def run_until_it_diverges(trainer: Trainer, run_dir: Path) -> str:
-    """Trains until the run ends with an error; returns the error."""
+def train(
+    trainer: Trainer, run_dir: Path, train_steps: int = 20, batches: Batches | None = None
+) -> None:
+    """Trains from the initial state, with a checkpoint every two steps."""
     manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3))
-    with pytest.raises(RunError) as error, Interrupts() as interrupts:
+    with Interrupts() as interrupts, contextlib.closing(manager):
         TrainLoop(
             trainer,
-            Batches(),  # type: ignore[arg-type]
-            train_steps=20,
+            batches or Batches(),  # type: ignore[arg-type]
+            train_steps=train_steps,
             batch_size=2,
             checkpoints=manager,
-            progress=Progress(20, None, quiet=True),
+            progress=Progress(train_steps, None, quiet=True),
             interrupts=interrupts,
             evaluations={},
         ).run(trainer.init_state(), setup_seconds=0.0)
-    manager.close()
+
+
+def run_until_it_diverges(trainer: Trainer, run_dir: Path) -> str:
+    """Trains until the run ends with an error; returns the error."""
+    with pytest.raises(RunError) as error:
+        train(trainer, run_dir)
     return str(error.value)
 
 

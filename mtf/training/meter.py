@@ -1,0 +1,87 @@
+"""Measures the steps between two reports of statistics."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from mtf.training.metrics import StepMetrics, summarize, timing
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The statistics of consecutive steps.
+
+    Attributes:
+      metrics: the metrics of the loss; see `mtf.training.metrics.summarize`.
+      times: T5X's timing metrics. They also contain the seconds of each pause.
+      seconds: the mean duration of a step, without pauses.
+      tokens: the mean number of input and target positions per step.
+      flops: the mean number of FLOPs per step on all devices.
+    """
+
+    metrics: dict[str, float]
+    times: dict[str, float]
+    seconds: float
+    tokens: float
+    flops: float
+
+
+class Meter:
+    """Collects the metrics of steps, and measures how long these steps take.
+
+    Args:
+      batch_size: the number of rows in a global batch.
+      flops: a function that returns the FLOPs of a step for given lengths of inputs and targets.
+      setup_seconds: the duration of the setup, for T5X's "timing/init_or_restore_seconds".
+
+    Attributes:
+      steps: the metrics of the steps since the last report.
+    """
+
+    def __init__(
+        self, batch_size: int, flops: Callable[[int, int], float], setup_seconds: float
+    ) -> None:
+        self._batch_size, self._flops = batch_size, flops
+        self._started = self._period_started = time.perf_counter()
+        self._pauses = {"init_or_restore": setup_seconds}
+        self._lengths: list[tuple[int, int]] = []
+        self.steps: list[StepMetrics] = []
+
+    def restart(self) -> None:
+        """Starts the measurement now, so that it excludes all time before."""
+        self._period_started = time.perf_counter()
+
+    def add(self, metrics: StepMetrics, lengths: tuple[int, int]) -> None:
+        """Adds a step; `lengths` are those of inputs and targets, in tokens."""
+        self.steps.append(metrics)
+        self._lengths.append(lengths)
+
+    @contextlib.contextmanager
+    def pause(self, name: str) -> Iterator[None]:
+        """Excludes the block from the duration of steps, and adds it to "timing/NAME_seconds"."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            self._period_started += seconds
+            self._pauses[name] = self._pauses.get(name, 0.0) + seconds
+
+    def report(self) -> Report:
+        """Returns the statistics of the steps since the last report, and starts the next period."""
+        now = time.perf_counter()
+        metrics, num_steps = summarize(self.steps), len(self.steps)
+        inputs, targets = np.mean(self._lengths, axis=0)
+        seconds = now - self._period_started
+        uptime = now - self._started
+        times = timing(num_steps, self._batch_size, inputs, targets, seconds, uptime)
+        times |= {f"timing/{name}_seconds": value for name, value in self._pauses.items()}
+        flops = np.mean([self._flops(*lengths) for lengths in self._lengths])
+        tokens = self._batch_size * (inputs + targets)
+        self.steps, self._lengths, self._pauses, self._period_started = [], [], {}, now
+        return Report(metrics, times, seconds / num_steps, float(tokens), float(flops))
