@@ -24,11 +24,12 @@ class LossSums(NamedTuple):
     loss: jax.Array  # weighted cross-entropy plus z-loss
     z_loss: jax.Array  # weighted z-loss
     num_correct: jax.Array  # number of tokens with positive weight that are predicted correctly
+    token_loss: jax.Array  # as `loss`, but with the weights for the mean over tokens
 
     @classmethod
     def zero(cls) -> LossSums:
         """Returns sums that are all zero."""
-        return cls(*(jnp.zeros((), jnp.float32),) * 3)
+        return cls(*(jnp.zeros((), jnp.float32),) * 4)
 
 
 class _Operands(NamedTuple):
@@ -36,6 +37,7 @@ class _Operands(NamedTuple):
     kernel: jax.Array
     targets: Any = None
     weights: Any = None
+    token_weights: Any = None
 
 
 class _Options(NamedTuple):
@@ -49,6 +51,7 @@ def weighted_cross_entropy(
     kernel: jax.Array,
     targets: jax.Array,
     weights: jax.Array,
+    token_weights: jax.Array | None = None,
     *,
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
@@ -64,6 +67,7 @@ def weighted_cross_entropy(
       kernel: the output projection, (emb, vocabulary) float32.
       targets: the ids of the target tokens, (batch, length).
       weights: the weights of the tokens, (batch, length) float32; they get no gradients.
+      token_weights: the weights for `token_loss`, of the same shape; None for `weights`.
       z_loss: the weight of the term log²Z.
       label_smoothing: the probability mass that is distributed over the incorrect tokens.
       chunk: the number of positions whose logits are computed at a time; None for all positions.
@@ -75,7 +79,9 @@ def weighted_cross_entropy(
         hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0)))
         targets = jnp.pad(targets, ((0, 0), (0, padding)))
         weights = jnp.pad(weights, ((0, 0), (0, padding)))
-    operands = _Operands(hidden, kernel, targets, weights.astype(jnp.float32))
+        if token_weights is not None:
+            token_weights = jnp.pad(token_weights, ((0, 0), (0, padding)))
+    operands = _Operands(hidden, kernel, targets, weights.astype(jnp.float32), token_weights)
     return _cross_entropy(operands, _Options(z_loss, label_smoothing, chunk))
 
 
@@ -83,7 +89,7 @@ def _chunk(
     operands: _Operands, options: _Options, with_gradients: bool
 ) -> tuple[LossSums, _Operands | None]:
     """Returns the sums of a chunk and, if `with_gradients`, the gradients of `loss`, else None."""
-    hidden, kernel, targets, weights = operands
+    hidden, kernel, targets, weights, token_weights = operands
     z_loss, label_smoothing, _ = options
     vocab = kernel.shape[1]
     rows = hidden.reshape(-1, hidden.shape[-1]).astype(jnp.float32)  # (batch·chunk, emb)
@@ -102,11 +108,12 @@ def _chunk(
     z = z_loss * jnp.square(log_z)
     best = argmax(logits)
     counted = (weights > 0).astype(jnp.float32)
-    sums = LossSums(
-        jnp.sum((cross_entropy + z) * weights),
-        jnp.sum(z * weights),
-        jnp.sum((best == targets) * counted),
-    )
+    loss = jnp.sum((cross_entropy + z) * weights)
+    token_loss = loss
+    if token_weights is not None:
+        token_loss = jnp.sum((cross_entropy + z) * token_weights.reshape(-1))
+    num_correct = jnp.sum((best == targets) * counted)
+    sums = LossSums(loss, jnp.sum(z * weights), num_correct, token_loss)
     if not with_gradients:
         return sums, None
     probabilities = jnp.exp(logits - log_z[:, None]) * (1.0 + 2.0 * z_loss * log_z)[:, None]
@@ -119,7 +126,7 @@ def _chunk(
 def _all_chunks(
     operands: _Operands, options: _Options, with_gradients: bool = True
 ) -> tuple[LossSums, _Operands | None]:
-    hidden, kernel, targets, weights = operands
+    hidden, kernel, *others = operands
     num_chunks = hidden.shape[1] // options.chunk
     if num_chunks == 1:
         return _chunk(operands, options, with_gradients)
@@ -129,15 +136,15 @@ def _all_chunks(
 
     def body(carry: Any, xs: Any) -> tuple[Any, Any]:
         sums, d_kernel = carry
-        h, t, w = xs
-        new, gradients = _chunk(_Operands(h, kernel, t, w), options, with_gradients)
+        h, *rest = xs
+        new, gradients = _chunk(_Operands(h, kernel, *rest), options, with_gradients)
         sums = jax.tree.map(jnp.add, sums, new)
         if gradients is None:
             return (sums, d_kernel), None
         return (sums, d_kernel + gradients.kernel), gradients.hidden
 
     d_kernel = jnp.zeros_like(kernel) if with_gradients else None
-    xs = (split(hidden), split(targets), split(weights))
+    xs = jax.tree.map(split, (hidden, *others))
     (sums, d_kernel), d_hidden = jax.lax.scan(body, (LossSums.zero(), d_kernel), xs)
     if d_kernel is None:
         return sums, None
@@ -158,17 +165,22 @@ def _backward(options: _Options, gradients: _Operands, cotangents: LossSums) -> 
 _cross_entropy.defvjp(_all_chunks, _backward)
 
 
+def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Returns the weights of the target tokens of a batch, (batch, length) float32."""
+    targets = batch["decoder_target_tokens"]
+    return batch.get("decoder_loss_weights", targets > 0).astype(jnp.float32)
+
+
 def normalizing_factor_and_weights(
     factor: float | str | None, batch: Mapping[str, jax.Array]
 ) -> tuple[jax.Array | float, jax.Array]:
-    """Returns the divisor of a batch's loss, and the token weights, (batch, length) float32.
+    """Returns the divisor of a batch's loss, and the weights in it, (batch, length) float32.
 
     `batch` must not be split into microbatches, so that the loss and the gradients do not depend on
     the number of microbatches. (T5X, in contrast, normalizes each microbatch separately.) For
     `factor`, see `ModelConfig.loss_normalizing_factor` (T5X: `SpecialLossNormalizingFactor`).
     """
-    targets = batch["decoder_target_tokens"]
-    weights = batch.get("decoder_loss_weights", targets > 0).astype(jnp.float32)
+    targets, weights = batch["decoder_target_tokens"], token_weights(batch)
     if factor == "NUM_REAL_TARGET_TOKENS":
         return jnp.sum(weights), weights
     if factor == "NUM_TOTAL_TARGET_TOKENS":

@@ -41,8 +41,8 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
     """Returns a dict mapping the names of metrics to values, given sums for each step or batch.
 
     As in T5X, "loss" and "z_loss" are divided by the loss normalizing factor and averaged over the
-    steps. "loss_per_target_token", which T5X does not have, is the average loss in nats per token,
-    in which each token has the same weight as in the loss.
+    steps. "loss_per_target_token", which T5X does not have, is the average over all tokens of these
+    steps, in nats. It depends neither on the normalizing factor nor on the size of the batches.
     """
     host = jax.device_get(list(steps))
     skipped = sum(float(s.get("skipped_updates", 0.0)) for s in host)
@@ -58,7 +58,7 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
         "cross_ent_loss": (sums["loss"] - sums["z_loss"]) / num_steps,
         "loss_per_nonpadding_target_token": sums["loss"] / nonpadding,
         "loss_per_all_target_tokens": sums["loss"] / tokens,
-        "loss_per_target_token": sums["loss"] / max(sums["loss_weights"], 1e-30),
+        "loss_per_target_token": sums["token_loss"] / max(sums["token_weights"], 1e-30),
         "z_loss_per_all_target_tokens": sums["z_loss"] / tokens,
         "cross_ent_loss_per_all_target_tokens": (sums["loss"] - sums["z_loss"]) / tokens,
         "accuracy": sums["num_correct"] / nonpadding,

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,11 @@ from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
 from mtf.training import optimizers, settings
 from mtf.training.custom_loss import PREFIX, custom_loss
-from mtf.training.losses import normalizing_factor_and_weights, weighted_cross_entropy
+from mtf.training.losses import (
+    normalizing_factor_and_weights,
+    token_weights,
+    weighted_cross_entropy,
+)
 from mtf.training.train_state import TrainState
 from mtf.training.trained import frozen_names, merge, split
 
@@ -51,13 +55,15 @@ def loss_fn(
     dropout_rng: jax.Array | None = None,
     chunk: int | None = None,
     frozen: Params | None = None,
+    token_weights: jax.Array | None = None,
 ) -> tuple[jax.Array, Metrics]:
     """Returns the loss, summed over the tokens of a batch, and a dict of this and other sums.
 
     `params` contains all parameters, or only those that are not in `frozen`. `batch` is described
     in `t5.apply`. `weights`, (batch, length) float32, have already been divided by the normalizing
     factor. `chunk` is the number of target positions whose logits are computed at a time; a custom
-    `loss_fn` receives all logits.
+    `loss_fn` receives all logits. The sum "token_loss" has the weights `token_weights`, by default
+    `weights`.
     """
     params = merge(params, frozen or {})
     if model.loss_fn is not None:
@@ -68,6 +74,7 @@ def loss_fn(
         t5.output_kernel(model.network, params),
         batch["decoder_target_tokens"],
         weights,
+        token_weights,
         z_loss=model.z_loss,
         label_smoothing=model.label_smoothing,
         chunk=chunk,
@@ -75,8 +82,8 @@ def loss_fn(
     return sums.loss, sums._asdict()
 
 
-def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
-    """Returns the counts from which metrics are computed; for `weights`, see `loss_fn`."""
+def batch_metrics(batch: Batch) -> Metrics:
+    """Returns the counts of a batch from which metrics are computed."""
     targets = batch["decoder_target_tokens"]
     metrics = {
         "num_seqs": jnp.float32(targets.shape[0]),
@@ -84,7 +91,6 @@ def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
         "num_weighted_tokens": jnp.sum(
             (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
         ),
-        "loss_weights": jnp.sum(weights),
     }
     for side, segments in zip(("encoder", "decoder"), t5.segments(batch), strict=True):
         metrics[f"num_tokens/{side}"] = jnp.float32(segments.size)
@@ -92,6 +98,23 @@ def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
         # Segments are numbered from 1 in each row.
         metrics[f"num_examples/{side}"] = jnp.sum(jnp.max(segments, axis=-1)).astype(jnp.float32)
     return metrics
+
+
+class _Weights(NamedTuple):
+    """The weights of a batch's target tokens.
+
+    Attributes:
+      in_loss: the weights in the loss, (batch, length) float32, divided by `factor`.
+      factor: the normalizing factor.
+      per_token: the weights for the mean over tokens, if those in the loss also depend on the
+        lengths of sequences; otherwise None.
+      total: the sum of the weights for the mean over tokens.
+    """
+
+    in_loss: jax.Array
+    factor: jax.Array | float
+    per_token: jax.Array | None
+    total: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,7 +341,7 @@ class Trainer:
             state.step, sums["loss"], grads, trained, state.param_states
         )
         rate = self.optimizer_def.learning_rate(state.step, param_states)
-        metrics = {**batch_metrics(batch, weights), **sums, "weight_gradient_norm": norm}
+        metrics = {**self._metrics(batch, sums, weights), "weight_gradient_norm": norm}
         if rate is not None:
             metrics["learning_rate"] = rate
         new = TrainState(
@@ -339,13 +362,32 @@ class Trainer:
 
     def _eval_step(self, params: Params, batch: Batch) -> Metrics:
         weights = self._weights(batch)
-        _, sums = loss_fn(self.model, params, batch, weights, chunk=self._chunk(batch))
-        return {**batch_metrics(batch, weights), **sums}
+        _, sums = loss_fn(
+            self.model,
+            params,
+            batch,
+            weights.in_loss,
+            chunk=self._chunk(batch),
+            token_weights=weights.per_token,
+        )
+        return self._metrics(batch, sums, weights)
 
-    def _weights(self, batch: Batch) -> jax.Array:
-        """Returns the token weights, (batch, length) float32, divided by the normalizing factor."""
-        factor, weights = normalizing_factor_and_weights(self.model.loss_normalizing_factor, batch)
-        return weights / factor
+    def _weights(self, batch: Batch) -> _Weights:
+        choice = self.model.loss_normalizing_factor
+        factor, weights = normalizing_factor_and_weights(choice, batch)
+        per_token = None
+        if choice == "AVERAGE_PER_SEQUENCE" and self.model.loss_fn is None:
+            per_token = token_weights(batch)
+        total = jnp.sum(weights if per_token is None else per_token)
+        return _Weights(weights / factor, factor, per_token, total)
+
+    def _metrics(self, batch: Batch, sums: Metrics, weights: _Weights) -> Metrics:
+        """Returns the sums over a batch from which metrics are computed."""
+        token_loss = sums["token_loss"]
+        if weights.per_token is None:
+            token_loss = token_loss * weights.factor
+        sums = {**sums, "token_loss": token_loss, "token_weights": weights.total}
+        return {**batch_metrics(batch), **sums}
 
     def _chunk(self, batch: Batch) -> int | None:
         """Returns the number of target positions per chunk of logits; None for a single chunk."""
@@ -360,31 +402,29 @@ class Trainer:
         params: Params,
         frozen: Params,
         batch: Batch,
-        weights: jax.Array,
+        weights: _Weights,
         dropout_rng: jax.Array | None,
     ) -> tuple[Params, Metrics]:
         """Returns the gradients for `params` and the sums for metrics, added over microbatches."""
         grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
         num_microbatches = self.config.num_microbatches
         if num_microbatches == 1:
-            return grad_fn(
-                self.model, params, batch, weights, dropout_rng, self._chunk(batch), frozen
-            )
+            rest = (dropout_rng, self._chunk(batch), frozen, weights.per_token)
+            return grad_fn(self.model, params, batch, weights.in_loss, *rest)
 
         def split(x: jax.Array) -> jax.Array:
             """Reshapes (batch, …) to (microbatches, rows, …), keeping each row on its device."""
             x = x.reshape(x.shape[0] // num_microbatches, num_microbatches, *x.shape[1:])
             return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
 
-        parts = jax.tree.map(split, {**batch, "_weights": weights})
-        first = {k: v[0] for k, v in parts.items()}
-        chunk = self._chunk(first)
+        parts = jax.tree.map(split, (batch, weights.in_loss, weights.per_token))
+        first = jax.tree.map(lambda x: x[0], parts)
+        chunk = self._chunk(first[0])
 
-        def of_part(part: Batch, i: jax.Array | int) -> tuple[Params, Metrics]:
-            part_weights = part["_weights"]
-            part = {name: value for name, value in part.items() if name != "_weights"}
+        def of_part(part: Any, i: jax.Array | int) -> tuple[Params, Metrics]:
+            rows, in_loss, per_token = part
             rng = None if dropout_rng is None else jax.random.fold_in(dropout_rng, i)
-            return grad_fn(self.model, params, part, part_weights, rng, chunk, frozen)
+            return grad_fn(self.model, params, rows, in_loss, rng, chunk, frozen, per_token)
 
         def body(carry: Any, xs: Any) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, carry, of_part(*xs)), None

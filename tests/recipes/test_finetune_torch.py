@@ -51,13 +51,46 @@ def write_model(folder: Path, kind: str, texts: list[str]) -> Any:
     return model.train()
 
 
+TEXTS = [f"{a} or {b}" for a in ANSWERS for b in ANSWERS]
+LINES = [f"{text}\t{ANSWERS[text.split()[0]]}\n" for text in TEXTS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 6, 7, 32])
+def test_the_held_out_loss_is_the_mean_over_tokens(tmp_path: Path, batch_size: int) -> None:
+    """The 25 rows are in whole batches, in a last batch of one row or of four, or in one batch."""
+    model = write_model(tmp_path / "model", "byt5", [])
+    (tmp_path / "data.tsv").write_text("".join(LINES))
+    file = str(tmp_path / "data.tsv")
+    config = recipes.finetune(
+        str(tmp_path / "model"), file, file, steps=1, batch_size=batch_size, learning_rate=0.0
+    )
+    config.model.z_loss, config.model.network.dtype = 0.0, "float32"
+    config.model_dir, config.num_samples = str(tmp_path / "run"), 0
+    metrics = fdl.build(config).run().metrics
+    (found,) = (
+        value
+        for name, value in metrics.items()
+        if name.startswith("training_eval/") and name.endswith("/loss_per_target_token")
+    )
+
+    loss, number = 0.0, 0
+    for line in LINES:
+        inputs, targets = (
+            torch.tensor([[byte + 3 for byte in text.encode()] + [1]])
+            for text in line.rstrip("\n").split("\t")
+        )
+        with torch.no_grad():
+            loss += model(input_ids=inputs, labels=targets).loss.item() * targets.numel()
+        number += targets.numel()
+    assert found == pytest.approx(loss / number, rel=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["t5_1_1", "mt5", "byt5", "umt5"])
 def test_losses_are_those_of_pytorch(tmp_path: Path, kind: str) -> None:
-    texts = [f"{a} or {b}" for a in ANSWERS for b in ANSWERS]
-    model = write_model(tmp_path / "model", kind, [*texts, *ANSWERS.values()])
-    lines = [f"{text}\t{ANSWERS[text.split()[0]]}\n" for text in texts]
-    (tmp_path / "train.tsv").write_text("".join(lines))
+    model = write_model(tmp_path / "model", kind, [*TEXTS, *ANSWERS.values()])
+    (tmp_path / "train.tsv").write_text("".join(LINES))
     config = recipes.finetune(
         str(tmp_path / "model"),
         str(tmp_path / "train.tsv"),
