@@ -74,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signals.listen()
     status = int(importlib.import_module(COMMANDS[command][0]).main(rest))
-    return signals.ending(status) if argv is None else status
+    if argv is None:
+        signals.leave(status)
+    return status
 
 
 if __name__ == "__main__":

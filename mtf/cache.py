@@ -5,11 +5,9 @@ from mtf.base import signals
 if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
-import sys
-
 from mtf.cli.cache import main
 
 __all__ = ["main"]
 
 if __name__ == "__main__":
-    sys.exit(signals.ending(main()))
+    signals.leave(main())

@@ -17,6 +17,8 @@ from typing import Any
 _LOCK = threading.RLock()
 # (object, first byte, end) of the contents that the GCS server has sent.
 SERVED: list[tuple[str, int, int]] = []
+# While this list has an element, the GCS server answers every request with this status.
+REFUSES: list[int] = []
 
 
 def _teach_generations() -> None:
@@ -63,6 +65,10 @@ def _teach_generations() -> None:
         @functools.wraps(handler)
         def handle(request: Any, response: Any, storage: Any) -> None:
             _ = request.data  # Closing a connection whose body was not read would reset it.
+            if REFUSES:
+                response.status = HTTPStatus(REFUSES[-1])
+                response.json({"error": {"message": response.status.phrase}})
+                return
             with _LOCK:
                 handler(request, response, storage)
 

@@ -24,6 +24,10 @@ from typing import Any, NoReturn
 
 from mtf.base import malloc
 
+# Environment variable with the id of the process that started this one and must outlive it.
+LAUNCHER = "MTF_LAUNCHER"
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # The number of seconds that `_leave` waits for the main thread to flush stdout and stop.
@@ -118,6 +122,7 @@ _hint = ""
 
 _wakeup: int | None = None
 _leaving = False
+_ends_threads = False
 _resting = threading.Event()
 
 
@@ -129,6 +134,8 @@ def listen() -> None:
     global _wakeup
     if _wakeup is not None:
         return
+    if launcher := os.environ.get(LAUNCHER):
+        _end_with(int(launcher))
     malloc.use_one_arena()  # before the first thread
     received, _wakeup = os.pipe()
     os.set_blocking(_wakeup, False)
@@ -136,6 +143,15 @@ def listen() -> None:
     signal.set_wakeup_fd(_wakeup, warn_on_full_buffer=False)
     _install(_rest)
     atexit.register(_ignore)  # Runs after all exit functions that are registered later.
+
+
+def _end_with(launcher: int) -> None:
+    """Makes the kernel send SIGTERM to this process when its parent, the launcher, ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != launcher:  # It has ended before.
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def hint(text: str) -> None:
@@ -210,6 +226,22 @@ def _leave(number: int) -> NoReturn:
     if _decided is None:
         _say(f"{farewell(number)}\n")
     end_now(128 + number if _decided is None else _decided)
+
+
+def end_with_threads() -> None:
+    """Makes `leave` end the process even if threads of libraries still wait for a server."""
+    global _ends_threads
+    _ends_threads = True
+
+
+def leave(status: int) -> NoReturn:
+    """Ends a command with an exit status, which a signal does not change any more."""
+    ending(status)
+    if _ends_threads:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        end_now(status)
+    sys.exit(status)
 
 
 def end_now(status: int) -> NoReturn:

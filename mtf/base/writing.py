@@ -186,6 +186,8 @@ def free_space(directory: AnyPath) -> str:
     """Returns text such as "; 3.2 of 1,024.0 GB free" for a disk, and "" for remote storage."""
     if is_remote(directory):
         return ""
+    if not os.statvfs(directory).f_favail:
+        return "; no free inodes, so delete some files"
     usage = shutil.disk_usage(directory)
     unit, name = (1e9, "GB") if usage.total >= 1e9 else (1e6, "MB")
     return f"; {usage.free / unit:,.1f} of {usage.total / unit:,.1f} {name} free"

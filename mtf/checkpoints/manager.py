@@ -8,11 +8,15 @@ stacked). It also contains two JSON items: `data` (the data iterator states of a
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import logging
 import math
+import os
+import shlex
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,15 +28,18 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from mtf.base import signals
 from mtf.base.errors import RunError, UserError
 from mtf.base.writing import free_space, write_failure
 from mtf.checkpoints import finite, steps, stores
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.models.stacking import is_stacked, unstack_layers
 from mtf.storage import AnyPath, as_path, is_remote, remove_tree
+from mtf.storage.errors import StorageError
 
 _MAX_LOOKS = 50
 _SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_FOR_STORES = 30.0
 
 
 @functools.cache
@@ -71,24 +78,39 @@ def remove_unfinished(model_dir: str | AnyPath) -> None:
 
 
 @contextlib.contextmanager
-def write_failures_explained(run_dir: AnyPath) -> Iterator[None]:
-    """Raises a RunError, with advice on resuming, if the block cannot write to a run directory.
+def failures_explained(checkpoints: CheckpointManager) -> Iterator[None]:
+    """Raises a RunError, with advice on resuming, if a disk or a store fails in the block.
 
-    Before that, process 0 removes the files of incomplete checkpoints.
+    Before that, process 0 removes the files of incomplete checkpoints. A store that has failed is
+    not asked again.
     """
+    run_dir = checkpoints.model_dir
     try:
         yield
     except Exception as error:
-        reason = write_failure(error, run_dir)
-        if reason is None:
-            raise
-        if jax.process_index() == 0:
+        saved = checkpoints.latest_step()
+        checkpoints.wait_after_failure()
+        resume = f"python -m mtf.run --from {shlex.quote(str(run_dir))}"
+        if not is_remote(run_dir) and jax.process_index() == 0:
             remove_unfinished(run_dir)
-        saved = steps.saved_steps(run_dir)
+        if checkpoints.is_gone():
+            # TensorStore may have created the directory of a checkpoint again.
+            for folder in (run_dir / steps.CHECKPOINTS, run_dir):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise RunError(f"{run_dir} was deleted or moved during the run.") from None
+        if reason := write_failure(error, run_dir):
+            what = f"{run_dir} cannot be written to: {reason}{free_space(run_dir)}."
+            when = "When the directory is writable again"
+        elif isinstance(error, StorageError):
+            what, when = str(error), "When it can be read again"
+        else:
+            raise
+        signals.end_with_threads()
+        last = "none" if saved is None else f"checkpoint_{saved}"
         raise RunError(
-            f"{run_dir} cannot be written to: {reason}{free_space(run_dir)}. The run stopped. "
-            f"Last complete checkpoint: {f'checkpoint_{saved[-1]}' if saved else 'none'}. When the "
-            f"directory is writable again, resume with: python -m mtf.run --from {run_dir}"
+            f"{what} The run stopped. Last complete checkpoint: {last}. {when}, resume with: "
+            f"{resume}"
         ) from None
 
 
@@ -118,6 +140,7 @@ class CheckpointManager:
             options.atomicity_options = stores.ATOMICITY
         items = ("state", "data")
         self._manager = ocp.CheckpointManager(str(folder), options=options, item_names=items)
+        self._identity = None if is_remote(self.model_dir) else _identity(self.model_dir)
 
     def latest_step(self) -> int | None:
         """Returns the step of the last complete checkpoint, or None if there is none."""
@@ -223,23 +246,52 @@ class CheckpointManager:
         restored = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore()))
         return restored["data"]
 
+    def is_gone(self) -> bool:
+        """Returns whether a local run directory was deleted, or replaced by another one."""
+        if self._identity is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            return self._identity != _identity(self.model_dir)
+        return True
+
     def check(self) -> None:
-        """Raises the error of a failed background save, if any, without waiting for saves."""
+        """Raises the error of a failed background save, if any, without waiting for saves.
+
+        Raises FileNotFoundError if the run directory was deleted.
+        """
         self._manager.check_for_errors()
+        if self.is_gone():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.model_dir))
 
     def wait(self) -> None:
         """Waits until all saves are complete; raises an error if one failed."""
         self._manager.wait_until_finished()
 
     def wait_after_failure(self) -> None:
-        """If the run has one process, waits until no save is in progress, and ignores errors."""
-        if jax.process_count() == 1:  # Several processes would wait for each other.
+        """If the run has one process, waits until no save is in progress, and ignores errors.
+
+        For a store, which may not answer any more, waits at most 30 s.
+        """
+        if jax.process_count() > 1:  # Several processes would wait for each other.
+            return
+
+        def wait() -> None:
             with contextlib.suppress(Exception):
                 self._manager.wait_until_finished()
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        thread.join(_SECONDS_FOR_STORES if is_remote(self.model_dir) else None)
 
     def close(self) -> None:
         """Waits until all saves are complete, and closes Orbax's manager."""
         self._manager.close()
+
+
+def _identity(folder: AnyPath) -> tuple[int, int]:
+    """Returns the numbers by which the kernel identifies a directory."""
+    status = os.stat(str(folder))
+    return status.st_dev, status.st_ino
 
 
 def _gather(data_state: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from types import ModuleType
 
@@ -76,8 +77,8 @@ def _is_finished(lowered: fdl.Config) -> bool:
         return False
     print(
         f"{folder} is at step {step} of {lowered.total_steps}: nothing to train. "
-        f"To train for more steps, run python -m mtf.run --from {folder} --engine t5x "
-        f"--set train_steps={step + 1000}",
+        f"To train for more steps, run python -m mtf.run --from {shlex.quote(str(folder))} "
+        f"--engine t5x --set train_steps={step + 1000}",
         flush=True,
     )
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Sequence
 
 import jax
@@ -17,6 +18,9 @@ from mtf.training.trainer import Trainer
 
 # The run ends when `skip_nonfinite_updates` has skipped this number of consecutive updates.
 MAX_SKIPPED_IN_A_ROW = 100
+# Half of a base learning rate above the first value is still too large; the second is that of T5's
+# fine-tuning.
+_LARGE_RATE, _USUAL_RATE = 10.0, 1e-3
 
 
 @dataclasses.dataclass
@@ -91,7 +95,8 @@ class Watch:
         settings, optimizer = [], self.trainer.optimizer
         schedule = getattr(optimizer, "learning_rate", None)
         if isinstance(schedule, ScheduleConfig):
-            rate = schedule.base_learning_rate / 2
+            rate = schedule.base_learning_rate
+            rate = rate / 2 if rate <= _LARGE_RATE else _USUAL_RATE
             settings.append(f"optimizer.learning_rate.base_learning_rate={rate:g}")
         if hasattr(optimizer, "global_norm_clip_threshold"):
             clip = optimizer.global_norm_clip_threshold
@@ -104,5 +109,6 @@ class Watch:
         first, others = settings[0], "".join(f"\n  {setting}" for setting in settings)
         return RunError(
             f"{what}\n{start} with one of these settings:{others}\nFor example:\n"
-            f"  python -m mtf.run --from {run_dir} --set {first} --allow {first.partition('=')[0]}"
+            f"  python -m mtf.run --from {shlex.quote(str(run_dir))} --set {first} "
+            f"--allow {first.partition('=')[0]}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -39,6 +40,13 @@ def launch(processes: int, devices: int, cwd: Path, **settings: object) -> str:
     output = process.communicate(timeout=240)[0]
     assert process.returncode == 0, output
     return output
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that has ended may wait for its parent to notice."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def losses(run_dir: Path) -> list[float]:
@@ -97,6 +105,46 @@ def test_inference_gives_the_predictions_of_one_process(tmp_path: Path) -> None:
         found.append([line for file in files for line in file.read_text().splitlines()])
     assert len(found[0]) == 5
     assert found[1] == found[0]
+
+
+@pytest.mark.slow
+def test_the_processes_end_with_a_killed_launcher(tmp_path: Path) -> None:
+    text = small.write_text(tmp_path)
+    options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
+    settings = {"train_steps": 100_000, "model_dir": "run"}
+    process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    small.read_until(process.stdout, "step 25/")
+    workers = [_pid_of(process.pid, index) for index in (0, 1)]
+    process.kill()
+    process.communicate(timeout=60)  # Until the workers, too, have closed the pipe.
+    assert not any(map(is_running, workers))
+    (step,) = small.steps(tmp_path / "run")
+    assert step >= 25
+    # The directory is free.
+    small.run(["--from", "run", "--set", f"train_steps={step + 1}"], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_the_processes_before_the_launcher(tmp_path: Path) -> None:
+    text = small.write_text(tmp_path)
+    options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
+    settings = {"train_steps": 100_000, "model_dir": "run"}
+    with small.hearing_ctrl_c():
+        process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    small.read_until(process.stdout, "step 5/")
+    workers = [_pid_of(process.pid, index) for index in (0, 1)]
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None
+    for worker in workers:
+        os.kill(worker, signal.SIGCONT)
+    process.communicate(timeout=60)
+    assert process.returncode in (0, 130)  # A process may notice both at once.
+    assert not any(map(is_running, workers))
 
 
 @pytest.mark.slow

@@ -100,10 +100,14 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def train(
-    trainer: Trainer, run_dir: Path, train_steps: int = 20, batches: Batches | None = None
+    trainer: Trainer,
+    run_dir: Path,
+    train_steps: int = 20,
+    batches: Batches | None = None,
+    manager: CheckpointManager | None = None,
 ) -> None:
-    """Trains from the initial state, with a checkpoint every two steps."""
-    manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3))
+    """Trains from the initial state, by default with a checkpoint every two steps."""
+    manager = manager or CheckpointManager(run_dir, SaveCheckpointConfig(period=2, keep=3))
     with Interrupts() as interrupts, contextlib.closing(manager):
         TrainLoop(
             trainer,

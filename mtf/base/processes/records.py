@@ -63,7 +63,7 @@ class ProcessState:
 def write_state(run_dir: AnyPath, state: ProcessState) -> None:
     """Writes the state of a process to the run directory."""
     folder = run_dir / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     write_atomically(folder / f"{state.index}.json", json.dumps(dataclasses.asdict(state)) + "\n")
 
 

@@ -45,10 +45,23 @@ def launch(options: argparse.Namespace) -> int:
             shown = " ".join(f"{name}={value}" for name, value in variables.items())
             print(shown, shlex.join(command))
         return 0
-    with signals.Interrupts() as interrupts:
+    interrupts = _Forwarded()
+    with interrupts:
         interrupts.hold()
         processes = [_start(command, variables) for variables in environments]
         return _wait(processes, interrupts)
+
+
+class _Forwarded(signals.Interrupts):
+    """Collects all signals, which the launcher passes on; it ends after the processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received: list[int] = []
+
+    def record(self, number: int) -> bool:
+        self.received.append(number)
+        return True
 
 
 def _variables(index: int, address: str, options: argparse.Namespace) -> dict[str, str]:
@@ -71,7 +84,7 @@ def _start(command: Sequence[str], variables: dict[str, str]) -> subprocess.Pope
     is_first = variables[INDEX] == "0"
     process = subprocess.Popen(
         command,
-        env={**os.environ, **variables},
+        env={**os.environ, **variables, signals.LAUNCHER: str(os.getpid())},
         stdin=subprocess.DEVNULL,
         stdout=None if is_first else subprocess.PIPE,
         stderr=None if is_first else subprocess.STDOUT,
@@ -90,17 +103,16 @@ def _show(output: IO[str], index: str) -> None:
         print(f"[process {index}] {line}", end="", flush=True)
 
 
-def _wait(processes: Sequence[subprocess.Popen[str]], interrupts: signals.Interrupts) -> int:
+def _wait(processes: Sequence[subprocess.Popen[str]], interrupts: _Forwarded) -> int:
     """Waits for all processes; returns the status of the first that failed, or 0."""
     failed: int | None = None
     status = 0
-    deadline, told, running = float("inf"), 0, True
+    deadline, running = float("inf"), True
     while running:
         time.sleep(0.1)
         running = any(process.poll() is None for process in processes)
-        if interrupts.number and not told:
-            told = interrupts.number
-            _signal(processes, told)
+        while interrupts.received:
+            _signal(processes, interrupts.received.pop(0))
         if failed is None and (failed := _failed(processes)) is not None:
             deadline = time.monotonic() + _SECONDS_TO_END
             status = processes[failed].returncode

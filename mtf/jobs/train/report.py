@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,8 @@ def print_finished(job: Train, run_dir: AnyPath, step: int) -> None:
         change = "trainer.early_stopping_patience=None"
     print(
         f"{run_dir} is at step {step} of {job.train_steps}{early}: nothing to train. "
-        f"To train for more steps, run: python -m mtf.run --from {run_dir} --set {change}",
+        f"To train for more steps, run: python -m mtf.run --from {shlex.quote(str(run_dir))} "
+        f"--set {change}",
         flush=True,
     )
 
@@ -53,7 +55,6 @@ def note_start(
     progress: Progress,
     job: Train,
     step: int,
-    *,
     resumes: bool,
     is_evaluated: bool,
     provenance: dict[str, Any],
@@ -87,7 +88,7 @@ def print_stopped(
     if owed:
         message += "; the resumed run will first evaluate this step"
     if owed or step < job.train_steps:
-        message += f"\nresume with: python -m mtf.run --from {run_dir}"
+        message += f"\nresume with: python -m mtf.run --from {shlex.quote(str(run_dir))}"
     progress.note(message)
 
 
@@ -116,4 +117,5 @@ def print_end(
     if best is not None:
         metric, exported = job.checkpoint.save.metric_name_to_monitor, best[0]
         print(f"best           {best[0]} ({metric} {best[1]:.4g})")
-    print(f"export         python -m mtf.convert {exported} {run_dir}/hf --to hf", flush=True)
+    paths = shlex.join([str(exported), f"{run_dir}/hf"])
+    print(f"export         python -m mtf.convert {paths} --to hf", flush=True)

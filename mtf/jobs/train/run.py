@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -16,8 +17,8 @@ from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.progress import Progress
 from mtf.base.run_end import RunEnd, write_end
-from mtf.base.writing import write_atomically
-from mtf.checkpoints.manager import CheckpointManager, write_failures_explained
+from mtf.base.writing import os_errors_refused, write_atomically
+from mtf.checkpoints.manager import CheckpointManager, failures_explained
 from mtf.checkpoints.steps import saved_steps
 from mtf.config import as_flat_text, flat_values, load_config
 from mtf.data import loaders
@@ -57,8 +58,7 @@ def run(job: Train) -> TrainResult:
     ):
         if jax.process_count() > 1:
             interrupts.hold()  # All processes must stop at the same step.
-        with write_failures_explained(run_dir):
-            return _train(job, run_dir, interrupts, heartbeat)
+        return _train(job, run_dir, interrupts, heartbeat)
 
 
 def _train(
@@ -74,20 +74,26 @@ def _train(
         batches, evaluations, evaluator = _open_data(job, trainer)
         state = starting_state(trainer, run_dir, job.checkpoint.restore, job.train_steps)
         provenance = loaders.provenance(job.data)
-        # Start: open the run directory, and restore the position in the data.
-        checkpoints = _open_run_directory(job, run_dir, batches, provenance)
-    heartbeat.record_in(run_dir)
-    step = int(state.step)
-    progress = report.start_progress(job, run_dir, trainer)
-    report.note_start(
-        progress,
-        job,
-        step,
-        resumes=checkpoints.latest_step() is not None,
-        is_evaluated=bool(evaluations) or evaluator is not None,
-        provenance=provenance,
-    )
-    with _start_trackers(trackers, run_dir, step, progress) as tracking:
+        wait_for_others()  # Some processes may take longer to open their data.
+        with os_errors_refused(run_dir, "model_dir"):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            checkpoints = CheckpointManager(run_dir, job.checkpoint.save)
+        step, latest = int(state.step), checkpoints.latest_step()
+        if latest is not None:
+            batches.set_state(checkpoints.restore_data_state(latest))
+
+    with contextlib.ExitStack() as stack:
+        # Start.
+        stack.enter_context(failures_explained(checkpoints))
+        if jax.process_index() == 0:
+            write_environment(run_dir, [str(device) for device in jax.devices()])
+            write_atomically(run_dir / "data.json", json.dumps(provenance, indent=1) + "\n")
+        heartbeat.record_in(run_dir)
+        progress = report.start_progress(job, run_dir, trainer)
+        is_evaluated = bool(evaluations) or evaluator is not None
+        report.note_start(progress, job, step, latest is not None, is_evaluated, provenance)
+        tracking = stack.enter_context(_start_trackers(trackers, run_dir, step, progress))
+
         # Train.
         loop = TrainLoop(
             trainer=trainer,
@@ -103,11 +109,7 @@ def _train(
             tracking=tracking,
             config_text=as_flat_text(load_config(run_dir)) if jax.process_index() == 0 else "",
         )
-        try:
-            state, stopped = loop.run(state, setup_seconds=time.perf_counter() - started)
-        except Exception:
-            checkpoints.wait_after_failure()
-            raise
+        state, stopped = loop.run(state, setup_seconds=time.perf_counter() - started)
         step, best = int(state.step), checkpoints.best()
         checkpoints.close()
 
@@ -219,22 +221,6 @@ def _check_measured(
                 f"checkpoint.save.metric_name_to_monitor {name!r} would never be measured, because "
                 f"the data has no examples for the evaluation {held_out}."
             )
-
-
-def _open_run_directory(
-    job: Train, run_dir: AnyPath, batches: BatchIterator, provenance: dict[str, Any]
-) -> CheckpointManager:
-    """Opens the run's checkpoints, restores the data iterator's state, and writes metadata."""
-    wait_for_others()  # Some processes may take longer to open their data.
-    run_dir.mkdir(parents=True, exist_ok=True)
-    checkpoints = CheckpointManager(run_dir, job.checkpoint.save)
-    latest = checkpoints.latest_step()
-    if latest is not None:
-        batches.set_state(checkpoints.restore_data_state(latest))
-    if jax.process_index() == 0:
-        write_environment(run_dir, [str(device) for device in jax.devices()])
-        write_atomically(run_dir / "data.json", json.dumps(provenance, indent=1) + "\n")
-    return checkpoints
 
 
 def _samples(job: Train, partitioner: PjitPartitioner, params: Params) -> list[Sample]:
