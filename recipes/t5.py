@@ -114,10 +114,8 @@ def t5_1_1_finetune(
     size: Literal["small", "base", "large", "xl", "xxl"] = "small",
     vocabulary: str = builders.vocabulary.T5_PATH,
     checkpoint: str | None = None,
-    inputs_length: int = 256,
-    targets_length: int = 256,
+    lengths: tuple[int, int] = (256, 256),
     finetuning_steps: int = 20_000,
-    dropout_rate: float = 0.1,
     use_cached_tasks: bool = False,
 ) -> fdl.Config[Train]:
     """Fine-tunes T5 1.1 on pairs of inputs and targets, or on a mixture, as in T5X's documentation.
@@ -141,7 +139,7 @@ def t5_1_1_finetune(
         docs/tasks.md), pass `mixture='wmt_t2t_ende_v003'` and add
         `--set data.module=t5.data.mixtures`.
       * The dropout rate is 0.1, as in finetune.gin and as recommended by the release of T5 1.1.
-        T5X's example turns dropout off.
+        T5X's example turns dropout off (`--set model.network.dropout_rate=0`).
       * For files, whose task is unknown, the metric is exact match; to use WMT's metric, add
         `--set "evaluator.metrics=('bleu',)"`. For a mixture, the metrics of its tasks are used. To
         decode fewer examples, add `--set evaluator.num_examples=100`; to decode none, add
@@ -156,12 +154,12 @@ def t5_1_1_finetune(
       size: size of T5 1.1.
       vocabulary: T5's SentencePiece model.
       checkpoint: another initial checkpoint, such as a local copy.
+      lengths: maximum numbers of input and target tokens.
       finetuning_steps: number of updates.
-      dropout_rate: dropout rate; T5 1.1 was pretrained without dropout.
       use_cached_tasks: whether `cache_dir` contains SeqIO caches rather than a token cache.
     """
     start = builders.checkpoint.start(f"t5_1_1_{size}", checkpoint)
-    model = _model(size, dropout_rate)
+    model = _model(size, dropout_rate=0.1)
     model.loss_normalizing_factor = 2048 * 114
     return fdl.Config(
         Train,
@@ -171,7 +169,7 @@ def t5_1_1_finetune(
             mixture,
             cache_dir,
             use_cached_tasks,
-            _text(vocabulary, inputs_length, targets_length),
+            _text(vocabulary, *lengths),
         ),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
         train_steps=start.step + finetuning_steps,
