@@ -228,11 +228,9 @@ def serve_mtf(args: argparse.Namespace) -> None:
         str(args.folder / "train.tsv"),
         steps=args.steps,
         batch_size=args.batch,
-        inputs_length=args.inputs_length,
-        targets_length=args.targets_length,
-        dropout_rate=0.0,
-        dtype=args.dtype,
+        lengths=(args.inputs_length, args.targets_length),
     )
+    config.model.network.dropout_rate, config.model.network.dtype = 0.0, args.dtype
     config.model.z_loss = 0.0
     config.optimizer = fdl.Config(AdamWConfig, builders.schedule.constant(args.learning_rate))
     job = fdl.build(config)

@@ -24,85 +24,38 @@ from mtf.data import (
 from mtf.jobs import Evaluate, Train
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
+from recipes.family import member
 
 
-def mt0_small(
+def _mt0(
+    size: str,
     cache_dir: str | tuple[str, ...] | None = None,
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
     train_steps: int | None = None,
 ) -> fdl.Config[Train]:
-    """Trains mT0 small (300M) with the same settings as `mt0_xxl`, but with one partition.
+    """Trains mT0 MODEL by fine-tuning mT5 on T0++'s prompts.
 
-    Command: `python -m mtf.run recipes.mt0_small`.
-    Hardware: not stated on the page. The released model was trained on xP3 with a TPU v4-64.
-    Expect: no score was published for this setting.
-    """
-    return _train("small", cache_dir, vocabulary, checkpoint, train_steps)
+    multilingual-t0's README.md (the page) describes XXL; the other sizes have the same settings.
 
-
-def mt0_base(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.MT5_PATH,
-    checkpoint: str | None = None,
-    train_steps: int | None = None,
-) -> fdl.Config[Train]:
-    """Trains mT0 base (580M) with the same settings as `mt0_xxl`, but with one partition.
-
-    Command: `python -m mtf.run recipes.mt0_base`.
-    Hardware: not stated on the page. The released model was trained on xP3 with a TPU v4-64.
-    Expect: no score was published for this setting.
-    """
-    return _train("base", cache_dir, vocabulary, checkpoint, train_steps)
-
-
-def mt0_large(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.MT5_PATH,
-    checkpoint: str | None = None,
-    train_steps: int | None = None,
-) -> fdl.Config[Train]:
-    """Trains mT0 large (1.2B) with the same settings as `mt0_xxl`, but with one partition.
-
-    Command: `python -m mtf.run recipes.mt0_large`.
-    Hardware: not stated on the page. The released model was trained on xP3 with a TPU v4-64.
-    Expect: no score was published for this setting.
-    """
-    return _train("large", cache_dir, vocabulary, checkpoint, train_steps)
-
-
-def mt0_xl(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.MT5_PATH,
-    checkpoint: str | None = None,
-    train_steps: int | None = None,
-) -> fdl.Config[Train]:
-    """Trains mT0 XL (3.7B) with the same settings as `mt0_xxl`.
-
-    Command: `python -m mtf.run recipes.mt0_xl`.
-    Hardware: not stated on the page. The repository splits the model across 4 TPU v4 chips.
-    Expect: no score was published for this setting.
-    """
-    return _train("xl", cache_dir, vocabulary, checkpoint, train_steps)
-
-
-def mt0_xxl(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.MT5_PATH,
-    checkpoint: str | None = None,
-    train_steps: int | None = None,
-) -> fdl.Config[Train]:
-    """Trains mT0 XXL (13B) by fine-tuning mT5 on T0++'s prompts, as described on the page.
+    | recipe      | parameters | partitions        | hardware of the released model |
+    |-------------|------------|-------------------|--------------------------------|
+    | `mt0_small` | 300M       | 1                 | TPU v4-64                      |
+    | `mt0_base`  | 580M       | 1                 | TPU v4-64                      |
+    | `mt0_large` | 1.2B       | 1                 | TPU v4-64                      |
+    | `mt0_xl`    | 3.7B       | 4 (fully sharded) | not stated                     |
+    | `mt0_xxl`   | 13B        | 4 (fully sharded) | TPU v4-256                     |
 
     Paper: none for this setting; `mt0_xxl_xmtf` is the published model.
-    Source checkpoint: T5X's mt5_xxl (for the other sizes, mt5_SIZE) at step 1,000,000.
+    Source checkpoint: T5X's mt5_SIZE at step 1,000,000.
     The original command: T5X's `train.py` with its XXL and finetune gin files. It trains on the
     mixture `mt5_d4_gpt_sglue_train`, which is not cached, to step 1,125,000 with inputs and targets
     of 256 tokens.
-    Command: `python -m mtf.run recipes.mt0_xxl`, which renders and tokenizes the examples during
+    Command: `python -m mtf.run recipes.NAME`, which renders and tokenizes the examples during
     training. To use a cache, run `python -m mtf.cache mt5_d4_gpt_sglue_train --output CACHE`, then
-    `python -m mtf.run "recipes.mt0_xxl(cache_dir='CACHE')"`.
-    Hardware: not stated on the page. The repository splits the model across 4 TPU v4 chips.
+    `python -m mtf.run "recipes.NAME(cache_dir='CACHE')"`.
+    Hardware: not stated on the page. The repository splits XL and XXL across 4 TPU v4 chips. The
+    table has the hardware with which the released models were trained on xP3.
     Expect: no score was published for this setting. To evaluate the model, run `mt0_eval` with
     `inputs_add_eos=True`.
 
@@ -110,7 +63,7 @@ def mt0_xxl(
     with EOS unless SeqIO truncates them to 256 tokens. In the repository's later mixtures, such as
     `t0_plus_plus_train`, inputs do not end with EOS.
 
-    Deviations, the same for all sizes:
+    Deviations:
       * The initial checkpoint is T5X's conversion of the page's mt5/xxl/model.ckpt-1000000.
       * The network is that of mT5. The page includes the gin file of T5 1.1 XXL, in which the
         number of embedding rows, 32,128, is smaller than mT5's vocabulary.
@@ -134,7 +87,27 @@ def mt0_xxl(
       checkpoint: another initial checkpoint, such as a local copy.
       train_steps: number of the last step; None for 125,000 steps after the initial checkpoint.
     """
-    return _train("xxl", cache_dir, vocabulary, checkpoint, train_steps)
+    start = builders.checkpoint.start(f"mt5_{size}", checkpoint)
+    return fdl.Config(
+        Train,
+        model=_mt5(size, dropout_rate=0.1),
+        data=_mixture(
+            "mt5_d4_gpt_sglue_train", cache_dir, vocabulary, {"inputs": 256, "targets": 256}
+        ),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
+        train_steps=start.step + 125_000 if train_steps is None else train_steps,
+        batch_size=128,
+        trainer=fdl.Config(TrainerConfig, eval_period=None),
+        partitioner=_fully_sharded(size),
+        checkpoint=builders.checkpoint.every(5000, restore=start),
+    )
+
+
+mt0_small = member(_mt0, "small", "mt0_small", "small (300M)")
+mt0_base = member(_mt0, "base", "mt0_base", "base (580M)")
+mt0_large = member(_mt0, "large", "mt0_large", "large (1.2B)")
+mt0_xl = member(_mt0, "xl", "mt0_xl", "XL (3.7B)")
+mt0_xxl = member(_mt0, "xxl", "mt0_xxl", "XXL (13B)")
 
 
 def mt0_xxl_xmtf(
@@ -345,29 +318,6 @@ def mt5_lm_adapt(
         trainer=fdl.Config(TrainerConfig),
         partitioner=_partitioner(size),
         checkpoint=builders.checkpoint.every(1000, restore=start),
-    )
-
-
-def _train(
-    size: str,
-    cache_dir: str | tuple[str, ...] | None,
-    vocabulary: str,
-    checkpoint: str | None,
-    train_steps: int | None,
-) -> fdl.Config[Train]:
-    start = builders.checkpoint.start(f"mt5_{size}", checkpoint)
-    return fdl.Config(
-        Train,
-        model=_mt5(size, dropout_rate=0.1),
-        data=_mixture(
-            "mt5_d4_gpt_sglue_train", cache_dir, vocabulary, {"inputs": 256, "targets": 256}
-        ),
-        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=start.step + 125_000 if train_steps is None else train_steps,
-        batch_size=128,
-        trainer=fdl.Config(TrainerConfig, eval_period=None),
-        partitioner=_fully_sharded(size),
-        checkpoint=builders.checkpoint.every(5000, restore=start),
     )
 
 

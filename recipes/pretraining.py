@@ -5,7 +5,7 @@ The defaults come from Raffel et al. 2020 (https://arxiv.org/abs/1910.10683, sec
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import fiddle as fdl
 
@@ -21,9 +21,7 @@ from mtf.training import AdafactorConfig, TrainerConfig
 def continue_pretraining(
     checkpoint: str,
     files: str | tuple[str, ...] | None = None,
-    dataset: str | None = None,
-    subset: str | dict[str, float] | None = None,
-    validation: str | None = None,
+    dataset: str | tuple[str, str | dict[str, float]] | None = None,
     steps: int = 10_000,
     batch_size: int = 128,
     learning_rate: float = 1e-3,
@@ -32,8 +30,6 @@ def continue_pretraining(
     normalization: Normalization = None,
     vocabulary: str | None = None,
     config: str | None = None,
-    dtype: Literal["float32", "bfloat16"] | None = None,
-    hardware: Literal["cpu", "accelerator"] | None = None,
 ) -> fdl.Config[Train]:
     """Continues the pretraining of a T5, T5 1.1, mT5, umT5 or ByT5 on your text.
 
@@ -43,8 +39,8 @@ def continue_pretraining(
     1,000,000). Several short documents can share a row.
 
     Command: `python -m mtf.run "recipes.continue_pretraining(checkpoint='google/mt5-small',
-    files='ro/*.txt')"`. To stream a dataset instead of files, pass `dataset='allenai/c4',
-    subset='ro'`. docs/gallery/continued_pretraining.md shows an example.
+    files='ro/*.txt')"`. To stream a dataset instead of files, pass `dataset=('allenai/c4', 'ro')`.
+    docs/gallery/continued_pretraining.md shows an example.
     Hardware: any; the settings are the same as for `recipes.finetune`.
     Expect: the loss on held-out text after each tenth of the steps, and the last three checkpoints.
 
@@ -56,11 +52,10 @@ def continue_pretraining(
         the Hugging Face hub, or a remote path of any of these.
       files: paths or patterns of `.txt` or `.jsonl` files; up to 128 of their documents are held
         out for evaluation.
-      dataset: a dataset on the Hugging Face hub, which is streamed.
-      subset: configuration of the dataset, or a dict mapping configurations to rates, such as
-        {"ro": 0.9, "en": 0.1}.
-      validation: split of `dataset` to evaluate, by default "validation"; if the dataset lacks this
-        split, nothing is evaluated.
+      dataset: a dataset on the Hugging Face hub, which is streamed, or a tuple of the dataset and
+        its configuration. A dict in place of the configuration maps several configurations to
+        rates, as in ("allenai/c4", {"ro": 0.9, "en": 0.1}). If the dataset has no split
+        "validation", nothing is evaluated.
       steps: number of updates, counted from the step of the checkpoint.
       batch_size: number of rows in a batch.
       learning_rate: the constant learning rate.
@@ -69,16 +64,11 @@ def continue_pretraining(
       normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
       vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
       config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
-      dtype: dtype of the activations, which replaces the default for the hardware.
-      hardware: "cpu" or "accelerator" (GPU or TPU), the hardware of the machine that will train, if
-        the recipe is called on another machine.
     """
     if (files is None) == (dataset is None):
         raise UserError(
             "Set either files to text files or dataset to a dataset on the Hugging Face hub."
         )
-    if files is not None and (subset, validation) != (None, None):
-        raise UserError("subset and validation can only be set with dataset, not with files.")
     start = builders.start.open_start(checkpoint, vocabulary, config)
     objective = SpanCorruption()
     _, targets_length = span_corruption_lengths(
@@ -92,19 +82,16 @@ def continue_pretraining(
         "normalization": normalization,
     }
     if dataset is not None:
-        data = fdl.Config(
-            HubStreamConfig,
-            dataset=dataset,
-            subsets={subset: 1.0} if isinstance(subset, str) else subset,
-            eval_split=validation or "validation",
-            **text,
-        )
+        name, subsets = (dataset, None) if isinstance(dataset, str) else dataset
+        if isinstance(subsets, str):
+            subsets = {subsets: 1.0}
+        data = fdl.Config(HubStreamConfig, dataset=name, subsets=subsets, **text)
     else:
         data = fdl.Config(TextFilesConfig, files=files, **text)
     period = eval_period or max(steps // 10, 1)
     return fdl.Config(
         Train,
-        model=builders.start.model(start, dropout_rate=0.0, dtype=dtype, hardware=hardware),
+        model=builders.start.model(start, dropout_rate=0.0),
         data=data,
         optimizer=fdl.Config(
             AdafactorConfig, builders.schedule.constant(learning_rate), step_offset=start.step

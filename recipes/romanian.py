@@ -16,6 +16,7 @@ from mtf.data.text.normalization import Normalization
 from mtf.jobs import Train
 from mtf.partitioning import PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
+from recipes.family import member
 
 # The original vocabulary is in a bucket that is not public.
 _ROMANIAN_PATH = "gs://myv4-bucket/sentencepiece/ro.model"
@@ -34,31 +35,35 @@ class _Original(NamedTuple):
     start: str | None = None
 
 
-_T5_BASE = _Original("base", 256, 2_000_000, 1.0, 2, 10_000, 5)
-_T5_LARGE = _Original("large", 512, 2_000_000, 1.0, 4, 10_000, 5)
-_MT5_BASE = _Original("base", 256, 1_000_000, 0.4, 2, 25_000, 3, "mt5_base")
-_MT5_LARGE = _Original("large", 512, 500_000, 0.5, 2, 10_000, 3, "mt5_large")
-
-
-def ro_t5_base(
+def _ro_t5(
+    original: _Original,
     files: str | tuple[str, ...] | None = None,
     vocabulary: str = _ROMANIAN_PATH,
     normalization: Normalization = None,
 ) -> fdl.Config[Train]:
-    """Trains T5 1.1 base (297M) from scratch on Romanian text, with a Romanian vocabulary.
+    """Trains T5 1.1 MODEL from scratch on Romanian text, with a Romanian vocabulary.
 
-    Source: `ro_t5x_base.gin`. Source checkpoint: none.
-    The original command: T5X's `train.py` with this gin file. It trains on the task
-    `rlm_span_corruption_stream` for 2,000,000 steps with 512 input tokens and 256 target tokens in
-    each row, a batch size of 128, no dropout, the learning rate 1/√max(step, 10,000), and 2
-    partitions. It saves a checkpoint every 10,000 steps and keeps the last 5.
-    Command: `python -m mtf.run "recipes.ro_t5_base(vocabulary='ro.model')"`, which streams
+    |                        | `ro_t5_base`           | `ro_t5_large`           |
+    |------------------------|------------------------|-------------------------|
+    | source                 | `ro_t5x_base.gin`      | `ro_t5x_large.gin`      |
+    | target tokens in a row | 256                    | 512                     |
+    | partitions             | 2                      | 4                       |
+    | hardware               | TPU v4-8               | TPU v4-32               |
+    | time for 1M steps      | less than a week       |                         |
+    | time for 4M steps      |                        | about three weeks       |
+
+    Source checkpoint: none.
+    The original command: T5X's `train.py` with the gin file. It trains on the task
+    `rlm_span_corruption_stream` for 2,000,000 steps with 512 input tokens and 256 or 512 target
+    tokens in each row, a batch size of 128, no dropout, and the learning rate 1/√max(step, 10,000).
+    It saves a checkpoint every 10,000 steps and keeps the last 5.
+    Command: `python -m mtf.run "recipes.NAME(vocabulary='ro.model')"`, which streams
     dumitrescustefan/rlm from the Hugging Face hub. To train on your own text, run
-    `python -m mtf.run "recipes.ro_t5_base(files='ro.txt', vocabulary='ro.model')"`.
-    Hardware: TPU v4-8; a million steps take less than a week.
+    `python -m mtf.run "recipes.NAME(files='ro.txt', vocabulary='ro.model')"`.
+    Hardware: see the table.
     Expect: no score was published. The released models were trained for up to 4M steps.
 
-    Deviations, the same for all four recipes:
+    Deviations, the same for `ro_mt5_base` and `ro_mt5_large`:
       * The seeds for shuffling and dropout are fixed, and the position in the stream is saved. The
         original drew new seeds and started the stream from the beginning at every restart.
       * Each host reads a different part of the stream; in the original, every host read all of it.
@@ -75,60 +80,66 @@ def ro_t5_base(
       normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
         The original did not normalize the corpus.
     """
-    return _pretrain(_T5_BASE, files, vocabulary, normalization)
+    return _pretrain(original, files, vocabulary, normalization)
 
 
-def ro_t5_large(
-    files: str | tuple[str, ...] | None = None,
-    vocabulary: str = _ROMANIAN_PATH,
-    normalization: Normalization = None,
-) -> fdl.Config[Train]:
-    """Trains T5 1.1 large (848M) from scratch on Romanian text, with a Romanian vocabulary.
-
-    Source: `ro_t5x_large.gin`. Apart from the size, 512 target tokens in a row and 4 partitions,
-    this recipe is the same as `ro_t5_base`.
-    Command: `python -m mtf.run "recipes.ro_t5_large(vocabulary='ro.model')"`.
-    Hardware: TPU v4-32; 4 million steps take about three weeks. Expect: no score was published.
-    """
-    return _pretrain(_T5_LARGE, files, vocabulary, normalization)
+ro_t5_base = member(
+    _ro_t5, _Original("base", 256, 2_000_000, 1.0, 2, 10_000, 5), "ro_t5_base", "base (297M)"
+)
+ro_t5_large = member(
+    _ro_t5, _Original("large", 512, 2_000_000, 1.0, 4, 10_000, 5), "ro_t5_large", "large (848M)"
+)
 
 
-def ro_mt5_base(
+def _ro_mt5(
+    original: _Original,
     files: str | tuple[str, ...] | None = None,
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
     normalization: Normalization = None,
 ) -> fdl.Config[Train]:
-    """Trains Romanian mT5 base (580M) by continuing the pretraining of mT5 on Romanian text.
+    """Trains Romanian mT5 MODEL by continuing the pretraining of mT5 on Romanian text.
 
-    Source: `ro_mt5x_base.gin`. Source checkpoint: T5X's mt5_base at step 1,000,000, or
-    `checkpoint`. This recipe is the same as `ro_t5_base`, except for mT5's vocabulary, a learning
-    rate of 0.4/√step, and 1,000,000 updates (to step 2,000,000). It saves a checkpoint every 25,000
-    steps and keeps the last 3.
-    Command: `python -m mtf.run recipes.ro_mt5_base`.
-    Hardware: TPU v4-8.
+    |                        | `ro_mt5_base`            | `ro_mt5_large`         |
+    |------------------------|--------------------------|------------------------|
+    | source                 | `ro_mt5x_base.gin`       | `ro_mt5x_large.gin`    |
+    | source checkpoint      | T5X's mt5_base           | T5X's mt5_large        |
+    | updates                | 1,000,000 (to 2,000,000) | 500,000 (to 1,500,000) |
+    | learning rate          | 0.4/√step                | 0.5/√step              |
+    | target tokens in a row | 256                      | 512                    |
+    | checkpoints            | every 25,000 steps       | every 10,000 steps     |
+    | hardware               | TPU v4-8                 | TPU v4-32              |
+
+    The source checkpoints are at step 1,000,000. The last 3 checkpoints are kept. Apart from this
+    and from mT5's vocabulary, the original command, the settings and the deviations are those of
+    `ro_t5_base`.
+    Command: `python -m mtf.run recipes.NAME`. To train on your own text, run
+    `python -m mtf.run "recipes.NAME(files='ro.txt', vocabulary='mt5.model')"`.
+    Hardware: see the table.
     Expect: no score was published. dumitrescustefan/mt5-base-romanian was trained to step 4M.
+
+    Args:
+      files: text files to use instead of the stream.
+      vocabulary: mT5's SentencePiece model.
+      checkpoint: another initial checkpoint, such as a local copy.
+      normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
+        The original did not normalize the corpus.
     """
-    return _pretrain(_MT5_BASE, files, vocabulary, normalization, checkpoint)
+    return _pretrain(original, files, vocabulary, normalization, checkpoint)
 
 
-def ro_mt5_large(
-    files: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.MT5_PATH,
-    checkpoint: str | None = None,
-    normalization: Normalization = None,
-) -> fdl.Config[Train]:
-    """Trains Romanian mT5 large (1.2B) by continuing the pretraining of mT5 on Romanian text.
-
-    Source: `ro_mt5x_large.gin`. Source checkpoint: T5X's mt5_large at step 1,000,000, or
-    `checkpoint`. This recipe is the same as `ro_t5_base`, except for mT5's vocabulary, 512 target
-    tokens in a row, a learning rate of 0.5/√step, and 500,000 updates (to step 1,500,000). It keeps
-    the last 3 checkpoints.
-    Command: `python -m mtf.run recipes.ro_mt5_large`. To train on your own text, run
-    `python -m mtf.run "recipes.ro_mt5_large(files='ro.txt', vocabulary='mt5.model')"`.
-    Hardware: TPU v4-32. Expect: no score was published.
-    """
-    return _pretrain(_MT5_LARGE, files, vocabulary, normalization, checkpoint)
+ro_mt5_base = member(
+    _ro_mt5,
+    _Original("base", 256, 1_000_000, 0.4, 2, 25_000, 3, "mt5_base"),
+    "ro_mt5_base",
+    "base (580M)",
+)
+ro_mt5_large = member(
+    _ro_mt5,
+    _Original("large", 512, 500_000, 0.5, 2, 10_000, 3, "mt5_large"),
+    "ro_mt5_large",
+    "large (1.2B)",
+)
 
 
 def _pretrain(

@@ -15,34 +15,63 @@ from mtf.evaluation import RankFilesConfig
 from mtf.jobs import Evaluate, Train
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
+from recipes.family import member
 
 _LENGTHS = {"inputs": 1024, "targets": 256}
 _MODEL_PARALLELISM = 8
 _NUM_REPLICAS = 512 // _MODEL_PARALLELISM  # A v3-512 has 512 cores.
 
 
-def t0pp_xxl(
+def _t0(
+    size_and_mixture: tuple[str, str],
     cache_dir: str | tuple[str, ...] | None = None,
     vocabulary: str = builders.vocabulary.T5_PATH,
     checkpoint: str | None = None,
     tokens_per_batch: int = 1_048_576,
 ) -> fdl.Config[Train]:
-    """Trains T0++ (11B) by fine-tuning LM-adapted T5 XXL on all 54 training datasets of T0.
+    """Trains MODEL, by fine-tuning LM-adapted T5.
 
-    Paper: section 5; the appendix lists the datasets.
-    Source checkpoint: T5X's t5_1_1_lm100k_xxl at step 1,100,000.
-    The original command: `t5_mesh_transformer` with the operative config of the initial checkpoint.
-    It trains on the cached mixture `t0++_train` to step 1,112,200 with a learning rate of 0.001,
-    1,048,576 tokens per batch, inputs of 1024 tokens, targets of 256 tokens, 2,048 tokens per
-    microbatch and replica, and a model parallelism of 8.
-    Command: `python -m mtf.cache t0++_train --output CACHE`, then
-    `python -m mtf.run "recipes.t0pp_xxl(cache_dir='CACHE')"`.
-    Hardware: TPU v3-512, whose 512 cores form 64 replicas of 8 partitions each.
-    Expect: rank accuracies (mean over prompts): RTE 85.3, CB 75.7, ANLI R1 47.1, R2 42.2, R3 44.1,
-    WSC 70.3, Winogrande 66.4, COPA 93.7, StoryCloze 96.5, HellaSwag 86.1, WiC 70.0. WSC, COPA,
-    HellaSwag and WiC are among the training datasets.
+    | recipe                      | size | mixture                                 | paper       |
+    |-----------------------------|------|-----------------------------------------|-------------|
+    | `t0pp_xxl`                  | XXL  | `t0++_train` (54 datasets)              | section 5   |
+    | `t0p_xxl`                   | XXL  | `t0+_train`                             | section 5   |
+    | `t0_xxl`                    | XXL  | `t0_train` (38 datasets)                | section 5   |
+    | `t0_3b`                     | XL   | `t0_train` (38 datasets)                | appendix    |
+    | `t0_single_prompt_xxl`      | XXL  | `t0_train_one_og_prompt` (35 datasets)  | section 6.2 |
+    | `t0_original_task_only_xxl` | XXL  | `t0_train_all_og_prompts`               | section 6.2 |
 
-    Deviations, the same for all recipes of the family:
+    Paper: Sanh et al. 2022, https://arxiv.org/abs/2110.08207. Its appendix lists the datasets.
+    Three of the 38 have no prompt for their original task. `t0_train_all_og_prompts` has 5.7
+    prompts per dataset.
+    Source checkpoint: T5X's t5_1_1_lm100k_SIZE at step 1,100,000.
+    The original command: `t5_mesh_transformer` with the operative config of the initial checkpoint
+    (t5.1.1.lm100k.SIZE). It trains on the cached mixture to step 1,112,200 with a learning rate of
+    0.001, 1,048,576 tokens per batch, inputs of 1024 tokens, targets of 256 tokens, 2,048 tokens
+    per microbatch and replica, and a model parallelism of 8.
+    Command: `python -m mtf.cache MIXTURE --output CACHE`, then
+    `python -m mtf.run "recipes.NAME(cache_dir='CACHE')"`.
+    Hardware: TPU v3-512, whose 512 cores form 64 replicas of 8 partitions each. For XL, the
+    hardware is not stated.
+    Expect: these rank accuracies (mean over prompts; the star marks training datasets).
+
+    |            | `t0pp_xxl` | `t0p_xxl` | `t0_xxl` | `t0_3b` |
+    |------------|------------|-----------|----------|---------|
+    | RTE        | 85.3       | 67.5      | 80.8     | 64.6    |
+    | CB         | 75.7       | 59.2      | 70.1     | 45.4    |
+    | ANLI R1    | 47.1       | 43.5      | 43.6     | 33.8    |
+    | ANLI R2    | 42.2       | 39.8      | 38.7     | 33.1    |
+    | ANLI R3    | 44.1       | 40.8      | 41.3     | 33.3    |
+    | WSC        | 70.3*      | 62.2      | 61.5     | 65.1    |
+    | Winogrande | 66.4       | 62.5      | 59.9     | 51.0    |
+    | COPA       | 93.7*      | 92.2      | 90.0     | 72.4    |
+    | StoryCloze | 96.5       | 96.4      | 92.4     | 84.0    |
+    | HellaSwag  | 86.1*      | 86.1*     | 33.6     | 27.3    |
+    | WiC        | 70.0*      | 55.0      | 56.6     | 50.7    |
+
+    Figures of the paper show that the medians over prompts of `t0_single_prompt_xxl` are lower than
+    those of `t0_xxl`, with a wider spread; those of `t0_original_task_only_xxl` are between them.
+
+    Deviations:
       * The initial checkpoint is T5X's conversion of the Mesh TensorFlow checkpoint.
       * The dropout rate is 0.1, as in the paper; the command uses that of the operative config.
       * The loss is divided by the number of target positions in a batch, including padding, which
@@ -66,99 +95,58 @@ def t0pp_xxl(
       checkpoint: another initial checkpoint, such as a local copy.
       tokens_per_batch: number of input tokens in a batch (the batch size times the input length).
     """
-    return _train("xxl", "t0++_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
-
-
-def t0p_xxl(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.T5_PATH,
-    checkpoint: str | None = None,
-    tokens_per_batch: int = 1_048_576,
-) -> fdl.Config[Train]:
-    """Trains T0+ (11B) like T0++, on T0's datasets and the datasets of GPT-3's evaluation.
-
-    Paper: section 5. Apart from the mixture, `t0+_train`, this recipe is the same as `t0pp_xxl`.
-    Command: `python -m mtf.run "recipes.t0p_xxl(cache_dir='CACHE')"`.
-    Hardware: TPU v3-512.
-    Expect: rank accuracies (mean over prompts): RTE 67.5, CB 59.2, ANLI R1 43.5, R2 39.8, R3 40.8,
-    WSC 62.2, Winogrande 62.5, COPA 92.2, StoryCloze 96.4, HellaSwag 86.1 (trained on), WiC 55.0.
-    """
-    return _train("xxl", "t0+_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
-
-
-def t0_xxl(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.T5_PATH,
-    checkpoint: str | None = None,
-    tokens_per_batch: int = 1_048_576,
-) -> fdl.Config[Train]:
-    """Trains T0 (11B) like T0++, on the 38 datasets of T0's training mixture.
-
-    Paper: section 5. Apart from the mixture, `t0_train`, this recipe is the same as `t0pp_xxl`.
-    Command: `python -m mtf.run "recipes.t0_xxl(cache_dir='CACHE')"`.
-    Hardware: TPU v3-512.
-    Expect: rank accuracies (mean over prompts): RTE 80.8, CB 70.1, ANLI R1 43.6, R2 38.7, R3 41.3,
-    WSC 61.5, Winogrande 59.9, COPA 90.0, StoryCloze 92.4, HellaSwag 33.6, WiC 56.6.
-    """
-    return _train("xxl", "t0_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
-
-
-def t0_3b(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.T5_PATH,
-    checkpoint: str | None = None,
-    tokens_per_batch: int = 1_048_576,
-) -> fdl.Config[Train]:
-    """Trains T0 3B by fine-tuning LM-adapted T5 XL on T0's training mixture.
-
-    Paper: appendix (T0 at 3B). Source checkpoint: T5X's t5_1_1_lm100k_xl at step 1,100,000.
-    Apart from the size, the mixture (`t0_train`) and the operative config (t5.1.1.lm100k.xl), this
-    recipe is the same as `t0pp_xxl`.
-    Command: `python -m mtf.run "recipes.t0_3b(cache_dir='CACHE')"`.
-    Hardware: TPU v3-512 in the command for XXL; the hardware for this size is not stated.
-    Expect: rank accuracies (mean over prompts): RTE 64.6, CB 45.4, ANLI R1 33.8, R2 33.1, R3 33.3,
-    WSC 65.1, Winogrande 51.0, COPA 72.4, StoryCloze 84.0, HellaSwag 27.3, WiC 50.7.
-    """
-    return _train("xl", "t0_train", cache_dir, vocabulary, checkpoint, tokens_per_batch)
-
-
-def t0_single_prompt_xxl(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.T5_PATH,
-    checkpoint: str | None = None,
-    tokens_per_batch: int = 1_048_576,
-) -> fdl.Config[Train]:
-    """Trains T0 Single Prompt (11B) on one prompt for the original task of each dataset.
-
-    Paper: section 6.2 (the effect of more prompts). Apart from the mixture,
-    `t0_train_one_og_prompt`, this recipe is the same as `t0pp_xxl`. The mixture contains 35
-    datasets, because three datasets have no prompt for their original task.
-    Command: `python -m mtf.run "recipes.t0_single_prompt_xxl(cache_dir='CACHE')"`.
-    Hardware: TPU v3-512.
-    Expect: lower medians over prompts than `t0_xxl`, and a wider spread (shown only in figures).
-    """
-    return _train(
-        "xxl", "t0_train_one_og_prompt", cache_dir, vocabulary, checkpoint, tokens_per_batch
+    size, mixture = size_and_mixture
+    start = builders.checkpoint.start(f"t5_1_1_lm100k_{size}", checkpoint)
+    # Mesh TensorFlow divides by the input length or the target length, whichever is larger.
+    batch_size = tokens_per_batch // _LENGTHS["inputs"]
+    model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="minimal")
+    model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
+    return fdl.Config(
+        Train,
+        model=model,
+        data=_mixture(mixture, cache_dir, vocabulary),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
+        train_steps=start.step + 12_200,
+        batch_size=batch_size,
+        trainer=fdl.Config(
+            TrainerConfig, num_microbatches=_num_microbatches(batch_size), eval_period=None
+        ),
+        partitioner=fdl.Config(
+            PartitionerConfig,
+            num_partitions=_MODEL_PARALLELISM,
+            logical_axis_rules=FULLY_SHARDED_AXIS_RULES,
+        ),
+        checkpoint=builders.checkpoint.every(1000, restore=start),
     )
 
 
-def t0_original_task_only_xxl(
-    cache_dir: str | tuple[str, ...] | None = None,
-    vocabulary: str = builders.vocabulary.T5_PATH,
-    checkpoint: str | None = None,
-    tokens_per_batch: int = 1_048_576,
-) -> fdl.Config[Train]:
-    """Trains T0 Original Task Only (11B) on all prompts for the original task of each dataset.
-
-    Paper: section 6.2 (5.7 prompts per dataset). Apart from the mixture,
-    `t0_train_all_og_prompts`, this recipe is the same as `t0pp_xxl`.
-    Command: `python -m mtf.run "recipes.t0_original_task_only_xxl(cache_dir='CACHE')"`.
-    Hardware: TPU v3-512.
-    Expect: medians between those of `t0_single_prompt_xxl` and `t0_xxl` (shown only in figures).
-    """
-    return _train(
-        "xxl", "t0_train_all_og_prompts", cache_dir, vocabulary, checkpoint, tokens_per_batch
-    )
+t0pp_xxl = member(
+    _t0, ("xxl", "t0++_train"), "t0pp_xxl", "T0++ (11B) on all 54 training datasets of T0"
+)
+t0p_xxl = member(
+    _t0,
+    ("xxl", "t0+_train"),
+    "t0p_xxl",
+    "T0+ (11B) on T0's datasets and the datasets of GPT-3's evaluation",
+)
+t0_xxl = member(
+    _t0, ("xxl", "t0_train"), "t0_xxl", "T0 (11B) on the 38 datasets of T0's training mixture"
+)
+t0_3b = member(
+    _t0, ("xl", "t0_train"), "t0_3b", "T0 3B on the 38 datasets of T0's training mixture"
+)
+t0_single_prompt_xxl = member(
+    _t0,
+    ("xxl", "t0_train_one_og_prompt"),
+    "t0_single_prompt_xxl",
+    "T0 Single Prompt (11B) on one prompt for the original task of each dataset",
+)
+t0_original_task_only_xxl = member(
+    _t0,
+    ("xxl", "t0_train_all_og_prompts"),
+    "t0_original_task_only_xxl",
+    "T0 Original Task Only (11B) on all prompts for the original task of each dataset",
+)
 
 
 def t0_eval(
@@ -220,38 +208,6 @@ def t0_eval(
         data=data,
         batch_size=tokens_per_batch // _LENGTHS["inputs"],
         partitioner=fdl.Config(PartitionerConfig, num_partitions=4),
-    )
-
-
-def _train(
-    size: str,
-    mixture: str,
-    cache_dir: str | tuple[str, ...] | None,
-    vocabulary: str,
-    checkpoint: str | None,
-    tokens_per_batch: int,
-) -> fdl.Config[Train]:
-    start = builders.checkpoint.start(f"t5_1_1_lm100k_{size}", checkpoint)
-    # Mesh TensorFlow divides by the input length or the target length, whichever is larger.
-    batch_size = tokens_per_batch // _LENGTHS["inputs"]
-    model = builders.model.t5_1_1(size, dropout_rate=0.1, remat_policy="minimal")
-    model.loss_normalizing_factor = "NUM_TOTAL_TARGET_TOKENS"
-    return fdl.Config(
-        Train,
-        model=model,
-        data=_mixture(mixture, cache_dir, vocabulary),
-        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=start.step + 12_200,
-        batch_size=batch_size,
-        trainer=fdl.Config(
-            TrainerConfig, num_microbatches=_num_microbatches(batch_size), eval_period=None
-        ),
-        partitioner=fdl.Config(
-            PartitionerConfig,
-            num_partitions=_MODEL_PARALLELISM,
-            logical_axis_rules=FULLY_SHARDED_AXIS_RULES,
-        ),
-        checkpoint=builders.checkpoint.every(1000, restore=start),
     )
 
 

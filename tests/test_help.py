@@ -55,7 +55,7 @@ def test_help_of_a_recipe(shown: Help) -> None:
     name, _, place = first.partition(" ")
     file, _, line = place.strip("()").partition(":")
     assert (name, file) == (T0, "recipes/t0.py")
-    assert (ROOT / file).read_text().splitlines()[int(line) - 1] == "def t0pp_xxl("
+    assert (ROOT / file).read_text().splitlines()[int(line) - 1] == "def _t0("
     documented = inspect.getdoc(recipes.t0pp_xxl) or ""
     assert rest.startswith(documented.partition("\n\nArgs:")[0] + "\n\narguments:\n")
     argument = "  tokens_per_batch: int = 1048576\n      number of input tokens in a batch"
@@ -65,9 +65,12 @@ def test_help_of_a_recipe(shown: Help) -> None:
     assert f"  python -m mtf.run {T0} --dry-run\n" in text
 
 
-def test_arguments_are_explained_by_the_recipe_that_the_docstring_names(shown: Help) -> None:
-    assert "Args:" not in (inspect.getdoc(recipes.t0_3b) or "")
-    assert "    number of input tokens in a batch" in shown("recipes.t0_3b", "--help")
+def test_each_recipe_of_a_family_has_the_help_of_the_family_under_its_name(shown: Help) -> None:
+    text = shown("recipes.t0_3b", "--help")
+    assert "\nTrains T0 3B on the 38 datasets " in text
+    assert "| `t0_3b`                     | XL   | `t0_train` (38 datasets) " in text
+    assert "\"recipes.t0_3b(cache_dir='CACHE')\"" in text and "NAME" not in text
+    assert "size_and_mixture" not in text and "    number of input tokens in a batch" in text
 
 
 def test_help_of_a_value_that_the_recipe_sets(shown: Help) -> None:

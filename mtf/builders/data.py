@@ -48,59 +48,49 @@ def python_text(data: fdl.Config) -> fdl.Config[TextFilesConfig]:
 
 
 def hub(
-    dataset: str,
+    dataset: str | tuple[str, str],
     *,
     inputs: str,
     targets: str,
-    subset: str | None = None,
-    split: str = "train",
-    eval_split: str | None = "validation",
-    name: str | None = None,
-    vocabulary: fdl.Config[Vocabulary] | None = None,
-    task_feature_lengths: dict[str, int] | None = None,
     metrics: tuple[str, ...] = (),
     answer_choices: tuple[str, ...] | None = None,
+    vocabulary: fdl.Config[Vocabulary] | None = None,
+    task_feature_lengths: dict[str, int] | None = None,
     cache_dir: str | None = None,
-    data_dir: str | None = None,
 ) -> fdl.Config[TaskMixtureConfig]:
     """Returns the data config for a dataset on the Hugging Face hub.
 
+    A run trains on the split `train` and evaluates the split `validation`. The name of the task is
+    that of the dataset, without its owner, or `DATASET_SUBSET`.
+
     Args:
-      dataset: name of the dataset on the hub or in the local mirror.
-      subset: configuration of the dataset, if the dataset has several.
+      dataset: name of the dataset on the hub or in the local mirror, or a tuple of the name and the
+        configuration, if the dataset has several.
       inputs: name of a column, or a Jinja template such as `{{question}} {{context}}`.
       targets: name of a column, or a template.
-      split: split of the dataset to train on.
-      eval_split: split of the dataset to evaluate; None for no evaluation.
-      name: name of the task; None for `DATASET_SUBSET`.
-      vocabulary: vocabulary of the model; None for T5's vocabulary.
-      task_feature_lengths: numbers of input and target tokens in a row; None for 512 and 128.
       metrics: names of the metrics in `mtf.evaluation.metrics` that an evaluator computes.
       answer_choices: all possible targets, if the targets are classes.
-      cache_dir: token cache that was written by `python -m mtf.cache NAME --dataset …`; None to
-        tokenize the dataset into memory when the run starts.
-      data_dir: local mirror of datasets; None for the mirror in MTF_DATA_DIR or, if this variable
-        is not set, the hub.
+      vocabulary: vocabulary of the model; None for T5's vocabulary.
+      task_feature_lengths: numbers of input and target tokens in a row; None for 512 and 128.
+      cache_dir: token cache that `python -m mtf.cache` wrote for this task; None to tokenize the
+        dataset into memory when the run starts.
     """
+    dataset, subset = (dataset, None) if isinstance(dataset, str) else dataset
     last = dataset.rpartition("/")[2]
-    task = fdl.Config(
-        DatasetTaskConfig,
-        dataset=dataset,
-        subset=subset,
-        inputs=inputs,
-        targets=targets,
-        metrics=metrics,
-        answer_choices=answer_choices,
-    )
     return fdl.Config(
         TaskMixtureConfig,
-        mixture_or_task_name=name or (f"{last}_{subset}" if subset else last),
-        task=task,
+        mixture_or_task_name=f"{last}_{subset}" if subset else last,
+        task=fdl.Config(
+            DatasetTaskConfig,
+            dataset=dataset,
+            subset=subset,
+            inputs=inputs,
+            targets=targets,
+            metrics=metrics,
+            answer_choices=answer_choices,
+        ),
         loader="memory" if cache_dir is None else "cache",
         cache_dir=cache_dir,
-        data_dir=data_dir,
-        split=split,
-        eval_split=eval_split,
         vocabulary=vocabulary or vocabularies.t5(),
         task_feature_lengths=task_feature_lengths or dict(_LENGTHS),
     )
@@ -111,33 +101,30 @@ def files(
     *,
     inputs: str,
     targets: str,
-    name: str = "files",
-    vocabulary: fdl.Config[Vocabulary] | None = None,
-    task_feature_lengths: dict[str, int] | None = None,
     metrics: tuple[str, ...] = (),
     answer_choices: tuple[str, ...] | None = None,
+    vocabulary: fdl.Config[Vocabulary] | None = None,
+    task_feature_lengths: dict[str, int] | None = None,
     cache_dir: str | None = None,
 ) -> fdl.Config[TaskMixtureConfig]:
     """Returns the data config for local Parquet, JSON, TSV or text files.
 
     A run trains on the split `train` and evaluates the split `validation` if `files` contains it.
+    The name of the task is `files`.
 
     Args:
       files: dict mapping splits to paths or patterns. `mtf.data.sources.files` lists the formats.
-      cache_dir: token cache that was written by `python -m mtf.cache NAME --files …`; None to
-        tokenize the files into memory when the run starts.
 
     The other arguments are those of `hub`.
     """
     config = hub(
-        "",
+        "files",
         inputs=inputs,
         targets=targets,
-        name=name,
-        vocabulary=vocabulary,
-        task_feature_lengths=task_feature_lengths,
         metrics=metrics,
         answer_choices=answer_choices,
+        vocabulary=vocabulary,
+        task_feature_lengths=task_feature_lengths,
         cache_dir=cache_dir,
     )
     config.task.dataset, config.task.files = None, files

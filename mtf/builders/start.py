@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any
 
 import fiddle as fdl
 
@@ -81,28 +81,23 @@ def open_start(checkpoint: str, vocabulary: str | None = None, config: str | Non
     )
 
 
-def model(
-    start: Start,
-    dropout_rate: float,
-    dtype: Literal["float32", "bfloat16"] | None = None,
-    hardware: Literal["cpu", "accelerator"] | None = None,
-) -> fdl.Config[ModelConfig]:
+def model(start: Start, dropout_rate: float) -> fdl.Config[ModelConfig]:
     """Returns a config of the checkpoint's model with settings for training.
 
-    The loss is the mean over the target tokens of a batch.
+    The loss is the mean over the target tokens of a batch. If JAX would use a GPU or TPU on this
+    machine, activations are bfloat16 and layers are scanned, otherwise they are float32 and
+    unrolled.
 
     Args:
       start: checkpoint from which training starts.
       dropout_rate: dropout rate, which replaces that of the checkpoint.
-      dtype: dtype of the activations; None for bfloat16 on a GPU or TPU and float32 on a CPU.
-      hardware: hardware on which the model will be trained; None for the hardware of this machine.
     """
-    on_accelerator = has_accelerator() if hardware is None else hardware == "accelerator"
+    on_accelerator = has_accelerator()
     config = copy.deepcopy(start.model)
     config.loss_normalizing_factor = "NUM_REAL_TARGET_TOKENS"
     network = config.network
     network.dropout_rate = dropout_rate
-    network.dtype = dtype or ("bfloat16" if on_accelerator else "float32")
+    network.dtype = "bfloat16" if on_accelerator else "float32"
     network.scan_layers = on_accelerator
     network.remat_policy = "full" if start.num_parameters >= _LARGE else "none"
     return config

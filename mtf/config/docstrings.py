@@ -30,20 +30,11 @@ class Docstring(NamedTuple):
 
 
 def read(target: Any) -> Docstring:
-    """Parses the docstring of a class or function.
-
-    The items of a class include those of its base classes. If the docstring of a recipe refers to
-    another recipe in the same file with words such as "as `t0pp_xxl`", the items of that recipe are
-    included too.
-    """
+    """Parses a docstring. The items of a class include those of its base classes."""
     parsed = _parse(target)
     items: dict[str, str] = {}
     for base in reversed(inspect.getmro(target)[1:]) if isinstance(target, type) else ():
         items |= _parse(base).items
-    if inspect.isfunction(target):
-        for name in re.findall(r"\b[Aa]s `(\w+)`", parsed.text):
-            other = target.__globals__.get(name)
-            items |= _parse(other).items if inspect.isfunction(other) else {}
     return Docstring(parsed.text, items | parsed.items)
 
 

@@ -31,9 +31,11 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def built(files: dict[str, str], **fields: Any) -> TaskMixtureConfig:
-    values = {"inputs": "Q: {{the_question}}", "targets": "{{answers[0]}}", "name": "asked"}
+    values = {"inputs": "Q: {{the_question}}", "targets": "{{answers[0]}}"}
     settings: dict[str, Any] = {"vocabulary": BYTES, "task_feature_lengths": LENGTHS}
-    data: TaskMixtureConfig = fdl.build(builders.data.files(files, **values | settings | fields))
+    config = builders.data.files(files, **values | settings | fields)
+    config.mixture_or_task_name = "asked"
+    data: TaskMixtureConfig = fdl.build(config)
     return data
 
 
@@ -86,8 +88,8 @@ def test_a_missing_split_is_named_with_those_that_exist(tmp_path: Path) -> None:
     (tmp_path / "asked").mkdir()
     table = pyarrow.table({"question": ["why?"], "answer": ["so"]})
     parquet.write_table(table, tmp_path / "asked/train.parquet")
-    fields = {"inputs": "question", "targets": "answer", "data_dir": str(tmp_path)}
-    config = builders.data.hub("asked", split="trian", vocabulary=BYTES, **fields)
+    config = builders.data.hub("asked", inputs="question", targets="answer", vocabulary=BYTES)
+    config.split, config.data_dir = "trian", str(tmp_path)
     with pytest.raises(UserError, match=r"split trian.* Did you mean train\?"):
         loaders.make_train_iterator(fdl.build(config), batch_size=4)
 

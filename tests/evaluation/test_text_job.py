@@ -354,12 +354,17 @@ def test_the_command_line_evaluates_a_file(
     monkeypatch.chdir(tmp_path)
     lines = [f"{row['n']} {row['colour']} {row['animal']}\t{row['animal']}" for row in rows(9)]
     Path("test.tsv").write_text("inputs\ttargets\n" + "\n".join(lines) + "\n")
-    data = "files={'validation': 'test.tsv'}, inputs='inputs', targets='targets', name='mine'"
+    data = "files={'validation': 'test.tsv'}, inputs='inputs', targets='targets'"
     arguments = [
         f"recipes.evaluate(checkpoint={str(run)!r}, checkpoint_steps='all')",
         *("--set", f"data=@mtf.builders.data.files({data}, metrics=('rouge', 'squad'))"),
         *("data.task_feature_lengths.inputs=32", "data.task_feature_lengths.targets=8"),
-        *("batch_size=4", "metric_name_to_monitor=mine/f1", "output_dir=out"),
+        *(
+            "data.mixture_or_task_name=mine",
+            "batch_size=4",
+            "metric_name_to_monitor=mine/f1",
+            "output_dir=out",
+        ),
     ]
     described = small.run([*arguments, "--dry-run"], tmp_path)
     assert "best step by  mine/f1 (max)" in described and "20, 40, 60" in described
@@ -377,12 +382,12 @@ def test_a_column_that_no_row_has_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("test.tsv").write_text("question\tanswer\none\ttwo\nthree\tfour\n")
-    data = "files={'validation': 'test.tsv'}, inputs='input', targets='answer', name='mine'"
+    data = "files={'validation': 'test.tsv'}, inputs='input', targets='answer'"
     arguments = [
         f"recipes.evaluate(checkpoint={str(run)!r})",
         *("--set", f"data=@mtf.builders.data.files({data}, metrics=('squad',))"),
         *("data.task_feature_lengths.inputs=32", "data.task_feature_lengths.targets=8"),
-        *("batch_size=4", "output_dir=out"),
+        *("data.mixture_or_task_name=mine", "batch_size=4", "output_dir=out"),
     ]
     assert main(arguments) == 2
     message = capsys.readouterr().err

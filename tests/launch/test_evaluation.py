@@ -30,11 +30,12 @@ def evaluate(
     *more: str,
 ) -> subprocess.Popen[str]:
     """Starts the evaluation of a run on a file."""
-    fields = "files={'validation': 'test.tsv'}, inputs='inputs', targets='targets', name='mine'"
+    fields = "files={'validation': 'test.tsv'}, inputs='inputs', targets='targets'"
     data = f"data=@mtf.builders.data.files({fields}, metrics=('rouge', 'squad'))"
     lengths = ("data.task_feature_lengths.inputs=32", "data.task_feature_lengths.targets=8")
     options = ["--processes", str(processes), "--devices-per-process", str(4 // processes)]
-    settings = [data, *lengths, "batch_size=4", f"output_dir={output}", *more]
+    name = "data.mixture_or_task_name=mine"
+    settings = [data, name, *lengths, "batch_size=4", f"output_dir={output}", *more]
     return start(["local", *options, "--", recipe, "--set", *settings], folder)
 
 

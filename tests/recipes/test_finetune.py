@@ -134,7 +134,7 @@ def text(ids: np.ndarray) -> str:
     [
         ({"train": "pairs.tsv"}, "is the sky blue"),
         ({"train": "header.tsv"}, "is the sky blue"),
-        ({"train": "named.tsv", "inputs": "question", "targets": "answer"}, "is the sky blue"),
+        ({"train": "named.tsv", "template": "question ||| answer"}, "is the sky blue"),
         ({"train": "rows.jsonl", "template": "{q-text}? ||| {answer}"}, "is the sky blue?"),
         (
             {"train": "rows.jsonl", "template": "{{q_text | upper}} ||| {{answer}}"},
@@ -159,8 +159,8 @@ def test_lengths_fit_the_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     # 15 bytes and EOS, and a quarter: 20. 9 bytes and EOS, and a quarter: 12.5.
     config = recipes.finetune("hf", "pairs.tsv")
     assert config.data.task_feature_lengths == {"inputs": 32, "targets": 16}
-    config = recipes.finetune("hf", "pairs.tsv", targets_length=7)
-    assert config.data.task_feature_lengths == {"inputs": 32, "targets": 7}
+    config = recipes.finetune("hf", "pairs.tsv", lengths=(48, 7))
+    assert config.data.task_feature_lengths == {"inputs": 48, "targets": 7}
     (folder / "long.jsonl").write_text(json.dumps({"inputs": "x" * 5000, "targets": "y" * 999}))
     config = recipes.finetune("hf", "long.jsonl")
     assert config.data.task_feature_lengths == {"inputs": 1024, "targets": 256}
@@ -184,10 +184,19 @@ def test_a_dataset_of_the_mirror(
         dataset="rotten_tomatoes",
         template=template,
         metrics="f1",
-        answer_choices=("negative", "positive"),
     )
+    config.data.task.answer_choices = ("negative", "positive")
     assert config.checkpoint.save.metric_name_to_monitor == "inference_eval/rotten_tomatoes/f1"
     assert fdl.build(config).describe().problems == ()
+    config = recipes.finetune(
+        str(folder / "hf"),
+        "validation",
+        "train",
+        dataset=("super_glue", "rte"),
+        template="premise? {text} ||| label",
+    )
+    assert (config.data.task.dataset, config.data.task.subset) == ("super_glue", "rte")
+    assert (config.data.split, config.data.eval_split) == ("validation", "train")
 
 
 # --------------------------------------------------------------------------------------- hardware
@@ -199,9 +208,6 @@ def test_values_for_the_hardware(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("JAX_PLATFORMS", platform)
         network = recipes.finetune("hf", "pairs.tsv").model.network
         assert (network.dtype, network.scan_layers) == (dtype, scans)
-    assert recipes.finetune("hf", "pairs.tsv", dtype="float32").model.network.dtype == "float32"
-    network = recipes.finetune("hf", "pairs.tsv", hardware="cpu").model.network
-    assert (network.dtype, network.scan_layers) == ("float32", False)
     monkeypatch.delenv("JAX_PLATFORMS")
     monkeypatch.setattr(environment, "_GPU_FILES", ("/nowhere",))
     monkeypatch.setattr(environment, "_TPU_FILES", ("/nowhere*",))
@@ -249,7 +255,10 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
     ("arguments", "says"),
     [
         ({"train": "pair.tsv"}, "pair.tsv does not exist .*Did you mean pairs.tsv"),
-        ({"train": "named.tsv", "inputs": "questions"}, "no column 'questions'.*mean question"),
+        (
+            {"train": "named.tsv", "template": "questions ||| answer"},
+            "no column 'questions'.*mean question",
+        ),
         ({"train": "pairs.tsv", "checkpoint": "fh"}, "There is no model at fh.*Did you mean hf"),
         ({"train": "pairs.tsv", "checkpoint": "pairs.tsv"}, "pairs.tsv is a file"),
         (
@@ -259,13 +268,12 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
         ({"train": "pairs.tsv", "metrics": "bleu"}, "metrics needs validation data"),
         ({"train": "pairs.tsv", "patience": 2}, "patience needs validation data"),
         ({}, "No data was given. Set train"),
-        ({"train": "pairs.tsv", "module": "my"}, "Set mixture to a task or mixture of"),
-        ({"mixture": "t0_train", "subset": "x"}, "mixture is set, so subset would be ignored"),
-        ({"train": "rows.jsonl", "template": "{answer}"}, "has 0 separators"),
+        ({"mixture": "t0_train", "dataset": "x"}, "mixture is set, so dataset would be ignored"),
         (
-            {"train": "rows.jsonl", "template": "a ||| b", "inputs": "answer"},
-            "template is set, so inputs would be ignored",
+            {"mixture": "t0_train", "template": "a ||| b"},
+            "mixture is set, so template would be ignored",
         ),
+        ({"train": "rows.jsonl", "template": "{answer}"}, "has 0 separators"),
         ({"train": "three.tsv"}, r"expected the 2 columns of a headerless file \(inputs, "),
     ],
 )

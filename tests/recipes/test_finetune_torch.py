@@ -96,9 +96,8 @@ def test_losses_are_those_of_pytorch(tmp_path: Path, kind: str) -> None:
         str(tmp_path / "train.tsv"),
         steps=NUM_STEPS,
         batch_size=BATCH_SIZE,
-        dropout_rate=0.0,
-        dtype="float32",
     )
+    config.model.network.dropout_rate, config.model.network.dtype = 0.0, "float32"
     config.model.z_loss = 0.0
     config.optimizer = fdl.Config(AdamWConfig, builders.schedule.constant(LEARNING_RATE))
     config.trainer.stats_period = 1

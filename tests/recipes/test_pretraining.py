@@ -54,12 +54,12 @@ def test_spans_become_sentinels(folder: Path) -> None:
 )
 def test_a_dataset_is_streamed(folder: Path, subset: Any, subsets: Any) -> None:
     config = recipes.continue_pretraining(
-        str(folder / "hf"), dataset="owner/text", subset=subset, validation="test"
+        str(folder / "hf"), dataset="owner/text" if subset is None else ("owner/text", subset)
     )
     data = fdl.build(config.data)
     assert isinstance(data, HubStreamConfig)
     assert (data.dataset, data.subsets) == ("owner/text", subsets)
-    assert (data.split, data.eval_split) == ("train", "test")
+    assert (data.split, data.eval_split) == ("train", "validation")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,6 @@ def test_a_dataset_is_streamed(folder: Path, subset: Any, subsets: Any) -> None:
     [
         ({}, "Set either files to text files or dataset"),
         ({"files": "text.txt", "dataset": "owner/text"}, "Set either files"),
-        ({"files": "text.txt", "subset": "ro"}, "subset and validation can only be set with"),
         ({"files": "text.txt", "checkpoint": "fh"}, "There is no model at fh.*Did you mean hf"),
         ({"files": "text.txt", "inputs_length": 1}, "1 tokens are too few"),
     ],

@@ -69,7 +69,7 @@ _FINETUNED = Original(
     "t5_1_1_finetune",
     functools.partial(
         recipes.t5_1_1_finetune,
-        **{"mixture": "t0_train", "size": "xxl", "inputs_length": 512, "targets_length": 128},
+        **{"mixture": "t0_train", "size": "xxl", "lengths": (512, 128)},
         finetuning_steps=50_000,
     ),
     (f"{T5}/t5_1_1/xxl.gin", FINETUNE),
