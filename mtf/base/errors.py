@@ -21,6 +21,10 @@ class RunError(RuntimeError):
     """Raised if a command fails for a known reason other than its input (exit status 1)."""
 
 
+class StoreFailedError(RunError):
+    """Raised if the store of a run directory fails, so that nothing more can be written there."""
+
+
 @contextlib.contextmanager
 def conversion_as_user_errors() -> Iterator[None]:
     """Converts a ConversionError or StorageError to a UserError; can be used as a decorator."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
-from mtf.base.errors import UserError
+from mtf.base.errors import StoreFailedError, UserError
 from mtf.base.writing import write_atomically
 from mtf.storage import AnyPath
 
@@ -76,6 +76,8 @@ def failure_recorded(run_dir: AnyPath) -> Iterator[None]:
     except UserError:
         if earlier is not None:
             write_end(run_dir, earlier)
+        raise
+    except StoreFailedError:
         raise
     except Exception as error:
         if read_end(run_dir) is None:  # Otherwise another process has recorded its failure.

@@ -149,7 +149,7 @@ def os_errors_refused(directory: AnyPath, setting: str) -> Iterator[None]:
         raise UserError(f"{setting}: {error}") from error
     except OSError as error:
         raise UserError(
-            f"{setting}: {directory} cannot be used: {error.strerror} ({error.filename})."
+            f"{setting}: {directory} cannot be used: {error.strerror or error} ({error.filename})."
         ) from error
 
 
@@ -170,6 +170,13 @@ def write_failure(error: BaseException, directory: AnyPath) -> str | None:
             if os.strerror(number) in text and is_here:
                 return os.strerror(number) + (f" ({os.fsdecode(file)})" if file else "")
     return None
+
+
+def files_deleted(error: BaseException, directory: AnyPath) -> bool:
+    """Returns whether a file could not be written because its directory was deleted meanwhile."""
+    missing = (os.strerror(errno.ENOENT), "NOT_FOUND")  # of Python and of TensorStore
+    texts = [str(each) for each in _chain(error) if str(directory.absolute()) in str(each)]
+    return any(word in text for text in texts for word in missing)
 
 
 def _chain(error: BaseException) -> list[BaseException]:

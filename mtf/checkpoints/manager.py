@@ -29,8 +29,8 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from mtf.base import signals
-from mtf.base.errors import RunError, UserError
-from mtf.base.writing import free_space, write_failure
+from mtf.base.errors import RunError, StoreFailedError, UserError
+from mtf.base.writing import files_deleted, free_space, write_failure
 from mtf.checkpoints import finite, steps, stores
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.models.stacking import is_stacked, unstack_layers
@@ -93,12 +93,12 @@ def failures_explained(checkpoints: CheckpointManager) -> Iterator[None]:
         resume = f"python -m mtf.run --from {shlex.quote(str(run_dir))}"
         if not is_remote(run_dir) and jax.process_index() == 0:
             remove_unfinished(run_dir)
-        if checkpoints.is_gone():
+        if checkpoints.is_gone() or files_deleted(error, run_dir):
             # TensorStore may have created the directory of a checkpoint again.
             for folder in (run_dir / steps.CHECKPOINTS, run_dir):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
-            raise RunError(f"{run_dir} was deleted or moved during the run.") from None
+            raise RunError(f"{run_dir}, or a part of it, was deleted during the run.") from None
         if reason := write_failure(error, run_dir):
             what = f"{run_dir} cannot be written to: {reason}{free_space(run_dir)}."
             when = "When the directory is writable again"
@@ -106,12 +106,12 @@ def failures_explained(checkpoints: CheckpointManager) -> Iterator[None]:
             what, when = str(error), "When it can be read again"
         else:
             raise
-        signals.end_with_threads()
         last = "none" if saved is None else f"checkpoint_{saved}"
-        raise RunError(
-            f"{what} The run stopped. Last complete checkpoint: {last}. {when}, resume with: "
-            f"{resume}"
-        ) from None
+        text = f"{what} The run stopped. Last complete checkpoint: {last}. {when}, resume with: "
+        if reason is None or not is_remote(run_dir):
+            raise RunError(text + resume) from None
+        signals.end_with_threads()
+        raise StoreFailedError(text + resume) from None
 
 
 class StateNotFiniteError(RunError):
@@ -140,7 +140,10 @@ class CheckpointManager:
             options.atomicity_options = stores.ATOMICITY
         items = ("state", "data")
         self._manager = ocp.CheckpointManager(str(folder), options=options, item_names=items)
-        self._identity = None if is_remote(self.model_dir) else _identity(self.model_dir)
+        # While the directory is open, its inode number is not given to another one.
+        self._opened: int | None = None
+        if not is_remote(self.model_dir):
+            self._opened = os.open(str(self.model_dir), os.O_RDONLY | os.O_DIRECTORY)
 
     def latest_step(self) -> int | None:
         """Returns the step of the last complete checkpoint, or None if there is none."""
@@ -248,10 +251,10 @@ class CheckpointManager:
 
     def is_gone(self) -> bool:
         """Returns whether a local run directory was deleted, or replaced by another one."""
-        if self._identity is None:
+        if self._opened is None:
             return False
         with contextlib.suppress(FileNotFoundError):
-            return self._identity != _identity(self.model_dir)
+            return not os.path.samestat(os.fstat(self._opened), os.stat(str(self.model_dir)))
         return True
 
     def check(self) -> None:
@@ -286,12 +289,6 @@ class CheckpointManager:
     def close(self) -> None:
         """Waits until all saves are complete, and closes Orbax's manager."""
         self._manager.close()
-
-
-def _identity(folder: AnyPath) -> tuple[int, int]:
-    """Returns the numbers by which the kernel identifies a directory."""
-    status = os.stat(str(folder))
-    return status.st_dev, status.st_ino
 
 
 def _gather(data_state: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ EVALUATING, SAVING = "evaluating", "saving"
 
 @dataclasses.dataclass
 class FinishedStep:
-    """A training step that is complete, and what the hooks have found so far.
+    """A training step that has been made, and what the hooks have found so far.
 
     Attributes:
       step: the number of the step.
@@ -36,7 +36,7 @@ class FinishedStep:
       is_last: whether the step is `train_steps`.
       is_stopped: whether the run ends here because of a signal.
       is_early_end: whether the run ends here because of early stopping.
-      measured: the metrics of the step, and marks of evaluations that are still due, as they are
+      measured: the metrics of the step, and marks of evaluations that are left out, as they are
         stored in a checkpoint.
     """
 
@@ -54,7 +54,10 @@ class FinishedStep:
 
 
 class Hook(Protocol):
-    """Does something after the steps at which it is due.
+    """Does something after the steps at which it is due, in all processes.
+
+    Before the hooks that are due run, the loop waits until the step is computed. The next step
+    donates the buffers of `done.state`, so a hook must not keep them.
 
     Attributes:
       phase: what the process is doing in the meantime, as `mtf status` shows it.
@@ -63,7 +66,7 @@ class Hook(Protocol):
     phase: str
 
     def is_due(self, done: FinishedStep) -> bool:
-        """Returns whether to run the hook after this step."""
+        """Returns whether to run the hook after this step; is called several times."""
 
     def run(self, done: FinishedStep) -> None:
         """Runs the hook, which may add metrics to `done` or end the run."""
@@ -99,7 +102,7 @@ class Report:
 
 @dataclasses.dataclass
 class Evaluate:
-    """Evaluates the state. After a signal, marks the evaluation as due in the checkpoint."""
+    """Evaluates the state or, after a signal, marks the evaluation as left out."""
 
     evaluation: Evaluation
     meter: Meter
@@ -141,7 +144,10 @@ class StopEarly:
 
 @dataclasses.dataclass
 class Save:
-    """Saves the state, the position in the data and the metrics, as the config requires it."""
+    """Saves the state, the position in the data and the metrics.
+
+    This is due when `checkpoint.save` says so, and at the end of the run.
+    """
 
     checkpoints: CheckpointManager
     batches: BatchIterator

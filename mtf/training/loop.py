@@ -6,6 +6,9 @@ statistics, evaluates, decides whether to stop early, and saves, in this order.
 Evaluation precedes saving, so that the checkpoint of step N contains all metrics of step N. After a
 signal, evaluation is skipped or aborted, so that the state is saved immediately. The checkpoint
 then lists the evaluations that are still due, and the resumed run performs them first.
+
+Step N is the N-th update since the start of pretraining; a state of step N has had N updates. The
+position in the data that is saved with it is that of the batch for step N + 1.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ from mtf.training.watch import Watch
 
 COMPILING = "compiling"
 ANOTHER_SIGNAL = "another process's signal"
-# In the first steps, other processes may still be starting or compiling.
+# In the first two steps, other processes may still be starting or compiling: the first step is
+# only waited for in the second. The heartbeat gives these phases more time.
 _AT_FIRST = {READING: "starting", TRAINING: COMPILING}
 
 
@@ -72,6 +76,9 @@ class TrainLoop:
       checkpoints: the manager of the checkpoints; metrics are written to its run directory.
       evaluations: a dict mapping names to functions that return the batches of an evaluation. The
         loss is computed on them every `eval_period` steps and after the last step.
+      evaluator: decodes held-out inputs and computes metrics of the texts; None to disable this.
+      interrupts: notes signals. It is held from the first compiled step on, or, with several
+        processes, from the start; before, a signal ends the process.
       heartbeat: the object that records the status of this process and ends it if it hangs.
       tracking: the trackers, which receive all metrics, samples and paths of checkpoints.
       config_text: the config as text, which is written to the TensorBoard event file.
@@ -91,7 +98,7 @@ class TrainLoop:
     config_text: str = ""
 
     def __post_init__(self) -> None:
-        self._first_step = 0
+        self._start_step = 0
         self._stop_requested = AnyProcess(lambda: self.interrupts.requested is not None)
 
     def run(self, state: TrainState, setup_seconds: float) -> tuple[TrainState, str | None]:
@@ -102,7 +109,7 @@ class TrainLoop:
         "timing/init_or_restore_seconds". Raises RunError if the loss, the gradients or the state
         are not finite (see `mtf.training.watch`).
         """
-        self._first_step = step = int(state.step)
+        self._start_step = step = int(state.step)
         owed = owed_evaluations(self.checkpoints.model_dir, step)
         early = self._resume_early_stopping(owed)
         meter = Meter(self.batch_size, self._flops, setup_seconds)
@@ -112,7 +119,8 @@ class TrainLoop:
             evaluate = [Evaluate(each, meter, self._check_stop) for each in self._kinds(files)]
             stop_early = StopEarly(early, self.progress)
             save = Save(self.checkpoints, self.batches, meter, watch, files, self.tracking)
-            # If the run ends between two reports, the second `report` writes the last steps.
+            # If evaluation or early stopping ends the run, the second `report` writes the
+            # statistics of the steps since the last one.
             hooks: list[Hook] = [report, *evaluate, stop_early, report, save]
 
             is_stopped = not self._evaluate_owed(owed, evaluate, state, early)
@@ -122,8 +130,9 @@ class TrainLoop:
                 with profiler.step(step) as results:
                     state, metrics = self._train(step, state, meter)
                     results.append(metrics)
-                # Check for signals. Check that all values of the step before are finite, and, if
-                # they are about to be used, those of this step, for which the check waits.
+                # Check for signals, and for an error of a save in the background. Check that all
+                # values of the step before are finite, and, if they are about to be used, those of
+                # this step, for which the check waits.
                 done = FinishedStep(step, state, step == self.train_steps, self._stop_requested())
                 self.checkpoints.check()
                 watch.check(step - 1, meter.steps[:-1])
@@ -138,7 +147,9 @@ class TrainLoop:
             self._enter(SAVING, step)
             self.checkpoints.wait()
         self._enter("finishing", step)
-        return state, self.interrupts.requested or (ANOTHER_SIGNAL if is_stopped else None)
+        if jax.process_count() == 1:
+            is_stopped = self._stop_requested()
+        return state, (self.interrupts.requested or ANOTHER_SIGNAL) if is_stopped else None
 
     def _train(self, step: int, state: TrainState, meter: Meter) -> tuple[TrainState, Metrics]:
         """Reads a batch and starts a step; returns the next state and the metrics of the step."""
@@ -148,16 +159,24 @@ class TrainLoop:
         batch = self.trainer.global_batch(rows, self.batch_size)
         # Wait for the previous step, so that the host is at most one step ahead of the devices.
         jax.block_until_ready(meter.steps[-1:])
+        compiled = ""
         if not self.trainer.is_compiled(batch):
-            self._compile(step, state, batch, meter)
+            compiled = self._compile(step, state, batch, meter)
+        if step == self._start_step + 1:
+            # From now on, a signal no longer ends the process: the loop saves the state first.
+            wait_for_others()
+            self.interrupts.hold()
+            meter.restart()
+        if compiled:
+            self.progress.note(compiled)
         state, metrics = self.trainer.train_step(state, batch)
         meter.add(metrics, _lengths(batch))
         self.progress.tick(step)
         return state, metrics
 
-    def _compile(self, step: int, state: TrainState, batch: Batch, meter: Meter) -> None:
-        """Compiles the training step for the shapes of a batch."""
-        is_first = step == self._first_step + 1
+    def _compile(self, step: int, state: TrainState, batch: Batch, meter: Meter) -> str:
+        """Compiles the training step for the shapes of a batch; returns a note about it."""
+        is_first = step == self._start_step + 1
         self._enter(COMPILING, step)
         if is_first:
             self.progress.note("compiling …")
@@ -165,24 +184,19 @@ class TrainLoop:
         with meter.pause("compilation"):
             self.trainer.compile(state, batch)
         text = f"compiled in {duration(time.perf_counter() - start)}"
-        if is_first:
-            wait_for_others()
-            self.interrupts.hold()
-        else:
-            inputs, targets = _lengths(batch)
-            text = f"step {step}: rows of {inputs}/{targets} tokens, {text}"
-        self.progress.note(text)
-        if is_first:
-            meter.restart()
         self._enter(TRAINING, step)
+        if is_first:
+            return text
+        inputs, targets = _lengths(batch)
+        return f"step {step}: rows of {inputs}/{targets} tokens, {text}"
 
     def _enter(self, phase: str, step: int) -> None:
         """Records what this process is doing."""
-        is_new = step <= self._first_step + 2
+        is_new = step <= self._start_step + 2
         self.heartbeat.beat(_AT_FIRST.get(phase, phase) if is_new else phase, step)
 
     def _check_stop(self) -> None:
-        """Reports progress of an evaluation; raises StopRequested after a signal."""
+        """Records that an evaluation makes progress; raises StopRequested after a signal."""
         self.heartbeat.beat(EVALUATING, self.heartbeat.step)
         if self._stop_requested():
             raise StopRequested
@@ -194,9 +208,9 @@ class TrainLoop:
         state: TrainState,
         early: EarlyStopping,
     ) -> bool:
-        """Runs the evaluations in `owed`, which the previous run has left out.
+        """Runs the evaluations of the start state that the previous run has left out.
 
-        Returns False after a signal; they are still due then.
+        Returns False after a signal; they are still left out then.
         """
         step, measured = int(state.step), dict[str, float]()
         if not owed:
@@ -231,15 +245,15 @@ class TrainLoop:
         return train_step_flops(network, self.batch_size, inputs_length, targets_length)
 
     def _resume_early_stopping(self, owed: Collection[str]) -> EarlyStopping:
-        """Returns the early-stopping counts at the first step, without evaluations in `owed`."""
+        """Returns the early-stopping counts at the start, without evaluations in `owed`."""
         save, patience = self.checkpoints.config, self.trainer.config.early_stopping_patience
         kind = (save.metric_name_to_monitor or "").partition("/")[0]
-        last_step = self._first_step - (kind in owed)
+        last_step = self._start_step - (kind in owed)
         return EarlyStopping.resumed(self.checkpoints.model_dir, save, patience, last_step)
 
     def _open_metrics(self, owed: Collection[str]) -> MetricsFiles:
-        """Opens the metrics files; drops lines after the first step, or from it on if owed."""
-        step = self._first_step
+        """Opens the metrics files; drops lines after the start step, or from it on if owed."""
+        step = self._start_step
         names = () if self.evaluator is None else self.evaluator.names
         last_steps = {TRAIN: step}
         for kind, tasks in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, names)):

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from mtf.base import strict_json
-from mtf.base.writing import new_figure, write_atomically, write_figure
+from mtf.base.writing import new_figure, write_atomically, write_failure, write_figure
 from mtf.storage import AnyPath, as_path, is_remote
 from mtf.training.custom_loss import PREFIX
 
@@ -131,7 +131,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         log: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
     ) -> None:
         self._jsonl: _StoreFile | IO[bytes] | None = None
-        self._log = log
+        self._log, self._directory, self._is_remote = log, directory, is_remote(directory)
         if jax.process_index() != 0:
             return
         # tensorboardX is imported only on process 0, because other processes do not need it.
@@ -144,7 +144,6 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         if path.exists():
             kept = [line for line in strict_json.read_lines(path) if line["step"] <= first_step]
             write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
-        self._is_remote = is_remote(path)
         self._jsonl = _StoreFile(path) if is_remote(path) else path.open("ab")
         # Silence tensorboardX's warnings about NaN, because the run already reports NaN values.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
@@ -192,8 +191,11 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         self._events.flush()
         self._flushed = time.monotonic()
 
-    def __exit__(self, *_: object) -> None:
-        if self._jsonl is not None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        # A store that has failed is not asked again: the lines are those of steps that were not
+        # saved, so a resumed run writes them again.
+        gone = self._is_remote and error is not None and write_failure(error, self._directory)
+        if self._jsonl is not None and not gone:
             self._events.close()
             self._jsonl.close()
 
@@ -264,8 +266,8 @@ class MetricsFiles(contextlib.AbstractContextManager["MetricsFiles"]):
         for writer in self.writers.values():
             writer.flush()
 
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
 
 def plot_loss(run_dir: AnyPath, evaluations: Sequence[str]) -> AnyPath:

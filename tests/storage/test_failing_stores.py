@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,11 @@ SETTINGS = {"checkpoint.save.period": 5, "trainer.eval_period": 10}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("status", [401, 403, 503, None], ids=str)
+@pytest.mark.parametrize("status", [401, 503])
 def test_a_run_says_what_was_saved_and_continues_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    """The store refuses requests, answers that it is not available, or is gone."""
+    """The store refuses requests, or answers that it is not available, which is tried again."""
     text = small.write_text(tmp_path)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with stores.gcs("bucket") as address:
@@ -28,14 +27,12 @@ def test_a_run_says_what_was_saved_and_continues_later(
         endless = small.arguments(text, **SETTINGS, train_steps=100_000, model_dir=run_dir)
         with small.start(endless, tmp_path) as process:
             small.read_until(process.stdout, "step 8/")
-            started = time.monotonic()
-            stores.REFUSES.append(status or 503)
+            stores.REFUSES.append(status)
             try:
                 out, err = process.communicate(timeout=400)
             finally:
                 stores.REFUSES.clear()
                 process.kill()
-            print(f"{status}: ended after {time.monotonic() - started:.0f} s")
         assert process.returncode == 1, out + err
         (message,) = [line for line in err.splitlines() if line.startswith("error: ")]
         assert "Traceback" not in err

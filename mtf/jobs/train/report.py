@@ -55,6 +55,7 @@ def note_start(
     progress: Progress,
     job: Train,
     step: int,
+    *,
     resumes: bool,
     is_evaluated: bool,
     provenance: dict[str, Any],

@@ -53,8 +53,8 @@ def run(job: Train) -> TrainResult:
         report.print_finished(job, run_dir, step)
         return train_result(run_dir, step)
     with (
-        signals.Interrupts("saving after this step") as interrupts,
-        watched(job.trainer.hang_seconds, "trainer.hang_seconds") as heartbeat,
+        signals.Interrupts(what_follows="saving after this step") as interrupts,
+        watched(job.trainer.hang_seconds, setting="trainer.hang_seconds") as heartbeat,
     ):
         if jax.process_count() > 1:
             interrupts.hold()  # All processes must stop at the same step.
@@ -64,7 +64,7 @@ def run(job: Train) -> TrainResult:
 def _train(
     job: Train, run_dir: AnyPath, interrupts: signals.Interrupts, heartbeat: Heartbeat
 ) -> TrainResult:
-    # Open the input, and check all of it before anything is written.
+    # Open all input and the run directory. What the input lacks is found before a file is written.
     started = time.perf_counter()
     with conversion_as_user_errors():
         trackers = checked_trackers(job) if jax.process_index() == 0 else ()
@@ -78,20 +78,26 @@ def _train(
         with os_errors_refused(run_dir, "model_dir"):
             run_dir.mkdir(parents=True, exist_ok=True)
             checkpoints = CheckpointManager(run_dir, job.checkpoint.save)
-        step, latest = int(state.step), checkpoints.latest_step()
-        if latest is not None:
-            batches.set_state(checkpoints.restore_data_state(latest))
+        step, resumes = int(state.step), checkpoints.latest_step() is not None
+        if resumes:
+            batches.set_state(checkpoints.restore_data_state(step))
 
     with contextlib.ExitStack() as stack:
-        # Start.
+        # Start. After an error, saves in the background are completed before the run ends.
         stack.enter_context(failures_explained(checkpoints))
         if jax.process_index() == 0:
             write_environment(run_dir, [str(device) for device in jax.devices()])
             write_atomically(run_dir / "data.json", json.dumps(provenance, indent=1) + "\n")
         heartbeat.record_in(run_dir)
         progress = report.start_progress(job, run_dir, trainer)
-        is_evaluated = bool(evaluations) or evaluator is not None
-        report.note_start(progress, job, step, latest is not None, is_evaluated, provenance)
+        report.note_start(
+            progress,
+            job,
+            step,
+            resumes=resumes,
+            is_evaluated=bool(evaluations) or evaluator is not None,
+            provenance=provenance,
+        )
         tracking = stack.enter_context(_start_trackers(trackers, run_dir, step, progress))
 
         # Train.
@@ -113,7 +119,8 @@ def _train(
         step, best = int(state.step), checkpoints.best()
         checkpoints.close()
 
-        # Report. All checkpoints are complete, so from now on a signal only ends the report.
+        # Report. All checkpoints are complete, so from now on a signal only ends the report, with
+        # exit status 0. A signal during the last step has stopped a run that is finished.
         finished = stopped is None or job.is_finished()
         end = RunEnd("finished") if finished else RunEnd("stopped", stopped)
         if jax.process_index() == 0:
