@@ -31,8 +31,10 @@ def test_without_t5x_the_message_has_the_command_that_installs_it(
 def test_what_t5x_lacks_is_refused_before_it_is_imported() -> None:
     config = recipes.quickstart()
     config.partitioner.fsdp = 4
-    with pytest.raises(UserError, match=r"partitioner.fsdp = 4: T5X's mesh has no axis fsdp"):
+    config.trainer.profile = "10:12"
+    with pytest.raises(UserError, match=r"trainer\.profile = '10:12': ") as error:
         lowering.check(config)
+    assert "partitioner.fsdp = 4: T5X's mesh has no axis fsdp" in str(error.value)
 
 
 def test_lowering_accounts_for_every_setting_of_every_recipe() -> None:

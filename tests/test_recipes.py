@@ -15,6 +15,7 @@ import recipes
 from mtf import builders
 from mtf import config as config_lib
 from mtf.base.errors import UserError
+from mtf.jobs import Train
 from tests.recipes import regenerate
 from tests.test_structure import HEAVY, ROOT
 
@@ -29,6 +30,10 @@ def test_recipe_is_sound(name: str) -> None:
     again = config_lib.load_json(config_lib.dump_json(config), name)
     assert config_lib.build(again) == job
     assert callable(job.run)
+    if isinstance(job, Train):
+        override = config_lib.Override("set", "trainer.profile=10:12")
+        profiled = config_lib.build(config_lib.apply_overrides(config, [override]))
+        assert profiled.trainer.profile == "10:12"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -154,11 +154,14 @@ class TrainLoop:
     def _train(self, step: int, state: TrainState, meter: Meter) -> tuple[TrainState, Metrics]:
         """Reads a batch and starts a step; returns the next state and the metrics of the step."""
         self._enter(READING, step)
-        rows = next(self.batches)
+        with jax.profiler.TraceAnnotation("read a batch"):
+            rows = next(self.batches)
         self._enter(TRAINING, step)
-        batch = self.trainer.global_batch(rows, self.batch_size)
+        with jax.profiler.TraceAnnotation("transfer the batch"):
+            batch = self.trainer.global_batch(rows, self.batch_size)
         # Wait for the previous step, so that the host is at most one step ahead of the devices.
-        jax.block_until_ready(meter.steps[-1:])
+        with jax.profiler.TraceAnnotation("wait for the previous step"):
+            jax.block_until_ready(meter.steps[-1:])
         compiled = ""
         if not self.trainer.is_compiled(batch):
             compiled = self._compile(step, state, batch, meter)

@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
+import jax
 import numpy as np
 
 from mtf.training.metrics import StepMetrics, summarize, timing
@@ -63,10 +64,14 @@ class Meter:
 
     @contextlib.contextmanager
     def pause(self, name: str) -> Iterator[None]:
-        """Excludes the block from the duration of steps, and adds it to "timing/NAME_seconds"."""
+        """Excludes the block from the duration of steps, and adds it to "timing/NAME_seconds".
+
+        A profiler trace shows the block under its name.
+        """
         start = time.perf_counter()
         try:
-            yield
+            with jax.profiler.TraceAnnotation(name):
+                yield
         finally:
             seconds = time.perf_counter() - start
             self._period_started += seconds

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ _FOLDER = "plugins/profile"
 class Profiler(contextlib.AbstractContextManager["Profiler"]):
     """Traces the steps that `trainer.profile` chooses, in this process.
 
-    Consecutive steps are in one trace. A trace of steps from N on consists of the files
-    `PROCESS.xplane.pb` for TensorBoard, `PROCESS.trace.json.gz` for Perfetto, and
-    `PROCESS.memory.pprof` in `RUN_DIR/profile/plugins/profile/step_N/`.
+    Consecutive steps are in one trace, with what the loop does between them. A trace of steps from
+    N on consists of the files `PROCESS.xplane.pb` for TensorBoard, `PROCESS.trace.json.gz` for
+    Perfetto, and `PROCESS.memory.pprof` in `RUN_DIR/profile/plugins/profile/step_N/`.
 
     Args:
       profile: see `TrainerConfig`.
@@ -43,7 +43,8 @@ class Profiler(contextlib.AbstractContextManager["Profiler"]):
         self, profile: StepChoice | None, run_dir: AnyPath, meter: Meter, progress: Progress
     ) -> None:
         self._by_signal = profile == SIGNAL_TO_PROFILE
-        self._chosen = set() if profile is None or self._by_signal else chosen_steps(profile, "")
+        by_step = () if profile is None or self._by_signal else chosen_steps(profile, "")
+        self._chosen: Container[int] = by_step
         self._folder, self._meter, self._progress = run_dir / "profile", meter, progress
         self._num_signalled = 0
         self._handler: Any = None
@@ -75,7 +76,8 @@ class Profiler(contextlib.AbstractContextManager["Profiler"]):
         is_chosen = step in self._chosen or self._num_signalled > 0
         if is_chosen and self._trace is None:
             self._trace = contextlib.ExitStack()
-            self._trace.enter_context(self._traced(step))
+            with self._meter.pause("profile"):
+                self._trace.enter_context(self._traced(step))
         results: list[Any] = []
         if self._trace is None:
             yield results
@@ -93,7 +95,10 @@ class Profiler(contextlib.AbstractContextManager["Profiler"]):
     def _traced(self, first_step: int) -> Iterator[None]:
         """Traces the block, and writes the trace."""
         with tempfile.TemporaryDirectory(prefix="mtf-") as name:
-            with jax.profiler.trace(name, create_perfetto_trace=True):
+            # Tracing each call of a Python function would slow down the reading of data.
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0
+            with jax.profiler.trace(name, create_perfetto_trace=True, profiler_options=options):
                 yield
             files = list(Path(name).glob(f"{_FOLDER}/*/*"))
             jax.profiler.save_device_memory_profile(str(Path(name) / "memory"))
@@ -108,6 +113,6 @@ class Profiler(contextlib.AbstractContextManager["Profiler"]):
                 target = folder / f"process_{jax.process_index()}.{end}"
                 write_atomically(target, file.read_bytes())
         self._progress.note(
-            f"profile from step {first_step} on: {folder}; to see it, run: "
+            f"profile from step {first_step} on: {folder}; to see it, install xprof and run: "
             f"tensorboard --logdir {self._folder}"
         )

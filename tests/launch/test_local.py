@@ -81,12 +81,17 @@ def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixt
 
 @pytest.mark.slow
 def test_the_new_run_directory_is_one(tmp_path: Path) -> None:
-    output = launch(2, 1, tmp_path, train_steps=2)
+    output = launch(2, 1, tmp_path, **{"train_steps": 2, "trainer.profile": 2})
     run_dirs = list((tmp_path / "runs").iterdir())
     assert len(run_dirs) == 1
     assert len(losses(run_dirs[0])) == 2
     # Only the first process reports.
     assert len(re.findall(r"^run directory", output, re.MULTILINE)) == 1
+    (trace,) = (run_dirs[0] / "profile" / "plugins" / "profile").iterdir()
+    ends = ("memory.pprof", "trace.json.gz", "xplane.pb")
+    assert {file.name for file in trace.iterdir()} == {
+        f"process_{index}.{end}" for index in (0, 1) for end in ends
+    }
 
 
 @pytest.mark.slow

@@ -17,11 +17,15 @@ from tests import small
 from tests.training.test_not_finite import Batches, make_trainer, train
 
 
+def read_events(trace: Path) -> list[dict[str, Any]]:
+    """The events of a trace for Perfetto."""
+    return json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+
+
 def traced_steps(trace: Path) -> list[int]:
     """The numbers of the training steps in a trace for Perfetto."""
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    steps = [event["args"]["step_num"] for event in events if event.get("name") == "train"]
-    return sorted(map(int, steps))
+    steps = [event for event in read_events(trace) if event.get("name") == "train"]
+    return sorted(int(event["args"]["step_num"]) for event in steps)
 
 
 def traces(run_dir: Path) -> dict[str, list[int]]:
@@ -38,12 +42,17 @@ def traces(run_dir: Path) -> dict[str, list[int]]:
 
 
 def test_consecutive_steps_are_in_one_trace(tmp_path: Path) -> None:
-    train(make_trainer(profile="3:4", eval_period=None), tmp_path, train_steps=6)
-    assert traces(tmp_path) == {"step_3": [3, 4]}
+    train(make_trainer(profile="3:5", eval_period=4), tmp_path, train_steps=6)
+    assert traces(tmp_path) == {"step_3": [3, 4, 5]}
+    (trace,) = tmp_path.rglob("process_0.trace.json.gz")
+    names = {event.get("name") for event in read_events(trace)}
+    assert names >= {"read a batch", "transfer the batch", "wait for the previous step"}
+    assert names >= {"evaluate", "checkpoint"}  # after step 4
 
 
-def test_a_period_writes_a_trace_each_time(tmp_path: Path) -> None:
-    train(make_trainer(profile="2:6:4", eval_period=None), tmp_path, train_steps=6)
+@pytest.mark.parametrize("profile", ["2:6:4", "2::4"])
+def test_a_period_writes_a_trace_each_time(tmp_path: Path, profile: str) -> None:
+    train(make_trainer(profile=profile, eval_period=None), tmp_path, train_steps=6)
     assert traces(tmp_path) == {"step_2": [2], "step_6": [6]}
 
 
