@@ -16,6 +16,7 @@ from typing import Any, Literal, Union
 
 import fiddle as fdl
 
+from mtf.base.classes import concrete_subclasses
 from mtf.base.errors import UserError, did_you_mean
 
 _EXPECTED_BUILDER = (
@@ -93,9 +94,14 @@ def _attribute(module: str, qualified: str) -> Any:
 
 
 def members(declared: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or `(declared,)` for any other type."""
+    """Returns the members of a union, or `(declared,)` for any other type.
+
+    An abstract dataclass counts as the union of its subclasses.
+    """
     if typing.get_origin(declared) in (Union, types.UnionType):
-        return typing.get_args(declared)
+        return tuple(each for member in typing.get_args(declared) for each in members(member))
+    if inspect.isabstract(declared) and dataclasses.is_dataclass(declared):
+        return tuple(concrete_subclasses(declared))
     return (declared,)
 
 

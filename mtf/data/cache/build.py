@@ -304,9 +304,6 @@ def _check_cache_info(settings: CacheConfig) -> None:
 
 def task_info(task: Task, settings: CacheConfig) -> TaskInfo:
     """Returns the description of a task, without splits."""
-    objective = getattr(task, "objective", None)
-    if objective is not None:
-        objective = {"type": type(objective).__name__, **dataclasses.asdict(objective)}
     return TaskInfo(
         name=task.name,
         kind=task.kind,
@@ -315,7 +312,7 @@ def task_info(task: Task, settings: CacheConfig) -> TaskInfo:
         inputs_add_eos=task.inputs_add_eos,
         targets_add_eos=task.targets_add_eos,
         metrics=list(task.metrics),
-        objective=objective,
+        objective=None if task.objective is None else task.objective.as_json(),
         source=task.dataset + (f"/{task.subset}" if task.subset else ""),
         max_rows=settings.max_rows,
     )

@@ -26,13 +26,13 @@ from typing import Any, TypeAlias
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.data.sources.datasets import FILES
+from mtf.data.tasks.objectives import Objective
 from mtf.data.tasks.task import SAME_SPLITS, SCORE_EVAL, Task, VocabularyName, rank_examples
 
-# {"inputs": text, "targets": text}, a sequence of such dicts, or None to drop the record.
+# {"inputs": text, "targets": text}, a sequence of such dicts, or None to drop the record. With an
+# objective, {"targets": text}.
 Texts: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 ToText: TypeAlias = Callable[[Mapping[str, Any]], Texts]
-
-_EXPECTED = "{'inputs': text, 'targets': text}, a list of such dicts, or None to drop the record"
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ class RowTask(Task):
         return ("rank_classification",) if self.kind == "rank" else self.metric_names
 
     @property
+    def text_features(self) -> tuple[str, ...]:
+        """The keys of the dicts that `to_text` returns."""
+        return ("inputs", "targets") if self.objective is None else ("targets",)
+
+    @property
     def label_classes(self) -> tuple[str, ...] | None:
         """The answer choices, or None if there are none."""
         return self.answer_choices
@@ -121,7 +126,7 @@ class RowTask(Task):
         if not isinstance(several, Sequence) or isinstance(several, str):
             raise self._refused(where, f"a {type(made).__name__}")
         texts = [self._checked(text, where) for text in several]
-        if self.kind == "generate":
+        if self.kind != "rank":
             return texts
         if len(texts) > 1:
             raise self._refused(where, f"{len(texts)} examples, but ranking needs one")
@@ -139,7 +144,7 @@ class RowTask(Task):
         """Returns the inputs and targets in `text`; raises UserError if they are invalid."""
         if not isinstance(text, Mapping):
             raise self._refused(where, f"a {type(text).__name__}")
-        for name in ("inputs", "targets"):
+        for name in self.text_features:
             if name not in text:
                 found = ", ".join(map(repr, text)) or "nothing"
                 raise self._refused(where, f"no {name!r} (only {found})")
@@ -153,12 +158,14 @@ class RowTask(Task):
                 f"{text['targets']!r}; expected one of answer_choices "
                 f"({', '.join(map(repr, self.answer_choices))})"
             )
-        return {name: text[name] for name in ("inputs", "targets")}
+        return {name: text[name] for name in self.text_features}
 
     def _refused(self, where: str, what: str) -> UserError:
         name = _name(self.to_text)
+        expected = ", ".join(f"{feature!r}: text" for feature in self.text_features)
         return UserError(
-            f"task {self.name}: {name} returned {what} for {where}; expected {_EXPECTED}"
+            f"task {self.name}: {name} returned {what} for {where}; expected {{{expected}}}, "
+            "a list of such dicts, or None to drop the record"
         )
 
 
@@ -179,6 +186,7 @@ def register(
     source: HubSource | FileSource,
     to_text: ToText,
     *,
+    objective: Objective | None = None,
     metrics: Sequence[str] = (),
     answer_choices: Sequence[str] | None = None,
     inputs_add_eos: bool = True,
@@ -191,6 +199,8 @@ def register(
       source: dataset or files that contain the records.
       to_text: function that takes a record (a dict mapping column names to values) and returns a
         dict with the keys inputs and targets, a list of such dicts, or None to drop the record.
+      objective: objective that makes the examples from documents. In this case, the dicts have only
+        the key targets, whose value is a document.
       metrics: names of metrics in `mtf.evaluation.metrics`, or dotted names of functions such as
         `my_parts.my_metric`.
       answer_choices: all possible targets. They are the classes for metrics such as `f1` and the
@@ -211,6 +221,8 @@ def register(
         name=name,
         dataset=dataset,
         subset=subset,
+        kind="generate" if objective is None else "documents",
+        objective=objective,
         splits=dict(source.splits),
         to_text=to_text,
         metric_names=metric_names,

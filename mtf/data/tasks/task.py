@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from mtf.base.errors import UserError, did_you_mean, did_you_mean_split
 from mtf.data.sources.datasets import Source
+from mtf.data.tasks.objectives import Objective
 
 TaskKind = Literal["generate", "rank", "documents"]
 VocabularyName = Literal["t5", "mt5", "romanian"]
@@ -34,6 +35,7 @@ class Task(abc.ABC):
       kind: "generate" if a record yields one example; "rank" if it yields one example for each
         answer choice, so that the likelihoods of the choices can be compared; "documents" if it
         yields one text, which an objective turns into examples.
+      objective: objective that turns documents into inputs and targets; None for other kinds.
       splits: dict mapping each split of the task to the name of the dataset's split, which may
         not exist.
       inputs_add_eos, targets_add_eos: whether the tokens of inputs and targets end with EOS.
@@ -44,6 +46,7 @@ class Task(abc.ABC):
     dataset: str
     subset: str | None
     kind: TaskKind = "generate"
+    objective: Objective | None = None
     splits: Mapping[str, str] = field(default_factory=lambda: dict(SAME_SPLITS), hash=False)
     inputs_add_eos: bool = False
     targets_add_eos: bool = True
