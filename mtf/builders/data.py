@@ -75,7 +75,7 @@ def hub(
       name: name of the task; None for `DATASET_SUBSET`.
       vocabulary: vocabulary of the model; None for T5's vocabulary.
       task_feature_lengths: numbers of input and target tokens in a row; None for 512 and 128.
-      metrics: names of the metrics in `mtf.evaluation.metrics` that an evaluator computes.
+      metrics: names of the metrics in `mtf.data.tasks.metrics` that an evaluator computes.
       answer_choices: all possible targets, if the targets are classes.
       cache_dir: token cache that was written by `python -m mtf.cache NAME --dataset …`; None to
         tokenize the dataset into memory when the run starts.

@@ -262,7 +262,7 @@ class DatasetTaskConfig:
         dataset; `mtf.data.sources.files` lists the supported formats.
       tsv_header: whether the first line of a TSV file names its columns; if not, the columns are
         `inputs` and `targets`, and a first line that consists of these two names is skipped.
-      metrics: names of metrics in `mtf.evaluation.metrics`.
+      metrics: names of metrics in `mtf.data.tasks.metrics`.
       answer_choices: all possible targets, which are the classes for metrics such as `f1`.
       inputs_add_eos: whether inputs end with EOS; targets always do.
     """

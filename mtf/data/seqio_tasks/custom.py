@@ -28,6 +28,7 @@ from mtf.data.examples import Example
 from mtf.data.seqio_tasks.tasks import seqio_vocabulary
 from mtf.data.sources import datasets
 from mtf.data.sources.files import KeptRows, Rows, keep
+from mtf.data.tasks import metrics
 from mtf.data.tasks.mixtures import Mixture, Rated, list_mixtures
 from mtf.data.tasks.registry import definition, import_module
 from mtf.data.tasks.task import Task
@@ -39,13 +40,6 @@ _SIMILAR = 0.85
 
 # Preprocessors of SeqIO that only append EOS. Readers of the token cache append EOS themselves.
 _APPEND_EOS = ("append_eos", "append_eos_after_trim")
-# T5's metrics that compare texts and have the same name in `mtf.evaluation.metrics`.
-_KNOWN_METRICS = (
-    *("accuracy", "sequence_accuracy", "bleu", "rouge", "squad", "trivia_qa", "coqa_f1"),
-    *("pearson_corrcoef", "spearman_corrcoef", "edit_distance"),
-)
-# T5's name for a metric → mtf's name for the metric, if the names differ.
-_METRICS = {"rouge_mean": "rouge"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +82,9 @@ class SeqioTask(Task):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the mtf metrics that correspond to the task's `metric_fns`."""
-        names = (_METRICS.get(name, name) for name in metric_names(self.source))
-        return tuple(dict.fromkeys(name for name in names if name in _KNOWN_METRICS))
+        known = metrics.in_seqio()
+        names = metric_names(self.source)
+        return tuple(dict.fromkeys(known[name] for name in names if name in known))
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0

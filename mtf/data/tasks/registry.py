@@ -201,7 +201,7 @@ def register(
         dict with the keys inputs and targets, a list of such dicts, or None to drop the record.
       objective: objective that makes the examples from documents. In this case, the dicts have only
         the key targets, whose value is a document.
-      metrics: names of metrics in `mtf.evaluation.metrics`, or dotted names of functions such as
+      metrics: names of metrics in `mtf.data.tasks.metrics`, or dotted names of functions such as
         `my_parts.my_metric`.
       answer_choices: all possible targets. They are the classes for metrics such as `f1` and the
         choices that the task `NAME_score_eval` ranks.
