@@ -35,7 +35,7 @@ def is_remote(data: fdl.Config) -> bool:
         return not patterns or any("://" in pattern for pattern in patterns)
     if kind is not TaskMixtureConfig or data.cache_dir is not None:
         return False
-    if data.task is not None and data.task.files is not None:
+    if data.task is not None and data.task.dataset is None:
         return False
     return data.loader == "cache" or data.data_dir is None
 

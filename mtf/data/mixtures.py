@@ -6,8 +6,6 @@ from mtf.base.errors import UserError
 from mtf.data.seqio_tasks import opening
 from mtf.data.settings import DatasetTaskConfig, TaskMixtureConfig
 from mtf.data.sources.datasets import (
-    FILES,
-    PAIRS,
     SEQIO,
     MissingDatasetError,
     Rows,
@@ -53,16 +51,17 @@ def find_mixture(
 
 def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None) -> Mixture:
     """Returns a mixture of one task. A task that reads a dataset also has the splits `splits`."""
-    if settings.files is not None:
-        source: tuple[str, str | None] = (FILES if settings.tsv_header else PAIRS, name)
-        found = settings.files
-    else:
-        source = (str(settings.dataset), settings.subset)
+    records = settings.records
+    if records is None:
+        source = str(settings.dataset), settings.subset
         found = SAME_SPLITS | {split: split for split in splits if split is not None}
+    else:
+        source, found = (records.kind, name), dict(records.splits)
     task = RowTask(
         name=name,
         dataset=source[0],
         subset=source[1],
+        records=records,
         splits=found,
         to_text=FromColumns(settings.inputs, settings.targets),
         metric_names=settings.metrics,

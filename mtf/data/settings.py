@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.data.sources.lines import TEXT_SUFFIXES
+from mtf.data.sources.records import FileSource, RecordSource
 from mtf.data.tasks.objectives import Objective, SegmentLengths, SpanCorruption
 from mtf.data.text.normalization import Normalization
 from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
@@ -262,6 +263,7 @@ class DatasetTaskConfig:
         dataset; `mtf.data.sources.files` lists the supported formats.
       tsv_header: whether the first line of a TSV file names its columns; if not, the columns are
         `inputs` and `targets`, and a first line that consists of these two names is skipped.
+      source: custom source of records to use instead of a dataset; see docs/extending.md.
       metrics: names of metrics in `mtf.data.tasks.metrics`.
       answer_choices: all possible targets, which are the classes for metrics such as `f1`.
       inputs_add_eos: whether inputs end with EOS; targets always do.
@@ -273,19 +275,26 @@ class DatasetTaskConfig:
     subset: str | None = None
     files: dict[str, str] | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     tsv_header: bool = True
+    source: RecordSource | None = None
     metrics: tuple[str, ...] = ()
     answer_choices: tuple[str, ...] | None = None
     inputs_add_eos: bool = True
 
     def __post_init__(self) -> None:
-        if (self.dataset is None) == (self.files is None):
+        given = [name for name in ("dataset", "files", "source") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = f"{' and '.join(given)} are set" if given else "all of them are None"
             raise UserError(
-                "data.task: dataset and files are both "
-                f"{'None' if self.files is None else 'set'}; set exactly one of them"
+                f"data.task: expected exactly one of dataset, files and source, but {found}"
             )
         for name in ("inputs", "targets"):
             if not getattr(self, name):
                 raise UserError(f"data.task.{name} is empty; expected a column or a template")
+
+    @property
+    def records(self) -> RecordSource | None:
+        """The source of the records; None for a dataset."""
+        return self.source if self.files is None else FileSource(self.files, self.tsv_header)
 
 
 @dataclass(frozen=True, kw_only=True)

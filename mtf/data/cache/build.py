@@ -44,7 +44,7 @@ from mtf.data.cache.writer import (
     write_shard,
     write_shard_in_worker,
 )
-from mtf.data.sources.datasets import LOCAL, MissingDatasetError, Source, mirror_has, open_all
+from mtf.data.sources.datasets import MissingDatasetError, Source, mirror_has, open_all
 from mtf.data.sources.files import Rows
 from mtf.data.tasks.mixtures import Mixture
 from mtf.data.tasks.registry import RowTask
@@ -164,7 +164,7 @@ def prepare(mixture: Mixture, settings: CacheConfig) -> CacheBuild:
             build.absent[task.name] = str(problem)
             may_be_absent = problem.skippable_in_evaluation and task.kind == "rank"
             if not (settings.skip_missing or may_be_absent):
-                name = f"task {task.name}: " if task.dataset in LOCAL else ""
+                name = f"task {task.name}: " if task.records else ""
                 missing.append(f"{name}{problem}")
             continue
         for split, (source, _) in wanted.items():
@@ -353,10 +353,10 @@ def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]
     elif task.kind == "rank":
         required = {"validation": True}
     else:
-        is_local = task.dataset in LOCAL  # All files that a task lists must exist.
+        is_listed = task.records is not None  # All splits that a source lists must exist.
         found = [split for split in ("train", "validation") if split in task.splits]
         required = {
-            split: split == "train" or is_local for split in found or task.splits or ("train",)
+            split: split == "train" or is_listed for split in found or task.splits or ("train",)
         }
     sources: dict[str, tuple[Source, bool]] = {}
     for split, must_be_there in required.items():

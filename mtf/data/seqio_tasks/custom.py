@@ -75,6 +75,12 @@ class SeqioTask(Task):
         _check_records(self)
         return _Examples(self.source, split)
 
+    def scorer(
+        self, split: str, lengths: Mapping[str, int], limit: int | None = None
+    ) -> Scorer | None:
+        """See `Task`."""
+        return Scorer(self, split, lengths, limit) if self.source.metric_fns else None
+
     def __reduce__(self) -> Any:
         """Pickles the task's name instead of its functions, which may not be picklable."""
         return _found_in, (self.module, self.name, self.run_vocabulary)
@@ -277,12 +283,6 @@ class Scorer:
             vocabulary = self._task.output_features["targets"].vocabulary
             return str(vocabulary.decode([int(i) for i in record["targets"]]))
         return text.decode() if isinstance(text, bytes) else str(text)
-
-
-def scorer(task: Task, split: str, lengths: Mapping[str, int], limit: int | None) -> Scorer | None:
-    """Returns the scorer of a `SeqioTask`, or None if the task has no metrics."""
-    assert isinstance(task, SeqioTask)
-    return Scorer(task, split, lengths, limit) if task.source.metric_fns else None
 
 
 def _as_task(task: seqio.Task, vocabulary: Vocabulary, module: str | None) -> SeqioTask:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mtf.base.errors import UserError, did_you_mean
-from mtf.data.sources.datasets import FILES
+from mtf.data.sources.records import CUSTOM, RecordSource
 from mtf.data.tasks.objectives import Objective
 from mtf.data.tasks.task import SAME_SPLITS, SCORE_EVAL, Task, VocabularyName, rank_examples
 
@@ -49,18 +49,6 @@ class HubSource:
     dataset: str
     subset: str | None = None
     splits: Mapping[str, str] = field(default_factory=lambda: dict(SAME_SPLITS))
-
-
-@dataclass(frozen=True)
-class FileSource:
-    """Local files in any of the formats listed in `mtf.data.sources.files`.
-
-    Attributes:
-      splits: dict mapping each split of the task to the path or pattern of its files. Relative
-        paths are resolved against the working directory of the command.
-    """
-
-    splits: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +76,11 @@ class RowTask(Task):
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of the data source, the source code of `to_text` and the answer choices."""
-        return self.hash_of(definition(self.to_text), self.kind, self.answer_choices)
+        fields = [definition(self.to_text), self.kind, self.answer_choices]
+        if self.records is not None and self.records.kind == CUSTOM:
+            others = {name: each for name, each in vars(self.records).items() if name != "splits"}
+            fields += [definition(type(self.records).records), str(sorted(others.items()))]
+        return self.hash_of(*fields)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -183,7 +175,7 @@ _REGISTRY = _Registry()
 
 def register(
     name: str,
-    source: HubSource | FileSource,
+    source: HubSource | RecordSource,
     to_text: ToText,
     *,
     objective: Objective | None = None,
@@ -196,7 +188,7 @@ def register(
 
     Args:
       name: name of the task, which can be used wherever a mixture or task is expected.
-      source: dataset or files that contain the records.
+      source: source of the records: a dataset, files (`FileSource`) or a custom source.
       to_text: function that takes a record (a dict mapping column names to values) and returns a
         dict with the keys inputs and targets, a list of such dicts, or None to drop the record.
       objective: objective that makes the examples from documents. In this case, the dicts have only
@@ -216,13 +208,14 @@ def register(
     if isinstance(source, HubSource):
         dataset, subset = source.dataset, source.subset
     else:
-        dataset, subset = FILES, name
+        dataset, subset = source.kind, name
     _REGISTRY.tasks[name] = RowTask(
         name=name,
         dataset=dataset,
         subset=subset,
         kind="generate" if objective is None else "documents",
         objective=objective,
+        records=None if isinstance(source, HubSource) else source,
         splits=dict(source.splits),
         to_text=to_text,
         metric_names=metric_names,
@@ -298,7 +291,7 @@ def import_module(name: str, setting: str = "data.module") -> None:
         _REGISTRY.importing.pop()
 
 
-def definition(function: ToText) -> str:
+def definition(function: Callable[..., Any]) -> str:
     """Returns a text that identifies a function.
 
     If the function has an attribute `definition`, the text is its value. Otherwise, the text
