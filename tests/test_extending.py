@@ -245,6 +245,15 @@ def test_an_objective_and_a_source_with_each_loader(loader: Any, folder: Path) -
     assert batch["decoder_target_tokens"].shape == (8, 16)
 
 
+def test_t5x_takes_any_objective(folder: Path) -> None:
+    from mtf.t5x.unsupported import find_refusals
+
+    command = next(each for each in _COMMANDS if "data.objective=" in str(each))
+    config = apply_overrides(config_lib.resolve(command[0]), command[2:])
+    assert "Continuation" in config_lib.as_flat_text(config)
+    assert [*find_refusals(config)] == [*find_refusals(config_lib.resolve(command[0]))]
+
+
 def test_an_objective_in_a_cache_is_found_only_if_its_module_is_imported(folder: Path) -> None:
     from mtf.data.tasks import objectives
 

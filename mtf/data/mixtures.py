@@ -110,6 +110,6 @@ def check_datasets(data: TaskMixtureConfig) -> str:
     check_downloaded(name, list(opened.values()))
     for task in tasks:
         rows = opened.get(task.name)
-        if isinstance(task, RowTask) and isinstance(rows, Rows):
+        if task.is_custom and isinstance(rows, Rows):
             list(task.examples(rows.rows(0, 1), data.split))
     return f"{name}: {num_tasks - len(missing)} of {num_tasks} tasks, from local datasets"

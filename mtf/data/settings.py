@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.data.sources.lines import TEXT_SUFFIXES
@@ -29,6 +29,7 @@ class DataConfig:
     """Settings that are common to all kinds of data.
 
     Attributes:
+      loaded_by: name of the module that loads this kind of data (see `mtf.data.loaders`).
       vocabulary: ByteVocabulary or SentencePieceVocabulary.
       task_feature_lengths: number of tokens per row, including EOS: {"inputs": …, "targets": …}.
       pack: whether to put several examples into a row if they fit.
@@ -36,6 +37,8 @@ class DataConfig:
         in which the data is stored is kept.
       seed: seed for shuffling and for all other random choices about the data.
     """
+
+    loaded_by: ClassVar[str]
 
     vocabulary: Vocabulary
     task_feature_lengths: dict[str, int]
@@ -122,6 +125,8 @@ class TextFilesConfig(TextConfig):
         EOS. If False, such pairs are an error.
     """
 
+    loaded_by = "mtf.data.text_loader"
+
     files: str | tuple[str, ...] | None = field(default=None, metadata=_PATH)
     num_held_out: int = 128
     allow_empty_targets: bool = field(default=False, metadata=_MAY_CHANGE)
@@ -162,6 +167,8 @@ class TextCorporaConfig(TextConfig):
       num_held_out: number of documents to hold out from each corpus for evaluation, with the same
         limits as in `TextFilesConfig`.
     """
+
+    loaded_by = "mtf.data.text_loader"
 
     files: dict[str, str | tuple[str, ...]] = field(metadata=_PATH)
     rates: dict[str, float] | None = None
@@ -219,6 +226,8 @@ class HubStreamConfig(TextConfig):
         among subsets; None for as many as fit into `trainer.eval_steps` batches. The documents are
         kept in memory.
     """
+
+    loaded_by = "mtf.data.stream_loader"
 
     dataset: str
     subsets: dict[str, float] | None = None
@@ -354,6 +363,11 @@ class TaskMixtureConfig(DataConfig):
             _check_name("data.mixture_or_task_name", self.mixture_or_task_name)
 
     @property
+    def loaded_by(self) -> str:  # type: ignore[override]
+        """See `DataConfig`."""
+        return "mtf.data.seqio.loader" if self.loader == "seqio" else "mtf.data.cache.loader"
+
+    @property
     def cache_dirs(self) -> tuple[str, ...]:
         """The directories in `cache_dir`."""
         return (self.cache_dir,) if isinstance(self.cache_dir, str) else self.cache_dir or ()
@@ -372,6 +386,8 @@ class CustomDataConfig(DataConfig):
         no evaluation. The examples must be the same on every call and in every process.
       inputs_add_eos: whether EOS is appended to inputs that are texts.
     """
+
+    loaded_by = "mtf.data.custom_loader"
 
     train: Callable[..., Any]
     evaluation: Callable[..., Any] | None = None

@@ -47,7 +47,6 @@ from mtf.data.cache.writer import (
 from mtf.data.sources.datasets import MissingDatasetError, Source, mirror_has, open_all
 from mtf.data.sources.files import Rows
 from mtf.data.tasks.mixtures import Mixture
-from mtf.data.tasks.registry import RowTask
 from mtf.data.tasks.task import Task
 
 NOT_CHOSEN = "not chosen by --only"
@@ -170,8 +169,8 @@ def prepare(mixture: Mixture, settings: CacheConfig) -> CacheBuild:
         for split, (source, _) in wanted.items():
             rows = opened.get(source)
             if isinstance(rows, Rows):
-                if isinstance(task, RowTask):
-                    for row in rows.rows(0, 1):  # This reveals most mistakes in a custom task.
+                if task.is_custom:
+                    for row in rows.rows(0, 1):
                         task.row_examples(row, 0, split, settings.seed)
                 num_rows = min(len(rows), settings.max_rows or len(rows))
                 num_shards = settings.num_shards_of(num_rows)

@@ -62,6 +62,8 @@ class RowTask(Task):
       module: name of the module that registers the task; None if no importable module does.
     """
 
+    is_custom = True
+
     to_text: ToText
     metric_names: tuple[str, ...] = ()
     answer_choices: tuple[str, ...] | None = None

@@ -9,7 +9,7 @@ import importlib.resources
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from mtf.base.errors import UserError, did_you_mean, did_you_mean_split
 from mtf.data.sources.datasets import MissingDatasetError, Source
@@ -44,6 +44,9 @@ class Task(abc.ABC):
       inputs_add_eos, targets_add_eos: whether the tokens of inputs and targets end with EOS.
       vocabulary: vocabulary of the task outside mixtures; a mixture uses `Mixture.vocabulary`.
     """
+
+    # Whether the user defines the task, so that its first record reveals most mistakes.
+    is_custom: ClassVar[bool] = False
 
     name: str
     dataset: str
