@@ -260,7 +260,7 @@ def test_an_objective_in_a_cache_is_found_only_if_its_module_is_imported(folder:
     info = json.loads((folder / "cache_of_pages" / "pages" / "info.json").read_text())
     assert info["objective"]["type"] == "my_parts.Continuation"
     with pytest.raises(
-        UserError, match=r"unknown objective 'os\.system'; expected one of SpanCorr"
+        UserError, match=r"unknown objective 'os\.system'; expected one of BertStyle"
     ):
         objectives.from_json({"type": "os.system"}, "task a: the cache names")
 

@@ -16,7 +16,6 @@ from typing import Any, Literal, Union
 
 import fiddle as fdl
 
-from mtf.base.classes import concrete_subclasses
 from mtf.base.errors import UserError, did_you_mean
 
 _EXPECTED_BUILDER = (
@@ -100,8 +99,8 @@ def members(declared: Any) -> tuple[Any, ...]:
     """
     if typing.get_origin(declared) in (Union, types.UnionType):
         return tuple(each for member in typing.get_args(declared) for each in members(member))
-    if inspect.isabstract(declared) and dataclasses.is_dataclass(declared):
-        return tuple(concrete_subclasses(declared))
+    if inspect.isabstract(declared) and hasattr(declared, "__dataclass_fields__"):
+        return tuple(each for cls in declared.__subclasses__() for each in members(cls))
     return (declared,)
 
 

@@ -10,6 +10,7 @@ from mtf.data.settings import (
 )
 from mtf.data.tasks import objectives
 from mtf.data.tasks.objectives import *  # noqa: F403
+from mtf.data.tasks.objectives import Objective, SegmentLengths
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "CustomDataConfig",
     "DatasetTaskConfig",
     "HubStreamConfig",
+    "Objective",
+    "SegmentLengths",
     "SentencePieceVocabulary",
     "TaskMixtureConfig",
     "TextCorporaConfig",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
 from mtf.base.errors import UserError
-from mtf.data.seqio_tasks import opening
 from mtf.data.settings import DatasetTaskConfig, TaskMixtureConfig
 from mtf.data.sources.datasets import (
     SEQIO,
@@ -42,9 +43,11 @@ def find_mixture(
     """
     if module is not None:
         import_module(module)
-        found = None if is_registered(name) else opening.find_mixture(name, vocabulary, module)
-        if found is not None:
-            return found
+        if not is_registered(name) and "seqio" in sys.modules:
+            from mtf.data.seqio_tasks import custom  # This import loads SeqIO.
+
+            if (found := custom.find_mixture(name, vocabulary, module)) is not None:
+                return found
     loaded = None if templates is None else load_templates(templates)
     return mixture(name, loaded)
 

@@ -31,9 +31,9 @@ from mtf.data.settings import TaskMixtureConfig, TextConfig
 from mtf.data.tasks import objectives
 from mtf.data.tasks.missing import check_missing
 from mtf.data.tasks.registry import import_module
+from mtf.data.tasks.t0 import MAX_EXAMPLES_PER_DATASET
 from mtf.data.text.features import encode_feature
 
-MAX_EXAMPLES_PER_TASK = 500_000
 # A process reads about this number of examples at once for all its rows, so that it reads several
 # of them from each file. The number of examples for each row is limited to the range below.
 _NUM_AHEAD = 4096
@@ -69,7 +69,7 @@ class CachedTask:
     ):
         self.info = info
         self.num_examples = len(reader)
-        self.rate = min(len(reader), MAX_EXAMPLES_PER_TASK) if rate is None else rate
+        self.rate = min(len(reader), MAX_EXAMPLES_PER_DATASET) if rate is None else rate
         self._reader = reader
         self._data = data
         seed = zlib.crc32(f"{data.seed}/{info.name}/{split}".encode())

@@ -68,7 +68,7 @@ class SeqioTask(Task):
 
     def source_of(self, split: str) -> datasets.Source:
         """See `Task`."""
-        return super().source_of(split)._replace(maker=self)
+        return super().source_of(split)._replace(maker=self.make_rows)
 
     def make_rows(self, split: str) -> Rows:
         """Returns the examples that SeqIO generates for a split."""

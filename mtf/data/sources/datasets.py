@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from mtf.base.downloads import as_user_errors, copied
 from mtf.base.errors import NotCheckedError, UserError, did_you_mean_split
@@ -53,13 +53,6 @@ _HUB_NAMES = {repository.partition("/")[2]: repository for repository in _REPOSI
 }
 
 
-class RowMaker(Protocol):
-    """An object that makes records instead of reading them from a dataset, such as a task."""
-
-    def make_rows(self, split: str) -> Rows:
-        """Returns the records of a split; raises MissingDatasetError if there are none."""
-
-
 class Source(NamedTuple):
     """The source of a split's records.
 
@@ -67,13 +60,14 @@ class Source(NamedTuple):
       dataset, subset: names as of 2021 (see `t0_datasets.csv`) or on the hub. If there is no
         dataset, `dataset` is the kind of source, and `subset` contains the name of the task.
       split: name of the split in the dataset.
-      maker: object that makes the records; None to read them from the dataset.
+      maker: function that takes `split` and returns the records, or raises MissingDatasetError if
+        there are none; None to read them from the dataset.
     """
 
     dataset: str
     subset: str | None
     split: str
-    maker: RowMaker | None = None
+    maker: Callable[[str], Rows] | None = None
 
 
 class MissingDatasetError(UserError):
@@ -106,7 +100,7 @@ def open_split(
     dataset: str,
     subset: str | None,
     split: str,
-    maker: RowMaker | None = None,
+    maker: Callable[[str], Rows] | None = None,
     *,
     data_dir: DataDir = None,
     download: bool = True,
@@ -122,7 +116,7 @@ def open_split(
     If the split is not found, raises a MissingDatasetError that lists the places searched.
     """
     if maker is not None:
-        return maker.make_rows(split)
+        return maker(split)
     rows = _open_anywhere(dataset, subset, split, data_dir, download)
     if dataset != "trec":
         return rows

@@ -18,8 +18,10 @@ class RecordSource(abc.ABC):
 
     Attributes:
       splits: dict mapping each split of the task to its name in the source, such as a path.
+      kind: name that stands for the source where tasks have the name of a dataset.
     """
 
+    kind: str = CUSTOM
     splits: Mapping[str, str]
 
     @abc.abstractmethod
@@ -33,11 +35,6 @@ class RecordSource(abc.ABC):
     def states(self, name: str) -> tuple[str, ...]:
         """Returns values that change if the records of a split change, such as times of files."""
         return ()
-
-    @property
-    def kind(self) -> str:
-        """The name that is used in place of the name of a dataset."""
-        return CUSTOM
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,6 @@ class FileSource(RecordSource):
         return file_states(name)
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> str:  # type: ignore[override]
         """See `RecordSource`."""
         return FILES if self.tsv_header else PAIRS

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+Pair = tuple[np.ndarray, np.ndarray]
 _NUM_RESERVED_IDS = 3  # padding, EOS and unknown, which are never used as random tokens
 
 
-def corrupted(
-    tokens: np.ndarray, mask: np.ndarray, vocab_size: int
-) -> tuple[np.ndarray, np.ndarray]:
+def corrupted(tokens: np.ndarray, mask: np.ndarray, vocab_size: int) -> Pair:
     """Returns inputs without the spans of noise that `mask` selects, and these spans as targets."""
     return replace_spans(tokens, mask, vocab_size), replace_spans(tokens, ~mask, vocab_size)
 

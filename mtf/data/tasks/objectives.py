@@ -11,18 +11,20 @@ import abc
 import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from mtf.base.classes import concrete_subclasses
 from mtf.base.errors import UserError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Showing a recipe needs no NumPy.
     import numpy as np
 
-# The names that `mtf.data` exports.
-__all__ = ["BertStyle", "IidDenoising", "Objective", "PrefixLM", "SegmentLengths", "SpanCorruption"]
+Ids: TypeAlias = "np.ndarray"
+Pair: TypeAlias = "tuple[np.ndarray, np.ndarray]"
+# The objectives, which `mtf.data` exports.
+__all__ = ["BertStyle", "IidDenoising", "PrefixLM", "SpanCorruption"]
 
 
 class SegmentLengths(NamedTuple):
@@ -122,9 +124,7 @@ class Objective(abc.ABC):
         """
 
     @abc.abstractmethod
-    def apply(
-        self, tokens: np.ndarray, lengths: SegmentLengths, vocab_size: int, bits: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
         """Returns the inputs and targets made from a segment, as token ids without EOS.
 
         Args:
@@ -137,7 +137,9 @@ class Objective(abc.ABC):
 
     def as_json(self) -> dict[str, Any]:
         """Returns the fields, and as "type" the name of the class, as stored in a token cache."""
-        return {"type": _name(type(self)), **dataclasses.asdict(self)}
+        cls = type(self)
+        module = "" if cls.__module__ == __name__ else f"{cls.__module__}."
+        return {"type": f"{module}{cls.__name__}", **dataclasses.asdict(self)}
 
     def _check(self, name: str, is_valid: bool, expected: str) -> None:
         if not is_valid:
@@ -186,11 +188,9 @@ class SpanCorruption(_Denoising):
         _, num_spans = num_noise_tokens_and_spans(num_tokens, density, span)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
-    def apply(
-        self, tokens: np.ndarray, lengths: SegmentLengths, vocab_size: int, bits: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
         """See `Objective`."""
-        from mtf.data.tasks import denoising  # This import loads NumPy.
+        from mtf.data.tasks import denoising
 
         density, span = self.noise_density, self.mean_noise_span_length
         numbers = num_noise_tokens_and_spans(len(tokens), density, span)
@@ -225,11 +225,9 @@ class IidDenoising(_Denoising):
         _check_targets(lengths, targets_length, why)
         return SegmentLengths(num_tokens, targets_length, num_spans)
 
-    def apply(
-        self, tokens: np.ndarray, lengths: SegmentLengths, vocab_size: int, bits: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
         """See `Objective`."""
-        from mtf.data.tasks import denoising  # This import loads NumPy.
+        from mtf.data.tasks import denoising
 
         mask = denoising.less_than(bits[: len(tokens)], self.noise_density)
         mask = denoising.limit_noise(mask, lengths.targets_length, lengths.num_sentinels)
@@ -262,11 +260,9 @@ class BertStyle(_Denoising):
         _check_targets(lengths, num_tokens + 1, why)
         return SegmentLengths(num_tokens, num_tokens + 1, 1)
 
-    def apply(
-        self, tokens: np.ndarray, lengths: SegmentLengths, vocab_size: int, bits: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
         """See `Objective`."""
-        from mtf.data.tasks import denoising  # This import loads NumPy.
+        from mtf.data.tasks import denoising
 
         rates = self.noise_density, self.random_token_rate
         return denoising.mask_tokens(tokens, *rates, vocab_size, bits), tokens
@@ -294,9 +290,7 @@ class PrefixLM(Objective):
         _check_targets(lengths, 2, "prefix language modeling needs room for one token and EOS")
         return SegmentLengths(num_tokens, min(lengths["targets"], num_tokens), 0)
 
-    def apply(
-        self, tokens: np.ndarray, lengths: SegmentLengths, vocab_size: int, bits: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
         """See `Objective`."""
         most_targets = lengths.targets_length - 1
         fewest = 1 if self.truncate_targets else max(1, len(tokens) - most_targets)
@@ -312,18 +306,14 @@ def from_json(values: Mapping[str, Any], where: str) -> Objective:
     """
     fields = dict(values)
     name = str(fields.pop("type", None))
-    known = {_name(cls): cls for cls in concrete_subclasses(Objective)}
-    if name not in known:
+    module, _, cls = name.rpartition(".")
+    found = getattr(sys.modules.get(module or __name__), cls, None)
+    if not (isinstance(found, type) and issubclass(found, Objective)):
         raise UserError(
-            f"{where} an unknown objective {name!r}; expected one of {', '.join(known)}, or an "
+            f"{where} an unknown objective {name!r}; expected one of {', '.join(__all__)}, or an "
             "objective that the module data.module defines"
         )
-    return known[name](**fields)
-
-
-def _name(cls: type) -> str:
-    """Returns the name of an objective; only that of a custom objective includes its module."""
-    return cls.__name__ if cls.__module__ == __name__ else f"{cls.__module__}.{cls.__qualname__}"
+    return found(**fields)
 
 
 def _num_inputs(lengths: Mapping[str, int], inputs_add_eos: bool, name: str) -> int:

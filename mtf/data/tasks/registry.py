@@ -1,15 +1,6 @@
-"""Registers custom tasks and mixtures by name.
-
-    # my/tasks.py
-    from mtf.data import tasks
-
-    def to_text(row):
-        return {"inputs": f"question: {row['text']}", "targets": LABELS[row["label"]]}
-
-    tasks.register("questions", tasks.HubSource("trec"), to_text, metrics=["accuracy"])
+"""Registers custom tasks and mixtures by name; docs/tasks.md contains examples.
 
 If `data.module='my.tasks'` is set, the module is imported before a mixture is looked up.
-docs/tasks.md contains complete examples.
 """
 
 from __future__ import annotations
@@ -208,16 +199,14 @@ def register(
     choices = None if answer_choices is None else _names("answer_choices", answer_choices)
     module = _claim(name)
     if isinstance(source, HubSource):
-        dataset, subset = source.dataset, source.subset
+        about: dict[str, Any] = {"dataset": source.dataset, "subset": source.subset}
     else:
-        dataset, subset = source.kind, name
+        about = {"dataset": source.kind, "subset": name, "records": source}
     _REGISTRY.tasks[name] = RowTask(
         name=name,
-        dataset=dataset,
-        subset=subset,
+        **about,
         kind="generate" if objective is None else "documents",
         objective=objective,
-        records=None if isinstance(source, HubSource) else source,
         splits=dict(source.splits),
         to_text=to_text,
         metric_names=metric_names,

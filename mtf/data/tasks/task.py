@@ -124,11 +124,11 @@ class Task(abc.ABC):
 
     def source_of(self, split: str) -> Source:
         """Returns the source of a split's records; raises the same errors as `source_split`."""
-        maker = None if self.records is None else self
+        maker = None if self.records is None else self.make_rows
         return Source(self.dataset, self.subset, self.source_split(split), maker)
 
     def make_rows(self, split: str) -> Rows:
-        """Returns the records of a split of `records`; see `RowMaker`."""
+        """Returns the records of a split of `records`; see `Source`."""
         assert self.records is not None
         try:
             found = self.records.records(split)
