@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -14,18 +15,22 @@ import pytest
 
 from mtf import config as config_lib
 from mtf.base.errors import UserError
+from mtf.cli import cache
 from mtf.config import apply_overrides
 from tests.small import ROOT, SETTINGS, assert_same_end, read_metrics, run, write_text
 
 _PAGE = (ROOT / "docs" / "extending.md").read_text()
 _BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
 _CODE = "\n".join(text for kind, text in _BLOCKS if kind == "python")
-_COMMANDS = [
-    shlex.split(command)
-    for kind, text in _BLOCKS
-    if not kind
-    for command in text.replace("\\\n", " ").split("python -m mtf.run ")[1:]
-]
+
+
+def _commands(program: str) -> list[list[str]]:
+    """The arguments of the page's commands of a program."""
+    texts = [text.replace("\\\n", " ") for kind, text in _BLOCKS if not kind]
+    return [shlex.split(x) for t in texts for x in t.split(f"python -m {program} ")[1:]]
+
+
+_COMMANDS = _commands("mtf.run")
 
 
 _MISTAKEN = """
@@ -65,7 +70,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "my_parts.py").write_text(_CODE)
     (folder / "mistaken.py").write_text(_MISTAKEN)
     write_text(folder)
+    for split, number in (("train", 40), ("validation", 5)):
+        (folder / "pages" / split).mkdir(parents=True)
+        for index in range(number):
+            page = {"title": f"page {index}", "text": f"{split} {index}: " + "words and words " * 5}
+            (folder / "pages" / split / f"{index:03}.json").write_text(json.dumps(page))
     sys.path.insert(0, str(folder))
+    with contextlib.chdir(folder):
+        for arguments in _commands("mtf.cache"):
+            assert cache.main([*arguments, "--num-workers", "1"]) == 0
     yield folder
     sys.path.remove(str(folder))
     for name in ("my_parts", "mistaken"):
@@ -89,11 +102,13 @@ def test_the_page_has_all_parts() -> None:
 @pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
 def test_a_command_of_the_page(command: list[str], folder: Path) -> None:
     """Its config prints, can be loaded and compared, and its job can start."""
-    own_data = "CustomDataConfig" in str(command) or command == ["my_parts.py:my_recipe"]
+    own_data = "data=@" in str(command) or command == ["my_parts.py:my_recipe"]
     changes = ["--set", *small(own_data=own_data)]
+    if "data.objective=" in str(command):
+        changes = [each for each in changes if not each.startswith("data.objective.")]
     assert "runs" in run([*command, *changes, "--dry-run"], folder)
     flat = run([*command, *changes, "--print", "all"], folder)
-    assert re.search(r"^[\w.]+ = .*\b(my_parts|optax)\.", flat, re.MULTILINE)
+    assert re.search(r"^[\w.]+ = .*\b(my_parts|optax)\b", flat, re.MULTILINE)
     assert "(command line)" in run([*command, *changes, "--print", "history"], folder)
 
     assert json.loads(run([*command, *changes, "--print", "json"], folder))["train_steps"] == 6
@@ -197,3 +212,127 @@ def test_a_metric(folder: Path) -> None:
     }
     with pytest.raises(UserError, match=r"metric mistaken\.two returned a dict; expected a number"):
         metrics.compute("mistaken.two", targets, predictions)
+    # b; c; d and e are lacking in three predictions, and c and d are added.
+    assert metrics.compute("my_parts.words", targets, predictions) == {
+        "lacking": pytest.approx(4 / 3),
+        "added": pytest.approx(2 / 3),
+    }
+    assert metrics.find("my_parts.words").best == "min"
+
+
+@pytest.mark.parametrize("loader", ["memory", "cache", "seqio"])
+def test_an_objective_and_a_source_with_each_loader(loader: Any, folder: Path) -> None:
+    from mtf.data import ByteVocabulary, TaskMixtureConfig, loaders
+
+    if loader == "seqio":
+        pytest.importorskip("seqio")
+    lengths = {"inputs": 16, "targets": 16}
+    data = TaskMixtureConfig(
+        **{"mixture_or_task_name": "pages", "module": "my_parts", "loader": loader},
+        **{"cache_dir": "cache_of_pages"} if loader == "cache" else {},
+        **{"vocabulary": ByteVocabulary(), "task_feature_lengths": lengths, "pack": False},
+    )
+    with contextlib.chdir(folder):
+        held_out = loaders.sample_examples(data, 15)
+        batch = next(loaders.make_train_iterator(data, batch_size=8))
+    # Documents are joined, and segments of 30 bytes are cut in the middle.
+    texts = [f"validation {i}: " + "words and words " * 5 for i in range(5)]
+    joined = "".join(texts).encode()
+    for number, example in enumerate(held_out[:15]):
+        segment = joined[30 * number :][:30]
+        halves = segment[: len(segment) // 2], segment[len(segment) // 2 :]
+        assert [bytes((ids[:-1] - 3).tolist()) for ids in example] == [*halves]
+    assert batch["decoder_target_tokens"].shape == (8, 16)
+
+
+def test_t5x_takes_any_objective(folder: Path) -> None:
+    from mtf.t5x.unsupported import find_refusals
+
+    command = next(each for each in _COMMANDS if "data.objective=" in str(each))
+    config = apply_overrides(config_lib.resolve(command[0]), command[2:])
+    assert "Continuation" in config_lib.as_flat_text(config)
+    assert [*find_refusals(config)] == [*find_refusals(config_lib.resolve(command[0]))]
+
+
+def test_an_objective_in_a_cache_is_found_only_if_its_module_is_imported(folder: Path) -> None:
+    from mtf.data.tasks import objectives
+
+    info = json.loads((folder / "cache_of_pages" / "pages" / "info.json").read_text())
+    assert info["objective"]["type"] == "my_parts.Continuation"
+    with pytest.raises(
+        UserError, match=r"unknown objective 'os\.system'; expected one of BertStyle"
+    ):
+        objectives.from_json({"type": "os.system"}, "task a: the cache names")
+
+
+_PROMPT = """
+dataset: my_pages
+templates:
+  1: !Template
+    name: Title
+    jinja: "{{text}} ||| {{title}}"
+    metadata: !TemplateMetadata
+      metrics:
+      - Words
+"""
+
+
+def test_a_metric_of_prompts_and_of_seqio(folder: Path) -> None:
+    from mtf.data import ByteVocabulary
+    from mtf.data.mixtures import find_mixture
+
+    (folder / "prompts" / "my_pages").mkdir(parents=True)
+    (folder / "prompts" / "my_pages" / "templates.yaml").write_text(_PROMPT)
+    name, templates = "my_pages_Title", str(folder / "prompts")
+    ((task, _),) = find_mixture(name, ByteVocabulary(), "my_parts", templates).tasks
+    assert task.metrics == ("my_parts.words",)
+
+    seqio = pytest.importorskip("seqio")
+    from mtf.evaluation import seqio_registry
+
+    with contextlib.chdir(folder):
+        seqio_registry.register("titles", vocabulary=ByteVocabulary())
+        (function,) = seqio.TaskRegistry.get("titles").metric_fns
+        assert function(["a b", "c"], ["a", "c d"]) == {"lacking": 0.5, "added": 0.5}
+
+        def count_words(targets: list[str], predictions: list[str]) -> dict[str, float]:
+            return {"count": 0}
+
+        seqio.TaskRegistry.add(
+            "counted",
+            source=seqio.TextLineDataSource({"train": "text.txt"}),
+            output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
+            metric_fns=[count_words],
+        )
+        ((task, _),) = find_mixture("counted", ByteVocabulary(), "my_parts").tasks
+    assert task.metrics == ("my_parts.words",)
+
+
+@pytest.mark.slow
+def test_runs_with_an_objective_a_source_and_a_metric(folder: Path) -> None:
+    texts, pages, titles = [
+        command
+        for command in _COMMANDS
+        if any(part in str(command) for part in ("data.objective", "=pages", "=titles"))
+    ]
+    changes = [each for each in small() if not each.startswith("data.objective.")]
+    evaluator = "evaluator=@mtf.evaluation.InferEvalConfig(period=6,metrics=['my_parts.words'])"
+    run([*texts, "--set", *changes, "model_dir=of_texts", evaluator], folder)
+    assert {"lacking", "added"} < {*read_metrics(folder / "of_texts", "inference_eval/held_out")[0]}
+    run(["--from", "of_texts", "--set", "train_steps=8"], folder)
+    # The source's records, in a cache and in memory.
+    for name, command in {"pages": pages, "titles": titles}.items():
+        run([*command, "--set", *small(own_data=True, model_dir=f"of_{name}")], folder)
+        assert len(read_metrics(folder / f"of_{name}")) == 6
+    told = run(
+        [
+            "recipes.evaluate(checkpoint=of_titles, mixture_or_task_name=titles)",
+            *("--set", "data.module=my_parts", "output_dir=evaluated"),
+            "decoding=@mtf.inference.DecodingConfig(max_length=8)",
+        ],
+        folder,
+    )
+    assert "lacking" in told
+    found = json.loads((folder / "evaluated" / "results.json").read_text())["tasks"]["titles"]
+    assert found["num_examples"] == 5
+    assert {*found["metrics"]} == {"lacking", "added"}

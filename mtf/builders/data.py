@@ -35,7 +35,7 @@ def is_remote(data: fdl.Config) -> bool:
         return not patterns or any("://" in pattern for pattern in patterns)
     if kind is not TaskMixtureConfig or data.cache_dir is not None:
         return False
-    if data.task is not None and data.task.files is not None:
+    if data.task is not None and data.task.dataset is None:
         return False
     return data.loader == "cache" or data.data_dir is None
 
@@ -68,7 +68,7 @@ def hub(
         configuration, if the dataset has several.
       inputs: name of a column, or a Jinja template such as `{{question}} {{context}}`.
       targets: name of a column, or a template.
-      metrics: names of the metrics in `mtf.evaluation.metrics` that an evaluator computes.
+      metrics: names of the metrics in `mtf.data.tasks.metrics` that an evaluator computes.
       answer_choices: all possible targets, if the targets are classes.
       vocabulary: vocabulary of the model; None for T5's vocabulary.
       task_feature_lengths: numbers of input and target tokens in a row; None for 512 and 128.

@@ -93,9 +93,14 @@ def _attribute(module: str, qualified: str) -> Any:
 
 
 def members(declared: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or `(declared,)` for any other type."""
+    """Returns the members of a union, or `(declared,)` for any other type.
+
+    An abstract dataclass counts as the union of its subclasses.
+    """
     if typing.get_origin(declared) in (Union, types.UnionType):
-        return typing.get_args(declared)
+        return tuple(each for member in typing.get_args(declared) for each in members(member))
+    if inspect.isabstract(declared) and hasattr(declared, "__dataclass_fields__"):
+        return tuple(each for cls in declared.__subclasses__() for each in members(cls))
     return (declared,)
 
 

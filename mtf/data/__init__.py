@@ -8,19 +8,20 @@ from mtf.data.settings import (
     TextCorporaConfig,
     TextFilesConfig,
 )
-from mtf.data.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
+from mtf.data.tasks import objectives
+from mtf.data.tasks.objectives import *  # noqa: F403
+from mtf.data.tasks.objectives import Objective, SegmentLengths
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 __all__ = [
-    "BertStyle",
+    *objectives.__all__,
     "ByteVocabulary",
     "CustomDataConfig",
     "DatasetTaskConfig",
     "HubStreamConfig",
-    "IidDenoising",
-    "PrefixLM",
+    "Objective",
+    "SegmentLengths",
     "SentencePieceVocabulary",
-    "SpanCorruption",
     "TaskMixtureConfig",
     "TextCorporaConfig",
     "TextFilesConfig",

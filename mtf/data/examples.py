@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mtf.base.errors import UserError
-from mtf.data.denoising import BITS_PER_TOKEN, apply_objective
 from mtf.data.randomness import Purpose, permutation, random_bits
 from mtf.data.settings import TextConfig, TextFilesConfig
 from mtf.data.sources.text_files import open_examples
@@ -198,11 +197,9 @@ class DocumentSource(ExampleSource):
     def _example(self, tokens: np.ndarray, group: int, segment: int) -> Example:
         data = self._data
         epoch, position = divmod(group, self.num_groups)
-        num_bits = BITS_PER_TOKEN * len(tokens)
+        num_bits = data.objective.bits_per_token * len(tokens)
         bits = random_bits(num_bits, self._order.seed, epoch, self._noise, position, segment)
-        inputs, targets = apply_objective(
-            tokens, data.objective, self._lengths, self._vocab_size, bits
-        )
+        inputs, targets = data.objective.apply(tokens, self._lengths, self._vocab_size, bits)
         return Example(
             encode_feature(data.vocabulary, inputs, add_eos=data.inputs_add_eos),
             encode_feature(data.vocabulary, targets, add_eos=True),

@@ -1,20 +1,20 @@
 """Opens any kind of data as an endless sequence of training batches and as finite evaluations.
 
-Each kind of data has a module with the functions `make_train_iterator`, `evaluation_parts`, `check`
-and `provenance`. These functions import SeqIO or `datasets` only when they open the data.
+The module that loads a kind of data (`loaded_by` of its settings) has the functions
+`make_train_iterator`, `evaluation_parts`, `check` and `provenance`. These functions import SeqIO or
+`datasets` only when they open the data.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import itertools
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from mtf.data import custom_loader, stream_loader, text_loader
-from mtf.data.cache import loader as cache_loader
 from mtf.data.examples import Example
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import (
@@ -25,8 +25,7 @@ from mtf.data.row_streams import (
     eval_batches,
     in_turn,
 )
-from mtf.data.seqio import loader as seqio_loader
-from mtf.data.settings import AnyData, CustomDataConfig, HubStreamConfig, TaskMixtureConfig
+from mtf.data.settings import AnyData, TaskMixtureConfig
 
 
 def make_train_iterator(
@@ -91,8 +90,4 @@ def provenance(data: AnyData) -> dict[str, Any]:
 
 
 def _module(data: AnyData) -> ModuleType:
-    if isinstance(data, TaskMixtureConfig):
-        return seqio_loader if data.loader == "seqio" else cache_loader
-    if isinstance(data, CustomDataConfig):
-        return custom_loader
-    return stream_loader if isinstance(data, HubStreamConfig) else text_loader
+    return importlib.import_module(data.loaded_by)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from mtf.base.errors import UserError
-from mtf.data.seqio_tasks import opening
 from mtf.data.settings import DatasetTaskConfig, TaskMixtureConfig
 from mtf.data.sources.datasets import (
-    FILES,
-    PAIRS,
     SEQIO,
     MissingDatasetError,
     Rows,
@@ -44,25 +43,28 @@ def find_mixture(
     """
     if module is not None:
         import_module(module)
-        found = None if is_registered(name) else opening.find_mixture(name, vocabulary, module)
-        if found is not None:
-            return found
+        if not is_registered(name) and "seqio" in sys.modules:
+            from mtf.data.seqio_tasks import custom  # This import loads SeqIO.
+
+            if (found := custom.find_mixture(name, vocabulary, module)) is not None:
+                return found
     loaded = None if templates is None else load_templates(templates)
     return mixture(name, loaded)
 
 
 def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None) -> Mixture:
     """Returns a mixture of one task. A task that reads a dataset also has the splits `splits`."""
-    if settings.files is not None:
-        source: tuple[str, str | None] = (FILES if settings.tsv_header else PAIRS, name)
-        found = settings.files
-    else:
-        source = (str(settings.dataset), settings.subset)
+    records = settings.records
+    if records is None:
+        source = str(settings.dataset), settings.subset
         found = SAME_SPLITS | {split: split for split in splits if split is not None}
+    else:
+        source, found = (records.kind, name), dict(records.splits)
     task = RowTask(
         name=name,
         dataset=source[0],
         subset=source[1],
+        records=records,
         splits=found,
         to_text=FromColumns(settings.inputs, settings.targets),
         metric_names=settings.metrics,
@@ -111,6 +113,6 @@ def check_datasets(data: TaskMixtureConfig) -> str:
     check_downloaded(name, list(opened.values()))
     for task in tasks:
         rows = opened.get(task.name)
-        if isinstance(task, RowTask) and isinstance(rows, Rows):
+        if task.is_custom and isinstance(rows, Rows):
             list(task.examples(rows.rows(0, 1), data.split))
     return f"{name}: {num_tasks - len(missing)} of {num_tasks} tasks, from local datasets"

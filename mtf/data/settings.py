@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.data.sources.lines import TEXT_SUFFIXES
+from mtf.data.sources.records import FileSource, RecordSource
 from mtf.data.tasks.objectives import Objective, SegmentLengths, SpanCorruption
 from mtf.data.text.normalization import Normalization
 from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
@@ -28,6 +29,7 @@ class DataConfig:
     """Settings that are common to all kinds of data.
 
     Attributes:
+      loaded_by: name of the module that loads this kind of data (see `mtf.data.loaders`).
       vocabulary: ByteVocabulary or SentencePieceVocabulary.
       task_feature_lengths: number of tokens per row, including EOS: {"inputs": …, "targets": …}.
       pack: whether to put several examples into a row if they fit.
@@ -35,6 +37,8 @@ class DataConfig:
         in which the data is stored is kept.
       seed: seed for shuffling and for all other random choices about the data.
     """
+
+    loaded_by: ClassVar[str]
 
     vocabulary: Vocabulary
     task_feature_lengths: dict[str, int]
@@ -121,6 +125,8 @@ class TextFilesConfig(TextConfig):
         EOS. If False, such pairs are an error.
     """
 
+    loaded_by = "mtf.data.text_loader"
+
     files: str | tuple[str, ...] | None = field(default=None, metadata=_PATH)
     num_held_out: int = 128
     allow_empty_targets: bool = field(default=False, metadata=_MAY_CHANGE)
@@ -161,6 +167,8 @@ class TextCorporaConfig(TextConfig):
       num_held_out: number of documents to hold out from each corpus for evaluation, with the same
         limits as in `TextFilesConfig`.
     """
+
+    loaded_by = "mtf.data.text_loader"
 
     files: dict[str, str | tuple[str, ...]] = field(metadata=_PATH)
     rates: dict[str, float] | None = None
@@ -219,6 +227,8 @@ class HubStreamConfig(TextConfig):
         kept in memory.
     """
 
+    loaded_by = "mtf.data.stream_loader"
+
     dataset: str
     subsets: dict[str, float] | None = None
     data_files: str | tuple[str, ...] | dict[str, str | tuple[str, ...]] | None = None
@@ -262,7 +272,8 @@ class DatasetTaskConfig:
         dataset; `mtf.data.sources.files` lists the supported formats.
       tsv_header: whether the first line of a TSV file names its columns; if not, the columns are
         `inputs` and `targets`, and a first line that consists of these two names is skipped.
-      metrics: names of metrics in `mtf.evaluation.metrics`.
+      source: custom source of records to use instead of a dataset; see docs/extending.md.
+      metrics: names of metrics in `mtf.data.tasks.metrics`.
       answer_choices: all possible targets, which are the classes for metrics such as `f1`.
       inputs_add_eos: whether inputs end with EOS; targets always do.
     """
@@ -273,19 +284,26 @@ class DatasetTaskConfig:
     subset: str | None = None
     files: dict[str, str] | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     tsv_header: bool = True
+    source: RecordSource | None = None
     metrics: tuple[str, ...] = ()
     answer_choices: tuple[str, ...] | None = None
     inputs_add_eos: bool = True
 
     def __post_init__(self) -> None:
-        if (self.dataset is None) == (self.files is None):
+        given = [name for name in ("dataset", "files", "source") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = f"{' and '.join(given)} are set" if given else "all of them are None"
             raise UserError(
-                "data.task: dataset and files are both "
-                f"{'None' if self.files is None else 'set'}; set exactly one of them"
+                f"data.task: expected exactly one of dataset, files and source, but {found}"
             )
         for name in ("inputs", "targets"):
             if not getattr(self, name):
                 raise UserError(f"data.task.{name} is empty; expected a column or a template")
+
+    @property
+    def records(self) -> RecordSource | None:
+        """The source of the records; None for a dataset."""
+        return self.source if self.files is None else FileSource(self.files, self.tsv_header)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,6 +363,11 @@ class TaskMixtureConfig(DataConfig):
             _check_name("data.mixture_or_task_name", self.mixture_or_task_name)
 
     @property
+    def loaded_by(self) -> str:  # type: ignore[override]
+        """See `DataConfig`."""
+        return "mtf.data.seqio.loader" if self.loader == "seqio" else "mtf.data.cache.loader"
+
+    @property
     def cache_dirs(self) -> tuple[str, ...]:
         """The directories in `cache_dir`."""
         return (self.cache_dir,) if isinstance(self.cache_dir, str) else self.cache_dir or ()
@@ -363,6 +386,8 @@ class CustomDataConfig(DataConfig):
         no evaluation. The examples must be the same on every call and in every process.
       inputs_add_eos: whether EOS is appended to inputs that are texts.
     """
+
+    loaded_by = "mtf.data.custom_loader"
 
     train: Callable[..., Any]
     evaluation: Callable[..., Any] | None = None

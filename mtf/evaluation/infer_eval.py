@@ -14,7 +14,6 @@ from mtf.data.cache.format import TaskInfo
 from mtf.data.cache.mixture import CachedMixture
 from mtf.data.examples import Example
 from mtf.data.mixtures import open_mixture
-from mtf.data.seqio_tasks import opening
 from mtf.data.settings import AnyData, TaskMixtureConfig
 from mtf.data.sources.datasets import SEQIO
 from mtf.data.tasks.task import Task
@@ -212,7 +211,7 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
             continue
         source = task.dataset if isinstance(task, Task) else task.source
         if source.startswith(SEQIO) and settings.metrics is None:
-            scorer = opening.scorer(find_task(data, name), data.split, lengths, limit)
+            scorer = find_task(data, name).scorer(data.split, lengths, limit)
             if scorer is not None:
                 found.append(HeldOut(name, scorer.examples, scorer=scorer))
                 continue

@@ -16,7 +16,7 @@ import numpy as np
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import PREDICTING, WRITING, Heartbeat
 from mtf.base.progress import progress_bar
-from mtf.evaluation.metrics import auc, class_f1
+from mtf.data.tasks.metrics import auc, class_f1
 from mtf.evaluation.rank_data import RankData, RankExample
 from mtf.evaluation.report import TaskResult
 from mtf.evaluation.tasks import EvaluationTask

@@ -23,7 +23,7 @@ class InferEvalConfig:
       period: number of steps between evaluations; the last step is also evaluated.
       num_examples: number of examples per task; every evaluation uses the same examples. None for
         all examples.
-      metrics: names of metrics in `mtf.evaluation.metrics` or of custom functions
+      metrics: names of metrics in `mtf.data.tasks.metrics` or of custom functions
         (`my_parts.my_metric`); None for those of the task's metrics that compare texts or classes,
         or for accuracy if there are none.
       tasks: names of tasks in the mixture; None for all tasks with generated targets.

@@ -11,9 +11,9 @@ from mtf.base.errors import UserError, did_you_mean_split
 from mtf.data.cache.format import TaskInfo
 from mtf.data.cache.mixture import open_cache
 from mtf.data.mixtures import open_mixture
-from mtf.data.seqio_tasks import opening
 from mtf.data.settings import TaskMixtureConfig
-from mtf.data.sources.datasets import LOCAL, SEQIO, Rows, Source, check_downloaded, open_all
+from mtf.data.sources.datasets import SEQIO, Rows, Source, check_downloaded, open_all
+from mtf.data.sources.records import CUSTOM, FILES, PAIRS
 from mtf.data.tasks import t0
 from mtf.data.tasks.missing import check_missing
 from mtf.data.tasks.prompted import task_name
@@ -52,11 +52,11 @@ def _grouped(name: str, key: str) -> tuple[str, str]:
     """Returns the dataset and the prompt under which a task is reported.
 
     `key` is `DATASET/SUBSET` or, without a subset, `DATASET`. As in T0, each round of ANLI is
-    reported as a dataset. For files and SeqIO tasks, both names are the name of the task.
+    reported as a dataset. If there is no dataset, both names are the name of the task.
     """
     short = name.removesuffix(SCORE_EVAL)
     dataset, _, subset = key.partition("/")
-    if dataset in (*LOCAL, SEQIO):
+    if dataset in (FILES, PAIRS, CUSTOM, SEQIO):
         return short, short
     prompt = short.removeprefix(task_name(dataset, subset or None, ""))
     last = short.rpartition("_")[2]
@@ -146,7 +146,7 @@ def _live_tasks(data: TaskMixtureConfig, download: bool) -> tuple[EvaluationTask
         load = functools.partial(read, task, rows, split, data)
         compared = Compared()
         if task.kind == "generate":
-            scorer = opening.scorer(task, split, data.task_feature_lengths)
+            scorer = task.scorer(split, data.task_feature_lengths)
             compared = comparison(task, scorer=scorer)
         made.append(EvaluationTask(*about, load, **vars(compared)))
     return tuple(made)
@@ -176,7 +176,7 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[EvaluationTask, ...]:
             if info.source.startswith(SEQIO):
                 # The cache contains SeqIO's examples in SeqIO's order.
                 limit = info.splits[split].num_examples
-                scorer = opening.scorer(find(), split, data.task_feature_lengths, limit)
+                scorer = find().scorer(split, data.task_feature_lengths, limit)
             texts = functools.partial(load_cached_text, read, info, data.vocabulary)
             compared = comparison(info, scorer=scorer, find_task=find)
             made.append(EvaluationTask(*about, texts, **vars(compared)))

@@ -25,7 +25,7 @@ from mtf.base.downloads import downloaded
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.base.writing import T5X_CONFIG_FILE
 from mtf.data.mixtures import open_mixture
-from mtf.data.settings import CustomDataConfig, DataConfig, TaskMixtureConfig, TextConfig
+from mtf.data.settings import AnyData, TaskMixtureConfig
 from mtf.data.sources.hub import download_model, model_name
 from mtf.data.tasks.mixtures import prompts_have_eos
 from mtf.data.text.vocabularies import (
@@ -293,12 +293,10 @@ def _recorded_eos(run_dir: AnyPath) -> bool | None:
     return recorded.get("inputs_add_eos") if isinstance(recorded, dict) else None
 
 
-def inputs_add_eos(data: DataConfig) -> bool:
+def inputs_add_eos(data: AnyData) -> bool:
     """Returns whether the inputs of training data end with EOS; most prompted inputs do not."""
-    if isinstance(data, TextConfig | CustomDataConfig):
-        return data.inputs_add_eos
     if not isinstance(data, TaskMixtureConfig):
-        return True
+        return data.inputs_add_eos
     if data.module is not None:
         return any(task.inputs_add_eos for task, _ in open_mixture(data).tasks)
     try:

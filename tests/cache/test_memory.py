@@ -140,8 +140,8 @@ def test_wrong_columns_and_templates(
 def test_settings_that_contradict_each_other(files: dict[str, str]) -> None:
     task: dict[str, Any] = {"inputs": "a", "targets": "b", "files": files}
     for change, expected in (
-        ({"dataset": "x"}, "dataset and files are both set"),
-        ({"files": None}, "dataset and files are both None"),
+        ({"dataset": "x"}, "but dataset and files are set"),
+        ({"files": None}, "but all of them are None"),
         ({"targets": ""}, "data.task.targets is empty"),
     ):
         with pytest.raises(UserError, match=expected):

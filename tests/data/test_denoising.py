@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtf.data.denoising import BITS_PER_TOKEN, apply_objective, noise_mask
+from mtf.data.tasks.denoising import noise_mask
 from mtf.data.tasks.objectives import (
     BertStyle,
     IidDenoising,
@@ -46,8 +46,8 @@ def lengths_of(
 def apply(
     objective: Objective, tokens: np.ndarray, lengths: SegmentLengths, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    random = bits(BITS_PER_TOKEN * len(tokens), seed)
-    return apply_objective(tokens, objective, lengths, VOCAB_SIZE, random)
+    random = bits(objective.bits_per_token * len(tokens), seed)
+    return objective.apply(tokens, lengths, VOCAB_SIZE, random)
 
 
 # Span corruption.
@@ -119,13 +119,12 @@ def test_no_segment_up_to_the_tokens_length_outgrows_the_features(length: int, s
 
 
 def test_all_segmentations_are_equally_likely() -> None:
-    # 14 tokens at density 0.5, mean span 7/3: 7 noise tokens in 3 spans, as are the 7 that stay:
-    # each side is one of the 15 ways to choose 2 of 6 gaps.
-    config = SpanCorruption(noise_density=0.5, mean_noise_span_length=7 / 3)
+    # 7 of 14 tokens are noise, in 3 spans, as are the 7 that stay: each side is one of the 15 ways
+    # to choose 2 of 6 gaps.
     kept, noise, both = (Counter[tuple[int, ...]]() for _ in range(3))
     num_draws = 6000
     for seed in range(num_draws):
-        mask = noise_mask(14, config, bits(14, seed))
+        mask = noise_mask(14, 7, 3, bits(14, seed))
         runs = [len(list(run)) for _, run in itertools.groupby(mask.tolist())]
         kept[tuple(runs[0::2])] += 1
         noise[tuple(runs[1::2])] += 1

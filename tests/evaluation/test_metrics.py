@@ -118,7 +118,7 @@ def test_worked_example(
 
 
 def test_every_metric_has_an_example() -> None:
-    assert {name for name, *_ in EXAMPLES} == set(METRICS)
+    assert {name for name, *_ in EXAMPLES} == {name for name in METRICS if "." not in name}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from mtf.data import (
     ByteVocabulary,
     HubStreamConfig,
     SentencePieceVocabulary,
-    SpanCorruption,
     TaskMixtureConfig,
 )
 from mtf.evaluation import InferEvalConfig
@@ -30,11 +29,8 @@ Settings = dict[str, Any]
 Builder = Callable[..., Any]
 Remark = Callable[[str], None]  # adds a sentence to the recipe's remarks
 
-# Mixture that mtf streams from the Hugging Face hub → dataset settings, as in mtf's recipes.
-_STREAMS: dict[str, dict[str, Any]] = {
-    "c4_v220_span_corruption": {"dataset": "allenai/c4", "subsets": {"en": 1.0}},
-    "rlm_span_corruption_stream": {"dataset": "dumitrescustefan/rlm", "inputs_add_eos": False},
-}
+# Tasks that mtf streams from the Hugging Face hub, as in mtf's recipes.
+_STREAMED = ("c4_v220_span_corruption", "rlm_span_corruption_stream")
 _NUM_STREAMS = HubStreamConfig.num_streams  # the default; must divide the batch size
 # Mesh TensorFlow checkpoint from Google → T5X's conversion of it. {} is the model size.
 _CONVERTED = {
@@ -357,15 +353,22 @@ def _training_data(settings: Settings, command: Command, remark: Remark) -> Conf
     shared = {"vocabulary": _vocabulary(settings), "task_feature_lengths": _lengths(settings, None)}
     name = settings["data.mixture_or_task_name"]
     cached = settings.get("data.use_cached") and command.cache_dirs
-    if name not in _STREAMS or cached:
+    if name not in _STREAMED or cached:
         return _mixture(settings, command, remark, {"loader": "seqio"} | data)
     hint = " To read a SeqIO cache instead, pass --seqio_additional_cache_dirs=DIR."
     wants_cache = settings.get("data.use_cached") and name == "c4_v220_span_corruption"
     remark(f"{name} is streamed from the Hugging Face hub.{hint if wants_cache else ''}")
     _module(name, settings, command, remark)
-    objective = {"objective": _config(SpanCorruption, {})}
     streams = {"num_streams": math.gcd(_NUM_STREAMS, settings.get("batch_size") or _NUM_STREAMS)}
-    return _config(HubStreamConfig, _STREAMS[name] | shared | objective | data | streams)
+    # These imports are slow, and `mtf.cli.gin.names` does not need them.
+    from mtf.data.sources.datasets import hub_name
+    from mtf.data.tasks.text import text_tasks
+
+    task = text_tasks()[name]
+    stream = {"dataset": hub_name(task.dataset), "inputs_add_eos": task.inputs_add_eos}
+    stream |= {} if task.subset is None else {"subsets": {task.subset: 1.0}}
+    objective = {"objective": _config(type(task.objective), vars(task.objective))}
+    return _config(HubStreamConfig, stream | shared | objective | data | streams)
 
 
 def _mixture(

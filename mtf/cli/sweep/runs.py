@@ -24,6 +24,7 @@ from mtf.base.strict_json import read_lines
 from mtf.cli.sweep.study import TABLE, Study
 from mtf.cli.sweep.values import grid, parse_values
 from mtf.evaluation.metrics import METRICS
+from mtf.evaluation.metrics import find as find_metric
 from mtf.storage import as_path
 
 
@@ -93,7 +94,10 @@ def _metric(config: fdl.Config, asked: str | None) -> tuple[str, Literal["min", 
     metric = asked or monitored or "train/loss_per_target_token"
     if metric == monitored and (mode := getattr(save, "metric_mode", None)):
         return metric, mode
-    minimized = "loss", "perplexity", *(n for n, each in METRICS.items() if each.best == "min")
+    evaluated = getattr(getattr(config, "evaluator", None), "metrics", None) or ()
+    texts = (*METRICS.values(), *map(find_metric, evaluated))
+    scores = (score for each in texts if each.best == "min" for score in each.scores)
+    minimized = "loss", "perplexity", *scores
     return metric, "min" if any(word in metric for word in minimized) else "max"
 
 

@@ -44,10 +44,9 @@ from mtf.data.cache.writer import (
     write_shard,
     write_shard_in_worker,
 )
-from mtf.data.sources.datasets import LOCAL, MissingDatasetError, Source, mirror_has, open_all
+from mtf.data.sources.datasets import MissingDatasetError, Source, mirror_has, open_all
 from mtf.data.sources.files import Rows
 from mtf.data.tasks.mixtures import Mixture
-from mtf.data.tasks.registry import RowTask
 from mtf.data.tasks.task import Task
 
 NOT_CHOSEN = "not chosen by --only"
@@ -164,14 +163,14 @@ def prepare(mixture: Mixture, settings: CacheConfig) -> CacheBuild:
             build.absent[task.name] = str(problem)
             may_be_absent = problem.skippable_in_evaluation and task.kind == "rank"
             if not (settings.skip_missing or may_be_absent):
-                name = f"task {task.name}: " if task.dataset in LOCAL else ""
+                name = f"task {task.name}: " if task.records else ""
                 missing.append(f"{name}{problem}")
             continue
         for split, (source, _) in wanted.items():
             rows = opened.get(source)
             if isinstance(rows, Rows):
-                if isinstance(task, RowTask):
-                    for row in rows.rows(0, 1):  # This reveals most mistakes in a custom task.
+                if task.is_custom:
+                    for row in rows.rows(0, 1):
                         task.row_examples(row, 0, split, settings.seed)
                 num_rows = min(len(rows), settings.max_rows or len(rows))
                 num_shards = settings.num_shards_of(num_rows)
@@ -304,9 +303,6 @@ def _check_cache_info(settings: CacheConfig) -> None:
 
 def task_info(task: Task, settings: CacheConfig) -> TaskInfo:
     """Returns the description of a task, without splits."""
-    objective = getattr(task, "objective", None)
-    if objective is not None:
-        objective = {"type": type(objective).__name__, **dataclasses.asdict(objective)}
     return TaskInfo(
         name=task.name,
         kind=task.kind,
@@ -315,7 +311,7 @@ def task_info(task: Task, settings: CacheConfig) -> TaskInfo:
         inputs_add_eos=task.inputs_add_eos,
         targets_add_eos=task.targets_add_eos,
         metrics=list(task.metrics),
-        objective=objective,
+        objective=None if task.objective is None else task.objective.as_json(),
         source=task.dataset + (f"/{task.subset}" if task.subset else ""),
         max_rows=settings.max_rows,
     )
@@ -356,10 +352,10 @@ def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]
     elif task.kind == "rank":
         required = {"validation": True}
     else:
-        is_local = task.dataset in LOCAL  # All files that a task lists must exist.
+        is_listed = task.records is not None  # All splits that a source lists must exist.
         found = [split for split in ("train", "validation") if split in task.splits]
         required = {
-            split: split == "train" or is_local for split in found or task.splits or ("train",)
+            split: split == "train" or is_listed for split in found or task.splits or ("train",)
         }
     sources: dict[str, tuple[Source, bool]] = {}
     for split, must_be_there in required.items():

@@ -16,8 +16,7 @@ from mtf.data.cache.settings import CacheConfig
 from mtf.data.cache.writer import ShardWork, tokenized_records
 from mtf.data.mixtures import open_mixture
 from mtf.data.settings import TaskMixtureConfig
-from mtf.data.sources.datasets import LOCAL, MissingDatasetError, open_split
-from mtf.data.sources.files import file_states
+from mtf.data.sources.datasets import MissingDatasetError, open_split
 from mtf.data.tasks.mixtures import Mixture
 from mtf.data.tasks.task import Task
 from mtf.data.text.vocabularies import Vocabulary
@@ -118,7 +117,7 @@ class MemorySplit(SplitReader):
 
 @functools.lru_cache(maxsize=4)
 def _opened(
-    mixture: Mixture, vocabulary: Vocabulary, data_dir: str | None, file_states: tuple[str, ...]
+    mixture: Mixture, vocabulary: Vocabulary, data_dir: str | None, states: tuple[str, ...]
 ) -> MemoryCache:
     """Returns a new cache without examples, or the last cache made from the same arguments."""
     return MemoryCache(mixture, CacheConfig(Path(), vocabulary, data_dir=data_dir))
@@ -130,6 +129,6 @@ def open_memory(data: TaskMixtureConfig, split: str) -> MemoryCache:
     The last few mixtures are kept in memory, and tokenized again only if their files have changed.
     """
     made = open_mixture(data)
-    files = [n for t, _ in made.tasks if t.dataset in LOCAL for n in t.splits.values()]
-    states = tuple(state for name in files for state in file_states(name))
+    sources = [(task.records, task.splits.values()) for task, _ in made.tasks if task.records]
+    states = tuple(state for each, names in sources for n in names for state in each.states(n))
     return _opened(made, data.vocabulary, data.data_dir, states).load(split)

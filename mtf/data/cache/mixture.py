@@ -10,7 +10,6 @@ import functools
 import itertools
 import json
 import resource
-import typing
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,11 +28,12 @@ from mtf.data.mixtures import open_mixture
 from mtf.data.randomness import Purpose, random_bits
 from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig, TextConfig
+from mtf.data.tasks import objectives
 from mtf.data.tasks.missing import check_missing
-from mtf.data.tasks.objectives import Objective
+from mtf.data.tasks.registry import import_module
+from mtf.data.tasks.t0 import MAX_EXAMPLES_PER_DATASET
 from mtf.data.text.features import encode_feature
 
-MAX_EXAMPLES_PER_TASK = 500_000
 # A process reads about this number of examples at once for all its rows, so that it reads several
 # of them from each file. The number of examples for each row is limited to the range below.
 _NUM_AHEAD = 4096
@@ -69,7 +69,7 @@ class CachedTask:
     ):
         self.info = info
         self.num_examples = len(reader)
-        self.rate = min(len(reader), MAX_EXAMPLES_PER_TASK) if rate is None else rate
+        self.rate = min(len(reader), MAX_EXAMPLES_PER_DATASET) if rate is None else rate
         self._reader = reader
         self._data = data
         seed = zlib.crc32(f"{data.seed}/{info.name}/{split}".encode())
@@ -96,10 +96,13 @@ class CachedTask:
         If `training` is False, examples are in the order of the cache and always have the same
         noise. Raises UserError if the lengths or the vocabulary are too small for the objective.
         """
+        if self._data.module is not None:  # It may define the objective.
+            import_module(self._data.module)
+        where = f"task {self.info.name}: the cache names"
         text = TextConfig(
             vocabulary=self._data.vocabulary,
             task_feature_lengths=self._data.task_feature_lengths,
-            objective=objective_of(self.info),
+            objective=objectives.from_json(self.info.objective or {}, where),
             inputs_add_eos=self.info.inputs_add_eos,
         )
 
@@ -143,19 +146,6 @@ def shuffled(position: int, num_items: int, seed: int) -> int:
 
     seed %= 2**32
     return index_shuffle(position, max_index=num_items - 1, seed=seed, rounds=_SHUFFLE_ROUNDS)
-
-
-def objective_of(info: TaskInfo) -> Objective:
-    """Returns the objective of a task that consists of documents."""
-    fields = dict(info.objective or {})
-    name = fields.pop("type", None)
-    known = {cls.__name__: cls for cls in typing.get_args(Objective)}
-    if name not in known:
-        raise UserError(
-            f"task {info.name}: the cache names an unknown objective {name!r}; expected one of "
-            f"{', '.join(known)}"
-        )
-    return known[name](**fields)
 
 
 def open_cache(data: TaskMixtureConfig) -> TokenCache:

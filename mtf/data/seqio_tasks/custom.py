@@ -28,6 +28,7 @@ from mtf.data.examples import Example
 from mtf.data.seqio_tasks.tasks import seqio_vocabulary
 from mtf.data.sources import datasets
 from mtf.data.sources.files import KeptRows, Rows, keep
+from mtf.data.tasks import metrics
 from mtf.data.tasks.mixtures import Mixture, Rated, list_mixtures
 from mtf.data.tasks.registry import definition, import_module
 from mtf.data.tasks.task import Task
@@ -39,13 +40,6 @@ _SIMILAR = 0.85
 
 # Preprocessors of SeqIO that only append EOS. Readers of the token cache append EOS themselves.
 _APPEND_EOS = ("append_eos", "append_eos_after_trim")
-# T5's metrics that compare texts and have the same name in `mtf.evaluation.metrics`.
-_KNOWN_METRICS = (
-    *("accuracy", "sequence_accuracy", "bleu", "rouge", "squad", "trivia_qa", "coqa_f1"),
-    *("pearson_corrcoef", "spearman_corrcoef", "edit_distance"),
-)
-# T5's name for a metric → mtf's name for the metric, if the names differ.
-_METRICS = {"rouge_mean": "rouge"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +68,18 @@ class SeqioTask(Task):
 
     def source_of(self, split: str) -> datasets.Source:
         """See `Task`."""
-        return super().source_of(split)._replace(maker=self)
+        return super().source_of(split)._replace(maker=self.make_rows)
 
     def make_rows(self, split: str) -> Rows:
         """Returns the examples that SeqIO generates for a split."""
         _check_records(self)
         return _Examples(self.source, split)
+
+    def scorer(
+        self, split: str, lengths: Mapping[str, int], limit: int | None = None
+    ) -> Scorer | None:
+        """See `Task`."""
+        return Scorer(self, split, lengths, limit) if self.source.metric_fns else None
 
     def __reduce__(self) -> Any:
         """Pickles the task's name instead of its functions, which may not be picklable."""
@@ -88,8 +88,9 @@ class SeqioTask(Task):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the mtf metrics that correspond to the task's `metric_fns`."""
-        names = (_METRICS.get(name, name) for name in metric_names(self.source))
-        return tuple(dict.fromkeys(name for name in names if name in _KNOWN_METRICS))
+        known = metrics.in_seqio()
+        names = metric_names(self.source)
+        return tuple(dict.fromkeys(known[name] for name in names if name in known))
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
@@ -282,12 +283,6 @@ class Scorer:
             vocabulary = self._task.output_features["targets"].vocabulary
             return str(vocabulary.decode([int(i) for i in record["targets"]]))
         return text.decode() if isinstance(text, bytes) else str(text)
-
-
-def scorer(task: Task, split: str, lengths: Mapping[str, int], limit: int | None) -> Scorer | None:
-    """Returns the scorer of a `SeqioTask`, or None if the task has no metrics."""
-    assert isinstance(task, SeqioTask)
-    return Scorer(task, split, lengths, limit) if task.source.metric_fns else None
 
 
 def _as_task(task: seqio.Task, vocabulary: Vocabulary, module: str | None) -> SeqioTask:

@@ -14,14 +14,12 @@ import seqio
 import tensorflow as tf
 
 from mtf.base.errors import UserError
-from mtf.data import denoising
 from mtf.data.randomness import Purpose, permutation, random_bits
-from mtf.data.sources.datasets import MissingDatasetError, Rows, Source, open_split
+from mtf.data.sources.datasets import MissingDatasetError, Rows, Source, open_all
 from mtf.data.tasks.mixtures import MT5_PREFIX, Mixture
 from mtf.data.tasks.objectives import Objective
 from mtf.data.tasks.t0 import MAX_EXAMPLES_PER_DATASET
 from mtf.data.tasks.task import Task
-from mtf.data.tasks.text import TextTask
 from mtf.data.text.vocabularies import (
     RELEASED_MODELS,
     ByteVocabulary,
@@ -47,18 +45,15 @@ class OpenDatasets:
 
     def __init__(self, data_dir: str | os.PathLike[str] | None):
         self._data_dir = data_dir
-        self._opened: dict[Source, Rows | MissingDatasetError] = {}
+        self._opened: dict[Source, Rows | UserError] = {}
 
     def rows(self, task: Task, split: str) -> Rows:
         """Returns the records of a split; raises MissingDatasetError if there are none."""
         key = task.source_of(split)
         if key not in self._opened:
-            try:
-                self._opened[key] = open_split(*key, data_dir=self._data_dir)
-            except MissingDatasetError as error:
-                self._opened[key] = error
+            self._opened |= open_all([key], data_dir=self._data_dir)
         rows = self._opened[key]
-        if isinstance(rows, MissingDatasetError):
+        if isinstance(rows, UserError):
             raise rows
         return rows
 
@@ -296,7 +291,7 @@ def seqio_task(
     The metric functions receive stripped texts or, for ranked tasks, `seqio_registry.Choice`.
     """
     cached = seqio.CacheDatasetPlaceholder()
-    if isinstance(task, TextTask):
+    if task.objective is not None:
         last = seqio.preprocessors.append_eos_after_trim
         steps = [cached, functools.partial(denoise, objective=task.objective), last]
     else:
@@ -357,9 +352,9 @@ def denoise(
 
     def noise(tokens: tf.Tensor, seed: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
         def with_numpy(ids: np.ndarray, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            num_bits = denoising.BITS_PER_TOKEN * len(ids)
+            num_bits = objective.bits_per_token * len(ids)
             bits = random_bits(num_bits, int(seeds[0]), int(seeds[1]), Purpose.NOISE)
-            inputs, targets = denoising.apply_objective(ids, objective, lengths, vocab_size, bits)
+            inputs, targets = objective.apply(ids, lengths, vocab_size, bits)
             return inputs.astype(np.int32), targets.astype(np.int32)
 
         made = tf.numpy_function(with_numpy, (tokens, tf.stack(seed)), (tf.int32, tf.int32))

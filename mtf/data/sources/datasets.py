@@ -10,25 +10,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from mtf.base.downloads import as_user_errors, copied
 from mtf.base.errors import NotCheckedError, UserError, did_you_mean_split
 from mtf.base.extras import check_extra
 from mtf.data.sources import story_cloze, trec
 from mtf.data.sources.files import Rows as Rows
-from mtf.data.sources.files import SlicedRows, in_memory, open_files, open_parquet
+from mtf.data.sources.files import SlicedRows, in_memory, open_parquet
 from mtf.data.sources.hub import import_datasets, is_available, no_hub_hint
 from mtf.storage import AnyPath, as_path, is_remote
 
 ENVIRONMENT_VARIABLE = "MTF_DATA_DIR"
-# The dataset name of tasks that read local files. Their subset is the name of the task, and the
-# name of each split in the dataset is a path or pattern.
-FILES = "files"
-# The dataset name if the files are TSV files without a header, with columns `inputs` and `targets`.
-PAIRS = "file_pairs"
-LOCAL = (FILES, PAIRS)
 # The dataset name of all tasks that the user's module registers with SeqIO.
 SEQIO = "seqio"
 DataDir: TypeAlias = str | os.PathLike[str] | None
@@ -59,27 +53,21 @@ _HUB_NAMES = {repository.partition("/")[2]: repository for repository in _REPOSI
 }
 
 
-class RowMaker(Protocol):
-    """An object that generates records instead of reading them from a dataset."""
-
-    def make_rows(self, split: str) -> Rows:
-        """Returns the records of a split; raises MissingDatasetError if there are none."""
-
-
 class Source(NamedTuple):
     """The source of a split's records.
 
     Attributes:
-      dataset, subset: names as of 2021 (see `t0_datasets.csv`) or on the hub. For local files,
-        `dataset` is one of `LOCAL`.
+      dataset, subset: names as of 2021 (see `t0_datasets.csv`) or on the hub. If there is no
+        dataset, `dataset` is the kind of source, and `subset` contains the name of the task.
       split: name of the split in the dataset.
-      maker: object that generates the records; None to read them from the dataset.
+      maker: function that takes `split` and returns the records, or raises MissingDatasetError if
+        there are none; None to read them from the dataset.
     """
 
     dataset: str
     subset: str | None
     split: str
-    maker: RowMaker | None = None
+    maker: Callable[[str], Rows] | None = None
 
 
 class MissingDatasetError(UserError):
@@ -112,7 +100,7 @@ def open_split(
     dataset: str,
     subset: str | None,
     split: str,
-    maker: RowMaker | None = None,
+    maker: Callable[[str], Rows] | None = None,
     *,
     data_dir: DataDir = None,
     download: bool = True,
@@ -128,12 +116,7 @@ def open_split(
     If the split is not found, raises a MissingDatasetError that lists the places searched.
     """
     if maker is not None:
-        return maker.make_rows(split)
-    if dataset in LOCAL:
-        try:
-            return open_files(split, ("inputs", "targets") if dataset == PAIRS else None)
-        except UserError as error:
-            raise MissingDatasetError(str(error)) from error
+        return maker(split)
     rows = _open_anywhere(dataset, subset, split, data_dir, download)
     if dataset != "trec":
         return rows

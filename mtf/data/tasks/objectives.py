@@ -1,14 +1,30 @@
-"""Defines the settings of the self-supervised objectives in `mtf.data.denoising`."""
+"""Defines self-supervised objectives, which turn documents into inputs and targets.
+
+See https://arxiv.org/abs/1910.10683, section 3, and t5/data/preprocessors.py. The number of noise
+tokens is the exact product of the length and the noise density, rounded half to even. T5 computes
+this product in float32, which yields one more noise token for a few lengths, such as 190.
+"""
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from mtf.base.errors import UserError
+
+if TYPE_CHECKING:  # Showing a recipe needs no NumPy.
+    import numpy as np
+
+Ids: TypeAlias = "np.ndarray"
+Pair: TypeAlias = "tuple[np.ndarray, np.ndarray]"
+# The objectives, which `mtf.data` exports.
+__all__ = ["BertStyle", "IidDenoising", "PrefixLM", "SpanCorruption"]
 
 
 class SegmentLengths(NamedTuple):
@@ -78,18 +94,19 @@ def span_corruption_lengths(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segments:
-    """Settings for dividing documents into segments, as in T5's preprocessors.
+class Objective(abc.ABC):
+    """An objective, which divides documents into segments and makes an example from each segment.
 
-    Each objective has a method `segment_lengths(lengths, inputs_add_eos)`, which returns the
-    `SegmentLengths` that make the inputs and targets of each segment fit into `lengths`. The method
-    raises UserError if `lengths` are too short.
+    Subclasses implement `segment_lengths` and `apply`.
 
     Attributes:
       merge_documents: number of documents that are concatenated and then divided into segments.
       max_document_tokens: maximum number of tokens used from each document. A longer document is
         cut into chunks of this length, and only one of these, chosen at random, is used.
     """
+
+    # Number of random uint64 values that `apply` receives per token of a segment.
+    bits_per_token: ClassVar[int] = 3
 
     merge_documents: int = 128
     max_document_tokens: int = 65536
@@ -98,13 +115,39 @@ class Segments:
         self._check("merge_documents", self.merge_documents >= 1, "at least 1")
         self._check("max_document_tokens", self.max_document_tokens >= 1, "at least 1")
 
+    @abc.abstractmethod
+    def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
+        """Returns the lengths for which the inputs and targets of each segment fit into `lengths`.
+
+        Raises UserError if `lengths` (the numbers of tokens of "inputs" and "targets", including
+        EOS) are too short.
+        """
+
+    @abc.abstractmethod
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
+        """Returns the inputs and targets made from a segment, as token ids without EOS.
+
+        Args:
+          tokens: array of 1 to `lengths.num_tokens` token ids without padding.
+          lengths: the lengths that `segment_lengths` returns.
+          vocab_size: number of ids, including extra ids. Sentinel ids count down from
+            `vocab_size - 1`.
+          bits: array of `bits_per_token * len(tokens)` random uint64 values.
+        """
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the fields, and as "type" the name of the class, as stored in a token cache."""
+        cls = type(self)
+        module = "" if cls.__module__ == __name__ else f"{cls.__module__}."
+        return {"type": f"{module}{cls.__name__}", **dataclasses.asdict(self)}
+
     def _check(self, name: str, is_valid: bool, expected: str) -> None:
         if not is_valid:
             raise UserError(f"data.objective.{name} must be {expected}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Denoising(Segments):
+class _Denoising(Objective):
     """An objective that treats some tokens as noise.
 
     Attributes:
@@ -135,7 +178,7 @@ class SpanCorruption(_Denoising):
         self._check("mean_noise_span_length", is_valid, "at least 1 token")
 
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
-        """See `Segments`."""
+        """See `Objective`."""
         # As in T5X, inputs are one token shorter if they do not end with EOS.
         inputs_length = lengths["inputs"]
         density, span = self.noise_density, self.mean_noise_span_length
@@ -144,6 +187,15 @@ class SpanCorruption(_Denoising):
         _check_targets(lengths, targets_length, why + f"{targets_length} target tokens")
         _, num_spans = num_noise_tokens_and_spans(num_tokens, density, span)
         return SegmentLengths(num_tokens, targets_length, num_spans)
+
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
+        """See `Objective`."""
+        from mtf.data.tasks import denoising
+
+        density, span = self.noise_density, self.mean_noise_span_length
+        numbers = num_noise_tokens_and_spans(len(tokens), density, span)
+        mask = denoising.noise_mask(len(tokens), *numbers, bits)
+        return denoising.corrupted(tokens, mask, vocab_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +208,7 @@ class IidDenoising(_Denoising):
     """
 
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
-        """See `Segments`."""
+        """See `Objective`."""
         num_tokens = _num_inputs(lengths, inputs_add_eos, "i.i.d. denoising")
         density = self.noise_density
         # A noise span starts at each noise token that follows a token that is not noise.
@@ -172,6 +224,14 @@ class IidDenoising(_Denoising):
         why = f"i.i.d. denoising of {num_tokens} tokens yields up to {targets_length} target tokens"
         _check_targets(lengths, targets_length, why)
         return SegmentLengths(num_tokens, targets_length, num_spans)
+
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
+        """See `Objective`."""
+        from mtf.data.tasks import denoising
+
+        mask = denoising.less_than(bits[: len(tokens)], self.noise_density)
+        mask = denoising.limit_noise(mask, lengths.targets_length, lengths.num_sentinels)
+        return denoising.corrupted(tokens, mask, vocab_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,15 +254,22 @@ class BertStyle(_Denoising):
         self._check("random_token_rate", is_valid, "at least 0 and at most 1")
 
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
-        """See `Segments`."""
+        """See `Objective`."""
         num_tokens = _num_inputs(lengths, inputs_add_eos, "BERT's objective")
         why = f"BERT's objective needs room for all {num_tokens} tokens of a segment and EOS"
         _check_targets(lengths, num_tokens + 1, why)
         return SegmentLengths(num_tokens, num_tokens + 1, 1)
 
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
+        """See `Objective`."""
+        from mtf.data.tasks import denoising
+
+        rates = self.noise_density, self.random_token_rate
+        return denoising.mask_tokens(tokens, *rates, vocab_size, bits), tokens
+
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixLM(Segments):
+class PrefixLM(Objective):
     """Prefix language modeling: each segment is split at random into inputs and targets.
 
     As in T5 (`preprocessors.prefix_lm`), documents are not concatenated, and a segment contains as
@@ -218,13 +285,35 @@ class PrefixLM(Segments):
     truncate_targets: bool = True
 
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
-        """See `Segments`."""
+        """See `Objective`."""
         num_tokens = _num_inputs(lengths, inputs_add_eos, "prefix language modeling")
         _check_targets(lengths, 2, "prefix language modeling needs room for one token and EOS")
         return SegmentLengths(num_tokens, min(lengths["targets"], num_tokens), 0)
 
+    def apply(self, tokens: Ids, lengths: SegmentLengths, vocab_size: int, bits: Ids) -> Pair:
+        """See `Objective`."""
+        most_targets = lengths.targets_length - 1
+        fewest = 1 if self.truncate_targets else max(1, len(tokens) - most_targets)
+        fewest = min(fewest, len(tokens) - 1)  # At least one token is left for the targets.
+        split = fewest + int(bits[0]) % (len(tokens) - fewest)
+        return tokens[:split], tokens[split : split + most_targets]
 
-Objective: TypeAlias = SpanCorruption | IidDenoising | BertStyle | PrefixLM
+
+def from_json(values: Mapping[str, Any], where: str) -> Objective:
+    """Returns the objective that `Objective.as_json` described.
+
+    Raises a UserError that starts with `where` if no module that has been imported defines it.
+    """
+    fields = dict(values)
+    name = str(fields.pop("type", None))
+    module, _, cls = name.rpartition(".")
+    found = getattr(sys.modules.get(module or __name__), cls, None)
+    if not (isinstance(found, type) and issubclass(found, Objective)):
+        raise UserError(
+            f"{where} an unknown objective {name!r}; expected one of {', '.join(__all__)}, or an "
+            "objective that the module data.module defines"
+        )
+    return found(**fields)
 
 
 def _num_inputs(lengths: Mapping[str, int], inputs_add_eos: bool, name: str) -> int:

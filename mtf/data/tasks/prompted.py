@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mtf.base.errors import UserError, did_you_mean
+from mtf.data.tasks import metrics
 from mtf.data.tasks.prompts.render import fixed_answer_choices, render, rendering_version
 from mtf.data.tasks.prompts.templates import Template, fingerprint
 from mtf.data.tasks.task import SCORE_EVAL as SCORE_EVAL
@@ -20,22 +21,6 @@ _BENCHMARK_METRICS = {
     ("super_glue", "axg"): (),
     ("super_glue", "cb"): ("mean_3class_f1", "accuracy"),
     ("super_glue", "record"): ("squad",),
-}
-# promptsource's name for a metric → T5's name for it.
-_METRICS = {
-    "BLEU": "bleu",
-    "ROUGE": "rouge",
-    "Squad": "squad",
-    "Trivia QA": "trivia_qa",
-    "Accuracy": "accuracy",
-    "Sequence Accuracy": "sequence_accuracy",
-    "Pearson Correlation": "pearson_corrcoef",
-    "Spearman Correlation": "spearman_corrcoef",
-    "MultiRC": "multirc_f1_over_all_answers",
-    "AUC": "auc",
-    "COQA F1": "coqa_f1",
-    "Edit Distance": "edit_distance",
-    "Other": "accuracy",
 }
 
 
@@ -64,13 +49,14 @@ class PromptedTask(Task):
             return ("rank_classification",)
         if self.dataset in ("glue", "super_glue"):
             return _BENCHMARK_METRICS.get((self.dataset, self.subset or ""), ("accuracy",))
+        known = metrics.in_prompts()
         for name in self.template.metrics:
-            if name not in _METRICS:
+            if name not in known:
                 raise UserError(
                     f"task {self.name}: its template has an unknown metric {name!r}; "
-                    f"expected one of {', '.join(_METRICS)}.{did_you_mean(name, _METRICS)}"
+                    f"expected one of {', '.join(known)}.{did_you_mean(name, known)}"
                 )
-        return tuple(dict.fromkeys(_METRICS[name] for name in self.template.metrics))
+        return tuple(dict.fromkeys(known[name] for name in self.template.metrics))
 
     def score_eval(self) -> PromptedTask:
         """Returns the ranked version of this task; raises UserError if it has no answer choices."""

@@ -1,15 +1,6 @@
-"""Registers custom tasks and mixtures by name.
-
-    # my/tasks.py
-    from mtf.data import tasks
-
-    def to_text(row):
-        return {"inputs": f"question: {row['text']}", "targets": LABELS[row["label"]]}
-
-    tasks.register("questions", tasks.HubSource("trec"), to_text, metrics=["accuracy"])
+"""Registers custom tasks and mixtures by name; docs/tasks.md contains examples.
 
 If `data.module='my.tasks'` is set, the module is imported before a mixture is looked up.
-docs/tasks.md contains complete examples.
 """
 
 from __future__ import annotations
@@ -25,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mtf.base.errors import UserError, did_you_mean
-from mtf.data.sources.datasets import FILES
+from mtf.data.sources.records import CUSTOM, RecordSource
+from mtf.data.tasks.objectives import Objective
 from mtf.data.tasks.task import SAME_SPLITS, SCORE_EVAL, Task, VocabularyName, rank_examples
 
-# {"inputs": text, "targets": text}, a sequence of such dicts, or None to drop the record.
+# {"inputs": text, "targets": text}, a sequence of such dicts, or None to drop the record. With an
+# objective, {"targets": text}.
 Texts: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 ToText: TypeAlias = Callable[[Mapping[str, Any]], Texts]
-
-_EXPECTED = "{'inputs': text, 'targets': text}, a list of such dicts, or None to drop the record"
 
 
 @dataclass(frozen=True)
@@ -51,18 +42,6 @@ class HubSource:
     splits: Mapping[str, str] = field(default_factory=lambda: dict(SAME_SPLITS))
 
 
-@dataclass(frozen=True)
-class FileSource:
-    """Local files in any of the formats listed in `mtf.data.sources.files`.
-
-    Attributes:
-      splits: dict mapping each split of the task to the path or pattern of its files. Relative
-        paths are resolved against the working directory of the command.
-    """
-
-    splits: Mapping[str, str]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RowTask(Task):
     """A task that applies a function to each record of a dataset to make inputs and targets.
@@ -73,6 +52,8 @@ class RowTask(Task):
       answer_choices: all possible targets; None if targets are free text.
       module: name of the module that registers the task; None if no importable module does.
     """
+
+    is_custom = True
 
     to_text: ToText
     metric_names: tuple[str, ...] = ()
@@ -88,12 +69,21 @@ class RowTask(Task):
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of the data source, the source code of `to_text` and the answer choices."""
-        return self.hash_of(definition(self.to_text), self.kind, self.answer_choices)
+        fields = [definition(self.to_text), self.kind, self.answer_choices]
+        if self.records is not None and self.records.kind == CUSTOM:
+            others = {name: each for name, each in vars(self.records).items() if name != "splits"}
+            fields += [definition(type(self.records).records), str(sorted(others.items()))]
+        return self.hash_of(*fields)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """T5's names for the metrics, or `rank_classification` for ranked tasks."""
         return ("rank_classification",) if self.kind == "rank" else self.metric_names
+
+    @property
+    def text_features(self) -> tuple[str, ...]:
+        """The keys of the dicts that `to_text` returns."""
+        return ("inputs", "targets") if self.objective is None else ("targets",)
 
     @property
     def label_classes(self) -> tuple[str, ...] | None:
@@ -121,7 +111,7 @@ class RowTask(Task):
         if not isinstance(several, Sequence) or isinstance(several, str):
             raise self._refused(where, f"a {type(made).__name__}")
         texts = [self._checked(text, where) for text in several]
-        if self.kind == "generate":
+        if self.kind != "rank":
             return texts
         if len(texts) > 1:
             raise self._refused(where, f"{len(texts)} examples, but ranking needs one")
@@ -139,7 +129,7 @@ class RowTask(Task):
         """Returns the inputs and targets in `text`; raises UserError if they are invalid."""
         if not isinstance(text, Mapping):
             raise self._refused(where, f"a {type(text).__name__}")
-        for name in ("inputs", "targets"):
+        for name in self.text_features:
             if name not in text:
                 found = ", ".join(map(repr, text)) or "nothing"
                 raise self._refused(where, f"no {name!r} (only {found})")
@@ -153,12 +143,14 @@ class RowTask(Task):
                 f"{text['targets']!r}; expected one of answer_choices "
                 f"({', '.join(map(repr, self.answer_choices))})"
             )
-        return {name: text[name] for name in ("inputs", "targets")}
+        return {name: text[name] for name in self.text_features}
 
     def _refused(self, where: str, what: str) -> UserError:
         name = _name(self.to_text)
+        expected = ", ".join(f"{feature!r}: text" for feature in self.text_features)
         return UserError(
-            f"task {self.name}: {name} returned {what} for {where}; expected {_EXPECTED}"
+            f"task {self.name}: {name} returned {what} for {where}; expected {{{expected}}}, "
+            "a list of such dicts, or None to drop the record"
         )
 
 
@@ -176,9 +168,10 @@ _REGISTRY = _Registry()
 
 def register(
     name: str,
-    source: HubSource | FileSource,
+    source: HubSource | RecordSource,
     to_text: ToText,
     *,
+    objective: Objective | None = None,
     metrics: Sequence[str] = (),
     answer_choices: Sequence[str] | None = None,
     inputs_add_eos: bool = True,
@@ -188,10 +181,12 @@ def register(
 
     Args:
       name: name of the task, which can be used wherever a mixture or task is expected.
-      source: dataset or files that contain the records.
+      source: source of the records: a dataset, files (`FileSource`) or a custom source.
       to_text: function that takes a record (a dict mapping column names to values) and returns a
         dict with the keys inputs and targets, a list of such dicts, or None to drop the record.
-      metrics: names of metrics in `mtf.evaluation.metrics`, or dotted names of functions such as
+      objective: objective that makes the examples from documents. In this case, the dicts have only
+        the key targets, whose value is a document.
+      metrics: names of metrics in `mtf.data.tasks.metrics`, or dotted names of functions such as
         `my_parts.my_metric`.
       answer_choices: all possible targets. They are the classes for metrics such as `f1` and the
         choices that the task `NAME_score_eval` ranks.
@@ -204,13 +199,14 @@ def register(
     choices = None if answer_choices is None else _names("answer_choices", answer_choices)
     module = _claim(name)
     if isinstance(source, HubSource):
-        dataset, subset = source.dataset, source.subset
+        about: dict[str, Any] = {"dataset": source.dataset, "subset": source.subset}
     else:
-        dataset, subset = FILES, name
+        about = {"dataset": source.kind, "subset": name, "records": source}
     _REGISTRY.tasks[name] = RowTask(
         name=name,
-        dataset=dataset,
-        subset=subset,
+        **about,
+        kind="generate" if objective is None else "documents",
+        objective=objective,
         splits=dict(source.splits),
         to_text=to_text,
         metric_names=metric_names,
@@ -286,7 +282,7 @@ def import_module(name: str, setting: str = "data.module") -> None:
         _REGISTRY.importing.pop()
 
 
-def definition(function: ToText) -> str:
+def definition(function: Callable[..., Any]) -> str:
     """Returns a text that identifies a function.
 
     If the function has an attribute `definition`, the text is its value. Otherwise, the text

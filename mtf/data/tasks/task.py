@@ -9,10 +9,13 @@ import importlib.resources
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from mtf.base.errors import UserError, did_you_mean, did_you_mean_split
-from mtf.data.sources.datasets import Source
+from mtf.data.sources.datasets import MissingDatasetError, Source
+from mtf.data.sources.files import Rows, in_memory
+from mtf.data.sources.records import RecordSource
+from mtf.data.tasks.objectives import Objective
 
 TaskKind = Literal["generate", "rank", "documents"]
 VocabularyName = Literal["t5", "mt5", "romanian"]
@@ -29,21 +32,28 @@ class Task(abc.ABC):
 
     Attributes:
       name: unique name of the task.
-      dataset: name of the dataset, as in `mtf.data.sources.datasets.Source`.
+      dataset: name of the dataset, or kind of source (see `mtf.data.sources.datasets.Source`).
       subset: configuration of the dataset; None if the dataset has no configurations.
       kind: "generate" if a record yields one example; "rank" if it yields one example for each
         answer choice, so that the likelihoods of the choices can be compared; "documents" if it
         yields one text, which an objective turns into examples.
+      objective: objective that turns documents into inputs and targets; None for other kinds.
+      records: source of the records; None for a dataset of the mirror or the hub.
       splits: dict mapping each split of the task to the name of the dataset's split, which may
         not exist.
       inputs_add_eos, targets_add_eos: whether the tokens of inputs and targets end with EOS.
       vocabulary: vocabulary of the task outside mixtures; a mixture uses `Mixture.vocabulary`.
     """
 
+    # Whether the user defines the task, so that its first record reveals most mistakes.
+    is_custom: ClassVar[bool] = False
+
     name: str
     dataset: str
     subset: str | None
     kind: TaskKind = "generate"
+    objective: Objective | None = None
+    records: RecordSource | None = field(default=None, hash=False)
     splits: Mapping[str, str] = field(default_factory=lambda: dict(SAME_SPLITS), hash=False)
     inputs_add_eos: bool = False
     targets_add_eos: bool = True
@@ -114,7 +124,25 @@ class Task(abc.ABC):
 
     def source_of(self, split: str) -> Source:
         """Returns the source of a split's records; raises the same errors as `source_split`."""
-        return Source(self.dataset, self.subset, self.source_split(split))
+        maker = None if self.records is None else self.make_rows
+        return Source(self.dataset, self.subset, self.source_split(split), maker)
+
+    def make_rows(self, split: str) -> Rows:
+        """Returns the records of a split of `records`; see `Source`."""
+        assert self.records is not None
+        try:
+            found = self.records.records(split)
+        except UserError as error:
+            raise MissingDatasetError(str(error)) from error
+        return found if isinstance(found, Rows) else in_memory(found)
+
+    def scorer(self, split: str, lengths: Mapping[str, int], limit: int | None = None) -> Any:
+        """Returns the `Scorer` of a SeqIO task that has metrics, or None for any other task.
+
+        Raises UserError if all metrics need the model's scores for the targets instead of predicted
+        texts.
+        """
+        return None
 
     def hash_of(self, *fields: object) -> str:
         """Returns a hash of the dataset, its splits, the use of EOS, and `fields` (JSON values)."""

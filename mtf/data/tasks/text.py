@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtf.base.errors import UserError
-from mtf.data.tasks.objectives import BertStyle, IidDenoising, Objective, PrefixLM, SpanCorruption
+from mtf.data.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.data.tasks.task import Task, TaskKind, column, table
 from mtf.data.text.normalization import Normalization, normalize
 
@@ -23,12 +23,10 @@ class TextTask(Task):
     """A task that yields documents, `{"targets": text}`, which an objective turns into examples.
 
     Attributes:
-      objective: objective that turns segments of tokens into inputs and targets.
       text_key: name of the column that contains the text.
       normalization: normalization of the text (see `TextConfig`).
     """
 
-    objective: Objective
     text_key: str = "text"
     normalization: Normalization = None
     kind: TaskKind = "documents"
