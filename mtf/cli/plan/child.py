@@ -23,7 +23,7 @@ from mtf import config as config_lib
 from mtf.base.errors import UserError
 from mtf.cli.plan import work
 from mtf.cli.plan.hlo import parse
-from mtf.cli.plan.targets import Target, parse_target
+from mtf.cli.plan.targets import Target
 from mtf.data.packing import to_batch
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.flops import train_step_flops
@@ -53,8 +53,8 @@ def _end_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _answer(target: str, config: str) -> dict[str, Any]:
-    machine = parse_target(target)
+def _answer(target: Mapping[str, Any], config: str) -> dict[str, Any]:
+    machine = Target.from_json(target)
     job = config_lib.build(config_lib.load_json(config, "the request"))
     lengths, batch_size = job.data.task_feature_lengths, job.batch_size
     inputs, targets = lengths["inputs"], lengths["targets"]
@@ -113,15 +113,8 @@ def _devices_of(target: Target) -> list[Any]:
     if target.chip is None:
         jax.config.update("jax_num_cpu_devices", target.num_devices)
         return jax.devices("cpu")
-    options: dict[str, Any] = {}
-    if target.platform == "cuda":
-        shape = "x".join(map(str, (1, *target.shape)))  # one slice of hosts × GPUs
-        options = {"topology": shape, "target_config": target.chip.gpu_config()}
-    elif target.chip.name == "v4":
-        options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)}
-    elif target.num_devices == 1:
-        options = {"chips_per_host_bounds": (1, 1, 1)}
-    return list(topologies.get_topology_desc(str(target), target.platform, **options).devices)
+    topology = topologies.get_topology_desc(**target.chip.topology_arguments(target.shape))
+    return list(topology.devices)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -32,7 +33,7 @@ def compile_plan(config: fdl.Config, target: Target) -> dict[str, Any]:
       UserError: the mesh or the batch size does not fit the number of devices.
       RunError: the compiler failed or aborted.
     """
-    fields = {"config": config_lib.dump_json(config), "target": str(target)}
+    fields = {"config": config_lib.dump_json(config), "target": dataclasses.asdict(target)}
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
     child = subprocess.run(
         [sys.executable, "-m", "mtf.cli.plan.child"],

@@ -6,13 +6,13 @@ import dataclasses
 import importlib.util
 import math
 import re
+from collections.abc import Mapping
 from importlib.metadata import version
+from typing import Any
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.base.host_memory import total_bytes
-from mtf.partitioning.chips import CHIPS, Chip
-
-TARGET_CHIPS = {chip.name: chip for chip in CHIPS if chip.slices or chip.gpu}
+from mtf.partitioning.chips import CHIPS, Chip, Gpu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +28,18 @@ class Target:
     chip: Chip | None
     shape: tuple[int, ...]
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Target:
+        """Returns the target whose `dataclasses.asdict` was stored as JSON."""
+        chip = values["chip"]
+        if chip is not None:
+            chip = Chip(**{**chip, "gpu": Gpu(*chip["gpu"]) if chip["gpu"] else None})
+        return cls(chip, tuple(values["shape"]))
+
     @property
     def platform(self) -> str:
         """The JAX platform: "tpu", "cuda" or "cpu"."""
-        if self.chip is None:
-            return "cpu"
-        return "cuda" if self.chip.gpu else "tpu"
+        return "cpu" if self.chip is None else self.chip.platform
 
     @property
     def num_devices(self) -> int:
@@ -66,11 +72,16 @@ class Target:
             )
 
 
+def target_chips() -> dict[str, Chip]:
+    """Returns the chips for which plans can be made, by their names."""
+    return {chip.name: chip for chip in CHIPS if chip.slices or chip.gpu}
+
+
 def parse_target(text: str) -> Target:
     """Returns the target named `text`; raises UserError, with suggestions, if there is none."""
     name, _, shape = text.partition(":")
-    chip, sizes = TARGET_CHIPS.get(name), _numbers(shape)
-    known, expected = [*TARGET_CHIPS, "cpu"], ""
+    chips, sizes = target_chips(), _numbers(shape)
+    chip, known, expected = chips.get(name), [*chips, "cpu"], ""
     if name not in known:
         expected = f"unknown chip {name!r}; expected one of {', '.join(known)}."
         expected += did_you_mean(name, known)
