@@ -82,7 +82,7 @@ class Chip:
         if self.config:
             arguments["chip_config_name"] = self.config
         bounds = (1, 1, 1) if math.prod(shape) * self.devices == 1 else self.host_bounds
-        return arguments | ({"chips_per_host_bounds": tuple(bounds)} if bounds else {})
+        return arguments | ({"chips_per_host_bounds": bounds} if bounds else {})
 
     def gpu_config(self) -> str:
         """Returns the GpuTargetConfigProto of a GPU for XLA, in text format."""

@@ -33,7 +33,8 @@ class Target:
         """Returns the target whose `dataclasses.asdict` was stored as JSON."""
         chip = values["chip"]
         if chip is not None:
-            chip = Chip(**{**chip, "gpu": Gpu(*chip["gpu"]) if chip["gpu"] else None})
+            gpu = Gpu(*chip["gpu"]) if chip["gpu"] else None
+            chip = Chip(**{**chip, "gpu": gpu, "host_bounds": tuple(chip["host_bounds"])})
         return cls(chip, tuple(values["shape"]))
 
     @property
