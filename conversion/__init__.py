@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conversion.architecture import infer_architecture as infer_architecture
-    from conversion.checkpoint import list_checkpoints as list_checkpoints
     from conversion.checkpoint import open_checkpoint as open_checkpoint
     from conversion.families import Architecture as Architecture
     from conversion.formats import Format as Format
+    from conversion.formats import list_checkpoints as list_checkpoints
     from conversion.formats import register_format as register_format
     from conversion.tensor import Checkpoint as Checkpoint
     from conversion.tensor import ConversionError as ConversionError
@@ -27,7 +27,7 @@ _DEFINED_IN = {
     "Tensor": "tensor",
     "array_tensor": "tensor",
     "infer_architecture": "architecture",
-    "list_checkpoints": "checkpoint",
+    "list_checkpoints": "formats",
     "open_checkpoint": "checkpoint",
     "register_format": "formats",
 }

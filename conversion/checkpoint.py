@@ -7,37 +7,13 @@ import re
 
 from conversion import adapters, averages, formats, scanned
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
-from mtf.storage import AnyPath, as_path, is_remote
+from mtf.storage import AnyPath, as_path
 from mtf.storage.copies import nearest_copy
 
 _logger = logging.getLogger(__name__)
 
-_STEP = re.compile(r"checkpoint_(\d+)")
 # Temporary directories are called NAME.orbax-checkpoint-tmp[-N] in Orbax and NAME.tmp-N in T5X.
 _UNFINISHED = re.compile(r"(\.|-)(orbax-checkpoint-)?tmp(-|$)")
-
-
-def list_checkpoints(directory: str | AnyPath) -> list[tuple[int, AnyPath]]:
-    """Returns (step, path) pairs for the complete checkpoints in DIR/checkpoints or else in DIR."""
-    directory = as_path(directory)
-    inside = directory / "checkpoints"
-    found = [
-        (int(match[1]), child)
-        for child in (inside if inside.is_dir() else directory).iterdir()
-        if (match := _STEP.fullmatch(child.name)) and child.is_dir() and is_committed(child)
-    ]
-    return sorted(found, key=lambda item: item[0])
-
-
-def is_committed(checkpoint: AnyPath) -> bool:
-    """Returns whether a `checkpoint_STEP` directory is complete.
-
-    On a file system, this is always true, because unfinished directories have other names.
-    """
-    if not is_remote(checkpoint):
-        return True
-    in_steps = (each for each in formats.FORMATS if each.in_steps)
-    return any((each.is_complete or each.find)(checkpoint) for each in in_steps)
 
 
 def open_checkpoint(
@@ -88,7 +64,7 @@ def _open_any(path: str | AnyPath, step: int | None) -> Checkpoint:
                 f"{path} is a {kind.title} model, which has no steps. Leave out the step ({step})."
             )
         return _open(path, None, found)
-    if not (kind or _STEP.fullmatch(path.name)):
+    if kind is None and formats.step_in(path.name) is None:
         return _open_one_of(path, step)
     own_step = formats.step_in(path.resolve().name)
     if None not in (step, own_step) and step != own_step:
@@ -103,19 +79,20 @@ def _open(
 ) -> Checkpoint:
     kind, path = found or formats.find(path) or (None, path)
     if kind is None:
-        known = " nor ".join(each.contains for each in formats.FORMATS if each.in_steps)
-        raise IncompleteCheckpoint(f"{path} is not a complete checkpoint: it has neither {known}.")
+        raise IncompleteCheckpoint(
+            f"{path} is not a complete checkpoint: it has neither a 'checkpoint' file (T5X) "
+            "nor a 'state' directory (Orbax)."
+        )
     return scanned.unrolled(kind.open(path, step))
 
 
 def _open_one_of(path: AnyPath, step: int | None) -> Checkpoint:
-    steps = dict(list_checkpoints(path))
+    steps = dict(formats.list_checkpoints(path))
     if not steps:
-        known = sorted(formats.FORMATS, key=lambda each: (not each.in_steps, bool(each.files)))
-        *others, last = (each.contains for each in known if each.contains)
         raise ConversionError(
-            f"There is no checkpoint in {path}; expected checkpoint_STEP directories, "
-            f"{', '.join(others)}, or {last}."
+            f"There is no checkpoint in {path}; expected checkpoint_STEP directories, a "
+            "'checkpoint' file (T5X), a 'state' directory (Orbax), model.safetensors (Hugging "
+            "Face), or model.ckpt-STEP.index (Mesh TensorFlow)."
         )
     if step is not None:
         if step not in steps:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -28,7 +28,7 @@ class Chip:
     """An accelerator with its published specifications; for TPUs, those of a chip.
 
     Attributes:
-      name: the name that `mtf plan` accepts.
+      name: the name that `mtf plan` accepts; for TPUs, it is also libtpu's name.
       kinds: a regular expression that matches JAX's `device_kind`.
       devices: the number of JAX devices per chip.
       peak_flops: the peak dense bfloat16 FLOP/s.
@@ -41,10 +41,7 @@ class Chip:
         smallest.
       gpu: the properties that XLA needs to compile for a GPU; None for TPUs, and for GPUs that
         `mtf plan` does not support.
-      topology: libtpu's name of a TPU, if it is not `name`.
-      config: libtpu's name of the chip's configuration, if it is not the default.
-      host_bounds: the number of chips of a host in each dimension of a slice, if it is not
-        libtpu's default.
+      options: further options of the compiler for a TPU.
     """
 
     name: str
@@ -58,31 +55,23 @@ class Chip:
     clock: float | None = None
     slices: str = ""
     gpu: Gpu | None = None
-    topology: str = ""
-    config: str = ""
-    host_bounds: tuple[int, ...] = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def platform(self) -> str:
         """The JAX platform for which `mtf plan` compiles: "tpu" or "cuda"."""
         return "cuda" if self.gpu else "tpu"
 
-    def topology_arguments(self, shape: Sequence[int]) -> dict[str, Any]:
-        """Returns the arguments of `jax.experimental.topologies.get_topology_desc`.
+    def topology_options(self, shape: Sequence[int]) -> dict[str, Any]:
+        """Returns the options with which JAX describes the devices of a target to the compiler.
 
         `shape` is that of a slice of TPUs, or (number of hosts, number of GPUs per host).
         """
-        text = "x".join(map(str, shape))
-        arguments: dict[str, Any] = {
-            "topology_name": f"{self.topology or self.name}:{text}",
-            "platform": self.platform,
-        }
-        if self.gpu:  # one slice of hosts × GPUs
-            return arguments | {"topology": f"1x{text}", "target_config": self.gpu_config()}
-        if self.config:
-            arguments["chip_config_name"] = self.config
-        bounds = (1, 1, 1) if math.prod(shape) * self.devices == 1 else self.host_bounds
-        return arguments | ({"chips_per_host_bounds": bounds} if bounds else {})
+        if self.gpu:
+            one_slice = "x".join(map(str, (1, *shape)))
+            return {"topology": one_slice, "target_config": self.gpu_config()}
+        is_single = math.prod(shape) * self.devices == 1
+        return {**self.options, **({"chips_per_host_bounds": (1, 1, 1)} if is_single else {})}
 
     def gpu_config(self) -> str:
         """Returns the GpuTargetConfigProto of a GPU for XLA, in text format."""
@@ -124,8 +113,7 @@ CHIPS = [
     Chip("v3", "TPU v3", 2, 123e12, 32 * _GIB, 900e9, 328e9, None, 0.94e9, _V3),
     Chip(
         *("v4", "TPU v4", 1, 275e12, 32 * _GIB, 1200e9, 300e9, None, 1.05e9, _ALL_CUBES),
-        config="megacore",
-        host_bounds=(2, 2, 1),
+        options={"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)},
     ),
     Chip("v5e", "TPU v5 (lite|e)", 1, 197e12, 16 * _GIB, 819e9, 200e9, None, None, _FLAT),
     Chip(

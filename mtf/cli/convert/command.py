@@ -143,7 +143,7 @@ def _convert(options: argparse.Namespace) -> int:
 
     kind = output_formats()[options.to]
     # Further checks of --verify are in `export`.
-    if given := [name for name in kind.refused_options if getattr(options, name)]:
+    if given := [name for name in kind.refused if getattr(options, name)]:
         reason = "which writes float32 adapters" if options.to == "peft" else "only with --to hf"
         raise UserError(f"{_flags(given)} cannot be used with --to {options.to}, {reason}.")
     if not kind.has_state and options.optimizer == "keep":

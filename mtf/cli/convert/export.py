@@ -14,9 +14,8 @@ from pathlib import Path
 
 from conversion import Checkpoint, huggingface, open_checkpoint
 from conversion.architecture import infer_architecture
-from conversion.checkpoint import list_checkpoints
 from conversion.families import describe
-from conversion.formats import output_formats
+from conversion.formats import list_checkpoints, output_formats
 from conversion.huggingface_config import read_config
 from conversion.inspection import has_state
 from conversion.peft_writer import write_adapters

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -53,8 +54,8 @@ def _end_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _answer(target: Mapping[str, Any], config: str) -> dict[str, Any]:
-    machine = Target.from_json(target)
+def _answer(target: str, config: str) -> dict[str, Any]:
+    machine: Target = pickle.loads(bytes.fromhex(target))
     job = config_lib.build(config_lib.load_json(config, "the request"))
     lengths, batch_size = job.data.task_feature_lengths, job.batch_size
     inputs, targets = lengths["inputs"], lengths["targets"]
@@ -113,8 +114,8 @@ def _devices_of(target: Target) -> list[Any]:
     if target.chip is None:
         jax.config.update("jax_num_cpu_devices", target.num_devices)
         return jax.devices("cpu")
-    topology = topologies.get_topology_desc(**target.chip.topology_arguments(target.shape))
-    return list(topology.devices)
+    options = target.chip.topology_options(target.shape)
+    return list(topologies.get_topology_desc(str(target), target.platform, **options).devices)
 
 
 if __name__ == "__main__":

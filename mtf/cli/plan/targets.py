@@ -6,13 +6,11 @@ import dataclasses
 import importlib.util
 import math
 import re
-from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.base.host_memory import total_bytes
-from mtf.partitioning.chips import CHIPS, Chip, Gpu
+from mtf.partitioning.chips import CHIPS, Chip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,15 +25,6 @@ class Target:
 
     chip: Chip | None
     shape: tuple[int, ...]
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Target:
-        """Returns the target whose `dataclasses.asdict` was stored as JSON."""
-        chip = values["chip"]
-        if chip is not None:
-            gpu = Gpu(*chip["gpu"]) if chip["gpu"] else None
-            chip = Chip(**{**chip, "gpu": gpu, "host_bounds": tuple(chip["host_bounds"])})
-        return cls(chip, tuple(values["shape"]))
 
     @property
     def platform(self) -> str:
