@@ -72,6 +72,7 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
     return lambda *args: getattr(importlib.import_module(f"conversion.{module}"), function)(*args)
 
 
+_is_huggingface = _lazy("huggingface_reader", "is_huggingface")
 # `find` tries the formats in this order.
 FORMATS = [
     Format(
@@ -85,7 +86,7 @@ FORMATS = [
     Format(
         name="huggingface",
         title="Hugging Face",
-        find=_lazy("huggingface_reader", "find"),
+        find=lambda path: path if _is_huggingface(path) else None,
         open=_lazy("huggingface_reader", "open_huggingface"),
         outputs={"hf": "Hugging Face, for PyTorch"},
         refused=(),

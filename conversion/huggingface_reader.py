@@ -84,11 +84,6 @@ def known_files(directory: AnyPath) -> list[str]:
     return [*names, weights] if weights else names
 
 
-def find(path: AnyPath) -> AnyPath | None:
-    """Returns the path if it is a directory in one of Hugging Face's formats, otherwise None."""
-    return path if is_huggingface(path) else None
-
-
 def open_huggingface(directory: AnyPath, step: None = None) -> Checkpoint:
     """Opens a Hugging Face directory without reading tensors, except duplicates of the embedding.
 
