@@ -9,27 +9,21 @@ if TYPE_CHECKING:
     from conversion.architecture import infer_architecture as infer_architecture
     from conversion.checkpoint import open_checkpoint as open_checkpoint
     from conversion.families import Architecture as Architecture
-    from conversion.formats import Format as Format
     from conversion.formats import list_checkpoints as list_checkpoints
-    from conversion.formats import register_format as register_format
     from conversion.tensor import Checkpoint as Checkpoint
     from conversion.tensor import ConversionError as ConversionError
     from conversion.tensor import IncompleteCheckpoint as IncompleteCheckpoint
     from conversion.tensor import Tensor as Tensor
-    from conversion.tensor import array_tensor as array_tensor
 
 _DEFINED_IN = {
     "Architecture": "families",
     "Checkpoint": "tensor",
     "ConversionError": "tensor",
-    "Format": "formats",
     "IncompleteCheckpoint": "tensor",
     "Tensor": "tensor",
-    "array_tensor": "tensor",
     "infer_architecture": "architecture",
     "list_checkpoints": "formats",
     "open_checkpoint": "checkpoint",
-    "register_format": "formats",
 }
 
 

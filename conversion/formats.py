@@ -24,23 +24,21 @@ _ONLY_HF = ("vocabulary", "config", "model_type", "max_shard_size", "push_to_hub
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
-    """A checkpoint format.
+    """A checkpoint format, which mtf reads if `find` and `open` are set, and writes to `outputs`.
 
     Attributes:
       name: the value of `Checkpoint.layout`, which messages show.
       title: the name in model cards.
       find: a function that returns the path of the checkpoint at a path, or None if there is none.
-      open: a function that opens the checkpoint that `find` returned, without reading tensors. It
-        also receives the step in the checkpoint's name, or None. If mtf only writes the format,
-        `find` and `open` have their defaults.
+      open: a function that opens the checkpoint that `find` returned without reading tensors. It
+        also receives the step in the checkpoint's name, or None.
       write: a function that writes tensors, by T5X's names, to an empty directory; None for formats
         that `mtf.cli.convert.export` writes.
       outputs: dict mapping the values of `mtf.convert --to` to descriptions for its help.
       of_all_parameters: the outputs whose optimizer state must include all parameters.
       refused: the options of `mtf.convert` that cannot be used with the outputs.
       dtype: the default of `mtf.convert --dtype`; None to keep the stored types.
-      step_name: a regular expression for a checkpoint's name, with a group for the step; None if
-        the name contains no step.
+      step_name: a regular expression for names with a step, its group; None if there is no step.
       is_complete: a function that returns whether a directory in an object store is a complete
         checkpoint; None if `find` does.
       files: a function that returns the files of a checkpoint, if its path is not a directory but

@@ -57,11 +57,6 @@ class Chip:
     gpu: Gpu | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def platform(self) -> str:
-        """The JAX platform for which `mtf plan` compiles: "tpu" or "cuda"."""
-        return "cuda" if self.gpu else "tpu"
-
     def topology_options(self, shape: Sequence[int]) -> dict[str, Any]:
         """Returns the options with which JAX describes the devices of a target to the compiler.
 

@@ -29,7 +29,9 @@ class Target:
     @property
     def platform(self) -> str:
         """The JAX platform: "tpu", "cuda" or "cpu"."""
-        return "cpu" if self.chip is None else self.chip.platform
+        if self.chip is None:
+            return "cpu"
+        return "cuda" if self.chip.gpu else "tpu"
 
     @property
     def num_devices(self) -> int:
