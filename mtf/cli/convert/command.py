@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from mtf.base.errors import UserError, conversion_as_user_errors
 from mtf.cli.command import exit_status, new_parser
-from mtf.config.lookup import import_user_module
 
 _USAGE = """
   %(prog)s CHECKPOINT OUT_DIR --to FORMAT [OPTIONS]
@@ -46,6 +45,8 @@ def _main(argv: Sequence[str] | None) -> int:
     early = new_parser("convert", "", "", add_help=False)
     early.add_argument("--module")
     if module := early.parse_known_args(argv)[0].module:
+        from mtf.config.lookup import import_user_module  # Imports Fiddle.
+
         import_user_module(module, "--module")
     parser = _parser()
     # Unlike `parse_args`, this accepts options between CHECKPOINT and the optional OUT_DIR.
