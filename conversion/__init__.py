@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conversion.architecture import infer_architecture as infer_architecture
-    from conversion.checkpoint import list_checkpoints as list_checkpoints
     from conversion.checkpoint import open_checkpoint as open_checkpoint
     from conversion.families import Architecture as Architecture
+    from conversion.formats import list_checkpoints as list_checkpoints
     from conversion.tensor import Checkpoint as Checkpoint
     from conversion.tensor import ConversionError as ConversionError
     from conversion.tensor import IncompleteCheckpoint as IncompleteCheckpoint
@@ -22,7 +22,7 @@ _DEFINED_IN = {
     "IncompleteCheckpoint": "tensor",
     "Tensor": "tensor",
     "infer_architecture": "architecture",
-    "list_checkpoints": "checkpoint",
+    "list_checkpoints": "formats",
     "open_checkpoint": "checkpoint",
 }
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from conversion import mapping
 from conversion.architecture import infer_architecture
 from conversion.families import MT5_VOCAB_SIZE, SPECIAL_IDS, Architecture, describe, published
+from conversion.formats import format_of
 from conversion.json_file import write_json
 from conversion.safetensors_file import write_sharded
 from conversion.tensor import DTYPES, Checkpoint, ConversionError, check_dtype
@@ -45,13 +46,6 @@ _WRITTEN = re.compile(
     rf"model[-.].*|(\w*config|tokenizer)\.json|spiece\.model|{re.escape(UNFINISHED)}"
     rf"|{re.escape(CARD)}"
 )
-# Layout of a checkpoint → its name in the model card.
-_LAYOUTS = {
-    "t5x-zarr": "T5X with zarr and msgpack",
-    "orbax": "Orbax layout of T5X and mtf",
-    "huggingface": "Hugging Face",
-    "mesh-tensorflow": "Mesh TensorFlow",
-}
 
 
 @dataclasses.dataclass
@@ -248,7 +242,7 @@ tags:
 
 These weights were converted by `python -m mtf.convert`.
 
-* Source: `{checkpoint.source}` ({_LAYOUTS[checkpoint.layout]}{step})
+* Source: `{checkpoint.source}` ({format_of(checkpoint).title}{step})
 * Class: `{export.class_name}` of `transformers`
 * Parameters: {parameters:,}, {export.dtype}
 * Network: {describe(export.architecture)}

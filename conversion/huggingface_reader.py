@@ -84,7 +84,7 @@ def known_files(directory: AnyPath) -> list[str]:
     return [*names, weights] if weights else names
 
 
-def open_huggingface(directory: AnyPath) -> Checkpoint:
+def open_huggingface(directory: AnyPath, step: None = None) -> Checkpoint:
     """Opens a Hugging Face directory without reading tensors, except duplicates of the embedding.
 
     Raises:
@@ -94,7 +94,7 @@ def open_huggingface(directory: AnyPath) -> Checkpoint:
     """
     config = read_config(directory / "config.json")
     tensors = _tensors(config.architecture, config.scaled, _stored(directory), directory)
-    return Checkpoint(directory, "huggingface", None, tensors, config.described)
+    return Checkpoint(directory, "huggingface", step, tensors, config.described)
 
 
 def _stored(directory: AnyPath) -> dict[str, Tensor]:

@@ -10,12 +10,13 @@ import re
 import numpy as np
 
 from conversion import mapping
+from conversion.formats import MODEL_CKPT
 from conversion.tensor import Checkpoint, ConversionError, Tensor, array_tensor
 from conversion.tensor_bundle import open_bundle
 from mtf.storage import AnyPath, is_listable
 from mtf.storage.copies import nearest_copy
 
-_NAME = re.compile(r"model\.ckpt-(\d+)")
+_NAME = re.compile(MODEL_CKPT)
 _LATEST = re.compile(r'^model_checkpoint_path: "(?:.*/)?([^"/]+)"', re.MULTILINE)
 _BLOCK = re.compile(r"/block_(\d+)/")
 # Later versions of Mesh TensorFlow call all norms rms_norm.
@@ -53,11 +54,6 @@ def _rows() -> dict[str, str]:
 
 
 ROWS = _rows()
-
-
-def is_prefix(path: str) -> bool:
-    """Returns whether a path is the prefix of one checkpoint's files (`DIR/model.ckpt-{step}`)."""
-    return _NAME.match(path.rpartition("/")[2]) is not None
 
 
 def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
@@ -101,8 +97,8 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
     return find_prefix(path / (latest[1] if latest and is_noted else steps[max(steps)]))
 
 
-def open_mesh_tensorflow(prefix: AnyPath) -> Checkpoint:
-    """Opens the checkpoint in the files `prefix.index` and `prefix.data-*`.
+def open_mesh_tensorflow(prefix: AnyPath, step: int | None) -> Checkpoint:
+    """Opens the checkpoint of a step in the files `prefix.index` and `prefix.data-*`.
 
     Raises:
       ConversionError: the checkpoint contains tensors that a T5 network does not have.
@@ -124,12 +120,7 @@ def open_mesh_tensorflow(prefix: AnyPath) -> Checkpoint:
     tensors = {name: tensor.view(name, transposed=False) for name, tensor in found.items()}
     if "state/step" in tensors:
         tensors["state/step"] = tensors["state/step"].cast(np.dtype(np.int32))
-    return Checkpoint(
-        prefix,
-        "mesh-tensorflow",
-        int(prefix.name.rpartition("-")[2]),
-        {**tensors, **_unused_slots(tensors)},
-    )
+    return Checkpoint(prefix, "mesh-tensorflow", step, {**tensors, **_unused_slots(tensors)})
 
 
 def t5x_name(theirs: str) -> str | None:

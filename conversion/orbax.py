@@ -17,17 +17,47 @@ from conversion.tensor import (
 )
 from mtf.storage import AnyPath, kvstore
 
+# In object stores, where directories cannot be renamed, Orbax creates this file last.
+COMMITTED = "commit_success.txt"
+
 
 def is_state(path: AnyPath) -> bool:
     """Returns whether `path` is a directory in which Orbax stores a tree of arrays."""
     return (path / "manifest.ocdbt").is_file() or (path / "_METADATA").is_file()
 
 
-def open_orbax(state: AnyPath, path: AnyPath, step: int | None) -> Checkpoint:
-    """Opens the checkpoint `path`, whose arrays are in the directory `state`.
+def find(path: AnyPath) -> AnyPath | None:
+    """Returns the path of a checkpoint, given this path or that of its directory `state`."""
+    if path.name == "state" and is_state(path):
+        return path.parent
+    return path if _in_state(path) or is_state(path) else None
+
+
+def _in_state(path: AnyPath) -> bool:
+    return (path / "state").is_dir() or is_state(path / "state")
+
+
+def is_committed(checkpoint: AnyPath) -> bool:
+    """Returns whether a checkpoint in an object store is complete.
+
+    Orbax writes `commit_success.txt` last. A checkpoint that was uploaded from a file system may
+    lack this file, but its metadata then contains the time of the commit.
+    """
+    if (checkpoint / COMMITTED).is_file():
+        return True
+    try:
+        metadata = json.loads((checkpoint / "_CHECKPOINT_METADATA").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return False
+    return isinstance(metadata, dict) and metadata.get("commit_timestamp_nsecs") is not None
+
+
+def open_orbax(path: AnyPath, step: int | None) -> Checkpoint:
+    """Opens a checkpoint, whose arrays are in `path` itself or in its directory `state`.
 
     Raises ConversionError if the checkpoint is incomplete, or does not use OCDBT and zarr 2.
     """
+    state = path / "state" if _in_state(path) else path
     if not (state / "_METADATA").is_file():
         raise IncompleteCheckpoint(f"{path} is incomplete: {state.name}/_METADATA is missing.")
     with damaged(state / "_METADATA", "is damaged"):

@@ -10,7 +10,7 @@ import math
 import os
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -160,7 +160,7 @@ class Checkpoint:
 
     Attributes:
       path: the directory of the checkpoint or, for Mesh TensorFlow, the prefix of its files.
-      layout: the format of the checkpoint.
+      layout: the name of the format, as in `conversion.formats`.
       step: the step in the name of the directory or file, or None if the name contains no step.
       tensors: dict mapping T5X's names ("target/…", "state/param_states/…/v_row", "state/step") to
         tensors.
@@ -173,7 +173,7 @@ class Checkpoint:
     """
 
     path: AnyPath
-    layout: Literal["t5x-zarr", "orbax", "huggingface", "mesh-tensorflow"]
+    layout: str
     step: int | None
     tensors: dict[str, Tensor]
     described: dict[str, Any] = dataclasses.field(default_factory=dict)

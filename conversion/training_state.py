@@ -1,4 +1,4 @@
-"""Writes checkpoints, with or without the optimizer state, in T5X's two formats or mtf's format."""
+"""Writes checkpoints, with or without the optimizer state, in T5X's formats, mtf's, and others."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from conversion import mapping, t5x_writer
+from conversion import mapping
 from conversion.architecture import infer_architecture
+from conversion.formats import output_formats
 from conversion.tensor import Checkpoint, ConversionError, Tensor, array_tensor, check_dtype
 
-Format = Literal["t5x", "t5x_orbax", "mtf"]
-
-_WRITERS = {
-    "t5x": t5x_writer.write_zarr_msgpack,
-    "t5x_orbax": t5x_writer.write_orbax,
-    "mtf": t5x_writer.write_orbax,
-}
 _STEP = "state/step"
 _SLOTS = "state/param_states/"
 
@@ -30,7 +24,7 @@ class StateExport:
 
     Attributes:
       checkpoint: the checkpoint of a T5 1.0, T5 1.1, mT5 or ByT5 model with unstacked layers.
-      to: the format to write.
+      to: the format to write, as in `conversion.formats.output_formats`.
       dtype: type of the written parameters, "float32" or "bfloat16", or None to keep the stored
         type. As in T5X, the optimizer state keeps its type.
       optimizer: whether to "keep" or "drop" the optimizer state; None to keep it if possible. T5X's
@@ -44,7 +38,7 @@ class StateExport:
     """
 
     checkpoint: Checkpoint
-    to: Format
+    to: str
     _: dataclasses.KW_ONLY
     dtype: str | None = None
     optimizer: Literal["keep", "drop"] | None = None
@@ -58,13 +52,15 @@ class StateExport:
         mapping.check_parameters(checkpoint, mapping.entries(infer_architecture(checkpoint)))
         slots = {name: x for name, x in checkpoint.tensors.items() if name.startswith(_SLOTS)}
         is_partial = bool(slots) and not _covers(slots, checkpoint.parameters())
-        if is_partial and self.to != "mtf" and self.optimizer == "keep":
+        kind = output_formats()[self.to]
+        is_writable = kind.has_state and not (is_partial and self.to in kind.of_all_parameters)
+        if not is_writable and self.optimizer == "keep":
             raise ConversionError(
                 f"{checkpoint.path} has the optimizer state of its trained parameters only, but "
                 "T5X needs the state of all. Leave out --optimizer keep, or use --to mtf."
             )
         if self.optimizer is None:
-            self.optimizer = "keep" if slots and (not is_partial or self.to == "mtf") else "drop"
+            self.optimizer = "keep" if slots and is_writable else "drop"
         elif self.optimizer == "keep" and not slots:
             raise ConversionError(
                 f"{checkpoint.path} has no optimizer state (no tensor under {_SLOTS}). Leave out "
@@ -104,4 +100,6 @@ def write_state(export: StateExport, directory: Path) -> None:
     Raises ConversionError if a tensor cannot be read or written, or if it contains NaN or infinity
     and `allow_non_finite` is False.
     """
-    _WRITERS[export.to](export.tensors, directory)
+    write = output_formats()[export.to].write
+    assert write is not None
+    write(export.tensors, directory)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+import conversion
+import mtf
+from conversion.formats import FORMATS
 from mtf import config as config_lib
 from mtf.base.errors import UserError
 from mtf.cli import cache
+from mtf.cli.convert.command import main as convert
+from mtf.cli.plan.command import main as plan
 from mtf.config import apply_overrides
+from mtf.partitioning import memory
+from mtf.partitioning.chips import CHIPS
+from mtf.t5x.unsupported import is_of_t5x
+from mtf.training.flops import peak_flops
 from tests.small import ROOT, SETTINGS, assert_same_end, read_metrics, run, write_text
 
 _PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -60,6 +73,27 @@ def nothing(shard_index, shard_count):
 
 def three() -> optax.GradientTransformation:
     return 3
+
+def own(beta1: float = 0.9) -> optax.GradientTransformation:
+    return optax.sgd(0.1, beta1)
+"""
+
+_EVALUATION = """
+import fiddle as fdl
+import my_parts
+import recipes
+from mtf.evaluation import RankFilesConfig
+from mtf.jobs import Evaluate
+
+def my_evaluation(checkpoint: str) -> fdl.Config[Evaluate]:
+    config = recipes.evaluate(checkpoint)
+    config.data = fdl.Config(
+        RankFilesConfig,
+        files="rank.jsonl",
+        vocabulary=my_parts.my_recipe().data.vocabulary,
+        task_feature_lengths={"inputs": 64, "targets": 16},
+    )
+    return config
 """
 
 
@@ -69,20 +103,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("user")
     (folder / "my_parts.py").write_text(_CODE)
     (folder / "mistaken.py").write_text(_MISTAKEN)
+    (folder / "my_evaluation.py").write_text(_EVALUATION)
+    ranked = {"inputs": "one two", "choices": ["three", "four"], "label": 1}
+    (folder / "rank.jsonl").write_text(json.dumps(ranked))
     write_text(folder)
     for split, number in (("train", 40), ("validation", 5)):
         (folder / "pages" / split).mkdir(parents=True)
         for index in range(number):
             page = {"title": f"page {index}", "text": f"{split} {index}: " + "words and words " * 5}
             (folder / "pages" / split / f"{index:03}.json").write_text(json.dumps(page))
+    formats, chips = [*FORMATS], [*CHIPS]
     sys.path.insert(0, str(folder))
     with contextlib.chdir(folder):
         for arguments in _commands("mtf.cache"):
             assert cache.main([*arguments, "--num-workers", "1"]) == 0
     yield folder
     sys.path.remove(str(folder))
-    for name in ("my_parts", "mistaken"):
+    for name in ("my_parts", "mistaken", "my_evaluation"):
         sys.modules.pop(name, None)
+    FORMATS[:], CHIPS[:] = formats, chips
 
 
 def small(*, own_data: bool = False, **settings: object) -> list[str]:
@@ -145,6 +184,96 @@ def test_a_run_of_all_parts_resumes_bit_for_bit(folder: Path) -> None:
     refused = run([*recipe, "--engine", "t5x", "--print", "flat"], folder, status=2)
     for part in ("optimizer = @clipped_lion", "model.loss_fn is set", "data = @CustomDataConfig"):
         assert part in refused
+
+
+@pytest.mark.slow
+def test_a_format_with_the_state_of_an_own_optimizer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that starts from the `.npz` file is the same as one that starts from mtf's files."""
+    monkeypatch.chdir(folder)
+    recipe = ["my_parts.py:my_recipe", "--set", *small(own_data=True, train_steps=2)]
+    run([*recipe, "model_dir=first"], folder)
+    npz, module = ["exported", "--to", "npz"], ["--module", "my_parts"]
+    assert convert(["first", *npz, *module]) == 0
+    said = capsys.readouterr().out
+    stored = np.load("exported/checkpoint_2/arrays.npz")
+    slots = {name for name in stored if name.startswith("state/param_states/")}
+    momentum = "state/param_states/1/inner_state/0/mu/decoder/layers_0/mlp/wo/kernel"
+    assert momentum in slots
+    assert f"Optimizer state: kept ({len(slots)} tensors), step 2" in said
+    assert "one .npz file" in said
+    for name, tensor in conversion.open_checkpoint("first").tensors.items():
+        assert np.array_equal(stored[name], tensor.read())
+
+    assert convert(["exported", "for_t5x", "--to", "t5x", *module]) == 0
+    assert convert(["--compare", "first", "for_t5x"]) == 0
+    assert convert(["--compare", "first", "exported", *module]) == 0
+    assert convert(["exported", "for_hf", "--to", "hf", "--vocabulary", "byt5", *module]) == 0
+    assert "Source: `exported/checkpoint_2` (NumPy, step 2)" in Path("for_hf/README.md").read_text()
+    assert convert(["for_hf", "from_hf", "--to", "npz", *module]) == 0
+    assert convert(["--compare", "first", "from_hf", *module]) == 0
+
+    def further(path: str, name: str) -> list[str]:
+        start = f"checkpoint.restore=@mtf.checkpoints.RestoreCheckpointConfig(path={path!r})"
+        return [*recipe, "train_steps=4", start, f"model_dir={name}"]
+
+    said = run([*further("exported", "from_npz"), "--dry-run"], folder)
+    assert "exported/checkpoint_2 (npz, step 2)" in said
+    refused = run([*further("exported", "t5x"), "--engine", "t5x"], folder, status=2)
+    assert "optimizer = @clipped_lion: with T5X, mtf supports only AdafactorConfig" in refused
+    assert not is_of_t5x(conversion.open_checkpoint("exported"))
+    assert is_of_t5x(conversion.open_checkpoint("first"))
+    run(further("exported", "from_npz"), folder)
+    run(further("first", "from_mtf"), folder)
+    assert convert(["--compare", "from_npz", "from_mtf"]) == 0
+    assert read_metrics(folder / "from_npz") == read_metrics(folder / "from_mtf")
+
+    texts = [mtf.load(path, config="first").generate(["one two"]) for path in ("first", "exported")]
+    assert texts[0] == texts[1]
+    evaluation = ["my_evaluation.py:my_evaluation(checkpoint='exported')"]
+    assert "accuracy" in run([*evaluation, "--set", "output_dir=ranked"], folder)
+
+
+def test_the_help_shows_no_name_of_t5x_for_an_own_optimizer(folder: Path) -> None:
+    command, named = (
+        ["recipes.quickstart", "--help", "optimizer.beta1"],
+        "adafactor.Adafactor.beta1",
+    )
+    assert named in run(command, folder)
+    shown = run([*command, "--set", "optimizer=@mistaken.own"], folder)
+    assert "float" in shown
+    assert named not in shown
+
+
+def test_a_format_is_unknown_without_its_module(folder: Path) -> None:
+    command = [sys.executable, "-m", "mtf.convert", "nowhere", "exported", "--to", "npz"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "invalid choice: 'npz'" in done.stderr
+    done = subprocess.run(
+        [*command, "--module", "my_part"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--module: there is no module my_part" in done.stderr
+    assert "Did you mean my_parts" in done.stderr
+
+
+def test_a_chip(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    if importlib.util.find_spec("libtpu") is None:
+        assert plan(["my_parts.py:my_recipe", "--target", "tpu9:2x2"]) == 2
+        assert "compiling for this target requires the package libtpu" in capsys.readouterr().err
+    assert plan(["my_parts.py:my_recipe", "--target", "tpu9:2x8"]) == 2
+    assert "tpu9 has no slice 2x8; expected one of 2x2, 4x4" in capsys.readouterr().err
+    device = SimpleNamespace(platform="tpu", device_kind="TPU9", memory_stats=lambda: None)
+    assert peak_flops(device.device_kind) == 4e15
+    assert memory.device_bytes([device]) == 256 * 2**30
+    mesh = SimpleNamespace(local_devices=[device], size=4)
+    with pytest.raises(UserError, match=r"\(4 × TPU9\), but only 274,877,906,944 .* are available"):
+        memory.check(mesh, {"parameters": 2**39})  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

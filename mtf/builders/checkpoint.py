@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import fiddle as fdl
 
+from conversion import formats
 from mtf.base.errors import UserError, did_you_mean
 from mtf.checkpoints.settings import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
+from mtf.storage import AnyPath
 
 # Name of a checkpoint released in T5X's layout (docs/models.md of T5X) → its step.
 RELEASED_STEPS = {
@@ -45,25 +46,20 @@ def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointCon
 
 
 def _step(path: str, default: int) -> int:
-    """Returns the latest step of the checkpoints at `path`, or 0 for a Hugging Face directory.
+    """Returns the latest step in the names of the checkpoints at `path`.
 
-    The step is read from names of the form `checkpoint_STEP` or, for Mesh TensorFlow,
-    `model.ckpt-STEP`. If there are none, returns `default`, assuming that `path` contains a copy of
-    the released checkpoint.
+    Returns 0 for a format without steps, such as a Hugging Face directory. If no name contains a
+    step, returns `default`, assuming that `path` contains a copy of the released checkpoint.
     """
-    local = Path(path).expanduser()
-    if local.is_dir():
-        from conversion.huggingface_reader import is_huggingface
-        from conversion.mesh_tensorflow import find_prefix
-
-        if is_huggingface(local):
+    local: AnyPath = Path(path).expanduser()
+    if local.is_dir() and (found := formats.find(local)):
+        if found[0].step_name is None:
             return 0
-        if prefix := find_prefix(local):
-            local = local / prefix.name
+        local = found[1]
     inside = [*local.glob("checkpoint_*"), *local.glob("checkpoints/checkpoint_*")]
     names = (each.name.removesuffix(".index") for each in (local, *inside))
-    matches = (re.fullmatch(r"(?:checkpoint_|model\.ckpt-)(\d+)", name) for name in names)
-    return max((int(match[1]) for match in matches if match), default=default)
+    steps = map(formats.step_in, names)
+    return max((step for step in steps if step is not None), default=default)
 
 
 def every(

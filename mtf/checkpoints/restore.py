@@ -14,7 +14,7 @@ import numpy as np
 import conversion
 from conversion import averages
 from conversion.adapters import has_adapters
-from conversion.mesh_tensorflow import find_prefix
+from conversion.formats import find_prefix, format_of
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
@@ -178,8 +178,8 @@ def _open(
     if not isinstance(checkpoint, conversion.Checkpoint):
         checkpoint = conversion.open_checkpoint(checkpoint, merge_adapters=not adapts)
     patterns = assignment_map
-    if checkpoint.layout == "huggingface":
-        assignment_map = (*assignment_map, ("state/.*", None))  # There is no optimizer state.
+    if not format_of(checkpoint).has_state:
+        assignment_map = (*assignment_map, ("state/.*", None))
     if adapts and not has_adapters(checkpoint):
         assignment_map = (*assignment_map, (r".*/lora_(a|b|scale)(/.*)?", None))
     _check_patterns(

@@ -6,13 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from conversion.formats import list_checkpoints
 from mtf.base.errors import UserError
 from mtf.base.writing import T5X_CONFIG_FILE, write_atomically
-from mtf.storage import AnyPath, as_path, is_remote
+from mtf.storage import AnyPath, as_path
 
 CHECKPOINTS = "checkpoints"
-
-_STEP = re.compile(r"checkpoint_(\d+)")
 
 
 def checkpoints_dir(model_dir: str | AnyPath) -> AnyPath:
@@ -24,20 +23,7 @@ def checkpoints_dir(model_dir: str | AnyPath) -> AnyPath:
 def saved_steps(model_dir: str | AnyPath) -> list[int]:
     """Returns the steps of a run's complete checkpoints, in ascending order."""
     folder = checkpoints_dir(model_dir)
-    children = folder.iterdir() if folder.is_dir() else ()
-    return sorted(
-        int(match[1])
-        for child in children
-        if (match := _STEP.fullmatch(child.name)) and _is_complete(child)
-    )
-
-
-def _is_complete(checkpoint: AnyPath) -> bool:
-    if not is_remote(checkpoint):  # Orbax renames a checkpoint when it is complete.
-        return True
-    from conversion.checkpoint import is_committed
-
-    return is_committed(checkpoint)
+    return [step for step, _ in list_checkpoints(folder)] if folder.is_dir() else []
 
 
 def checkpoint_dir(model_dir: str | AnyPath, step: int) -> AnyPath:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 
-from conversion.checkpoint import COMMITTED
+from conversion.orbax import COMMITTED
 from mtf import storage
 from mtf.checkpoints import steps
 from mtf.storage.remote import RemotePath, filesystem

@@ -89,7 +89,9 @@ def _field(config: fdl.Config, path: Path, value: Any) -> list[str]:
         "value": _shown(value) or "not set",
         "origin": None if _shown(value) is None else provenance.of_leaf(leaf),
         "choices": f"\n{' ' * 9}".join(x for x in types.choices(declared) if x.startswith("@")),
-        "T5X": binding_of(name, fdl.get_callable(config).__name__, owner.__name__),
+        "T5X": binding_of(name, fdl.get_callable(config).__name__, owner.__name__)
+        if owner.__module__.startswith("mtf.")
+        else None,
         "change": f"--set {name}=…",
     }
     meaning = docstrings.read(owner).items.get(str(field), "")

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conversion import list_checkpoints, open_checkpoint
+from conversion.formats import find_prefix, format_of_prefix
 from conversion.huggingface_reader import known_files
-from conversion.mesh_tensorflow import find_prefix, is_prefix
-from conversion.tensor_bundle import bundle_files
 from mtf.base import signals
 from mtf.base.downloads import copied
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
@@ -71,7 +70,7 @@ def _chosen(path: AnyPath, step: int | None) -> AnyPath:
     """
     prefix = find_prefix(path, step)
     if prefix is not None:
-        return path.parent / prefix.name if is_prefix(str(path)) else path / prefix.name
+        return (path.parent if format_of_prefix(str(path)) else path) / prefix.name
     if not is_listable(path):
         return path
     if not path.is_dir():
@@ -91,8 +90,9 @@ def _chosen(path: AnyPath, step: int | None) -> AnyPath:
 
 def _copy(path: AnyPath) -> Path:
     """Copies a checkpoint and its run's config, which names the vocabulary. Returns the copy."""
-    if is_prefix(str(path)):
-        return [copied(file, "fetch") for file in bundle_files(path)][-1].with_suffix("")
+    kind = format_of_prefix(str(path))
+    if kind is not None and kind.files:
+        return [copied(file, "fetch") for file in kind.files(path)][-1].with_suffix("")
     if is_remote(path) and not is_listable(path):
         names = known_files(path)
         if "config.json" not in names:

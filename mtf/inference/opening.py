@@ -8,12 +8,11 @@ import logging
 from typing import Any
 
 import conversion
-from conversion import mapping
+from conversion import formats, mapping
 from conversion.families import SPECIAL_IDS, published
 from conversion.huggingface import ModelType
 from conversion.huggingface_config import described_by, is_config
 from conversion.huggingface_reader import is_huggingface, needed_files
-from conversion.mesh_tensorflow import find_prefix
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tokenizer import (
     bytes_of,
@@ -119,10 +118,10 @@ def open_model(
         model = dataclasses.replace(run.model, network=network)
         return Opened(checkpoint, model, run, found, run.inputs_add_eos, True)
     network = network_config(architecture, **checkpoint.described)
-    from_transformers = checkpoint.layout == "huggingface"
-    add_eos = tokenizer_adds_eos(checkpoint.path) if from_transformers else True
-    is_known = from_transformers and tokenizer_records_eos(checkpoint.path)
-    if not (from_transformers or model_type):
+    has_tokenizer = formats.format_of(checkpoint).has_tokenizer
+    add_eos = tokenizer_adds_eos(checkpoint.path) if has_tokenizer else True
+    is_known = has_tokenizer and tokenizer_records_eos(checkpoint.path)
+    if not (has_tokenizer or model_type):
         message = (
             "%s: %s. If any of these is wrong, pass config=PATH with the config of the run that "
             "wrote the checkpoint, or with a config.json of Hugging Face."
@@ -181,7 +180,7 @@ def open_source(
 
 def _existing(path: str | AnyPath) -> AnyPath:
     path = as_path(path)
-    if not (is_remote(path) or path.exists() or find_prefix(path)):
+    if not (is_remote(path) or path.exists() or formats.find(path)):
         names = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(
             f"There is no model at {path}; expected a run directory, a checkpoint_STEP directory, "
@@ -332,7 +331,7 @@ def checkpoint_vocabulary(
                 f"{error} According to the config of its run, {checkpoint.path} was trained with "
                 "this vocabulary. If the file has been moved, set the vocabulary to its new path."
             ) from error
-    elif checkpoint.layout == "huggingface":
+    elif formats.format_of(checkpoint).has_tokenizer:
         try:
             found = huggingface_vocabulary(checkpoint.path, num_rows)
         except UserError:

@@ -1,10 +1,15 @@
-"""Published specifications of accelerators and their hosts. Does not import JAX."""
+"""What mtf knows of accelerators: one entry for each TPU and GPU. Does not import JAX.
+
+`mtf plan`, the model FLOPs utilization (MFU) and the checks of device memory read these entries.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Gpu(NamedTuple):
@@ -20,10 +25,10 @@ class Gpu(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """The published specifications of an accelerator; for TPUs, those of a chip.
+    """An accelerator with its published specifications; for TPUs, those of a chip.
 
     Attributes:
-      name: the name that `mtf plan` accepts.
+      name: the name that `mtf plan` accepts; for TPUs, it is also libtpu's name.
       kinds: a regular expression that matches JAX's `device_kind`.
       devices: the number of JAX devices per chip.
       peak_flops: the peak dense bfloat16 FLOP/s.
@@ -36,6 +41,7 @@ class Chip:
         smallest.
       gpu: the properties that XLA needs to compile for a GPU; None for TPUs, and for GPUs that
         `mtf plan` does not support.
+      options: further options of the compiler for a TPU.
     """
 
     name: str
@@ -49,6 +55,18 @@ class Chip:
     clock: float | None = None
     slices: str = ""
     gpu: Gpu | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def topology_options(self, shape: Sequence[int]) -> dict[str, Any]:
+        """Returns the options with which JAX describes the devices of a target to the compiler.
+
+        `shape` is that of a slice of TPUs, or (number of hosts, number of GPUs per host).
+        """
+        if self.gpu:
+            one_slice = "x".join(map(str, (1, *shape)))
+            return {"topology": one_slice, "target_config": self.gpu_config()}
+        is_single = math.prod(shape) * self.devices == 1
+        return {**self.options, **({"chips_per_host_bounds": (1, 1, 1)} if is_single else {})}
 
     def gpu_config(self) -> str:
         """Returns the GpuTargetConfigProto of a GPU for XLA, in text format."""
@@ -85,10 +103,13 @@ _HOPPER = Gpu(9, 132, 233_472, 232_448, 52_428_800, 1.98)
 # InfiniBand for each H100 and H200, and 200 Gbit/s for each A100. Their figures are from
 # https://www.nvidia.com/en-us/data-center/h200/ and the pages of the other GPUs.
 # `chip_of` returns the first chip whose pattern matches.
-CHIPS = (
+CHIPS = [
     Chip("v2", "TPU v2", 2, 45e12, 16 * _GIB, 600e9, 248e9, None, 0.7e9, _V2),
     Chip("v3", "TPU v3", 2, 123e12, 32 * _GIB, 900e9, 328e9, None, 0.94e9, _V3),
-    Chip("v4", "TPU v4", 1, 275e12, 32 * _GIB, 1200e9, 300e9, None, 1.05e9, _ALL_CUBES),
+    Chip(
+        *("v4", "TPU v4", 1, 275e12, 32 * _GIB, 1200e9, 300e9, None, 1.05e9, _ALL_CUBES),
+        options={"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)},
+    ),
     Chip("v5e", "TPU v5 (lite|e)", 1, 197e12, 16 * _GIB, 819e9, 200e9, None, None, _FLAT),
     Chip(
         *("v5p", "TPU v5", 1, 459e12, 95 * _GIB, 2765e9, 600e9, None, None),
@@ -100,7 +121,12 @@ CHIPS = (
     Chip("h100", "H100", 1, 989e12, 80 * 10**9, 3350e9, 450e9, 50e9, gpu=_HOPPER),
     Chip("a100", "A100", 1, 312e12, 80 * 10**9, 2039e9, 300e9, 25e9, gpu=_AMPERE),
     Chip("v100", "V100", 1, 125e12, 32 * 10**9, 900e9, 150e9, 12.5e9),
-)
+]
+
+
+def register_chip(chip: Chip) -> None:
+    """Adds an accelerator, which takes precedence over others; replaces one of the same name."""
+    CHIPS[:] = [chip, *(each for each in CHIPS if each.name != chip.name)]
 
 
 def chip_of(device_kind: str) -> Chip | None:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from mtf.base.errors import UserError
 from mtf.base.host_memory import gib, total_bytes
+from mtf.partitioning.chips import chip_of
 
 
 def num_bytes(shapes: Any, shardings: Any = None) -> int:
@@ -27,11 +28,14 @@ def num_bytes(shapes: Any, shardings: Any = None) -> int:
 def device_bytes(devices: Sequence[Any]) -> int | None:
     """Returns the memory per device in bytes, or None if it is unknown.
 
-    CPU devices have equal shares of the machine's memory.
+    CPU devices have equal shares of the machine's memory. The memory of other devices is what JAX
+    reports or, if it reports nothing, the memory of the chip.
     """
-    if devices[0].platform != "cpu":
-        return (devices[0].memory_stats() or {}).get("bytes_limit")
-    return total_bytes() // len(devices)
+    if devices[0].platform == "cpu":
+        return total_bytes() // len(devices)
+    limit: int | None = (devices[0].memory_stats() or {}).get("bytes_limit")
+    chip = chip_of(devices[0].device_kind)
+    return chip.memory // chip.devices if limit is None and chip is not None else limit
 
 
 def check(mesh: Mesh, needed: Mapping[str, int]) -> None:

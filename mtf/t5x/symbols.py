@@ -14,6 +14,7 @@ import fiddle as fdl
 
 from mtf.t5x import adapters
 from mtf.t5x.unsupported import get
+from mtf.training.settings import AdafactorConfig, ScheduleConfig, field_names
 
 _NETWORK = (
     "vocab_size dtype emb_dim num_heads num_encoder_layers num_decoder_layers head_dim mlp_dim "
@@ -106,14 +107,10 @@ def _partitioner(job: Settings) -> Any:
 
 
 def _optimizer(job: Settings) -> Any:
+    adapted = ("learning_rate", "logical_factor_rules")
     return job.make(
         "t5x.adafactor.Adafactor",
-        **job.below(
-            "optimizer",
-            "factored multiply_by_parameter_scale beta1 decay_rate step_offset clipping_threshold "
-            "weight_decay_rate min_dim_size_to_factor epsilon1 epsilon2 "
-            "weight_decay_rate_lr_exponent global_norm_clip_threshold",
-        ),
+        **job.below("optimizer", field_names(AdafactorConfig, *adapted)),
         logical_factor_rules=job.adapted(
             adapters.logical_factor_rules, "optimizer.logical_factor_rules"
         ),
@@ -121,16 +118,12 @@ def _optimizer(job: Settings) -> Any:
 
 
 def _trainer(job: Settings) -> Any:
-    schedule = (
-        "factors base_learning_rate warmup_steps decay_factor steps_per_decay steps_per_cycle "
-        "step_offset min_learning_rate"
-    )
     number = job("trainer.num_microbatches")
     return job.partial(
         adapters.trainer(job("model.loss_normalizing_factor"), number),
         learning_rate_fn=job.make(
             "t5x.utils.create_learning_rate_scheduler",
-            **job.below("optimizer.learning_rate", schedule),
+            **job.below("optimizer.learning_rate", field_names(ScheduleConfig)),
         ),
         num_microbatches=number if number > 1 else None,  # with None, T5X does not loop
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 
 from conversion import Checkpoint, ConversionError, open_checkpoint
-from conversion.mesh_tensorflow import is_prefix
+from conversion.formats import format_of, format_of_prefix
 from mtf.config import tree
 
 # Setting that T5X ignores and that affects only memory or time → (T5X's equivalent, reason).
@@ -83,7 +83,7 @@ def _is_writable(folder: str | None, config: fdl.Config) -> bool:
 
 def _is_readable(path: str, config: fdl.Config) -> bool:
     if "://" in path:  # Remote checkpoints are not opened, to save time.
-        return not is_prefix(path)
+        return format_of_prefix(path) is None
     try:
         return is_of_t5x(open_checkpoint(path))
     except ConversionError:
@@ -92,7 +92,7 @@ def _is_readable(path: str, config: fdl.Config) -> bool:
 
 def is_of_t5x(checkpoint: Checkpoint) -> bool:
     """Returns whether T5X's unrolled network can start from a checkpoint."""
-    return checkpoint.layout in ("t5x-zarr", "orbax") and not checkpoint.is_scanned
+    return format_of(checkpoint).of_t5x and not checkpoint.is_scanned
 
 
 _FSDP = (

@@ -214,6 +214,14 @@ class AdamWConfig:
         check_fields(self, NOT_NEGATIVE, "weight_decay_rate")
 
 
+def field_names(settings: type, *others: str) -> str:
+    """Returns the names of a class's fields except `others`, separated by spaces.
+
+    The fields of `ScheduleConfig` and `AdafactorConfig` have the names of T5X's arguments.
+    """
+    return " ".join(x.name for x in dataclasses.fields(settings) if x.name not in others)
+
+
 @dataclasses.dataclass(frozen=True)
 class EmaConfig:
     """An exponential moving average (EMA) of the trained parameters (Polyak & Juditsky 1992).

@@ -171,7 +171,7 @@ def test_memory_is_that_of_a_tensor(to: str, tmp_path: Path) -> None:
     def watched(tensor: Tensor) -> Tensor:
         def read(index: object) -> np.ndarray:
             nonlocal largest_read
-            array = tensor.read(index)  # type: ignore[arg-type]
+            array = tensor.read(index)
             largest_read = max(largest_read, array.nbytes)
             return array
 
@@ -180,7 +180,7 @@ def test_memory_is_that_of_a_tensor(to: str, tmp_path: Path) -> None:
     source.tensors = {name: watched(x) for name, x in source.tensors.items()}
     (tmp_path / "out").mkdir()
     tracemalloc.start()
-    write_state(StateExport(source, to), tmp_path / "out")  # type: ignore[arg-type]
+    write_state(StateExport(source, to), tmp_path / "out")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert largest_read <= 64 * 2**20  # a chunk

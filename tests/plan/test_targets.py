@@ -52,3 +52,17 @@ def test_devices_of_jax_are_recognized() -> None:
         assert chip is not None
         assert chip.name == name
     assert chip_of("cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("v4:2x2x2", {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)}),
+        ("v5e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
+        ("v5e:2x2", {}),
+    ],
+)
+def test_options_of_the_compiler(target: str, options: dict[str, object]) -> None:
+    found = parse_target(target)
+    assert found.chip is not None
+    assert found.chip.topology_options(found.shape) == options

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conversion.checkpoint import COMMITTED
+from conversion.orbax import COMMITTED
 from mtf.cli.cache import main as cache_main
 from mtf.cli.run import main as run_main
 from mtf.data.text.vocabularies import ByteVocabulary

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mtf
-from conversion.checkpoint import COMMITTED
+from conversion.orbax import COMMITTED
 from mtf.cli import fetch
 from mtf.inference.decoding.settings import DecodingConfig
 from mtf.jobs import Infer

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from mtf.base.errors import UserError, conversion_as_user_errors
 from mtf.cli.command import exit_status, new_parser
-from mtf.cli.convert import FORMATS
 
 _USAGE = """
   %(prog)s CHECKPOINT OUT_DIR --to FORMAT [OPTIONS]
@@ -30,14 +29,6 @@ exports, and hf with --verify, are first written to this machine. Exit status: 0
 verification or --compare finds a difference or the disk is full; 2 if the conversion is impossible.
 """
 
-_ONLY_HF = ("vocabulary", "config", "model_type", "max_shard_size", "push_to_hub")
-# Format → options that cannot be used with it. Further checks of --verify are in `export`.
-_NOT_FOR: dict[str, Sequence[str]] = {
-    **dict.fromkeys(("t5x", "t5x_orbax", "mtf"), _ONLY_HF),
-    "peft": ("verify", "dtype", "optimizer", *_ONLY_HF),
-}
-# Format → default of --dtype. In other formats, tensors keep their stored types.
-_DTYPES = {"hf": "float32"}
 # Whether models are verified by default; tests may set this to False.
 VERIFY_BY_DEFAULT = True
 _MAX_SHARD_SIZE = "5GB"
@@ -46,6 +37,17 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
+    return exit_status(lambda: _main(argv), only_shows=False)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    # A module of the user may register formats, so it is imported before the options are defined.
+    early = new_parser("convert", "", "", add_help=False)
+    early.add_argument("--module")
+    if module := early.parse_known_args(argv)[0].module:
+        from mtf.config.lookup import import_user_module  # Imports Fiddle.
+
+        import_user_module(module, "--module")
     parser = _parser()
     # Unlike `parse_args`, this accepts options between CHECKPOINT and the optional OUT_DIR.
     options = parser.parse_intermixed_args(argv)
@@ -68,13 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     add("checkpoint", metavar="CHECKPOINT", help=f"run directory, checkpoint_STEP, {others}")
     out = "new or empty directory; T5X's and mtf's formats create checkpoint_STEP in it, unless it "
     add("out_dir", metavar="OUT_DIR", nargs="?", help=f"{out}has that name itself")
-    formats = "; ".join(f"{name}: {content}" for name, content in FORMATS.items())
+    from conversion.formats import output_formats  # `exit_status` reports a file that hides it.
+
+    outputs = output_formats()
+    formats = "; ".join(f"{name}: {kind.outputs[name]}" for name, kind in outputs.items())
     mode = parser.add_mutually_exclusive_group()
     inspect = "list the tensors with their shapes, types, statistics, and names in the file, "
     mode.add_argument("--inspect", action="store_true", help=f"{inspect}in T5X and in Hugging Face")
     compare = "compare CHECKPOINT with OUT_DIR, each in any format; exit with status 1 if they "
     mode.add_argument("--compare", action="store_true", help=f"{compare}differ")
-    add("--to", choices=list(FORMATS), help=f"output format; {formats}")
+    add("--to", choices=list(outputs), help=f"output format; {formats}")
     add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
     ema = "convert the averaged parameters that a run with trainer.ema keeps"
     add("--ema", action="store_true", help=ema)
@@ -92,7 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     model_type = "model type in Hugging Face's config (default: umt5 if each layer has a relative "
     model_type += "position bias, mt5 if the vocabulary has mT5's size, 250112, otherwise t5)"
     add("--model-type", choices=["t5", "mt5", "umt5", "byt5"], help=model_type)
-    dtype = f"type of the parameters (default: float32 for {' and '.join(_DTYPES)}, otherwise the "
+    dtypes = " and ".join(f"{kind.dtype} for {to}" for to, kind in outputs.items() if kind.dtype)
+    dtype = f"type of the parameters (default: {dtypes}, otherwise the "
     add("--dtype", metavar="float32|bfloat16", help=f"{dtype}stored type)")
     optimizer = "the optimizer state (default: keep, if CHECKPOINT has one and FORMAT can hold it)"
     add("--optimizer", choices=["keep", "drop"], help=f"keep or drop {optimizer}")
@@ -104,13 +110,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--push-to-hub", metavar="USER/NAME", help=repo)
     non_finite = "convert even if parameters contain NaN or infinity, which is an error by default"
     add("--allow-non-finite", action="store_true", help=non_finite)
+    module = "import a module that registers a checkpoint format, e.g. my.formats"
+    add("--module", metavar="MODULE", help=module)
     return parser
 
 
 def _check_mode(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Exits with a usage error if an argument cannot be used with --inspect or --compare."""
     mode = "--inspect" if options.inspect else "--compare"
-    allowed = {"checkpoint", "step", "inspect", "compare", "out_dir"}
+    allowed = {"checkpoint", "step", "inspect", "compare", "out_dir", "module"}
     given = {name for name, value in vars(options).items() if value != parser.get_default(name)}
     if others := _flags(sorted(given - allowed)):
         parser.error(f"{others} cannot be used with {mode}")
@@ -132,18 +140,23 @@ def _show(options: argparse.Namespace) -> int:
 @conversion_as_user_errors()
 def _convert(options: argparse.Namespace) -> int:
     """Converts a checkpoint or, with --all, several; returns the exit status."""
-    if given := [name for name in _NOT_FOR.get(options.to, ()) if getattr(options, name)]:
+    from conversion.formats import output_formats
+
+    kind = output_formats()[options.to]
+    # Further checks of --verify are in `export`.
+    if given := [name for name in kind.refused if getattr(options, name)]:
         reason = "which writes float32 adapters" if options.to == "peft" else "only with --to hf"
         raise UserError(f"{_flags(given)} cannot be used with --to {options.to}, {reason}.")
-    if options.to.startswith("hf") and options.optimizer == "keep":
+    if not kind.has_state and options.optimizer == "keep":
+        *others, last = (to for to, kind in output_formats().items() if kind.has_state)
         raise UserError(
-            "--optimizer keep: Hugging Face's format has no optimizer state. Use --to t5x, "
-            "t5x_orbax or mtf, or --optimizer drop."
+            f"--optimizer keep: {kind.title}'s format has no optimizer state. Use --to "
+            f"{', '.join(others)} or {last}, or --optimizer drop."
         )
     single = [x for x in ("step", "push_to_hub") if getattr(options, x) is not None]
     if options.all and single:
         raise UserError(f"{_flags(single)} cannot be used with --all (several checkpoints).")
-    options.dtype = options.dtype or _DTYPES.get(options.to)
+    options.dtype = options.dtype or kind.dtype
     if options.verify is None and not VERIFY_BY_DEFAULT:
         options.verify = False
     options.max_shard_size = _parse_size(options.max_shard_size or _MAX_SHARD_SIZE)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from conversion import Checkpoint, huggingface, open_checkpoint
 from conversion.architecture import infer_architecture
-from conversion.checkpoint import list_checkpoints
 from conversion.families import describe
+from conversion.formats import list_checkpoints, output_formats
 from conversion.huggingface_config import read_config
 from conversion.inspection import has_state
 from conversion.peft_writer import write_adapters
@@ -26,7 +26,7 @@ from mtf.base import signals
 from mtf.base.errors import UserError, conversion_as_user_errors
 from mtf.base.progress import rate_bar
 from mtf.base.writing import new_directory
-from mtf.cli.convert import FORMATS, hub
+from mtf.cli.convert import hub
 from mtf.data.sources.hub import copied_model
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.inference import opening
@@ -173,9 +173,9 @@ def _to_adapters(options: argparse.Namespace, out_dir: AnyPath) -> None:
 
 
 def _print_written(out: AnyPath, to: str, shapes: list[tuple[int, ...]], dtype: str) -> None:
-    files = file_sizes(out)
+    files, description = file_sizes(out), output_formats()[to].outputs[to]
     print(
-        f"Wrote {out} ({FORMATS[to]}): {len(shapes)} tensors, {sum(map(math.prod, shapes)):,} "
+        f"Wrote {out} ({description}): {len(shapes)} tensors, {sum(map(math.prod, shapes)):,} "
         f"parameters, {dtype}, {sum(files.values()):,} bytes in {len(files)} files"
     )
 

@@ -20,6 +20,7 @@ from mtf.cli.gin.rows import (
     only,
     table,
 )
+from mtf.training.settings import AdafactorConfig, ScheduleConfig, field_names
 
 # Module → canonical names of its configurables. The module of a script may also be `__main__`.
 _CONFIGURABLES = {
@@ -96,6 +97,7 @@ _DEVICES = "partitioner."
 _SUBMESH = "model_parallel_submesh"
 _DATA = {"utils.DatasetConfig": "job_data"}
 _DIMS = "1 and 1 give the standard rules, 2 and 2 give FULLY_SHARDED_AXIS_RULES"
+_OF_ADAFACTOR = ("learning_rate", "logical_factor_rules", "multiply_by_parameter_scale")
 _ORDER = "the order does not change the result"
 _TASK = "data.mixture_or_task_name"
 _MODULES = "or a module that the gin files import"
@@ -417,11 +419,7 @@ T5X: dict[str, Section] = table(
     nan_action=("trainer.TerminateOnNanAction", *ignored("task", "a NaN loss always ends the run")),
     schedule=(
         "utils.create_learning_rate_scheduler",
-        *fields(
-            "optimizer.learning_rate.",
-            "factors base_learning_rate warmup_steps decay_factor steps_per_decay "
-            "steps_per_cycle step_offset min_learning_rate",
-        ),
+        *fields("optimizer.learning_rate.", field_names(ScheduleConfig)),
     ),
     evaluator=(
         "seqio.Evaluator",
@@ -515,12 +513,7 @@ T5X: dict[str, Section] = table(
     adafactor=(
         "adafactor.Adafactor",
         only("learning_rate", None, note="mtf uses the trainer's schedule"),
-        *fields(
-            "optimizer.",
-            "factored beta1 decay_rate step_offset clipping_threshold weight_decay_rate "
-            "min_dim_size_to_factor epsilon1 epsilon2 weight_decay_rate_lr_exponent "
-            "global_norm_clip_threshold",
-        ),
+        *fields("optimizer.", field_names(AdafactorConfig, *_OF_ADAFACTOR)),
         Row(
             "multiply_by_parameter_scale",
             "optimizer.multiply_by_parameter_scale",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ from mtf import config as config_lib
 from mtf.base.errors import UserError
 from mtf.cli.plan import work
 from mtf.cli.plan.hlo import parse
-from mtf.cli.plan.targets import Target, parse_target
+from mtf.cli.plan.targets import Target
 from mtf.data.packing import to_batch
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.flops import train_step_flops
@@ -54,7 +55,7 @@ def _end_with(parent: int) -> None:
 
 
 def _answer(target: str, config: str) -> dict[str, Any]:
-    machine = parse_target(target)
+    machine: Target = pickle.loads(bytes.fromhex(target))
     job = config_lib.build(config_lib.load_json(config, "the request"))
     lengths, batch_size = job.data.task_feature_lengths, job.batch_size
     inputs, targets = lengths["inputs"], lengths["targets"]
@@ -113,14 +114,7 @@ def _devices_of(target: Target) -> list[Any]:
     if target.chip is None:
         jax.config.update("jax_num_cpu_devices", target.num_devices)
         return jax.devices("cpu")
-    options: dict[str, Any] = {}
-    if target.platform == "cuda":
-        shape = "x".join(map(str, (1, *target.shape)))  # one slice of hosts × GPUs
-        options = {"topology": shape, "target_config": target.chip.gpu_config()}
-    elif target.chip.name == "v4":
-        options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)}
-    elif target.num_devices == 1:
-        options = {"chips_per_host_bounds": (1, 1, 1)}
+    options = target.chip.topology_options(target.shape)
     return list(topologies.get_topology_desc(str(target), target.platform, **options).devices)
 
 

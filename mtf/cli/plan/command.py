@@ -13,7 +13,7 @@ from mtf.base.errors import UserError
 from mtf.cli.command import add_change_options, exit_status, new_parser
 from mtf.cli.plan import report
 from mtf.cli.plan.compiling import compile_plan
-from mtf.cli.plan.targets import TARGET_CHIPS, parse_target
+from mtf.cli.plan.targets import parse_target, target_chips
 from mtf.jobs import Train
 
 _EPILOG = f"""\
@@ -22,7 +22,7 @@ examples:
   python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8 --set model.network.remat_policy=full
 
 A target is CHIP:SHAPE, a slice of TPUs or hosts × GPUs, or cpu:N. The chips are
-{", ".join(TARGET_CHIPS)}.
+{", ".join(target_chips())}.
 The devices need not be available, because the program is compiled but not run. The exit status is
 0 if the run fits, 1 if it does not fit or the compiler failed, and 2 if the arguments are invalid.
 """
@@ -49,10 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
-    target = parse_target(options.target)
-    target.check_compiler()
     changes = [config_lib.Override(kind, text) for kind, text in options.overrides]
     config, problems = config_lib.try_overrides(config_lib.resolve(options.recipe), changes)
+    target = parse_target(options.target)  # The recipe's module may have registered the chip.
+    target.check_compiler()
     problems += config_lib.find_problems(config)
     if problems:
         raise UserError(config_lib.summarize(problems + config_lib.find_refusals(config)))

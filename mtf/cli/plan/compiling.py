@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def compile_plan(config: fdl.Config, target: Target) -> dict[str, Any]:
       UserError: the mesh or the batch size does not fit the number of devices.
       RunError: the compiler failed or aborted.
     """
-    fields = {"config": config_lib.dump_json(config), "target": str(target)}
+    # The child process does not know chips that a module of the user registered.
+    fields = {"config": config_lib.dump_json(config), "target": pickle.dumps(target).hex()}
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
     child = subprocess.run(
         [sys.executable, "-m", "mtf.cli.plan.child"],

@@ -12,8 +12,6 @@ from mtf.base.errors import UserError, did_you_mean
 from mtf.base.host_memory import total_bytes
 from mtf.partitioning.chips import CHIPS, Chip
 
-TARGET_CHIPS = {chip.name: chip for chip in CHIPS if chip.slices or chip.gpu}
-
 
 @dataclasses.dataclass(frozen=True)
 class Target:
@@ -66,11 +64,16 @@ class Target:
             )
 
 
+def target_chips() -> dict[str, Chip]:
+    """Returns the chips for which plans can be made, by their names."""
+    return {chip.name: chip for chip in CHIPS if chip.slices or chip.gpu}
+
+
 def parse_target(text: str) -> Target:
     """Returns the target named `text`; raises UserError, with suggestions, if there is none."""
     name, _, shape = text.partition(":")
-    chip, sizes = TARGET_CHIPS.get(name), _numbers(shape)
-    known, expected = [*TARGET_CHIPS, "cpu"], ""
+    chips, sizes = target_chips(), _numbers(shape)
+    chip, known, expected = chips.get(name), [*chips, "cpu"], ""
     if name not in known:
         expected = f"unknown chip {name!r}; expected one of {', '.join(known)}."
         expected += did_you_mean(name, known)
