@@ -60,7 +60,8 @@ class Evaluation(Protocol):
     kind: str
 
     @property
-    def period(self) -> int | None: ...
+    def period(self) -> int | None:
+        """See above."""
 
     def run(self, step: int, state: TrainState, check: Callable[[], None]) -> Measured:
         """Evaluates a state, writes the metrics, and returns them.
@@ -82,9 +83,11 @@ class LossEvaluation:
 
     @property
     def period(self) -> int | None:
+        """The number of steps between evaluations."""
         return self.trainer.config.eval_period
 
     def run(self, step: int, state: TrainState, check: Callable[[], None]) -> Measured:
+        """Returns the metrics of the losses; see `Evaluation`."""
         measured: Measured = {}
         params = self.trainer.eval_params(state)
         for name, batches in self.evaluations.items():
@@ -132,9 +135,11 @@ class DecodedEvaluation:
 
     @property
     def period(self) -> int | None:
+        """The number of steps between evaluations."""
         return self.evaluator.period
 
     def run(self, step: int, state: TrainState, check: Callable[[], None]) -> Measured:
+        """Returns the metrics of the texts; see `Evaluation`."""
         measured: Measured = {}
         params = self.trainer.eval_params(state)
         for name, scores in self.evaluator.evaluate(params, on_progress=lambda _: check()).items():

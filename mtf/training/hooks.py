@@ -84,9 +84,11 @@ class Report:
     phase = TRAINING
 
     def is_due(self, done: FinishedStep) -> bool:
+        """Returns whether there are steps to report, and the period or the run ends."""
         return bool(self.meter.steps) and (done.ends or done.step % self.stats_period == 0)
 
     def run(self, done: FinishedStep) -> None:
+        """Writes the statistics to files and prints them."""
         steps, report = self.meter.steps, self.meter.report()
         done.measured |= self.files.write(TRAIN, done.step, report.metrics, report.times)
         self.progress.stats(
@@ -110,10 +112,12 @@ class Evaluate:
     phase = EVALUATING
 
     def is_due(self, done: FinishedStep) -> bool:
+        """Returns whether the period ends, or this is the last step."""
         period = self.evaluation.period
         return period is not None and (done.is_last or done.step % period == 0)
 
     def run(self, done: FinishedStep) -> None:
+        """Evaluates, or marks the evaluation as left out."""
         if not done.is_stopped:
             try:
                 with self.meter.pause("evaluate"):
@@ -133,9 +137,11 @@ class StopEarly:
     phase = TRAINING
 
     def is_due(self, done: FinishedStep) -> bool:
+        """Returns whether the monitored metric has been measured."""
         return self.counts.metric in done.measured
 
     def run(self, done: FinishedStep) -> None:
+        """Counts the measurement, and ends the run if there were too many without improvement."""
         self.counts.measured(done.step, done.measured)
         if self.counts.is_over:
             done.is_early_end = True
@@ -158,9 +164,11 @@ class Save:
     phase = SAVING
 
     def is_due(self, done: FinishedStep) -> bool:
+        """Returns whether the config asks for a checkpoint, or the run ends."""
         return done.ends or self.checkpoints.due(done.step)
 
     def run(self, done: FinishedStep) -> None:
+        """Starts the save; the checkpoint is written in the background."""
         step, measured = done.step, done.measured
         monitored = self.checkpoints.config.metric_name_to_monitor
         if monitored is not None and not math.isfinite(measured.get(monitored, 0.0)):

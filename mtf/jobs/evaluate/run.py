@@ -117,6 +117,7 @@ def monitored_metric(job: Evaluate, tasks: Sequence[EvaluationTask]) -> str:
 
 
 def decoding_of(job: Evaluate) -> DecodingConfig:
+    """Returns how texts are generated, by default with beam search and one beam."""
     return job.decoding or one_beam(job.data.task_feature_lengths["targets"])
 
 
@@ -128,6 +129,7 @@ def checkpoint_steps(job: Evaluate) -> list[int] | None:
 
 
 def output_dir_of(job: Evaluate) -> AnyPath:
+    """Returns `job.output_dir` or, if it is None, the default directory for the results."""
     if job.output_dir is not None:
         return as_path(job.output_dir)
     if job.checkpoint_steps is None or job.checkpoint is None:
