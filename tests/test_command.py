@@ -12,8 +12,8 @@ import pytest
 
 from mtf.base.errors import UserError
 from mtf.cli.command import add_vocabulary_options
-from mtf.cli.mixture_choice import chosen_vocabulary
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from mtf.jobs.cache.mixture import chosen_vocabulary
 
 
 def chosen(*arguments: str, original: str = "t5") -> Vocabulary:
@@ -52,7 +52,7 @@ def test_a_command_that_writes_is_not_done_when_its_reader_leaves(
 
     module = importlib.import_module(command)
     is_export = "convert" in command
-    target = f"{command}._convert" if is_export else "mtf.cli.cache_writing._write"
+    target = f"{command}._convert" if is_export else "mtf.jobs.cache.run._write"
     monkeypatch.setattr(target, closed)
     arguments = {
         "mtf.cli.convert.command": [str(tmp_path), str(tmp_path / "out"), "--to", "hf"],

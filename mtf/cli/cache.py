@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.hint("run the same command again to continue" * (not options.check))
 
     def run() -> int:
-        from mtf.cli import cache_writing  # Imports NumPy, which --help does not need.
+        from mtf.jobs.cache import (
+            run as cache_writing,  # Imports NumPy, which --help does not need.
+        )
 
         return cache_writing.run(options)
 

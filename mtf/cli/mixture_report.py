@@ -10,7 +10,6 @@ from pathlib import Path
 
 from mtf.base import signals
 from mtf.base.errors import UserError
-from mtf.cli.mixture_choice import chosen_mixture, chosen_vocabulary, import_chosen_module
 from mtf.data.cache import build
 from mtf.data.cache.loader import open_streams
 from mtf.data.cache.mixture import CachedMixture, CachedTask
@@ -24,6 +23,7 @@ from mtf.data.tasks.prompts.templates import load_templates
 from mtf.data.tasks.registry import registered_tasks
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.evaluation.report import as_text
+from mtf.jobs.cache.mixture import chosen_mixture, chosen_vocabulary, import_chosen_module
 
 _FEATURES = ("inputs", "targets")
 _NUM_SAMPLED_ROWS = 200

@@ -43,8 +43,8 @@ def test_each_checkpoint_is_converted_once(
         totals.append(total)
         yield lambda completed, _, title: shown.append(completed)
 
-    monkeypatch.setattr("mtf.cli.convert.export._MEGABYTE", 1)
-    monkeypatch.setattr("mtf.cli.convert.export.rate_bar", bar)
+    monkeypatch.setattr("mtf.jobs.convert.export._MEGABYTE", 1)
+    monkeypatch.setattr("mtf.jobs.convert.export.rate_bar", bar)
     out = tmp_path / "out"
     assert run(run_dir, out, "hf") == 0
     assert {path.name for path in out.iterdir()} == {f"checkpoint_{step}" for step in STEPS}

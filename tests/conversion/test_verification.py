@@ -18,7 +18,8 @@ from safetensors.numpy import load_file, save_file  # noqa: E402
 
 from conversion import ConversionError, huggingface, open_checkpoint  # noqa: E402
 from mtf import convert  # noqa: E402
-from mtf.cli.convert import command, verification  # noqa: E402
+from mtf.cli.convert import command
+from mtf.jobs.convert import verification  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 
 Tensors = dict[str, np.ndarray]
@@ -125,7 +126,7 @@ import resource, sys
 from pathlib import Path
 import torch, transformers
 from conversion import huggingface, open_checkpoint
-from mtf.cli.convert import verification
+from mtf.jobs.convert import verification
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

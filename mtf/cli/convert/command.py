@@ -147,7 +147,7 @@ def _convert(options: argparse.Namespace) -> int:
     if options.verify is None and not VERIFY_BY_DEFAULT:
         options.verify = False
     options.max_shard_size = _parse_size(options.max_shard_size or _MAX_SHARD_SIZE)
-    from mtf.cli.convert import export
+    from mtf.jobs.convert import export
 
     return export.export_all(options) if options.all else export.export_one(options)
 

@@ -26,10 +26,11 @@ from mtf.base import signals
 from mtf.base.errors import UserError, conversion_as_user_errors
 from mtf.base.progress import rate_bar
 from mtf.base.writing import new_directory
-from mtf.cli.convert import FORMATS, hub
+from mtf.cli.convert import FORMATS
 from mtf.data.sources.hub import copied_model
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.inference import opening
+from mtf.jobs.convert import hub
 from mtf.storage import UNFINISHED, AnyPath, as_path, file_sizes, is_remote
 
 _MEGABYTE = 10**6
@@ -209,7 +210,7 @@ def _is_verified(options: argparse.Namespace, model: AnyPath) -> bool:
 
 def _verify(export: huggingface.Export, directory: AnyPath) -> None:
     """Compares an export with a Hugging Face model; raises _VerificationFailed if they differ."""
-    from mtf.cli.convert.verification import compare  # This imports JAX and PyTorch.
+    from mtf.jobs.convert.verification import compare  # This imports JAX and PyTorch.
 
     passed, report = compare(export, Path(str(directory)))
     print(report)

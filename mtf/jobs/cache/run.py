@@ -20,7 +20,6 @@ from mtf.base.processes.process_info import find_processes
 from mtf.base.progress import rate_bar
 from mtf.base.writing import LOCK_FILE, free_space, locked, write_failure
 from mtf.cli.command import exit_status
-from mtf.cli.mixture_choice import chosen_mixture
 from mtf.data.cache import build
 from mtf.data.cache.build import NOT_CHOSEN, CacheBuild
 from mtf.data.cache.format import ArrayRecordFormat, TaskInfo, read_json
@@ -29,6 +28,7 @@ from mtf.data.cache.recording import CacheProgress, is_record, recorded
 from mtf.data.cache.settings import CacheConfig
 from mtf.data.seqio import from_seqio
 from mtf.data.seqio.cache_format import SeqioFormat
+from mtf.jobs.cache.mixture import chosen_mixture
 from mtf.storage import AnyPath, as_path, check_bucket, file_sizes, is_remote
 from mtf.storage.copies import cache_directory, copy_of, local_copy
 
