@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import errno
+import functools
 import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtf.base import signals
 from mtf.base.environment import hiding_file
 from mtf.base.errors import RunError, UserError
+from mtf.base.processes.process_info import ProcessInfo
 from mtf.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from mtf.base.processes.rendezvous import Rendezvous
 
 
 def new_parser(
@@ -72,6 +77,20 @@ def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
         return 1
 
 
+def run_in_processes(
+    processes: ProcessInfo | None, work: Callable[[Rendezvous | None], object]
+) -> None:
+    """Runs `work`, with a rendezvous if there are several processes, which then end together."""
+    if processes is None:
+        work(None)
+        return
+    from mtf.base.processes.rendezvous import Rendezvous  # Imports JAX.
+
+    rendezvous = Rendezvous(processes)
+    status_of = functools.partial(exit_status, only_shows=False)
+    rendezvous.run(lambda: work(rendezvous), status_of)
+
+
 def add_change_options(parser: argparse.ArgumentParser) -> None:
     """Adds --set, --unset and --apply, which append (kind, text) pairs to `overrides` in order."""
     applied = "change the config (options are applied in the order given)"
@@ -91,45 +110,3 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
             **number,
         )
     parser.set_defaults(overrides=[])
-
-
-def add_source_options(group: argparse._ActionsContainer) -> None:
-    """Adds the options --module, --data-dir and --templates."""
-    add = group.add_argument
-    module = "import a module that registers custom tasks or mixtures, e.g. my.tasks"
-    add("--module", metavar="MODULE", help=module)
-    mirror = (
-        "directory with datasets as DATASET[/SUBSET]/SPLIT.parquet (default: $MTF_DATA_DIR, "
-        "otherwise the Hugging Face hub)"
-    )
-    add("--data-dir", metavar="DIR", help=mirror)
-    templates = (
-        "promptsource's archive or directory (default: $MTF_PROMPTS, otherwise the templates that "
-        "`python -m mtf prompts fetch` downloaded)"
-    )
-    add("--templates", metavar="PATH", help=templates)
-
-
-def add_dataset_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that define a task on the command line; see `DatasetTaskConfig`."""
-    add = parser.add_argument_group("a dataset, used as the task MIXTURE").add_argument
-    add("--dataset", metavar="NAME", help="dataset on the Hugging Face hub or in --data-dir")
-    add("--subset", metavar="NAME", help="subset (configuration) of the dataset")
-    files = "local files instead of a dataset: train=a.jsonl validation='b*.parquet'"
-    add("--files", nargs="+", metavar="SPLIT=PATH", help=files)
-    column = "a column, or a Jinja template over columns: '{{question}} {{context}}'"
-    for name in ("inputs", "targets"):
-        add(f"--{name}", metavar="COLUMN|TEMPLATE", help=column)
-    add("--answer-choices", nargs="+", metavar="TEXT", help="all possible targets")
-    add("--metrics", nargs="+", default=(), metavar="NAME", help="metrics for the decoded text")
-
-
-def add_vocabulary_options(group: argparse._ActionsContainer) -> None:
-    """Adds the options --vocabulary and --extra-ids."""
-    add = group.add_argument
-    file = "SentencePiece model, or byt5 for bytes (default: the mixture's model, downloaded once)"
-    add("--vocabulary", metavar="PATH.model|byt5", help=file)
-    sentinels = (
-        "number of sentinels to add, unless the model already contains them (default: 100; byt5: 0)"
-    )
-    add("--extra-ids", type=int, metavar="N", help=sentinels)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from mtf.base.writing import JOB_FILE
 from tests import small
 from tests.launch.test_local import _pid_of as pid_of
 from tests.launch.test_local import start
@@ -45,7 +46,7 @@ def run(folder: Path, *command: str) -> str:
 
 
 def contents(cache: Path) -> dict[str, bytes]:
-    files = [file for file in cache.rglob("*") if file.is_file()]
+    files = [file for file in cache.rglob("*") if file.is_file() and file.name != JOB_FILE]
     return {str(file.relative_to(cache)): file.read_bytes() for file in files}
 
 

@@ -1,0 +1,131 @@
+"""The settings of a conversion job. Does not import NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from mtf.base.checks import check_fields, one_of
+from mtf.base.errors import UserError
+from mtf.config import as_checked, summarize
+from mtf.jobs.convert.formats import FORMATS, NOT_FOR
+from mtf.jobs.description import Description
+from mtf.jobs.results import ConvertResult
+
+_RUN = f"{__package__}.run"  # This module imports NumPy, so it is imported only when the job runs.
+_PATH = {"path": True}
+_MAX_SHARD_SIZE = "5GB"
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+@dataclasses.dataclass(frozen=True)
+class Convert:
+    """Converts a checkpoint from any format to another, and verifies the result.
+
+    docs/checkpoints.md describes the formats and the verification. The fields are the options of
+    `python -m mtf.convert`, and messages name them so.
+
+    Attributes:
+      checkpoint: a run directory, checkpoint_STEP, Mesh TensorFlow checkpoint, Hugging Face
+        directory, or OWNER/NAME on its hub.
+      output: a new or empty directory; T5X's and mtf's formats create checkpoint_STEP in it, unless
+        it has that name itself.
+      to: the output format.
+      step: the step of the checkpoint; None for the latest.
+      ema: whether to convert the averaged parameters that a run with `trainer.ema` keeps.
+      verify: whether to compare float32 logits in JAX and PyTorch, with one layer's parameters in
+        memory at a time; None for True if one of the models is in Hugging Face's format and PyTorch
+        is installed.
+      vocabulary: a SentencePiece model, byt5 for bytes, or none for no tokenizer; None for that of
+        the run or Hugging Face directory, byt5 if that is the model type, otherwise none.
+      config: a run directory or config.json of the run that wrote the checkpoint, or Hugging Face
+        config.json, to use instead of inferred settings; None for the run directory of the
+        checkpoint.
+      model_type: the model type in Hugging Face's config; None for umt5 if each layer has a
+        relative position bias, mt5 if the vocabulary has mT5's size, 250112, otherwise t5.
+      dtype: the type of the parameters, float32 or bfloat16; None for float32 in Hugging Face's
+        format, otherwise the stored type.
+      optimizer: whether to keep or drop the optimizer state; None for keep, if the checkpoint has
+        one and the format can hold it.
+      max_shard_size: the maximum size of a weight file, such as 500MB; None for 5GB.
+      all: whether to convert each checkpoint_STEP of the run to OUTPUT/checkpoint_STEP, except
+        those that exist already.
+      push_to_hub: the repository of the Hugging Face hub to which the export is uploaded; if there
+        is no token, the command to do so is printed.
+      allow_non_finite: whether to convert even if parameters contain NaN or infinity, which is an
+        error by default.
+    """
+
+    checkpoint: str = dataclasses.field(metadata=_PATH)
+    output: str
+    to: str = dataclasses.field(metadata={"choices": FORMATS})
+    step: int | None = None
+    ema: bool = False
+    verify: bool | None = None
+    vocabulary: str | None = dataclasses.field(default=None, metadata=_PATH)
+    config: str | None = dataclasses.field(default=None, metadata=_PATH)
+    model_type: Literal["t5", "mt5", "umt5", "byt5"] | None = None
+    dtype: str | None = None
+    optimizer: Literal["keep", "drop"] | None = None
+    max_shard_size: str | None = None
+    all: bool = False
+    push_to_hub: str | None = dataclasses.field(default=None, metadata={"metavar": "USER/NAME"})
+    allow_non_finite: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, one_of(*FORMATS), "to")
+        problems = []
+        if given := [name for name in NOT_FOR.get(self.to, ()) if getattr(self, name)]:
+            reason = "which writes float32 adapters" if self.to == "peft" else "only with --to hf"
+            problems.append(f"{_options(given)} cannot be used with --to {self.to}, {reason}.")
+        if self.to == "hf" and self.optimizer == "keep":
+            problems.append(
+                "--optimizer keep: Hugging Face's format has no optimizer state. Use --to t5x, "
+                "t5x_orbax or mtf, or --optimizer drop."
+            )
+        single = [name for name in ("step", "push_to_hub") if getattr(self, name) is not None]
+        if self.all and single:
+            problems.append(f"{_options(single)} cannot be used with --all (several checkpoints).")
+        if self._shard_size is None:
+            problems.append(
+                f"--max-shard-size {self.max_shard_size}: expected a number of bytes, or a size "
+                "such as 500MB or 5GB."
+            )
+        if problems:
+            raise UserError(summarize(problems))
+
+    @property
+    def _shard_size(self) -> re.Match[str] | None:
+        text = self.max_shard_size or _MAX_SHARD_SIZE
+        return re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip().upper())
+
+    @property
+    def max_shard_bytes(self) -> int:
+        """The maximum size of a weight file in bytes."""
+        size = self._shard_size
+        assert size is not None  # as __post_init__ has checked
+        return int(float(size[1]) * _UNITS[size[2] or ""])
+
+    def run(self) -> ConvertResult:
+        """Converts the checkpoint, or with `all` several, and returns the directories written.
+
+        Raises UserError, without writing anything, if the conversion is impossible, and RunError if
+        verification finds a difference, one of several conversions fails, or the disk is full.
+        """
+        result: ConvertResult = importlib.import_module(_RUN).run(as_checked(self))
+        return result
+
+    def describe(self) -> Description:
+        """Returns what would be read and written, and the results of checks; reads no parameters.
+
+        Raises UserError if a field has the wrong type; the description contains all other problems.
+        """
+        description: Description = importlib.import_module(_RUN).describe(as_checked(self))
+        return description
+
+
+def _options(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
