@@ -7,13 +7,7 @@ import fiddle as fdl
 from mtf.jobs import Cache, Convert
 
 
-def cache(
-    mixture: str,
-    output: str,
-    vocabulary: str | None = None,
-    data_dir: str | None = None,
-    from_seqio: str | None = None,
-) -> fdl.Config[Cache]:
+def cache(mixture: str, output: str, vocabulary: str | None = None) -> fdl.Config[Cache]:
     """Renders and tokenizes a mixture or task once, for training and evaluation from a token cache.
 
     Command: `python -m mtf.run "recipes.cache(mixture='t0++_train', output='CACHE')"`, which is the
@@ -26,17 +20,8 @@ def cache(
       mixture: mixture or task.
       output: directory of the cache.
       vocabulary: SentencePiece model, or "byt5"; None for the released model of the mixture.
-      data_dir: local mirror of the datasets; None for MTF_DATA_DIR or the Hugging Face hub.
-      from_seqio: directory of SeqIO's caches to convert, such as hf://datasets/bigscience/P3.
     """
-    return fdl.Config(
-        Cache,
-        mixture=mixture,
-        output=output,
-        vocabulary=vocabulary,
-        data_dir=data_dir,
-        from_seqio=from_seqio,
-    )
+    return fdl.Config(Cache, mixture=mixture, output=output, vocabulary=vocabulary)
 
 
 def convert(

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.new_parser("cache", summary, _EPILOG)
     check = "only read the cache and verify its checksums"
     parser.add_argument("--check", action="store_true", help=check)
-    add_options(parser, Cache, {"mixture": "MIXTURE"}, required=["output"])
+    add_options(parser, Cache, {"mixture": "MIXTURE"})
     add_process_options(parser)
     options = parser.parse_args(argv)
 

@@ -24,108 +24,82 @@ def add_options(
     parser: argparse._ActionsContainer,
     settings: Any,
     positional: Mapping[str, str] | None = None,
-    *,
-    required: Collection[str] = (),
     only: Collection[str] | None = None,
 ) -> None:
-    """Adds an option for each field of a settings class, and for each field of its components.
+    """Adds an option for each field of a dataclass (or those in `only`) and of its components.
 
-    The type and the choices come from the field's annotation or the metadata "choices", the help
-    from the docstring of the class. For an optional number with a default, 0 stands for None.
-    Fields that are not given are absent from the parsed namespace.
-
-    Args:
-      parser: the parser of the command.
-      settings: a dataclass.
-      positional: dict mapping the fields that are arguments without an option to their names in the
-        help. All but the first may be missing.
-      required: the options that must be given.
-      only: the fields to add; None for all.
+    The type and the choices come from the annotation of the field, or from its metadata "choices"
+    (with descriptions), the help from the docstring of the class. For an optional number with a
+    default, 0 stands for None. The first field in `positional`, which maps fields to their names in
+    the usage, must be given. Fields that are not given are absent from the parsed namespace.
     """
-    positional = positional or {}
-    hints, items = types.type_hints(settings), docstrings.read(settings).items
-    for field in dataclasses.fields(settings):
+    items = docstrings.read(settings).items
+    for field, declared, is_optional in _fields(settings):
         if only is not None and field.name not in only:
             continue
-        declared, is_optional = _declared(hints[field.name])
-        meaning = items[field.name].removesuffix(".")
+        text = items[field.name].removesuffix(".")
         if dataclasses.is_dataclass(declared):
-            add_options(parser.add_argument_group(meaning), declared)
+            add_options(parser.add_argument_group(text), declared)
             continue
-        is_switch = declared is bool and field.default is False
+        origin = typing.get_origin(declared) or declared
+        choices = field.metadata.get("choices", {})
         kind: dict[str, Any] = {"default": argparse.SUPPRESS}
-        if is_switch:
-            kind["action"] = "store_true"
-        elif declared is bool:
-            kind["action"] = argparse.BooleanOptionalAction
+        if origin is bool:
+            is_switch = field.default is False
+            kind["action"] = "store_true" if is_switch else argparse.BooleanOptionalAction
+        elif choices or origin is Literal:
+            kind["choices"] = [*choices, *typing.get_args(declared)]
+            text = "; ".join([text, *map(": ".join, choices.items())])
         else:
-            origin = typing.get_origin(declared) or declared
-            choices = field.metadata.get("choices")
-            if origin is Literal:
-                kind["choices"] = typing.get_args(declared)
-            elif choices is not None:
-                kind["choices"] = list(choices)
-                meaning += "; " + "; ".join(f"{name}: {text}" for name, text in choices.items())
-            else:
-                last = field.name.rpartition("_")[2].upper()
-                kind["metavar"] = field.metadata.get("metavar", _METAVARS.get(origin, last))
-            if origin in (tuple, dict):
-                kind["nargs"] = "+"
-            if origin in (int, float):
-                kind["type"] = origin
-        kind["help"] = _help(meaning, field.default, is_optional)
-        if field.name in positional:
-            nargs = {} if field.name == next(iter(positional)) else {"nargs": "?"}
-            parser.add_argument(field.name, **{**kind, "metavar": positional[field.name], **nargs})
+            metavar = _METAVARS.get(origin, field.name.rpartition("_")[2].upper())
+            kind["metavar"] = field.metadata.get("metavar", metavar)
+            kind |= {"type": origin} if origin in (int, float) else {}
+            kind |= {"nargs": "+"} if origin in (tuple, dict) else {}
+        kind["help"] = _help(text, field.default, is_optional)
+        if positional and field.name in positional:
+            kind |= {"metavar": positional[field.name]}
+            kind |= {} if field.name == next(iter(positional)) else {"nargs": "?"}
+            parser.add_argument(field.name, **kind)
         else:
-            parser.add_argument(option(field.name), required=field.name in required, **kind)
+            parser.add_argument(option(field.name), **kind)
 
 
-def _declared(hint: Any) -> tuple[Any, bool]:
-    """Returns the type of a field without None, and whether it may be None."""
-    members = types.members(hint)
-    return members[0], len(members) > 1
+def _fields(settings: Any) -> list[tuple[dataclasses.Field[Any], Any, bool]]:
+    """Returns (field, its type without None, whether it may be None) for each field."""
+    members = {name: types.members(x) for name, x in types.type_hints(settings).items()}
+    fields = dataclasses.fields(settings)
+    return [(field, members[field.name][0], len(members[field.name]) > 1) for field in fields]
 
 
-def _help(meaning: str, default: Any, is_optional: bool) -> str:
-    """Returns a field's description in the words of an option."""
-    text = meaning.removeprefix("whether to ")
+def _help(text: str, default: Any, is_optional: bool) -> str:
+    """Returns a field's description in the words of an option, with the default."""
+    text = text.removeprefix("whether to ")
     if default is None:
         text = re.sub("; None for (.*)$", r" (default: \1)", text)
-    elif not isinstance(default, bool | tuple) and default is not dataclasses.MISSING:
+    elif isinstance(default, int | float | str) and not isinstance(default, bool):
         text = text.replace("; None for ", "; 0 for ") if is_optional else text
-        text += (
-            f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
-        )
+        text += f" (default: {default})".replace(".0)", ")")
     return text.replace("%", "%%")
 
 
 def read_options(given: Mapping[str, Any], settings: Any) -> Any:
-    """Returns the settings with the given values, whose other fields have their defaults.
-
-    Raises UserError if a value is invalid, or if a component lacks a field that has no default.
-    """
-    hints, items = types.type_hints(settings), docstrings.read(settings).items
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        declared, is_optional = _declared(hints[field.name])
+    """Creates a settings object from parsed options; raises UserError for a missing field."""
+    items, values = docstrings.read(settings).items, dict[str, Any]()
+    for field, declared, is_optional in _fields(settings):
+        name, value = field.name, given.get(field.name)
         if dataclasses.is_dataclass(declared):
-            inside = {each.name for each in dataclasses.fields(declared)} & given.keys()
-            values |= {field.name: read_options(given, declared)} if inside else {}
-        elif field.name in given:
-            value = given[field.name]
-            if isinstance(value, list):
-                is_dict = typing.get_origin(declared) is dict
-                value = _pairs(option(field.name), value) if is_dict else tuple(value)
-            values[field.name] = None if value == 0 and is_optional and field.default else value
-        elif field.default is field.default_factory is dataclasses.MISSING:
-            name = option(field.name)
-            raise UserError(f"{name} is missing; expected {items[field.name].removesuffix('.')}")
+            if any(each.name in given for each in dataclasses.fields(declared)):
+                values[name] = read_options(given, declared)
+        elif name not in given:
+            if field.default is field.default_factory is dataclasses.MISSING:
+                raise UserError(f"{option(name)} is missing; expected {items[name].rstrip('.')}")
+        elif typing.get_origin(declared) is dict:
+            pairs = [text.partition("=")[::2] for text in given[name]]
+            if wrong := ["=".join(pair) for pair in pairs if not all(pair)]:
+                raise UserError(f"{option(name)} {wrong[0]}: expected NAME=VALUE")
+            values[name] = dict(pairs)
+        elif isinstance(value, list):
+            values[name] = tuple(value)
+        else:
+            values[name] = None if value == 0 and is_optional and field.default else value
     return settings(**values)
-
-
-def _pairs(name: str, texts: list[str]) -> dict[str, str]:
-    wrong = [text for text in texts if not all(text.partition("=")[::2])]
-    if wrong:
-        raise UserError(f"{name} {wrong[0]}: expected NAME=VALUE")
-    return dict(text.partition("=")[::2] for text in texts)

@@ -4,20 +4,12 @@ from mtf.jobs.cache import Cache
 from mtf.jobs.convert import Convert
 from mtf.jobs.evaluate import Evaluate
 from mtf.jobs.infer import Infer
-from mtf.jobs.results import (
-    CacheResult,
-    ConvertResult,
-    EvaluateResult,
-    InferResult,
-    TrainResult,
-)
+from mtf.jobs.results import EvaluateResult, InferResult, TrainResult
 from mtf.jobs.train import Train
 
 __all__ = [
     "Cache",
-    "CacheResult",
     "Convert",
-    "ConvertResult",
     "Evaluate",
     "EvaluateResult",
     "Infer",

@@ -71,30 +71,6 @@ class EvaluateResult:
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheResult:
-    """The outcome of writing a token cache.
-
-    Attributes:
-      output: the directory of the cache.
-      written: the names of the tasks that the job has written.
-      finished: the names of the tasks that were already complete.
-      absent: a dict mapping the names of the tasks that were left out to the reasons.
-    """
-
-    output: AnyPath
-    written: tuple[str, ...]
-    finished: tuple[str, ...]
-    absent: dict[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class ConvertResult:
-    """The directories of the models or checkpoints that a conversion has written."""
-
-    directories: tuple[AnyPath, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class InferResult:
     """The output files of an inference job, one for each input file or task.
 

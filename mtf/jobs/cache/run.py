@@ -30,7 +30,6 @@ from mtf.data.seqio.cache_format import SeqioFormat
 from mtf.jobs.cache.mixture import chosen_mixture
 from mtf.jobs.cache.settings import Cache
 from mtf.jobs.description import Checks, Description
-from mtf.jobs.results import CacheResult
 from mtf.storage import (
     AnyPath,
     as_path,
@@ -48,8 +47,8 @@ if TYPE_CHECKING:
 _NUM_REASONS_SHOWN = 3
 
 
-def run(job: Cache) -> CacheResult:
-    """Runs a job whose field types have been checked; see `Cache.run`."""
+def run(job: Cache) -> AnyPath:
+    """Runs a job whose field types have been checked."""
     signals.hint("run the same command again to continue")
     output, rendezvous = as_path(job.output), current()
     index = rendezvous.index if rendezvous else 0
@@ -117,7 +116,7 @@ def _prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuil
     return from_seqio.prepare(mixture, settings, job.from_seqio)
 
 
-def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> CacheResult:
+def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPath:
     work = _prepare(job, cache_dir)
     settings = work.settings
     index, count = (0, 1) if rendezvous is None else (rendezvous.index, rendezvous.count)
@@ -144,7 +143,7 @@ def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> CacheR
             build.run(work, _num_workers(job), report, rendezvous)
     if not index:
         _print_summary(work, time.perf_counter() - start)
-    return CacheResult(settings.where, tuple(work.works), tuple(work.finished), work.absent)
+    return settings.where
 
 
 def _num_workers(job: Cache) -> int:
@@ -177,7 +176,7 @@ def _print_summary(work: CacheBuild, seconds: float) -> None:
 
 
 def describe(job: Cache) -> Description:
-    """Returns what would be read and written, and the results of checks; see `Cache.describe`."""
+    """Returns what would be read and written, and the results of checks."""
     checks, output = Checks(), as_path(job.output)
     checks.add("output", functools.partial(_check_output, output))
     cache_dir = _staging(output, 0) if is_remote(output) else output

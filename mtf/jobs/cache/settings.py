@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from typing import Literal
 
 from mtf.base.checks import AT_LEAST_ONE, POSITIVE, check_fields
 from mtf.base.processes.heartbeat import HANG_SECONDS
-from mtf.config import as_checked
 from mtf.data.settings import DatasetTaskConfig
-from mtf.jobs.description import Description
-from mtf.jobs.results import CacheResult
+from mtf.jobs.job import Job
+from mtf.storage import AnyPath
 
-_RUN = f"{__package__}.run"  # This module imports NumPy, so it is imported only when the job runs.
 _PATH = {"path": True}
 
 
 @dataclasses.dataclass(frozen=True)
-class Cache:
+class Cache(Job[AnyPath]):
     """Renders and tokenizes a mixture or a single task into a directory.
 
     A job that failed or was killed continues when it is restarted; it keeps the finished parts. The
@@ -77,19 +74,3 @@ class Cache:
         numbers = ("max_rows", "num_workers", "num_shards")
         check_fields(self, AT_LEAST_ONE, *numbers, optional=True)
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
-
-    def run(self) -> CacheResult:
-        """Writes the cache; the processes of a run that a command has connected share the work.
-
-        Raises UserError, without writing anything, if the input cannot be used.
-        """
-        result: CacheResult = importlib.import_module(_RUN).run(as_checked(self))
-        return result
-
-    def describe(self) -> Description:
-        """Returns what would be read and written, and the results of checks; downloads no datasets.
-
-        Raises UserError if a field has the wrong type; the description contains all other problems.
-        """
-        description: Description = importlib.import_module(_RUN).describe(as_checked(self))
-        return description

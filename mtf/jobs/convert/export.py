@@ -1,4 +1,4 @@
-"""Checks a conversion to each format, and prepares the functions that write and verify it."""
+"""Exports a checkpoint in another format to a new directory, and verifies the export."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -20,14 +20,17 @@ from conversion.peft_writer import check_adapters, write_adapters
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tokenizer import TOKENIZER_FILES, Tokenizer, default_extra_ids, tokenizer_adds_eos
 from conversion.training_state import Format, StateExport, write_state
-from mtf.base.errors import UserError, conversion_as_user_errors
+from mtf.base import signals
+from mtf.base.errors import RunError, UserError
 from mtf.base.progress import rate_bar
+from mtf.base.writing import new_directory
+from mtf.config.run_dir import write_job
 from mtf.data.sources.hub import copied_model
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.inference import opening
-from mtf.jobs.convert.formats import DTYPES
+from mtf.jobs.convert.formats import DTYPES, FORMATS
 from mtf.jobs.convert.settings import Convert
-from mtf.storage import AnyPath, as_path, is_remote
+from mtf.storage import AnyPath, as_path, file_sizes, is_remote
 
 # Whether models are verified by default; tests may set this to False.
 VERIFY_BY_DEFAULT = True
@@ -36,69 +39,68 @@ _STEP_NAME = re.compile(r"checkpoint_(\d+)")
 
 
 @dataclasses.dataclass
-class Export:
-    """A conversion that has been checked; nothing has been written.
+class Plan:
+    """What an export reads and writes.
 
     Attributes:
       source: the checkpoint to read.
       written: the directory of the model or checkpoint to write.
-      notes: lines to print before writing, such as the source and assumed settings.
-      content: the number of tensors and parameters to write and their type.
-      write: writes the files to a directory.
-      usage: lines to print after writing, such as how to load the result.
-      compared: for the directory of the files, returns a checkpoint and the Hugging Face directory
-        with which verification compares it; None to verify nothing.
+      notes: what has been found out, line by line.
+      content: the number of tensors and parameters to write, and their type.
     """
 
     source: Checkpoint
     written: AnyPath
     notes: list[str]
     content: str
-    write: Callable[[AnyPath], None]
-    usage: list[str]
-    compared: Callable[[AnyPath], tuple[huggingface.Export, AnyPath]] | None = None
 
 
-@conversion_as_user_errors()
-def prepare(job: Convert) -> Export:
-    """Opens and checks the checkpoint; raises UserError if it cannot be converted."""
-    output = as_path(job.output)
+class VerificationError(RunError):
+    """Raised if an exported model fails verification; nothing was written."""
+
+
+def export(job: Convert) -> Iterator[Plan]:
+    """Checks everything that an export reads, yields a plan, and then writes and prints.
+
+    Raises UserError, ConversionError or StorageError if the export is impossible.
+    """
     exports = {"hf": _to_huggingface, "peft": _to_adapters}
-    return exports.get(job.to, _to_training_state)(job, output)
+    return exports.get(job.to, _to_training_state)(job, as_path(job.output))
 
 
-def _to_huggingface(job: Convert, output: AnyPath) -> Export:
-    notes: list[str] = []
-    is_verified = _is_verified(job, output, notes)
+def _to_huggingface(job: Convert, output: AnyPath) -> Iterator[Plan]:
+    """Exports a Hugging Face model."""
+    is_verified, notes = _verification(job, output)
     export = _huggingface_export(job, notes)
-    source = export.checkpoint
-
-    def write(directory: AnyPath) -> None:
+    source, shapes = export.checkpoint, [entry.shape for entry in export.entries]
+    plan = Plan(source, output, notes, _content(shapes, export.dtype))
+    yield plan
+    directly = is_remote(output) and not is_verified
+    if is_remote(output):
+        signals.hint("run the same command again to replace the files in OUT_DIR")
+    # Verification reads local files.
+    with nullcontext(output) if directly else new_directory(output) as directory:
         with _bytes_bar(source, source.path.name, "target/"):
             huggingface.write_export(export, directory)
-
-    dropped = "Optimizer state: dropped; Hugging Face's format has none"
-    return Export(
-        source,
-        output,
-        notes,
-        _content([entry.shape for entry in export.entries], export.dtype),
-        write,
-        [dropped] * has_state(source) + _usage(export, repr(str(output))),
-        (lambda directory: (export, directory)) if is_verified else None,
-    )
+        if is_verified:
+            _verify(export, directory)
+        write_job(directory, job)
+    _print_written(plan, job)
+    if has_state(source):
+        print("Optimizer state: dropped; Hugging Face's format has none")
+    _print_usage(export, repr(str(output)))
 
 
-def _to_training_state(job: Convert, output: AnyPath) -> Export:
-    """Prepares a checkpoint in a format that can contain a training state."""
+def _to_training_state(job: Convert, output: AnyPath) -> Iterator[Plan]:
+    """Exports a checkpoint to a format that can contain a training state."""
     source = opening.open_source(job.checkpoint, job.step, ema=job.ema)
-    if job.verify and source.layout != "huggingface":
+    is_huggingface = source.layout == "huggingface"
+    if job.verify and not is_huggingface:
         raise UserError(
             f"--verify cannot be used with --to {job.to}, unless CHECKPOINT is a Hugging Face "
             "model."
         )
-    notes: list[str] = []
-    is_verified = source.layout == "huggingface" and _is_verified(job, source.path, notes)
+    is_verified, notes = _verification(job, source.path) if is_huggingface else (False, [])
     export = StateExport(
         source,
         cast(Format, job.to),
@@ -114,68 +116,55 @@ def _to_training_state(job: Convert, output: AnyPath) -> Export:
             f"{source.path} is {export.step}. Pass a path that ends with {name}, or a directory "
             f"in which to create {name}."
         )
-
-    def folder(directory: AnyPath) -> AnyPath:
-        return directory if named else directory / name
-
-    def write(directory: AnyPath) -> None:
-        folder(directory).mkdir(exist_ok=True)
-        with _bytes_bar(export, name):
-            write_state(export, Path(str(folder(directory))))
-
-    def compared(directory: AnyPath) -> tuple[huggingface.Export, AnyPath]:
-        model = huggingface.Export(
-            dataclasses.replace(open_checkpoint(folder(directory)), described=source.described),
-            model_type=read_config(source.path / "config.json").model_type,
-            dtype=job.dtype or "float32",  # float32 represents all stored types
-            **source.described,
-        )
-        return model, source.path
-
     shapes = [x.shape for tensor, x in export.tensors.items() if tensor.startswith("target/")]
+    content = _content(shapes, export.dtype_names)
+    written = output if named else output / name
+    plan = Plan(source, written, [*notes, *_source_notes(source)], content)
+    yield plan
+    with new_directory(output) as directory:
+        folder = directory if named else directory / name
+        folder.mkdir(exist_ok=True)
+        with _bytes_bar(export, name):
+            write_state(export, folder)
+        if is_verified:
+            model = huggingface.Export(
+                dataclasses.replace(open_checkpoint(folder), described=source.described),
+                model_type=read_config(source.path / "config.json").model_type,
+                dtype=job.dtype or "float32",  # float32 represents all stored types
+                **source.described,
+            )
+            _verify(model, source.path)
+        write_job(directory, job)
+    _print_written(plan, job)
     state = "dropped;" if has_state(source) else "none in the source;"
     state = f"kept ({export.num_slots} tensors)," if export.num_slots else state
-    return Export(
-        source,
-        folder(output),
-        [*notes, *_source_notes(source)],
-        _content(shapes, export.dtype_names),
-        write,
-        [f"Optimizer state: {state} step {export.step}"],
-        compared if is_verified else None,
-    )
+    print(f"Optimizer state: {state} step {export.step}")
 
 
-def _to_adapters(job: Convert, output: AnyPath) -> Export:
-    """Prepares the LoRA adapters, which all other formats merge into the kernels."""
+def _to_adapters(job: Convert, output: AnyPath) -> Iterator[Plan]:
+    """Exports the LoRA adapters, which all other formats merge into the kernels."""
     path = opening.local_source(job.checkpoint)
     source = open_checkpoint(path, job.step, ema=job.ema, merge_adapters=False)
     check_adapters(source)
     run = opening.read_run_config(open_checkpoint(path, job.step))
     lora, start = (run.model.network.lora, run.start) if run is not None else (None, None)
     start = start and (copied_model(start) or start)
-
-    def write(directory: AnyPath) -> None:
+    names = tuple(f"/{name}" for name in adapters.NAMES[:2])  # without the scale
+    shapes = [x.shape for name, x in source.tensors.items() if name.endswith(names)]
+    plan = Plan(source, output, _source_notes(source), _content(shapes, "float32"))
+    yield plan
+    with new_directory(output) as directory:
         write_adapters(
             source,
-            Path(str(directory)),
+            directory,
             base=start if start is not None and opening.is_for_transformers(start) else None,
             dropout_rate=0.0 if lora is None else lora.dropout_rate,
         )
-
-    names = tuple(f"/{name}" for name in adapters.NAMES[:2])  # without the scale
-    shapes = [x.shape for name, x in source.tensors.items() if name.endswith(names)]
-    return Export(
-        source,
-        output,
-        _source_notes(source),
-        _content(shapes, "float32"),
-        write,
-        [
-            "Load it with:",
-            "  from peft import PeftModel; model = PeftModel.from_pretrained(base, "
-            f"{str(output)!r})  # base: {start or 'the initial model'}, loaded with transformers",
-        ],
+        write_job(directory, job)
+    _print_written(plan, job)
+    print(
+        "Load it with:\n  from peft import PeftModel; model = PeftModel.from_pretrained(base, "
+        f"{str(output)!r})  # base: {start or 'the initial model'}, loaded with transformers"
     )
 
 
@@ -183,13 +172,21 @@ def _content(shapes: list[tuple[int, ...]], dtype: str) -> str:
     return f"{len(shapes)} tensors, {sum(map(math.prod, shapes)):,} parameters, {dtype}"
 
 
-def _is_verified(job: Convert, model: AnyPath, notes: list[str]) -> bool:
+def _print_written(plan: Plan, job: Convert) -> None:
+    files = file_sizes(plan.written)
+    print(
+        f"Wrote {plan.written} ({FORMATS[job.to]}): {plan.content}, {sum(files.values()):,} bytes "
+        f"in {len(files)} files"
+    )
+
+
+def _verification(job: Convert, model: AnyPath) -> tuple[bool, list[str]]:
     """Returns whether to verify a conversion from or to the Hugging Face directory `model`.
 
-    Notes the reason if the model cannot be verified; with --verify, raises UserError instead.
+    Also returns the reason if that is impossible; with --verify, raises UserError instead.
     """
     if job.verify is False or (job.verify is None and not VERIFY_BY_DEFAULT):
-        return False
+        return False, []
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     remote, asked = is_remote(model), job.verify
     reasons = {
@@ -201,9 +198,17 @@ def _is_verified(job: Convert, model: AnyPath, notes: list[str]) -> bool:
     reason = next((text for text, applies in reasons.items() if applies), None)
     if reason and asked:
         raise UserError(f"--verify: {reason}.")
-    if reason:
-        notes.append(f"Not verified: {reason}")
-    return reason is None
+    return (False, [f"Not verified: {reason}"]) if reason else (True, [])
+
+
+def _verify(export: huggingface.Export, directory: AnyPath) -> None:
+    """Compares an export with a Hugging Face model; raises VerificationError if they differ."""
+    from mtf.jobs.convert.verification import compare  # This imports JAX and PyTorch.
+
+    passed, report = compare(export, Path(str(directory)))
+    print(report)
+    if not passed:
+        raise VerificationError("The logits differ, so nothing was written.")
 
 
 def _huggingface_export(job: Convert, notes: list[str]) -> huggingface.Export:
@@ -268,30 +273,24 @@ def _source_notes(checkpoint: Checkpoint) -> list[str]:
     return [f"Reading {checkpoint.title}", *([merged] if checkpoint.num_merged else [])]
 
 
-def _usage(export: huggingface.Export, out: str) -> list[str]:
-    """Returns how to load an export with `transformers`; `out` is its quoted path."""
+def _print_usage(export: huggingface.Export, out: str) -> None:
+    """Prints how to load an export with `transformers`; `out` is its quoted path."""
     name, has_tokenizer = export.class_name, export.tokenizer is not None
-    lines = []
     if not has_tokenizer:
-        lines.append("No tokenizer was written. To write one, pass its model with --vocabulary.")
+        print("No tokenizer was written. To write one, pass its model with --vocabulary.")
     # `transformers` reads only local directories.
-    lines += [
-        "Copy it to this machine, then load it with:" if "://" in out else "Load it with:",
-        f"  from transformers import {'AutoTokenizer, ' * has_tokenizer}{name}",
-        f"  model = {name}.from_pretrained({out})",
-    ]
+    print("Copy it to this machine, then load it with:" if "://" in out else "Load it with:")
+    print(f"  from transformers import {'AutoTokenizer, ' * has_tokenizer}{name}")
+    print(f"  model = {name}.from_pretrained({out})")
     if export.model_type == "umt5" and not export.architecture.logits_via_embedding:
-        lines.append(
+        print(
             "  model.config.tie_word_embeddings = False  # transformers 5 scales umT5's logits by "
             f"{export.architecture.emb_dim}**-0.5 otherwise"
         )
     if has_tokenizer:
-        lines.append(f"  tokenizer = AutoTokenizer.from_pretrained({out})")
+        print(f"  tokenizer = AutoTokenizer.from_pretrained({out})")
     if not export.inputs_add_eos:
-        lines.append(
-            f"Inputs did not end with EOS in training; see {huggingface.CARD} for the effects."
-        )
-    return lines
+        print(f"Inputs did not end with EOS in training; see {huggingface.CARD} for the effects.")
 
 
 @contextmanager

@@ -5,38 +5,32 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
-from pathlib import Path
 
 from conversion import huggingface
 from conversion.checkpoint import list_checkpoints
-from mtf.base import signals
 from mtf.base.errors import RunError, UserError, conversion_as_user_errors
-from mtf.base.writing import new_directory
 from mtf.config.run_dir import write_job
 from mtf.jobs.convert import hub
-from mtf.jobs.convert.export import prepare
+from mtf.jobs.convert.export import Plan, VerificationError, export
 from mtf.jobs.convert.formats import FORMATS
 from mtf.jobs.convert.settings import Convert
 from mtf.jobs.description import Checks, Description
-from mtf.jobs.results import ConvertResult
-from mtf.storage import UNFINISHED, AnyPath, as_path, file_sizes, is_remote
+from mtf.storage import UNFINISHED, AnyPath, as_path
 
 
-class _VerificationError(RunError):
-    """Raised if an exported model fails verification."""
+def run(job: Convert) -> tuple[AnyPath, ...]:
+    """Runs a job whose field types have been checked, and returns the directories written.
+
+    Raises RunError if verification finds a difference, a checkpoint of several cannot be converted,
+    or the disk is full.
+    """
+    return _run_all(job) if job.all else (_run_one(job),)
 
 
-def run(job: Convert) -> ConvertResult:
-    """Runs a job whose field types have been checked; see `Convert.run`."""
-    return _run_all(job) if job.all else ConvertResult((_run_one(job, job),))
-
-
-def _run_all(job: Convert) -> ConvertResult:
+def _run_all(job: Convert) -> tuple[AnyPath, ...]:
     """Converts each checkpoint that has not been converted; if one fails, the others still run."""
     failed: list[str] = []
-    each = list(_singles(job))
+    each, output = _singles(job), as_path(job.output)
     for number, one in enumerate(each, start=1):
         name = as_path(one.output).name
         print(f"[{number}/{len(each)}] {name}", flush=True)
@@ -44,30 +38,29 @@ def _run_all(job: Convert) -> ConvertResult:
             if _is_converted(one):
                 print(f"Skipped {one.output}, which already exists")
             else:
-                _run_one(one, None)
-        except (UserError, _VerificationError) as error:
+                _run_one(one)
+        except (UserError, VerificationError) as error:
             failed.append(name)
             print(f"error: {error}", file=sys.stderr)
-    output = as_path(job.output)
     if output.is_dir():
         write_job(output, job)
-    print(f"{len(each) - len(failed)} of {len(each)} checkpoints are in {job.output}")
+    print(f"{len(each) - len(failed)} of {len(each)} checkpoints are in {output}")
     if failed:
         raise RunError(f"{len(failed)} failed: {', '.join(failed)}")
-    return ConvertResult(tuple(as_path(one.output) for one in each))
+    return tuple(as_path(one.output) for one in each)
 
 
-def _singles(job: Convert) -> Iterator[Convert]:
-    """Yields a job for each `checkpoint_STEP`; raises UserError if there is none."""
+@conversion_as_user_errors()
+def _singles(job: Convert) -> list[Convert]:
+    """Returns a job for each `checkpoint_STEP`; raises UserError if there is none."""
     found = list_checkpoints(job.checkpoint) if as_path(job.checkpoint).is_dir() else []
     if not found:
         raise UserError(
             f"--all: {job.checkpoint} has no directories named checkpoint_STEP. Pass a run "
             "directory or a directory of checkpoints, or leave out --all."
         )
-    for _, path in found:
-        output = str(as_path(job.output) / path.name)
-        yield dataclasses.replace(job, checkpoint=str(path), output=output, all=False)
+    outputs = [(str(path), str(as_path(job.output) / path.name)) for _, path in found]
+    return [dataclasses.replace(job, checkpoint=a, output=b, all=False) for a, b in outputs]
 
 
 def _is_converted(job: Convert) -> bool:
@@ -76,30 +69,16 @@ def _is_converted(job: Convert) -> bool:
 
 
 @conversion_as_user_errors()
-def _run_one(job: Convert, stored: Convert | None) -> AnyPath:
-    """Converts one checkpoint; returns the directory of the model or checkpoint.
-
-    The config of `stored`, unless it is None, is written beside the files.
-    """
-    output, export = _check_output(job), prepare(job)
-    print(*export.notes, sep="\n")
-    directly = is_remote(output) and job.to == "hf" and export.compared is None
-    if is_remote(output) and job.to == "hf":
-        signals.hint("run the same command again to replace the files in OUT_DIR")
-    # Other writers, and verification, need local files.
-    with nullcontext(output) if directly else new_directory(output) as directory:
-        export.write(directory)
-        if export.compared is not None:
-            _verify(*export.compared(directory))
-        if stored is not None:
-            write_job(directory, stored)
-    files = file_sizes(export.written)
-    size = f"{sum(files.values()):,} bytes in {len(files)} files"
-    print(f"Wrote {export.written} ({FORMATS[job.to]}): {export.content}, {size}")
-    print(*export.usage, sep="\n")
+def _run_one(job: Convert) -> AnyPath:
+    """Converts one checkpoint; returns the directory of the model or checkpoint."""
+    _check_output(job)
+    steps = export(job)
+    plan = next(steps)
+    print(*plan.notes, sep="\n")
+    next(steps, None)
     if job.push_to_hub is not None:
-        hub.push(output, job.push_to_hub)
-    return export.written
+        hub.push(as_path(job.output), job.push_to_hub)
+    return plan.written
 
 
 @conversion_as_user_errors()
@@ -112,35 +91,26 @@ def _check_output(job: Convert) -> AnyPath:
     return output
 
 
-def _verify(model: huggingface.Export, directory: AnyPath) -> None:
-    """Compares a checkpoint with a Hugging Face model; raises an error if they differ."""
-    from mtf.jobs.convert.verification import compare  # This imports JAX and PyTorch.
-
-    passed, report = compare(model, Path(str(directory)))
-    print(report)
-    if not passed:
-        raise _VerificationError("The logits differ, so nothing was written.")
+@conversion_as_user_errors()
+def _plan(job: Convert) -> Plan:
+    return next(export(job))
 
 
 def describe(job: Convert) -> Description:
-    """Returns what would be read and written, and the results of checks; see `Convert.describe`."""
+    """Returns what would be read and written, and the results of checks; writes nothing."""
     checks = Checks()
     if job.all:
-        found = checks.add("checkpoints", lambda: [*_singles(job)], lambda s: str(len(s))) or []
+        found = checks.add("checkpoints", lambda: _singles(job), lambda found: str(len(found)))
+        for one in found or ():
+            if not _is_converted(one):
+                checks.add(as_path(one.output).name, functools.partial(_plan, one), _summary)
     else:
-        checks.add("output", functools.partial(_check_output, job))
-        found = [job]
-    for one in found:
-        name = as_path(one.output).name if job.all else "checkpoint"
-        if job.all and _is_converted(one):
-            checks.rows[name] = "exists already and is skipped"
-            continue
-        export = checks.add(name, functools.partial(prepare, one), lambda e: e.source.title)
-        if export is not None and not job.all:
-            checks.rows |= {
-                "content": export.content,
-                "verification": "no" if export.compared is None else "logits in JAX and PyTorch",
-                "notes": "; ".join(n for n in export.notes if not n.startswith("Reading ")),
-            }
-    rows = {"to": f"{job.to} ({FORMATS[job.to]})"}
-    return Description({**rows, **checks.rows}, tuple(checks.problems))
+        checks.add("output", lambda: _check_output(job))
+        plan = checks.add("checkpoint", lambda: _plan(job), _summary)
+        for number, note in enumerate(plan.notes if plan is not None else (), start=1):
+            checks.rows[f"note {number}"] = note
+    return Description({"to": FORMATS[job.to], **checks.rows}, tuple(checks.problems))
+
+
+def _summary(plan: Plan) -> str:
+    return f"{plan.source.title} → {plan.written}: {plan.content}"

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from collections.abc import Iterable
 from typing import Literal
 
 from mtf.base.checks import check_fields, one_of
 from mtf.base.errors import UserError
-from mtf.config import as_checked, summarize
+from mtf.config import summarize
 from mtf.jobs.convert.formats import FORMATS, NOT_FOR
-from mtf.jobs.description import Description
-from mtf.jobs.results import ConvertResult
+from mtf.jobs.job import Job
+from mtf.storage import AnyPath
 
-_RUN = f"{__package__}.run"  # This module imports NumPy, so it is imported only when the job runs.
 _PATH = {"path": True}
-_MAX_SHARD_SIZE = "5GB"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
 @dataclasses.dataclass(frozen=True)
-class Convert:
+class Convert(Job[tuple[AnyPath, ...]]):
     """Converts a checkpoint from any format to another, and verifies the result.
 
     docs/checkpoints.md describes the formats and the verification. The fields are the options of
@@ -89,42 +86,21 @@ class Convert:
         single = [name for name in ("step", "push_to_hub") if getattr(self, name) is not None]
         if self.all and single:
             problems.append(f"{_options(single)} cannot be used with --all (several checkpoints).")
-        if self._shard_size is None:
-            problems.append(
-                f"--max-shard-size {self.max_shard_size}: expected a number of bytes, or a size "
-                "such as 500MB or 5GB."
-            )
         if problems:
             raise UserError(summarize(problems))
-
-    @property
-    def _shard_size(self) -> re.Match[str] | None:
-        text = self.max_shard_size or _MAX_SHARD_SIZE
-        return re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip().upper())
+        self.max_shard_bytes  # noqa: B018 - checks the size
 
     @property
     def max_shard_bytes(self) -> int:
-        """The maximum size of a weight file in bytes."""
-        size = self._shard_size
-        assert size is not None  # as __post_init__ has checked
-        return int(float(size[1]) * _UNITS[size[2] or ""])
-
-    def run(self) -> ConvertResult:
-        """Converts the checkpoint, or with `all` several, and returns the directories written.
-
-        Raises UserError, without writing anything, if the conversion is impossible, and RunError if
-        verification finds a difference, one of several conversions fails, or the disk is full.
-        """
-        result: ConvertResult = importlib.import_module(_RUN).run(as_checked(self))
-        return result
-
-    def describe(self) -> Description:
-        """Returns what would be read and written, and the results of checks; reads no parameters.
-
-        Raises UserError if a field has the wrong type; the description contains all other problems.
-        """
-        description: Description = importlib.import_module(_RUN).describe(as_checked(self))
-        return description
+        """The maximum size of a weight file in bytes; raises UserError if it is not a size."""
+        text = self.max_shard_size or "5GB"
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip().upper())
+        if not match:
+            raise UserError(
+                f"--max-shard-size {text}: expected a number of bytes, or a size such as 500MB or "
+                "5GB."
+            )
+        return int(float(match[1]) * _UNITS[match[2] or ""])
 
 
 def _options(names: Iterable[str]) -> str:

@@ -38,7 +38,7 @@ from mtf.storage import AnyPath, as_path, check_writable, has_scheme
 
 
 def run(job: Evaluate) -> EvaluateResult:
-    """Runs a job whose field types have been checked; see `Evaluate.run`."""
+    """Runs a job whose field types have been checked."""
     with watched(job.hang_seconds) as heartbeat:
         return _run(job, heartbeat)
 
@@ -190,7 +190,7 @@ def _check_output(output_dir: AnyPath, several: bool) -> AnyPath:
 
 
 def describe(job: Evaluate) -> Description:
-    """Returns the settings of a job and the results of checks; see `Evaluate.describe`."""
+    """Returns the settings of a job and the results of checks."""
     checks = Checks()
     chosen: list[int] | None = None
     if job.checkpoint_steps is not None:

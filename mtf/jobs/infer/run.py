@@ -31,7 +31,8 @@ from mtf.storage import AnyPath, as_path
 
 
 def run(job: Infer) -> InferResult:
-    """Runs a job whose field types have been checked; see `Infer.run`."""
+    """Runs a job whose field types have been checked."""
+    job.check_input()
     with watched(job.hang_seconds) as heartbeat:
         return _run(job, heartbeat)
 
@@ -152,7 +153,7 @@ def _write(batch: BatchInference, source: Source, results: Results) -> AnyPath:
 
 
 def describe(job: Infer) -> Description:
-    """Returns the settings of a job and the results of checks; see `Infer.describe`."""
+    """Returns the settings of a job and the results of checks."""
     checks, lengths = Checks(), job.task_feature_lengths
     opened = checks.add("checkpoint", functools.partial(open_checkpoint, job), loading.describe)
     if job.files is None:
