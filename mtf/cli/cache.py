@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -41,7 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.check:
             return _check(job)
         processes = find_processes(os.environ, options)
-        command.run_in_processes(processes, lambda _: job.run())
+        if processes is None:
+            job.run()
+            return 0
+        from mtf.base.processes.rendezvous import Rendezvous  # Imports JAX.
+
+        status_of = functools.partial(command.exit_status, only_shows=False)
+        Rendezvous(processes).run(job.run, status_of)
         return 0
 
     return command.exit_status(run, only_shows=options.check)

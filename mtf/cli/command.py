@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import errno
-import functools
 import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mtf.base import signals
 from mtf.base.environment import hiding_file
 from mtf.base.errors import RunError, UserError
-from mtf.base.processes.process_info import ProcessInfo
 from mtf.storage.errors import StorageError
-
-if TYPE_CHECKING:
-    from mtf.base.processes.rendezvous import Rendezvous
 
 
 def new_parser(
@@ -75,20 +70,6 @@ def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
             return 0
         print(f"error: the output cannot be written: {error.strerror}.", file=sys.stderr)
         return 1
-
-
-def run_in_processes(
-    processes: ProcessInfo | None, work: Callable[[Rendezvous | None], object]
-) -> None:
-    """Runs `work`, with a rendezvous if there are several processes, which then end together."""
-    if processes is None:
-        work(None)
-        return
-    from mtf.base.processes.rendezvous import Rendezvous  # Imports JAX.
-
-    rendezvous = Rendezvous(processes)
-    status_of = functools.partial(exit_status, only_shows=False)
-    rendezvous.run(lambda: work(rendezvous), status_of)
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:

@@ -94,10 +94,9 @@ def read_options(given: Mapping[str, Any], settings: Any) -> Any:
             if field.default is field.default_factory is dataclasses.MISSING:
                 raise UserError(f"{option(name)} is missing; expected {items[name].rstrip('.')}")
         elif typing.get_origin(declared) is dict:
-            pairs = [text.partition("=")[::2] for text in given[name]]
-            if wrong := ["=".join(pair) for pair in pairs if not all(pair)]:
+            values[name] = dict(text.partition("=")[::2] for text in given[name])
+            if wrong := [text for text in given[name] if not all(text.partition("=")[::2])]:
                 raise UserError(f"{option(name)} {wrong[0]}: expected NAME=VALUE")
-            values[name] = dict(pairs)
         elif isinstance(value, list):
             values[name] = tuple(value)
         else:

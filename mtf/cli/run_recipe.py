@@ -22,7 +22,7 @@ from mtf.base.extras import import_extra
 from mtf.base.processes.process_info import find_processes
 from mtf.base.run_end import exit_status_of
 from mtf.cli import explain, flags
-from mtf.cli.command import run_in_processes
+from mtf.cli.command import exit_status
 from mtf.cli.unknown_flags import refusals
 from mtf.config import provenance
 from mtf.jobs.description import Description
@@ -204,11 +204,8 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
             with config_lib.stored(job, config, command, f"The config of {name}."):
                 run()
 
-    def start_with_others(rendezvous: Rendezvous | None) -> None:
+    def start_with_others(rendezvous: Rendezvous) -> None:
         nonlocal run_dir, job
-        if rendezvous is None:
-            start()
-            return
         versions = [f"{name} {version}" for name, version in package_versions().items()]
         lines = config_lib.as_flat_text(config).splitlines()
         rendezvous.compare({"the config": lines, "the packages": versions})
@@ -217,7 +214,14 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
             job = config_lib.build(config)
         start()
 
-    run_in_processes(processes, start_with_others)
+    if processes is None:
+        start()
+    else:
+        from mtf.base.processes.rendezvous import Rendezvous  # Imports JAX.
+
+        rendezvous = Rendezvous(processes)
+        status_of = functools.partial(exit_status, only_shows=False)
+        rendezvous.run(lambda: start_with_others(rendezvous), status_of)
     return 0 if run_dir is None else exit_status_of(as_path(run_dir))
 
 
