@@ -26,7 +26,8 @@ Without --cache, the first 200 records of each available dataset are rendered an
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status, which is 0, or 2 for invalid input."""
     options = _parser().parse_args(argv)
-    chosen = {**vars(options), "output": "", "split": [options.split]}
+    # The seed of the templates is not an option.
+    chosen = {**vars(options), "output": "", "split": [options.split], "seed": 0}
 
     def run() -> None:
         from mtf.cli import mixture_report  # Imports NumPy, which --help does not need.

@@ -14,7 +14,6 @@ from mtf.data.cache import build
 from mtf.data.cache.loader import open_streams
 from mtf.data.cache.mixture import CachedMixture, CachedTask
 from mtf.data.cache.reader import TokenCache
-from mtf.data.cache.settings import CacheConfig
 from mtf.data.packing import Packer
 from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig
@@ -24,7 +23,8 @@ from mtf.data.tasks.registry import registered_tasks
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.evaluation.report import as_text
 from mtf.jobs import Cache
-from mtf.jobs.cache.mixture import chosen_mixture, chosen_vocabulary, import_chosen_module
+from mtf.jobs.cache.mixture import chosen_vocabulary, import_chosen_module
+from mtf.jobs.cache.run import prepare
 
 _FEATURES = ("inputs", "targets")
 _NUM_SAMPLED_ROWS = 200
@@ -53,18 +53,11 @@ def run(options: argparse.Namespace, job: Cache) -> None:
 
 def _write_sample(job: Cache, cache_dir: Path) -> Vocabulary:
     """Caches the first records of each task and returns the vocabulary."""
-    mixture, vocabulary = chosen_mixture(job)
-    settings = CacheConfig(
-        cache_dir=cache_dir,
-        vocabulary=vocabulary,
-        splits=job.split,
-        data_dir=job.data_dir,
-        skip_missing=True,
-        max_rows=_NUM_SAMPLED_ROWS,
-    )
-    build.run(build.prepare(mixture, settings), 1, lambda _: None)
+    sample = dataclasses.replace(job, skip_missing=True, max_rows=_NUM_SAMPLED_ROWS)
+    work = prepare(sample, cache_dir)
+    build.run(work, 1, lambda _: None)
     print(f"Without --cache, only the first {_NUM_SAMPLED_ROWS} records of each task are read.\n")
-    return vocabulary
+    return work.settings.vocabulary
 
 
 def _cached_vocabulary(job: Cache, cache_dir: str) -> Vocabulary:

@@ -121,7 +121,7 @@ def test_dry_runs_write_nothing(run: Run, folder: Path) -> None:
     assert status == 0 and "run/checkpoints/checkpoint_7 (orbax, step 7) → out: 38 tensors" in out
     recipe = "recipes.cache(mixture='mine', output='out', vocabulary='byt5')"
     status, out, _ = run(recipe, "--set", TASK, "--dry-run")
-    assert status == 0 and "1 tasks to write" in out and "20 to read" in out
+    assert status == 0 and "1 tasks to write" in out and "20 records to read" in out
     assert contents(folder) == before
 
     Path("full").mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
 import sys
@@ -92,7 +91,7 @@ def _copy_descriptions(output: RemotePath, cache_dir: Path) -> None:
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
-def _prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuild:
+def prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuild:
     """Returns what is to be written; raises UserError or NotCheckedError if it cannot be known."""
     output = as_path(job.output)
     mixture, vocabulary = chosen_mixture(job)
@@ -117,7 +116,7 @@ def _prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuil
 
 
 def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPath:
-    work = _prepare(job, cache_dir)
+    work = prepare(job, cache_dir)
     settings = work.settings
     index, count = (0, 1) if rendezvous is None else (rendezvous.index, rendezvous.count)
     if index == 0:
@@ -140,14 +139,11 @@ def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPat
                     rows = f"{tasks}, {done.num_rows:,} of {work.num_rows:,} records"
                 note(done, rows)
 
-            build.run(work, _num_workers(job), report, rendezvous)
+            num_workers = job.num_workers or len(os.sched_getaffinity(0))
+            build.run(work, num_workers, report, rendezvous)
     if not index:
         _print_summary(work, time.perf_counter() - start)
     return settings.where
-
-
-def _num_workers(job: Cache) -> int:
-    return job.num_workers or len(os.sched_getaffinity(0))
 
 
 def _print_left_out(work: CacheBuild) -> None:
@@ -178,23 +174,20 @@ def _print_summary(work: CacheBuild, seconds: float) -> None:
 def describe(job: Cache) -> Description:
     """Returns what would be read and written, and the results of checks."""
     checks, output = Checks(), as_path(job.output)
-    checks.add("output", functools.partial(_check_output, output))
+
+    def check_output() -> str:
+        with as_user_errors("--output"):
+            check_writable(output)
+        return f"{output}, {job.format}"
+
+    checks.add("output", check_output)
     cache_dir = _staging(output, 0) if is_remote(output) else output
-    work = checks.add(job.mixture, lambda: _prepare(job, cache_dir, download=False), _tasks)
-    if work is not None:
-        checks.rows["records"] = f"{work.num_rows:,} to read"
-        vocabulary = work.settings.vocabulary
-        checks.rows["vocabulary"] = f"{vocabulary.path}, {vocabulary.vocab_size} ids"
-    rows = {"format": job.format, "workers": str(_num_workers(job))}
-    return Description({**rows, **checks.rows}, tuple(checks.problems))
+    checks.add(job.mixture, lambda: prepare(job, cache_dir, download=False), _summary)
+    return Description(checks.rows, tuple(checks.problems))
 
 
-def _check_output(output: AnyPath) -> AnyPath:
-    with as_user_errors("--output"):
-        check_writable(output)
-    return output
-
-
-def _tasks(work: CacheBuild) -> str:
-    done, left_out = len(work.finished), len(work.absent)
-    return f"{len(work.works)} tasks to write, {done} complete, {left_out} left out"
+def _summary(work: CacheBuild) -> str:
+    return (
+        f"{len(work.works)} tasks to write, {len(work.finished)} complete, {len(work.absent)} left "
+        f"out; {work.num_rows:,} records to read; vocabulary {work.settings.vocabulary.path}"
+    )
