@@ -33,7 +33,7 @@ class Format:
       open: a function that opens the checkpoint that `find` returned without reading tensors. It
         also receives the step in the checkpoint's name, or None.
       write: a function that writes tensors, by T5X's names, to an empty directory; None for formats
-        that `mtf.cli.convert.export` writes.
+        that `mtf.jobs.convert.export` writes.
       outputs: dict mapping the values of `mtf.convert --to` to descriptions for its help.
       of_all_parameters: the outputs whose optimizer state must include all parameters.
       refused: the options of `mtf.convert` that cannot be used with the outputs.

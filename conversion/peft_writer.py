@@ -29,10 +29,7 @@ def write_adapters(
     Raises:
       ConversionError: the checkpoint contains no adapters, or they differ in rank or scale.
     """
-    if not adapters.has_adapters(checkpoint):
-        raise ConversionError(
-            f"{checkpoint.path} has no LoRA adapters. To write the whole model, use --to hf."
-        )
+    check_adapters(checkpoint)
     kernels = {
         entry.t5x.removesuffix("/kernel"): entry.hf.removesuffix(".weight")
         for entry in mapping.entries(infer_architecture(adapters.merged(checkpoint)))
@@ -69,6 +66,14 @@ def write_adapters(
     (directory / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
     return sum(array.size for array in weights.values())
+
+
+def check_adapters(checkpoint: Checkpoint) -> None:
+    """Raises ConversionError if a checkpoint has no LoRA adapters."""
+    if not adapters.has_adapters(checkpoint):
+        raise ConversionError(
+            f"{checkpoint.path} has no LoRA adapters. To write the whole model, use --to hf."
+        )
 
 
 def _shortest(adapted: set[str], modules: set[str]) -> list[str]:

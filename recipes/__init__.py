@@ -2,6 +2,7 @@
 
 from pkgutil import extend_path
 
+from recipes.files import cache, convert
 from recipes.finetune import finetune
 from recipes.inference import evaluate, infer
 from recipes.mt0 import (
@@ -39,7 +40,9 @@ from recipes.t5 import (
 __path__ = extend_path(__path__, __name__)
 
 __all__ = [
+    "cache",
     "continue_pretraining",
+    "convert",
     "evaluate",
     "finetune",
     "infer",

@@ -37,9 +37,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 @pytest.fixture(scope="session", autouse=True)
 def _verify_only_if_asked() -> None:
     """Tests that export for another purpose do not compare the logits."""
-    from mtf.cli.convert import command
+    from mtf.jobs.convert import export
 
-    command.VERIFY_BY_DEFAULT = False
+    export.VERIFY_BY_DEFAULT = False
 
 
 @pytest.fixture

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mtf.base.errors import UserError
-from mtf.cli.command import add_vocabulary_options
-from mtf.cli.mixture_choice import chosen_vocabulary
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from mtf.jobs import Cache
+from mtf.jobs.cache.mixture import chosen_vocabulary
 
 
-def chosen(*arguments: str, original: str = "t5") -> Vocabulary:
-    parser = argparse.ArgumentParser()
-    add_vocabulary_options(parser)
-    return chosen_vocabulary(parser.parse_args(arguments), original)
+def chosen(original: str = "t5", **settings: Any) -> Vocabulary:
+    return chosen_vocabulary(Cache("mixture", "output", **settings), original)
 
 
 def test_bytes() -> None:
-    assert chosen("--vocabulary", "byt5") == ByteVocabulary()
-    assert chosen("--vocabulary", "byt5", "--extra-ids", "100") == ByteVocabulary(100)
+    assert chosen(vocabulary="byt5") == ByteVocabulary()
+    assert chosen(vocabulary="byt5", extra_ids=100) == ByteVocabulary(100)
 
 
 @pytest.mark.parametrize(("fixture", "num_added"), [("t5_model", 100), ("mt5_model", 0)])
 def test_sentinels_are_added_where_the_model_has_none(
     fixture: str, num_added: int, request: pytest.FixtureRequest
 ) -> None:
-    vocabulary = chosen("--vocabulary", str(request.getfixturevalue(fixture)))
+    vocabulary = chosen(vocabulary=str(request.getfixturevalue(fixture)))
     assert isinstance(vocabulary, SentencePieceVocabulary) and vocabulary.num_added_ids == num_added
     assert vocabulary.encode("<extra_id_0>") == [vocabulary.vocab_size - 1]
 
@@ -52,7 +50,7 @@ def test_a_command_that_writes_is_not_done_when_its_reader_leaves(
 
     module = importlib.import_module(command)
     is_export = "convert" in command
-    target = f"{command}._convert" if is_export else "mtf.cli.cache_writing._write"
+    target = f"{command}._convert" if is_export else "mtf.jobs.cache.run._write"
     monkeypatch.setattr(target, closed)
     arguments = {
         "mtf.cli.convert.command": [str(tmp_path), str(tmp_path / "out"), "--to", "hf"],

@@ -186,7 +186,7 @@ def test_cache_on_a_full_disk_goes_on_when_there_is_room(
         build.run(build.prepare(mixture(), chosen), num_workers, lambda _: None)
         return 0
 
-    monkeypatch.setattr("mtf.cli.cache_writing._write", write)
+    monkeypatch.setattr("mtf.jobs.cache.run._write", write)
     arguments = ["fruit", "--output", str(output / "cache")]
     with mounted(output, "size=4m"):
         filler = disk_full.fill(output, leave=40_000)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 LOCK_FILE = ".lock"
 # The T5X config of a run that was started with --engine t5x.
 T5X_CONFIG_FILE = "t5x_config.json"
+# The config of a job that writes files of a given layout, which may include another config.json.
+JOB_FILE = "mtf_job.json"
 TEMPORARY = ".*.tmp"
 
 # Error numbers that only writing can cause, and those that reading can cause as well.

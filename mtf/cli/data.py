@@ -6,6 +6,10 @@ import argparse
 from collections.abc import Sequence
 
 from mtf.cli import command
+from mtf.cli.options import add_options, read_options
+from mtf.jobs import Cache
+
+_CACHE_FIELDS = ("vocabulary", "extra_ids", "module", "data_dir", "templates", "task")
 
 _EPILOG = """\
 examples:
@@ -22,11 +26,13 @@ Without --cache, the first 200 records of each available dataset are rendered an
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status, which is 0, or 2 for invalid input."""
     options = _parser().parse_args(argv)
+    # The seed of the templates is not an option.
+    chosen = {**vars(options), "output": "", "split": [options.split], "seed": 0}
 
     def run() -> None:
         from mtf.cli import mixture_report  # Imports NumPy, which --help does not need.
 
-        mixture_report.run(options)
+        mixture_report.run(options, read_options(chosen, Cache))
 
     return command.exit_status(run, only_shows=True)
 
@@ -39,9 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     names = "list the names of all mixtures, or of the tasks whose names begin with PREFIX"
     parser.add_argument("--list", metavar="PREFIX", nargs="?", const="", help=names)
     parser.add_argument("--cache", metavar="DIR", help="token cache to read")
-    command.add_source_options(parser)
-    command.add_dataset_options(parser)
-    command.add_vocabulary_options(parser)
+    add_options(parser, Cache, only=_CACHE_FIELDS)
     parser.add_argument("--split", default="train", help="split to show (default: %(default)s)")
     parser.add_argument(
         "--lengths",

@@ -10,12 +10,10 @@ from pathlib import Path
 
 from mtf.base import signals
 from mtf.base.errors import UserError
-from mtf.cli.mixture_choice import chosen_mixture, chosen_vocabulary, import_chosen_module
 from mtf.data.cache import build
 from mtf.data.cache.loader import open_streams
 from mtf.data.cache.mixture import CachedMixture, CachedTask
 from mtf.data.cache.reader import TokenCache
-from mtf.data.cache.settings import CacheConfig
 from mtf.data.packing import Packer
 from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig
@@ -24,52 +22,48 @@ from mtf.data.tasks.prompts.templates import load_templates
 from mtf.data.tasks.registry import registered_tasks
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.evaluation.report import as_text
+from mtf.jobs import Cache
+from mtf.jobs.cache.mixture import chosen_vocabulary, import_chosen_module
+from mtf.jobs.cache.run import prepare
 
 _FEATURES = ("inputs", "targets")
 _NUM_SAMPLED_ROWS = 200
 _NUM_PACKED = 20_000
 
 
-def run(options: argparse.Namespace) -> None:
-    """Runs the command `python -m mtf data`."""
+def run(options: argparse.Namespace, job: Cache) -> None:
+    """Runs the command `python -m mtf data`; `job` has the settings of the mixture."""
     if options.list:
-        import_chosen_module(options)
-        names = list_tasks(load_templates(options.templates))
+        import_chosen_module(job)
+        names = list_tasks(load_templates(job.templates))
         print("".join(f"{name}\n" for name in names if name.startswith(options.list)), end="")
     elif options.list is not None:
-        import_chosen_module(options)
+        import_chosen_module(job)
         print("".join(f"{name}\n" for name in registered_tasks()), end="")
         print("\n".join(list_mixtures()))
     elif options.mixture is None:
         raise UserError("No MIXTURE was given; to show the names of all mixtures, pass --list")
     elif options.cache is not None:
-        _show(options, options.cache, _cached_vocabulary(options))
+        _show(options, options.cache, _cached_vocabulary(job, options.cache))
     else:
         with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
-            vocabulary = _write_sample(options, Path(folder, "cache"))
+            vocabulary = _write_sample(job, Path(folder, "cache"))
             _show(options, str(Path(folder, "cache")), vocabulary)
 
 
-def _write_sample(options: argparse.Namespace, cache_dir: Path) -> Vocabulary:
+def _write_sample(job: Cache, cache_dir: Path) -> Vocabulary:
     """Caches the first records of each task and returns the vocabulary."""
-    mixture, vocabulary = chosen_mixture(options)
-    settings = CacheConfig(
-        cache_dir=cache_dir,
-        vocabulary=vocabulary,
-        splits=(options.split,),
-        data_dir=options.data_dir,
-        skip_missing=True,
-        max_rows=_NUM_SAMPLED_ROWS,
-    )
-    build.run(build.prepare(mixture, settings), 1, lambda _: None)
+    sample = dataclasses.replace(job, skip_missing=True, max_rows=_NUM_SAMPLED_ROWS)
+    work = prepare(sample, cache_dir)
+    build.run(work, 1, lambda _: None)
     print(f"Without --cache, only the first {_NUM_SAMPLED_ROWS} records of each task are read.\n")
-    return vocabulary
+    return work.settings.vocabulary
 
 
-def _cached_vocabulary(options: argparse.Namespace) -> Vocabulary:
-    if options.vocabulary is not None:
-        return chosen_vocabulary(options, "t5")
-    cache = TokenCache(options.cache, options.mixture)
+def _cached_vocabulary(job: Cache, cache_dir: str) -> Vocabulary:
+    if job.vocabulary is not None:
+        return chosen_vocabulary(job, "t5")
+    cache = TokenCache(cache_dir, job.mixture)
     extra_ids = int(cache.info.vocabulary.rpartition("+")[2])
     if cache.info.vocabulary_path == ByteVocabulary.path:
         return ByteVocabulary(extra_ids)

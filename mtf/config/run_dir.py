@@ -16,6 +16,7 @@ from mtf.base.environment import ENVIRONMENT_FILE, working_directory, write_envi
 from mtf.base.errors import UserError, suggestion
 from mtf.base.run_end import END_FILE
 from mtf.base.writing import (
+    JOB_FILE,
     LOCK_FILE,
     T5X_CONFIG_FILE,
     TEMPORARY,
@@ -38,14 +39,16 @@ def new_run_dir(recipe_name: str) -> str:
 
 
 def load_config(path: str | AnyPath) -> fdl.Config:
-    """Loads a config from a run directory or a config.json file.
+    """Loads a config from a run directory, the output of `write_job`, or a file of either.
 
     If the run was started in another working directory that still exists, relative paths of files
     in that directory become absolute. Raises UserError if the config file does not exist or cannot
     be read.
     """
     path = as_path(path)
-    file = path / CONFIG_FILE if path.is_dir() else path
+    file = path
+    if path.is_dir():
+        file /= JOB_FILE if (path / JOB_FILE).is_file() else CONFIG_FILE
     if not file.is_file():
         what = f"{path} is not a run directory: it contains no {CONFIG_FILE}." * path.is_dir()
         raise UserError(what or f"There is no run directory or config file {path}.")
@@ -57,9 +60,23 @@ def load_config(path: str | AnyPath) -> fdl.Config:
     started = working_directory(file.parent)
     if started is not None and not os.path.samefile(started, os.getcwd()):
         config = _absolute(config, started)
+    if file.name == JOB_FILE:
+        config.output = str(file.parent)
     for _, node in tree.components(config):
         provenance.record(node, str(file) if is_remote(file) else os.path.relpath(file))
     return config
+
+
+def write_job(directory: AnyPath, job: Any) -> None:
+    """Writes the config of a job, which `load_config` reads, beside the job's other output.
+
+    The config has absolute paths, except its `output`, which is the directory of the file.
+    """
+    config = _absolute(tree.from_instance(job), os.getcwd())
+    config.output = "."
+    file, text = directory / JOB_FILE, serialize.dump_json(config)
+    if not file.is_file() or file.read_text(encoding="utf-8") != text:
+        write_atomically(file, text)
 
 
 def check_resume(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from mtf.base.writing import JOB_FILE
 from tests import small
 from tests.launch.test_local import _pid_of as pid_of
 from tests.launch.test_local import start
@@ -45,7 +46,7 @@ def run(folder: Path, *command: str) -> str:
 
 
 def contents(cache: Path) -> dict[str, bytes]:
-    files = [file for file in cache.rglob("*") if file.is_file()]
+    files = [file for file in cache.rglob("*") if file.is_file() and file.name != JOB_FILE]
     return {str(file.relative_to(cache)): file.read_bytes() for file in files}
 
 
@@ -58,6 +59,20 @@ def test_three_processes_write_the_cache_of_one(tmp_path: Path) -> None:
     assert contents(tmp_path / "three") == contents(tmp_path / "one")
     assert "120 examples from 120 records" in one
     assert output.count("120 examples from 120 records") == 1
+
+
+@pytest.mark.slow
+def test_two_processes_run_the_recipe(tmp_path: Path) -> None:
+    run(tmp_path, *arguments(tmp_path, "one"))
+    file = str(tmp_path / "rows.jsonl")
+    task = f"files={{'train': '{file}', 'validation': '{file}'}}, inputs=q, targets=a"
+    recipe = "recipes.cache(mixture='files', output='two', vocabulary='byt5')"
+    values = ["num_workers=1", "num_shards=3", f"task=@mtf.data.DatasetTaskConfig({task})"]
+    options = ["local", "--processes", "2", "--", recipe, "--set", *values]
+    process = start(options, tmp_path)
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from flax.traverse_util import unflatten_dict  # noqa: E402
 
 from conversion import huggingface, open_checkpoint  # noqa: E402
 from conversion.tensor import Tensor, array_tensor  # noqa: E402
-from mtf.cli.convert import verification  # noqa: E402
+from mtf.jobs.convert import verification  # noqa: E402
 from mtf.models import t5  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mtf import convert
+from mtf.base.writing import JOB_FILE
 from tests.conversion import writers
 from tests.conversion.test_round_trips import assert_holds
 
@@ -43,11 +44,12 @@ def test_each_checkpoint_is_converted_once(
         totals.append(total)
         yield lambda completed, _, title: shown.append(completed)
 
-    monkeypatch.setattr("mtf.cli.convert.export._MEGABYTE", 1)
-    monkeypatch.setattr("mtf.cli.convert.export.rate_bar", bar)
+    monkeypatch.setattr("mtf.jobs.convert.export._MEGABYTE", 1)
+    monkeypatch.setattr("mtf.jobs.convert.export.rate_bar", bar)
     out = tmp_path / "out"
     assert run(run_dir, out, "hf") == 0
-    assert {path.name for path in out.iterdir()} == {f"checkpoint_{step}" for step in STEPS}
+    assert {path.name for path in out.glob("checkpoint_*")} == {f"checkpoint_{s}" for s in STEPS}
+    assert {path.name for path in out.iterdir() if path.is_file()} == {JOB_FILE}
     for step in STEPS:
         assert_holds(out / f"checkpoint_{step}", writers.random_parameters(seed=step))
     size = sum(4 * array.size for array in writers.random_parameters().values())
@@ -77,7 +79,7 @@ def test_one_that_fails_does_not_lose_the_others(
     assert "2 of 3 checkpoints are in" in printed.out
     assert "error: The tensor target/encoder/layers_0/mlp/wo/kernel" in printed.err
     assert "error: 1 failed: checkpoint_10\n" in printed.err
-    assert {path.name for path in out.iterdir()} == {"checkpoint_5", "checkpoint_100"}
+    assert {path.name for path in out.glob("*_*[0-9]")} == {"checkpoint_5", "checkpoint_100"}
     assert run(run_dir, out, "t5x", "--allow-non-finite") == 0
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from conversion import open_checkpoint
 from mtf import convert
+from mtf.base.writing import JOB_FILE
 from tests.conversion import writers
 from tests.golden import recorded
 
@@ -120,7 +121,7 @@ def test_files_are_the_same_after_a_round_trip(tmp_path: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    found = (path for path in folder.rglob("*") if path.is_file())
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != JOB_FILE)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file, save_file  # noqa: E402
 
 from conversion import ConversionError, huggingface, open_checkpoint  # noqa: E402
 from mtf import convert  # noqa: E402
-from mtf.cli.convert import command, verification  # noqa: E402
+from mtf.jobs.convert import export as exports  # noqa: E402
+from mtf.jobs.convert import verification  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 
 Tensors = dict[str, np.ndarray]
@@ -93,7 +94,7 @@ def test_other_tensors_are_refused(export: tuple[huggingface.Export, Path], tmp_
 def test_the_default(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "VERIFY_BY_DEFAULT", True)
+    monkeypatch.setattr(exports, "VERIFY_BY_DEFAULT", True)
     source = writers.write_t5x(tmp_path, writers.random_parameters())
 
     def printed(out: str, *options: str) -> str:
@@ -125,7 +126,7 @@ import resource, sys
 from pathlib import Path
 import torch, transformers
 from conversion import huggingface, open_checkpoint
-from mtf.cli.convert import verification
+from mtf.jobs.convert import verification
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -26,10 +26,10 @@ from conversion.tokenizer import (  # noqa: E402
     write_tokenizer,
 )
 from mtf import convert  # noqa: E402
-from mtf.cli.convert import verification  # noqa: E402
 from mtf.data.text.vocabularies import ByteVocabulary  # noqa: E402
 from mtf.inference.decoding.generate import generate  # noqa: E402
 from mtf.inference.decoding.settings import DecodingConfig  # noqa: E402
+from mtf.jobs.convert import verification  # noqa: E402
 from tests import made_up  # noqa: E402
 from tests.conversion import writers  # noqa: E402
 from tests.golden import recorded  # noqa: E402

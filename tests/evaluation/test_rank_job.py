@@ -288,6 +288,6 @@ def test_a_file_has_eos_if_the_export_says_so(
         described = export / "tokenizer_config.json"
         described.write_text('{"tokenizer_class": "ByT5Tokenizer", "extra_ids": 125}')
     evaluate = config_lib.build(recipes.t0_eval(checkpoint=str(export), files=str(file)))
-    (task,) = run_of.open_tasks(evaluate, run_of.open_checkpoint(evaluate))
+    (task,) = run_of._tasks(evaluate, run_of.open_checkpoint(evaluate))
     assert task.load is not None
     assert task.load().examples[0].inputs[-1] == last_id

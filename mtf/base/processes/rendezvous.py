@@ -74,6 +74,7 @@ class Rendezvous:
         self._host = f"host {socket.gethostname()}, process id {os.getpid()}"
         self._names = [f"Process {index}" for index in range(self.count)]
         self._before_end: Callable[[str], None] | None = None
+        self._num_compared = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rendezvous", daemon=True)
         self._thread.start()
@@ -88,13 +89,15 @@ class Rendezvous:
 
     def compare(self, facts: Facts) -> None:
         """Raises a UserError in all processes unless the facts of all processes are equal."""
-        self._set(f"mtf/facts/{self.index}", {"host": self._host, "facts": facts})
+        self._num_compared += 1
+        name = f"mtf/facts/{self._num_compared}"
+        self._set(f"{name}/{self.index}", {"host": self._host, "facts": facts})
         if self.index == 0:
-            everyone = [self._get(f"mtf/facts/{i}") for i in range(self.count)]
+            everyone = [self._get(f"{name}/{i}") for i in range(self.count)]
             names = [f"Process {i} ({each['host']})" for i, each in enumerate(everyone)]
             difference = _difference(names, [each["facts"] for each in everyone])
-            self._set("mtf/compared", [names, difference])
-        self._names, difference = self._get("mtf/compared")
+            self._set(f"{name}/compared", [names, difference])
+        self._names, difference = self._get(f"{name}/compared")
         if difference:
             raise UserError(difference)
 
@@ -207,6 +210,11 @@ class Rendezvous:
 
 # The rendezvous of this process, if it is one of several.
 _current: Rendezvous | None = None
+
+
+def current() -> Rendezvous | None:
+    """Returns the rendezvous of this process, or None if it is the only process of its run."""
+    return _current
 
 
 def before_end(call: Callable[[str], None]) -> None:

@@ -1,14 +1,16 @@
-"""Defines the options of `mtf.convert` and checks their combinations."""
+"""Converts, inspects and compares checkpoints (`python -m mtf.convert`)."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mtf.base.errors import UserError, conversion_as_user_errors
 from mtf.cli.command import exit_status, new_parser
+from mtf.cli.options import add_options, option, read_options
+from mtf.config.lookup import import_user_module
+from mtf.jobs import Convert
 
 _USAGE = """
   %(prog)s CHECKPOINT OUT_DIR --to FORMAT [OPTIONS]
@@ -25,14 +27,14 @@ examples:
 
 A local OUT_DIR appears when the export is complete and has passed verification, if any. In a
 remote OUT_DIR, the file that marks the export as complete is written last; T5X, mtf and PEFT
-exports, and hf with --verify, are first written to this machine. Exit status: 0 on success; 1 if
-verification or --compare finds a difference or the disk is full; 2 if the conversion is impossible.
+exports, and hf with --verify, are first written to this machine.
+`python -m mtf.run "recipes.convert(checkpoint='RUN', output='OUT', to='hf')"` does the same.
+Exit status: 0 on success; 1 if verification or --compare finds a difference or the disk is full; 2
+if the conversion is impossible.
 """
 
-# Whether models are verified by default; tests may set this to False.
-VERIFY_BY_DEFAULT = True
-_MAX_SHARD_SIZE = "5GB"
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+_ALLOWED = {"checkpoint", "step", "inspect", "compare", "output", "module"}
+_POSITIONAL = {"checkpoint": "CHECKPOINT", "output": "OUT_DIR"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,135 +47,56 @@ def _main(argv: Sequence[str] | None) -> int:
     early = new_parser("convert", "", "", add_help=False)
     early.add_argument("--module")
     if module := early.parse_known_args(argv)[0].module:
-        from mtf.config.lookup import import_user_module  # Imports Fiddle.
-
         import_user_module(module, "--module")
     parser = _parser()
     # Unlike `parse_args`, this accepts options between CHECKPOINT and the optional OUT_DIR.
-    options = parser.parse_intermixed_args(argv)
+    options = vars(parser.parse_intermixed_args(argv))
     logging.basicConfig(format="%(message)s")
-    if options.inspect or options.compare:
+    if options["inspect"] or options["compare"]:
         _check_mode(parser, options)
         return exit_status(lambda: _show(options), only_shows=True)
-    needed = {"OUT_DIR": options.out_dir, "--to": options.to}
-    if missing := [name for name, value in needed.items() if value is None]:
+    needed = {"output": "OUT_DIR", "to": "--to"}
+    if missing := [shown for name, shown in needed.items() if name not in options]:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     return exit_status(lambda: _convert(options), only_shows=False)
+
+
+def _convert(options: Mapping[str, Any]) -> None:
+    read_options(options, Convert).run()
 
 
 def _parser() -> argparse.ArgumentParser:
     description = "Convert a checkpoint from any format to another."
     parser = new_parser("convert", description, _EPILOG)
     parser.usage = _USAGE
-    add = parser.add_argument
-    others = "Mesh TensorFlow checkpoint, Hugging Face directory, or OWNER/NAME on its hub"
-    add("checkpoint", metavar="CHECKPOINT", help=f"run directory, checkpoint_STEP, {others}")
-    out = "new or empty directory; T5X's and mtf's formats create checkpoint_STEP in it, unless it "
-    add("out_dir", metavar="OUT_DIR", nargs="?", help=f"{out}has that name itself")
-    from conversion.formats import output_formats  # `exit_status` reports a file that hides it.
-
-    outputs = output_formats()
-    formats = "; ".join(f"{name}: {kind.outputs[name]}" for name, kind in outputs.items())
     mode = parser.add_mutually_exclusive_group()
     inspect = "list the tensors with their shapes, types, statistics, and names in the file, "
     mode.add_argument("--inspect", action="store_true", help=f"{inspect}in T5X and in Hugging Face")
     compare = "compare CHECKPOINT with OUT_DIR, each in any format; exit with status 1 if they "
     mode.add_argument("--compare", action="store_true", help=f"{compare}differ")
-    add("--to", choices=list(outputs), help=f"output format; {formats}")
-    add("--step", type=int, metavar="N", help="step of the checkpoint (default: the latest)")
-    ema = "convert the averaged parameters that a run with trainer.ema keeps"
-    add("--ema", action="store_true", help=ema)
-    verify = (
-        "compare float32 logits in JAX and PyTorch, with one layer's parameters in memory at a "
-    )
-    verify += "time (default for Hugging Face models if PyTorch is installed)"
-    add("--verify", action=argparse.BooleanOptionalAction, help=verify)
-    vocabulary = "SentencePiece model, byt5 (bytes), or none (no tokenizer); default: that of the "
-    vocabulary += "run or Hugging Face directory, otherwise none; --model-type byt5 implies byt5"
-    add("--vocabulary", metavar="PATH.model|byt5|none", help=vocabulary)
-    config = "run directory or config.json of the run that wrote the checkpoint, or Hugging Face "
-    config += "config.json, to use instead of inferred settings (default: the run directory of "
-    add("--config", metavar="PATH", help=f"{config}CHECKPOINT)")
-    model_type = "model type in Hugging Face's config (default: umt5 if each layer has a relative "
-    model_type += "position bias, mt5 if the vocabulary has mT5's size, 250112, otherwise t5)"
-    add("--model-type", choices=["t5", "mt5", "umt5", "byt5"], help=model_type)
-    dtypes = " and ".join(f"{kind.dtype} for {to}" for to, kind in outputs.items() if kind.dtype)
-    dtype = f"type of the parameters (default: {dtypes}, otherwise the "
-    add("--dtype", metavar="float32|bfloat16", help=f"{dtype}stored type)")
-    optimizer = "the optimizer state (default: keep, if CHECKPOINT has one and FORMAT can hold it)"
-    add("--optimizer", choices=["keep", "drop"], help=f"keep or drop {optimizer}")
-    shard_size = f"maximum size of a weight file (default: {_MAX_SHARD_SIZE})"
-    add("--max-shard-size", metavar="SIZE", help=shard_size)
-    every = "convert each checkpoint_STEP of CHECKPOINT to OUT_DIR/checkpoint_STEP, except those "
-    add("--all", action="store_true", help=f"{every}that exist already")
-    repo = "upload the export to the Hugging Face hub, or print the command if there is no token"
-    add("--push-to-hub", metavar="USER/NAME", help=repo)
-    non_finite = "convert even if parameters contain NaN or infinity, which is an error by default"
-    add("--allow-non-finite", action="store_true", help=non_finite)
+    add_options(parser, Convert, _POSITIONAL)
     module = "import a module that registers a checkpoint format, e.g. my.formats"
-    add("--module", metavar="MODULE", help=module)
+    parser.add_argument("--module", default=argparse.SUPPRESS, metavar="MODULE", help=module)
     return parser
 
 
-def _check_mode(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _check_mode(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
     """Exits with a usage error if an argument cannot be used with --inspect or --compare."""
-    mode = "--inspect" if options.inspect else "--compare"
-    allowed = {"checkpoint", "step", "inspect", "compare", "out_dir", "module"}
-    given = {name for name, value in vars(options).items() if value != parser.get_default(name)}
-    if others := _flags(sorted(given - allowed)):
-        parser.error(f"{others} cannot be used with {mode}")
-    if options.inspect and options.out_dir is not None:
-        parser.error(f"--inspect takes one checkpoint; {options.out_dir} is a second one")
-    if options.compare and options.out_dir is None:
+    mode = "--inspect" if options["inspect"] else "--compare"
+    others = sorted(options.keys() - _ALLOWED)
+    if others:
+        parser.error(f"{', '.join(map(option, others))} cannot be used with {mode}")
+    if options["inspect"] and "output" in options:
+        parser.error(f"--inspect takes one checkpoint; {options['output']} is a second one")
+    if options["compare"] and "output" not in options:
         parser.error("--compare takes two checkpoints")
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: Mapping[str, Any]) -> int:
     """Prints the tensors of a checkpoint, or the differences between two; returns the status."""
-    from mtf.cli.convert import inspection
+    from mtf.cli.convert import inspection  # Imports NumPy.
 
-    if options.inspect:
-        return inspection.inspect(options.checkpoint, options.step)
-    return inspection.compare_checkpoints(options.checkpoint, options.out_dir, options.step)
-
-
-@conversion_as_user_errors()
-def _convert(options: argparse.Namespace) -> int:
-    """Converts a checkpoint or, with --all, several; returns the exit status."""
-    from conversion.formats import output_formats
-
-    kind = output_formats()[options.to]
-    # Further checks of --verify are in `export`.
-    if given := [name for name in kind.refused if getattr(options, name)]:
-        reason = "which writes float32 adapters" if options.to == "peft" else "only with --to hf"
-        raise UserError(f"{_flags(given)} cannot be used with --to {options.to}, {reason}.")
-    if not kind.has_state and options.optimizer == "keep":
-        *others, last = (to for to, kind in output_formats().items() if kind.has_state)
-        raise UserError(
-            f"--optimizer keep: {kind.title}'s format has no optimizer state. Use --to "
-            f"{', '.join(others)} or {last}, or --optimizer drop."
-        )
-    single = [x for x in ("step", "push_to_hub") if getattr(options, x) is not None]
-    if options.all and single:
-        raise UserError(f"{_flags(single)} cannot be used with --all (several checkpoints).")
-    options.dtype = options.dtype or kind.dtype
-    if options.verify is None and not VERIFY_BY_DEFAULT:
-        options.verify = False
-    options.max_shard_size = _parse_size(options.max_shard_size or _MAX_SHARD_SIZE)
-    from mtf.cli.convert import export
-
-    return export.export_all(options) if options.all else export.export_one(options)
-
-
-def _flags(names: Sequence[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def _parse_size(text: str) -> int:
-    """Returns the number of bytes in a size such as 500MB."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip().upper())
-    if not match:
-        raise UserError(
-            f"--max-shard-size {text}: expected a number of bytes, or a size such as 500MB or 5GB."
-        )
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+    step = options.get("step")
+    if options["inspect"]:
+        return inspection.inspect(options["checkpoint"], step)
+    return inspection.compare_checkpoints(options["checkpoint"], options["output"], step)

@@ -44,7 +44,13 @@ from mtf.data.cache.writer import (
     write_shard,
     write_shard_in_worker,
 )
-from mtf.data.sources.datasets import MissingDatasetError, Source, mirror_has, open_all
+from mtf.data.sources.datasets import (
+    MissingDatasetError,
+    Source,
+    check_downloaded,
+    mirror_has,
+    open_all,
+)
 from mtf.data.sources.files import Rows
 from mtf.data.tasks.mixtures import Mixture
 from mtf.data.tasks.task import Task
@@ -139,11 +145,12 @@ def begin(
     return build, todo
 
 
-def prepare(mixture: Mixture, settings: CacheConfig) -> CacheBuild:
+def prepare(mixture: Mixture, settings: CacheConfig, *, download: bool = True) -> CacheBuild:
     """Finds and counts the records to be rendered and tokenized, without writing to the cache.
 
     Raises UserError if required datasets are missing (the message lists the first ten), or if a
-    custom task fails on the first record of a split. Also raises the same errors as `begin`.
+    custom task fails on the first record of a split. Also raises the same errors as `begin`, and
+    NotCheckedError if `download` is False and a dataset would have to be downloaded.
     """
     build, todo = begin(mixture, settings, task_info)
     # If the mirror contains a dataset but lacks an optional split, that split is not downloaded.
@@ -153,7 +160,9 @@ def prepare(mixture: Mixture, settings: CacheConfig) -> CacheBuild:
         for source, required in _sources(task, settings).values()
         if required or mirror_has(source, settings.data_dir) is not False
     ]
-    opened = open_all(sources, data_dir=settings.data_dir)
+    opened = open_all(sources, data_dir=settings.data_dir, download=download)
+    if not download:
+        check_downloaded(mixture.name, list(opened.values()))
     missing = []
     for task, info in todo:
         wanted = _sources(task, settings)

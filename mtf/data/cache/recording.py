@@ -14,7 +14,7 @@ from mtf.base import signals
 from mtf.base.processes.heartbeat import CACHING, Heartbeat
 from mtf.base.processes.records import FOLDER
 from mtf.base.run_end import END_FILE, RunEnd, failure, read_end, write_end
-from mtf.base.writing import LOCK_FILE
+from mtf.base.writing import JOB_FILE, LOCK_FILE
 from mtf.storage import AnyPath
 
 
@@ -31,8 +31,8 @@ class CacheProgress(NamedTuple):
 
 
 def is_record(name: str) -> bool:
-    """Returns whether a path in a cache is a record of the processes that write the cache."""
-    return name.partition("/")[0] in (LOCK_FILE, END_FILE, FOLDER)
+    """Returns whether a path in a cache is a record of the job and processes that write it."""
+    return name.partition("/")[0] in (LOCK_FILE, END_FILE, FOLDER, JOB_FILE)
 
 
 @contextlib.contextmanager

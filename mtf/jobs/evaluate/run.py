@@ -1,4 +1,4 @@
-"""Runs an evaluation job."""
+"""Runs and describes an evaluation job."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mtf.base.progress import duration
 from mtf.base.run_end import END_FILE
 from mtf.base.writing import LOCK_FILE, locked, os_errors_refused
 from mtf.checkpoints.steps import CHECKPOINTS, select_steps
+from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.missing import describe_missing
 from mtf.data.text.vocabularies import SentencePieceVocabulary
 from mtf.evaluation import report, steps
@@ -23,18 +24,21 @@ from mtf.evaluation.evaluator import UNFINISHED, Evaluator
 from mtf.evaluation.report import TaskResult
 from mtf.evaluation.settings import RankFilesConfig, data_name
 from mtf.evaluation.tasks import EvaluationTask, evaluation_tasks
+from mtf.inference import loading
 from mtf.inference.decoding.settings import DecodingConfig, one_beam
 from mtf.inference.opening import Opened, list_steps, open_model
+from mtf.jobs.description import Checks, Description
 from mtf.jobs.evaluate.settings import Evaluate
 from mtf.jobs.results import EvaluateResult
 from mtf.jobs.watched import recorded, watched
+from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.processes import from_first_process, is_first_process
 from mtf.storage import AnyPath, as_path, check_writable, has_scheme
 
 
 def run(job: Evaluate) -> EvaluateResult:
-    """Runs a job whose field types have been checked; see `Evaluate.run`."""
+    """Runs a job whose field types have been checked."""
     with watched(job.hang_seconds) as heartbeat:
         return _run(job, heartbeat)
 
@@ -42,19 +46,19 @@ def run(job: Evaluate) -> EvaluateResult:
 def _run(job: Evaluate, heartbeat: Heartbeat) -> EvaluateResult:
     # Check all input before anything is written.
     started = time.perf_counter()
-    chosen = from_first_process(checkpoint_steps(job))
-    output_dir = as_path(from_first_process(str(output_dir_of(job))))
+    chosen = from_first_process(_steps(job))
+    output_dir = as_path(from_first_process(str(_output_dir(job))))
     if is_first_process():
-        check_output(output_dir, several=chosen is not None)
+        _check_output(output_dir, several=chosen is not None)
     opened = open_checkpoint(job, chosen[0] if chosen else None)
     partitioner = PjitPartitioner.create(job.partitioner)
-    tasks = open_tasks(job, opened)
-    metric = None if chosen is None else monitored_metric(job, tasks)
+    tasks = _tasks(job, opened)
+    metric = None if chosen is None else _metric(job, tasks)
     evaluator = Evaluator(
         tasks,
         {"data": data_name(job.data), "split": getattr(job.data, "eval_split", None)},
         job.data.task_feature_lengths,
-        decoding_of(job),
+        _decoding(job),
         job.batch_size,
         job.dtype,
         partitioner,
@@ -109,27 +113,25 @@ def _evaluate_steps(
     )
 
 
-def monitored_metric(job: Evaluate, tasks: Sequence[EvaluationTask]) -> str:
+def _metric(job: Evaluate, tasks: Sequence[EvaluationTask]) -> str:
     """Returns the name of the metric that determines the best step."""
     metric = job.metric_name_to_monitor or steps.default_metric(tasks)
     steps.check_metric(metric, tasks)
     return metric
 
 
-def decoding_of(job: Evaluate) -> DecodingConfig:
-    """Returns how texts are generated, by default with beam search and one beam."""
+def _decoding(job: Evaluate) -> DecodingConfig:
     return job.decoding or one_beam(job.data.task_feature_lengths["targets"])
 
 
-def checkpoint_steps(job: Evaluate) -> list[int] | None:
+def _steps(job: Evaluate) -> list[int] | None:
     """Returns the steps to evaluate, or None for a single checkpoint."""
     if job.checkpoint_steps is None or job.checkpoint is None:
         return None
     return select_steps(job.checkpoint_steps, list_steps(job.checkpoint), "checkpoint_steps")
 
 
-def output_dir_of(job: Evaluate) -> AnyPath:
-    """Returns `job.output_dir` or, if it is None, the default directory for the results."""
+def _output_dir(job: Evaluate) -> AnyPath:
     if job.output_dir is not None:
         return as_path(job.output_dir)
     if job.checkpoint_steps is None or job.checkpoint is None:
@@ -153,7 +155,7 @@ def open_checkpoint(job: Evaluate, step: int | None = None) -> Opened:
     return open_model(job.checkpoint, step=step, vocabulary=asked)
 
 
-def open_tasks(
+def _tasks(
     job: Evaluate, opened: Opened | None, *, download: bool = True
 ) -> Sequence[EvaluationTask]:
     """Returns the tasks to evaluate; if the data consists of files, `opened` must not be None."""
@@ -166,7 +168,7 @@ def open_tasks(
     return evaluation_tasks(data, download=download)
 
 
-def check_output(output_dir: AnyPath, several: bool) -> AnyPath:
+def _check_output(output_dir: AnyPath, several: bool) -> AnyPath:
     """Returns the output directory; raises UserError if results cannot be written to it.
 
     The directory may contain only files of an interrupted job or, if `several` is True, results
@@ -185,3 +187,39 @@ def check_output(output_dir: AnyPath, several: bool) -> AnyPath:
             "another directory, or set output_dir=None for the default one."
         )
     return output_dir
+
+
+def describe(job: Evaluate) -> Description:
+    """Returns the settings of a job and the results of checks."""
+    checks = Checks()
+    chosen: list[int] | None = None
+    if job.checkpoint_steps is not None:
+        chosen = checks.add("steps", lambda: _steps(job), lambda s: ", ".join(map(str, s or ())))
+    checks.add("output_dir", lambda: _check_output(_output_dir(job), several=chosen is not None))
+    opened = checks.add(
+        "checkpoint",
+        lambda: open_checkpoint(job, chosen[0] if chosen else None),
+        loading.describe,
+    )
+    tasks: Sequence[EvaluationTask] = ()
+    if opened is not None or isinstance(job.data, TaskMixtureConfig):
+        found = checks.add(
+            "tasks",
+            lambda: _tasks(job, opened, download=False),
+            lambda s: f"{sum(task.load is not None for task in s)} of {len(s)} tasks have data",
+        )
+        tasks = found or ()
+    if chosen is not None and tasks:
+        checks.add("best step by", lambda: f"{_metric(job, tasks)} ({job.metric_mode})")
+    rows = {
+        "data": data_name(job.data),
+        "dtype": job.dtype,
+        **run_devices(job.partitioner).rows(),
+        "batch": f"{job.batch_size} examples of maximum length, or more shorter ones",
+        **checks.rows,
+    }
+    if any(task.kind == "generate" for task in tasks):
+        decoding = _decoding(job)
+        beams = f", num_beams {decoding.num_beams}" if decoding.method == "beam" else ""
+        rows["decoding"] = f"{decoding.method}{beams}, max_length {decoding.max_length}"
+    return Description(rows, tuple(checks.problems))

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from typing import Literal
 
 from mtf.base.checks import AT_LEAST_ONE, POSITIVE, check_fields, one_of
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import HANG_SECONDS
 from mtf.checkpoints.steps import StepChoice, chosen_steps
-from mtf.config import as_checked
 from mtf.data.settings import TaskMixtureConfig
 from mtf.evaluation.settings import RankFilesConfig, check_one_prediction
 from mtf.inference.decoding.settings import DecodingConfig
-from mtf.jobs.description import Description
+from mtf.jobs.job import Job
 from mtf.jobs.results import EvaluateResult
 from mtf.partitioning.settings import PartitionerConfig
 
-# These modules import JAX, so they are imported only when the job runs or is described.
-_RUN, _DESCRIBE = f"{__package__}.run", f"{__package__}.describe"
-
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Job[EvaluateResult]):
     """Evaluates one checkpoint, or several checkpoints of a run, on tasks.
 
     For ranked tasks (`*_score_eval`), the most likely answer choice is the prediction, as in T0.
@@ -83,20 +78,3 @@ class Evaluate:
                 "metric_name_to_monitor needs several checkpoints, but checkpoint_steps is None. "
                 "Set checkpoint_steps, for example to 'all', or set metric_name_to_monitor to None."
             )
-
-    def run(self) -> EvaluateResult:
-        """Runs the evaluation, writes predictions, tables and figures, and prints a summary.
-
-        Raises UserError, without writing anything, if the input cannot be used.
-        """
-        result: EvaluateResult = importlib.import_module(_RUN).run(as_checked(self))
-        return result
-
-    def describe(self) -> Description:
-        """Returns the settings and the results of checks, without allocating arrays.
-
-        The checkpoint and the data are checked, but no examples are read from datasets. Raises
-        UserError if a field has the wrong type; the description contains all other problems.
-        """
-        description: Description = importlib.import_module(_DESCRIBE).describe(as_checked(self))
-        return description

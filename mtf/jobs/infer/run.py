@@ -1,9 +1,10 @@
-"""Runs a batch inference job."""
+"""Runs and describes a batch inference job."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,26 @@ from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.writing import LOCK_FILE, locked, os_errors_refused
 from mtf.data.mixtures import find_mixture
-from mtf.data.tasks.mixtures import Mixture
+from mtf.data.tasks.mixtures import Mixture, split_available
 from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
+from mtf.inference import loading
 from mtf.inference.batch import BatchInference, Source, file_sources, task_sources
 from mtf.inference.files import Results
 from mtf.inference.loading import load_model
 from mtf.inference.opening import Opened, open_model
+from mtf.jobs.description import Checks, Description
 from mtf.jobs.infer.settings import Infer
 from mtf.jobs.results import InferResult
 from mtf.jobs.watched import recorded, watched
+from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.processes import is_first_process
 from mtf.storage import AnyPath, as_path
 
 
 def run(job: Infer) -> InferResult:
-    """Runs a job whose field types have been checked; see `Infer.run`."""
+    """Runs a job whose field types have been checked."""
+    job.check_input()
     with watched(job.hang_seconds) as heartbeat:
         return _run(job, heartbeat)
 
@@ -36,7 +41,7 @@ def _run(job: Infer, heartbeat: Heartbeat) -> InferResult:
     # Check all input before anything is written.
     partitioner = PjitPartitioner.create(job.partitioner)
     opened = open_checkpoint(job)
-    sources = open_sources(job, opened)
+    sources = _sources(job, opened)
     loaded = load_model(opened, dtype=job.dtype, partitioner=partitioner)
     output_dir, lengths = output_dir_of(job, opened.checkpoint.path), job.task_feature_lengths
     shard = {"shard_id": job.shard_id, "num_shards": job.num_shards}
@@ -79,13 +84,25 @@ def open_checkpoint(job: Infer) -> Opened:
     return open_model(job.checkpoint, step=job.step, vocabulary=job.vocabulary)
 
 
-def find_tasks(job: Infer, vocabulary: Vocabulary | None) -> Mixture:
+def _check_tasks(job: Infer, opened: Opened | None) -> str:
+    """Returns a message that says how many tasks have data.
+
+    Raises UserError if the job would fail.
+    """
+    job.check_input()
+    mixture = _mixture(job, None if opened is None else opened.vocabulary)
+    present, absent = split_available(mixture, job.split, job.data_dir, download=False)
+    skipped = f"; {len(absent)} are skipped: {absent[0][1]}" if absent else ""
+    return f"{len(present)} of {len(present) + len(absent)} tasks have data{skipped}"
+
+
+def _mixture(job: Infer, vocabulary: Vocabulary | None) -> Mixture:
     """Returns the mixture or task; custom SeqIO tasks need the checkpoint's vocabulary."""
     name = str(job.mixture_or_task_name)
     return find_mixture(name, vocabulary or ByteVocabulary(), job.module, job.templates)
 
 
-def open_sources(job: Infer, opened: Opened | None) -> list[Source]:
+def _sources(job: Infer, opened: Opened | None) -> list[Source]:
     """Returns the sources of examples; `opened` may be None if the sources are only checked."""
     add_eos = job.inputs_add_eos
     if job.files is not None:
@@ -93,7 +110,7 @@ def open_sources(job: Infer, opened: Opened | None) -> list[Source]:
         if add_eos is None:
             add_eos = opened is None or opened.inputs_add_eos
         return file_sources(files, job.mode, add_eos)
-    tasks = find_tasks(job, None if opened is None else opened.vocabulary)
+    tasks = _mixture(job, None if opened is None else opened.vocabulary)
     return task_sources(tasks, job.split, job.mode, job.data_dir, add_eos)
 
 
@@ -133,3 +150,26 @@ def _write(batch: BatchInference, source: Source, results: Results) -> AnyPath:
     if is_first_process():
         print(batch.report(source, results, file, was_done))
     return file
+
+
+def describe(job: Infer) -> Description:
+    """Returns the settings of a job and the results of checks."""
+    checks, lengths = Checks(), job.task_feature_lengths
+    opened = checks.add("checkpoint", functools.partial(open_checkpoint, job), loading.describe)
+    if job.files is None:
+        name = job.mixture_or_task_name or "input"
+        checks.add(name, lambda: _check_tasks(job, opened))
+    else:
+        sources = checks.add("files", lambda: _sources(job, opened), lambda s: f"{len(s)}")
+        for each in sources or ():
+            checks.rows[each.name] = f"{each.summary.num_examples:,} examples"
+    rows = {
+        "mode": job.mode if job.mode == "score" else f"{job.mode}, {job.decoding.method}",
+        "lengths": f"inputs {lengths['inputs']}, targets {lengths['targets']}",
+        "dtype": job.dtype,
+        **run_devices(job.partitioner).rows(),
+        "batch": f"{job.batch_size} examples, shard {job.shard_id} of {job.num_shards}",
+    }
+    if opened is not None:
+        rows["output_dir"] = str(output_dir_of(job, opened.checkpoint.path))
+    return Description({**rows, **checks.rows}, tuple(checks.problems))

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from typing import Literal
 
 from mtf.base.checks import AT_LEAST_ONE, POSITIVE, check_fields
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import HANG_SECONDS
-from mtf.config import as_checked
 from mtf.inference.decoding.settings import DecodingConfig
-from mtf.jobs.description import Description
+from mtf.jobs.job import Job
 from mtf.jobs.results import InferResult
 from mtf.partitioning.settings import PartitionerConfig
 
 MODES = ("predict", "score", "predict_with_aux")
-# These modules import JAX, so they are imported only when the job runs or is described.
-_RUN, _DESCRIBE = f"{__package__}.run", f"{__package__}.describe"
 
 
 @dataclasses.dataclass(frozen=True)
-class Infer:
+class Infer(Job[InferResult]):
     """Predicts or scores targets for the examples in files or tasks (T5X: `infer.infer`).
 
     The results contain one line for each example, in the order of the examples. A job that was
@@ -117,18 +113,3 @@ class Infer:
         """Raises UserError if neither files nor a task is set."""
         if self.files is None and self.mixture_or_task_name is None:
             raise UserError("No input is set; set files or mixture_or_task_name.")
-
-    def run(self) -> InferResult:
-        """Runs the job; raises UserError, without writing anything, if the input is not usable."""
-        self.check_input()
-        result: InferResult = importlib.import_module(_RUN).run(as_checked(self))
-        return result
-
-    def describe(self) -> Description:
-        """Returns the settings and the results of checks, without allocating arrays.
-
-        The checkpoint and all files are checked, but no datasets are read. Raises UserError if a
-        field has the wrong type; the description contains all other problems.
-        """
-        description: Description = importlib.import_module(_DESCRIBE).describe(as_checked(self))
-        return description

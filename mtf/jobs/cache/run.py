@@ -1,10 +1,8 @@
-"""Writes and checks token caches (`python -m mtf.cache`)."""
+"""Runs and describes a job that writes a token cache."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import functools
 import os
 import shutil
 import sys
@@ -15,49 +13,43 @@ from typing import TYPE_CHECKING
 
 from mtf.base import signals
 from mtf.base.downloads import as_user_errors
-from mtf.base.errors import RunError, UserError
-from mtf.base.processes.process_info import find_processes
+from mtf.base.errors import NotCheckedError, RunError, UserError
+from mtf.base.processes.rendezvous import Rendezvous, current
 from mtf.base.progress import rate_bar
 from mtf.base.writing import LOCK_FILE, free_space, locked, write_failure
-from mtf.cli.command import exit_status
-from mtf.cli.mixture_choice import chosen_mixture
+from mtf.config.run_dir import write_job
 from mtf.data.cache import build
 from mtf.data.cache.build import NOT_CHOSEN, CacheBuild
 from mtf.data.cache.format import ArrayRecordFormat, TaskInfo, read_json
-from mtf.data.cache.reader import TokenCache, check_files, is_description
+from mtf.data.cache.reader import is_description
 from mtf.data.cache.recording import CacheProgress, is_record, recorded
 from mtf.data.cache.settings import CacheConfig
 from mtf.data.seqio import from_seqio
 from mtf.data.seqio.cache_format import SeqioFormat
-from mtf.storage import AnyPath, as_path, check_bucket, file_sizes, is_remote
+from mtf.jobs.cache.mixture import chosen_mixture
+from mtf.jobs.cache.settings import Cache
+from mtf.jobs.description import Checks, Description
+from mtf.storage import (
+    AnyPath,
+    as_path,
+    check_bucket,
+    check_writable,
+    file_sizes,
+    has_scheme,
+    is_remote,
+)
 from mtf.storage.copies import cache_directory, copy_of, local_copy
 
 if TYPE_CHECKING:
-    from mtf.base.processes.rendezvous import Rendezvous
     from mtf.storage.remote import RemotePath
 
 _NUM_REASONS_SHOWN = 3
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs `python -m mtf.cache` and returns its exit status."""
-    if options.check:
-        return _check(options)
-    output = as_path(options.output)
-    processes = find_processes(os.environ, options)
-    if processes is None:
-        return _write_locked(options, output, None)
-    from mtf.base.processes.rendezvous import Rendezvous  # Imports JAX.
-
-    rendezvous = Rendezvous(processes)
-    status_of = functools.partial(exit_status, only_shows=False)
-    rendezvous.run(lambda: _write_locked(options, output, rendezvous), status_of)
-    return 0
-
-
-def _write_locked(
-    options: argparse.Namespace, output: AnyPath, rendezvous: Rendezvous | None
-) -> int:
+def run(job: Cache) -> AnyPath:
+    """Runs a job whose field types have been checked."""
+    signals.hint("run the same command again to continue")
+    output, rendezvous = as_path(job.output), current()
     index = rendezvous.index if rendezvous else 0
     cache_dir = _staging(output, index) if is_remote(output) else output
     is_locked = index == 0 or is_remote(output)
@@ -65,7 +57,7 @@ def _write_locked(
         with locked(cache_dir, "--output", shown=output) if is_locked else contextlib.nullcontext():
             if is_remote(output):
                 _copy_descriptions(output, cache_dir)
-            return _write(options, cache_dir, output, rendezvous)
+            return _write(job, cache_dir, rendezvous)
     except UserError:
         raise  # The message is already complete, even if a failed write is the cause.
     except Exception as error:
@@ -99,40 +91,44 @@ def _copy_descriptions(output: RemotePath, cache_dir: Path) -> None:
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
-def _write(
-    options: argparse.Namespace,
-    cache_dir: Path,
-    output: AnyPath,
-    rendezvous: Rendezvous | None,
-) -> int:
-    mixture, vocabulary = chosen_mixture(options)
+def prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuild:
+    """Returns what is to be written; raises UserError or NotCheckedError if it cannot be known."""
+    output = as_path(job.output)
+    mixture, vocabulary = chosen_mixture(job)
     settings = CacheConfig(
         cache_dir=cache_dir,
         store=output if is_remote(output) else None,
         vocabulary=vocabulary,
-        format=SeqioFormat() if options.format == "seqio" else ArrayRecordFormat(),
-        splits=tuple(options.split) if options.split else None,
-        seed=options.seed,
-        num_shards=options.num_shards,
-        data_dir=options.data_dir,
-        only=tuple(options.only) if options.only else None,
-        skip_missing=options.skip_missing,
-        max_rows=options.max_rows,
+        format=SeqioFormat() if job.format == "seqio" else ArrayRecordFormat(),
+        splits=job.split,
+        seed=job.seed,
+        num_shards=job.num_shards,
+        data_dir=job.data_dir,
+        only=job.only,
+        skip_missing=job.skip_missing,
+        max_rows=job.max_rows,
     )
-    if options.from_seqio is not None:
-        work = from_seqio.prepare(mixture, settings, options.from_seqio)
-    else:
-        work = build.prepare(mixture, settings)
+    if job.from_seqio is None:
+        return build.prepare(mixture, settings, download=download)
+    if not download and has_scheme(job.from_seqio):
+        raise NotCheckedError(f"{job.from_seqio} is not on this machine")
+    return from_seqio.prepare(mixture, settings, job.from_seqio)
+
+
+def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPath:
+    work = prepare(job, cache_dir)
+    settings = work.settings
     index, count = (0, 1) if rendezvous is None else (rendezvous.index, rendezvous.count)
     if index == 0:
         _print_left_out(work)
-    num_workers = options.num_workers or len(os.sched_getaffinity(0))
     if rendezvous is not None:
         build.compare(work, rendezvous)
+    if index == 0:
+        write_job(settings.where, job)
     start = time.perf_counter()
     with signals.Interrupts() as interrupts, rate_bar(work.num_rows, "examples") as show:
         interrupts.hold()
-        with recorded(settings.where, index, count, options.hang_seconds or None) as note:
+        with recorded(settings.where, index, count, job.hang_seconds) as note:
 
             def report(done: CacheProgress) -> None:
                 interrupts.raise_if_requested()
@@ -143,10 +139,11 @@ def _write(
                     rows = f"{tasks}, {done.num_rows:,} of {work.num_rows:,} records"
                 note(done, rows)
 
+            num_workers = job.num_workers or len(os.sched_getaffinity(0))
             build.run(work, num_workers, report, rendezvous)
     if not index:
         _print_summary(work, time.perf_counter() - start)
-    return 0
+    return settings.where
 
 
 def _print_left_out(work: CacheBuild) -> None:
@@ -174,17 +171,23 @@ def _print_summary(work: CacheBuild, seconds: float) -> None:
     )
 
 
-def _check(options: argparse.Namespace) -> int:
-    cache_dir = as_path(options.output)
-    cache = TokenCache(cache_dir, options.mixture)
-    names = list(cache.mixture(options.mixture).tasks)
-    num_damaged = 0
-    for name, problems in check_files(cache_dir, names):
-        num_damaged += bool(problems)
-        print("".join(f"{problem}\n" for problem in problems), end="")
-        if problems and cache.has(name):
-            print(f"  Delete {cache_dir / name} and cache {options.mixture} again.")
-    if unfinished := cache.unfinished():
-        print(f"incomplete tasks: {', '.join(unfinished)}")
-    print(f"{len(names)} tasks read, {num_damaged} damaged")
-    return 1 if num_damaged else 0
+def describe(job: Cache) -> Description:
+    """Returns what would be read and written, and the results of checks."""
+    checks, output = Checks(), as_path(job.output)
+
+    def check_output() -> str:
+        with as_user_errors("--output"):
+            check_writable(output)
+        return f"{output}, {job.format}"
+
+    checks.add("output", check_output)
+    cache_dir = _staging(output, 0) if is_remote(output) else output
+    checks.add(job.mixture, lambda: prepare(job, cache_dir, download=False), _summary)
+    return Description(checks.rows, tuple(checks.problems))
+
+
+def _summary(work: CacheBuild) -> str:
+    return (
+        f"{len(work.works)} tasks to write, {len(work.finished)} complete, {len(work.absent)} left "
+        f"out; {work.num_rows:,} records to read; vocabulary {work.settings.vocabulary.path}"
+    )
