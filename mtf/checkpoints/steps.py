@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from conversion.formats import list_checkpoints
 from mtf.base.errors import UserError
 from mtf.base.writing import T5X_CONFIG_FILE, write_atomically
 from mtf.storage import AnyPath, as_path
@@ -22,6 +21,8 @@ def checkpoints_dir(model_dir: str | AnyPath) -> AnyPath:
 
 def saved_steps(model_dir: str | AnyPath) -> list[int]:
     """Returns the steps of a run's complete checkpoints, in ascending order."""
+    from conversion.formats import list_checkpoints  # A command reports a file that hides it.
+
     folder = checkpoints_dir(model_dir)
     return [step for step, _ in list_checkpoints(folder)] if folder.is_dir() else []
 
