@@ -189,7 +189,7 @@ def _monitored(
     name = data.mixture_or_task_name
     if not metrics or data.task is None:
         return f"training_eval/{name}/loss_per_target_token", "min"
-    from mtf.evaluation.metrics import METRICS, score_names  # This import loads NumPy.
+    from mtf.evaluation.metrics import find, score_names  # This import loads NumPy.
 
     score = next(iter(score_names(metrics).values()))
-    return f"inference_eval/{name}/{score}", METRICS[metrics[0]].best
+    return f"inference_eval/{name}/{score}", find(metrics[0]).best

@@ -6,12 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from mtf.base.errors import UserError
 from mtf.base.host_memory import gib
 from mtf.partitioning import memory
-from mtf.partitioning.mesh import PjitPartitioner
+from mtf.partitioning.mesh import PjitPartitioner, devices_keeping_memory
 from mtf.partitioning.settings import PartitionerConfig
 
 
@@ -71,7 +69,7 @@ def run_devices(
 
     A `batch_size` of 0 means that batches are padded to fit any mesh.
     """
-    here, refused = jax.devices(), None
+    here, refused = devices_keeping_memory(), None
     try:
         partitioner = PjitPartitioner.create(config, here)
         partitioner.check_batch_size(batch_size, num_microbatches)

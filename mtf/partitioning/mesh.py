@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -87,10 +88,13 @@ def devices_keeping_memory() -> list[Any]:
     """Returns `jax.devices()`; on CPUs, also makes malloc keep freed memory.
 
     This function must be called before JAX's backend is initialized, because the backend starts
-    threads.
+    threads. Raises UserError if JAX cannot use the devices that JAX_PLATFORMS names.
     """
     malloc.use_one_arena()
-    devices = jax.devices()
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:
+        raise UserError(f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {error}") from None
     if devices[0].platform == "cpu":
         malloc.keep_freed_memory()
     return devices

@@ -174,6 +174,20 @@ def test_a_dataset_and_a_mixture(tmp_path: Path, folder: Path) -> None:
     assert monitored == "training_eval/t0_train/loss_per_target_token"
 
 
+def test_a_metric_of_the_user_chooses_the_best_checkpoint(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_scores.py").write_text("def share(targets, predictions):\n    return 1.0\n")
+    (tmp_path / "train.tsv").write_text("a\tb\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = str(tmp_path / "train.tsv")
+    save = recipes.finetune(
+        str(folder / "hf"), file, file, metrics="my_scores.share"
+    ).checkpoint.save
+    assert save.metric_name_to_monitor == "inference_eval/files/share"
+    assert save.metric_mode == "max"
+
+
 def test_a_dataset_of_the_mirror(
     folder: Path, datasets_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
