@@ -67,7 +67,7 @@ _TOKENS = "NUM_TOTAL_TARGET_TOKENS"
 _NET = "model.network."
 _RATE = "optimizer.learning_rate."
 _DROPOUT = "mtf uses the same dropout rate everywhere"
-_RAMP = "the linear decay to 0 at the end of the run is left out"
+_RAMP = "must be 0, because the linear decay at the end of a run has no equivalent"
 
 
 def _network(configurable: str, **values: Any) -> tuple[Row, ...]:
@@ -153,14 +153,18 @@ _ROWS = (
     *(Row(f"{n}.warmup_steps", _RATE + "warmup_steps", "", int, default=10_000) for n in _RSQRT),
     Row("learning_rate_schedule_noam.linear_decay_fraction", "mesh.ramp", _RAMP, default=0.1),
     Row("linear_decay.steps_or_fraction", "mesh.ramp", _RAMP, default=0.1),
-    only("learning_rate_schedule_noam.offset", 0),
+    *_network("learning_rate_schedule_noam", offset=0),
     Row("mesh_train_dataset_fn.use_cached", "data.use_cached", "see --additional_task_cache_dirs"),
     Row("mesh_train_dataset_fn.seed", "data.seed", NO_SEED, seed),
     *(Row(f"mesh_train_dataset_fn.{name}", f"data.{name}") for name in ("pack", "shuffle")),
     *(Row(f"{name}.mixture_or_task_name", "data.mixture_or_task_name") for name in _REFERRED[1:]),
     only("mesh_eval_dataset_fn.use_cached", False, note="set `data.cache_dir` to a token cache"),
     only("mesh_eval_dataset_fn.num_eval_examples", None, note="mtf always evaluates all examples"),
-    only("seqio.SentencePieceVocabulary.sentencepiece_model_file", f"@{_IGNORED[0]}", *_PATHS),
+    Row(
+        "seqio.SentencePieceVocabulary.sentencepiece_model_file",
+        fixed=(f"@{_IGNORED[0]}", *_PATHS),
+        refused=True,
+    ),
     *ignored(
         "run.layout_rules run.skip_seen_data run.predict_fn run.vocabulary run.eval_dataset_fn "
         "run.autostack run.iterations_per_loop run.eval_summary_dir run.mesh_devices "
@@ -174,7 +178,13 @@ _ROWS = (
     ),
     *ignored("get_variable_dtype.slice_dtype get_variable_dtype.master_dtype", "mtf uses float32"),
     *(
-        Row(f"{name}.dropout_rate", equals=_NET + "dropout_rate", fixed=(None,), note=_DROPOUT)
+        Row(
+            f"{name}.dropout_rate",
+            equals=_NET + "dropout_rate",
+            fixed=(None,),
+            note=_DROPOUT,
+            refused=True,
+        )
         for name in ("SelfAttention", "LayerStack")
     ),
     Row("unsupervised.preprocessors", note="each task has its own; see `data.objective`"),
@@ -218,7 +228,7 @@ def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Wal
             walk.section(name, name)
     if mode == "train":
         walk.ignore("mesh_eval_dataset_fn")
-        _schedule(walk, remark)
+        _schedule(walk)
     else:
         walk.ignore(*_SCHEDULES, "mesh_train_dataset_fn")
         walk.section("mesh_eval_dataset_fn", "mesh_eval_dataset_fn")
@@ -227,6 +237,16 @@ def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Wal
         raise UserError(
             "run.train_steps is not bound. Set it with --gin_param='run.train_steps = N'."
             + walk.not_understood()
+        )
+    if mode == "train" and settings.get("mesh.ramp"):
+        origin = walk.origins.get("mesh.ramp")
+        where = (
+            f"{origin} ({origin.where})" if origin else "linear_decay_fraction = 0.1, the default"
+        )
+        raise UserError(
+            f"{where}: mtf has no equivalent of the linear decay of the learning rate at the end "
+            "of a run. To train without it, set linear_decay.steps_or_fraction and "
+            "learning_rate_schedule_noam.linear_decay_fraction to 0."
         )
     mixture = settings.get("data.mixture_or_task_name")
     if mixture is None:
@@ -256,7 +276,7 @@ def _stack(walk: Walk, scope: str) -> dict[str, Any]:
     return {name: settings.get(_NET + name) for name in _SHARED_SIZES}
 
 
-def _schedule(walk: Walk, remark: Remark) -> None:
+def _schedule(walk: Walk) -> None:
     """Adds the settings for a schedule, which is one function or a product of several functions."""
     settings = walk.settings
     given = settings.get("mesh.schedule")
@@ -266,8 +286,6 @@ def _schedule(walk: Walk, remark: Remark) -> None:
         if name not in _SCHEDULES:
             raise UserError(f"run.learning_rate_schedule = {given!r} has no equivalent in mtf.")
         walk.section(name, name)
-    if settings.get("mesh.ramp"):
-        remark(f"The schedule {given} has no exact equivalent in mtf: {_RAMP}.")
     settings.setdefault(_RATE + "base_learning_rate", 1.0)
     rsqrt = bool({*names} & {*_RSQRT})
     settings[_RATE + "factors"] = "constant * rsqrt_decay" if rsqrt else "constant"

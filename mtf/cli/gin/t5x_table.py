@@ -39,9 +39,8 @@ _CONFIGURABLES = {
     "t5x.decoding": "decoding.beam_search decoding.temperature_sample",
     "t5x.examples.t5.network": "network.Transformer network.T5Config",
     "t5x.examples.scalable_t5.network": "network.Transformer network.T5Config",
+    "t5x.contrib.gpu.t5.network": "network.Transformer network.T5Config",
     "t5x.adafactor": "adafactor.Adafactor adafactor.standard_logical_factor_rules",
-    "t5x.optimizers": "optimizers.chain",
-    "optax": "optax.clip optax.clip_by_global_norm optax.adamw optax.warmup_cosine_decay_schedule",
     "seqio": "seqio.SentencePieceVocabulary seqio.ByteVocabulary seqio.Evaluator "
     "seqio.PyLoggingLogger seqio.TensorBoardLogger seqio.JSONLogger",
 }
@@ -53,6 +52,12 @@ T5X_NAMES = {
     for place in (["__main__"] if "_script." in name else []) + [module]
 }
 
+# Module of a network that mtf has → whether each of its layers has a relative position bias.
+NETWORKS = {
+    "t5x.examples.t5.network": False,
+    "t5x.examples.scalable_t5.network": True,
+    "t5x.contrib.gpu.t5.network": False,  # a copy of T5X's that can also scale attention
+}
 FULLY_SHARDED = "FULLY_SHARDED_AXIS_RULES"
 NO_SEED = "the original draws a new seed at every start; mtf uses a fixed seed to resume exactly"
 
@@ -75,6 +80,15 @@ def _axis_rules(value: Any) -> Any:
     raise NotTranslatedError(f"{value} is a function that mtf does not know")
 
 
+def _given_lengths(value: Any) -> Any:
+    if value is None:
+        raise NotTranslatedError(
+            "mtf does not look for the longest example; set lengths, for example "
+            """--gin.TASK_FEATURE_LENGTHS="{'inputs': 1024, 'targets': 256}\""""
+        )
+    return value
+
+
 def _restored(value: Any) -> Any:
     if isinstance(value, list | tuple):
         if len(value) > 1:
@@ -85,6 +99,10 @@ def _restored(value: Any) -> Any:
 
 _BATCHES = "mtf uses one batch size for training and evaluation"
 _SAME_DATA = "mtf evaluates on held-out data that is prepared like the training data"
+_OTHER_DATA = (
+    "mtf evaluates on held-out data of the training mixture; to train without this evaluation, "
+    "bind train_script.train.{}_dataset_cfg to None"
+)
 _NO_PACKING = "mtf never packs inputs for decoding"
 _BUILT_IN = "@utils.TrainStateInitializer"
 _NOT_IN_JOB = "this job has no such setting in mtf"
@@ -112,15 +130,21 @@ _LOGGERS = {
 }
 
 _SPLIT = Row("split", "data.eval_split", type=str | None)
+_LENGTHS = Row(
+    "task_feature_lengths",
+    "data.task_feature_lengths",
+    convert=_given_lengths,
+    refused=True,
+    type=dict[str, int],
+)
 _MODULE = Row("module", "data.module", _MODULES, type=str | None)
 _OF_ALL_DATA = (
     only("use_custom_packing_ops", False, note="mtf always uses its own packing"),
-    only("trim_output_features", True, note="mtf always trims features"),
-    only("runtime_preprocessors", None, note="mtf reads SeqIO's tasks, not AirIO's"),
+    only("trim_output_features", True, note="mtf always trims features", refused=True),
+    only("runtime_preprocessors", None, note="mtf reads SeqIO's tasks", refused=True),
     *ignored("use_memory_cache num_prefetch_threads num_workers"),
 )
 _OF_HELD_OUT_DATA = (
-    Row("mixture_or_task_name", equals=_TASK, note=_SAME_DATA),
     Row("batch_size", equals="batch_size", note=_BATCHES),
     only("shuffle", False, note="mtf evaluates the same examples every time"),
     *ignored("seed", "mtf evaluates the same examples every time"),
@@ -128,13 +152,25 @@ _OF_HELD_OUT_DATA = (
     Row("module", equals="data.module", note=_SAME_DATA),
     *_OF_ALL_DATA,
 )
+
+
+def _of_training(scope: str, *lengths: Any) -> tuple[Row, Row]:
+    """Returns the rows for what held-out data shares with the training data."""
+    note = _OTHER_DATA.format(scope)
+    task, path = "mixture_or_task_name", "data.task_feature_lengths"
+    return (
+        Row(task, equals=_TASK, note=note, refused=True),
+        Row("task_feature_lengths", equals=path, fixed=lengths, note=note, refused=True),
+    )
+
+
 _OF_EVALUATORS = (
     Row("logger_cls", parts=_LOGGERS, note="mtf always writes text, JSON and event files"),
     *ignored("use_memory_cache"),
 )
 _OF_MODELS = (
     Row("input_vocabulary", parts=_VOCABULARIES),
-    Row("output_vocabulary", parts=_VOCABULARIES, note="mtf uses one vocabulary"),
+    Row("output_vocabulary", parts=_VOCABULARIES),
     Row(
         "decode_fn",
         parts={
@@ -194,19 +230,34 @@ T5X: dict[str, Section] = table(
             "summarize_config_fn", "the run directory has config.json, config.py and config.txt"
         ),
         Row("inference_evaluator_cls", parts={"seqio.Evaluator": "evaluator"}),
-        only("get_dataset_fn", "@utils.get_dataset", note="set `data.module` or `data.loader`"),
+        only(
+            "get_dataset_fn",
+            "@utils.get_dataset",
+            note="set `data` of the recipe instead, for example to a CustomDataConfig",
+            refused=True,
+        ),
         Row(
             "actions",
             parts={"trainer.TerminateOnNanAction": "nan_action"},
             note="mtf has no other actions; a loss that is not finite always ends a run",
         ),
-        only("train_eval_get_dataset_fn", "@utils.get_training_eval_datasets", note=_SAME_DATA),
+        only(
+            "train_eval_get_dataset_fn",
+            "@utils.get_training_eval_datasets",
+            note=_OTHER_DATA.format("train_eval"),
+            refused=True,
+        ),
         only(
             "run_eval_before_training",
             False,
             note="mtf evaluates every `trainer.eval_period` steps and at the end of a run",
         ),
-        only("train_state_initializer_cls", _BUILT_IN, note="built in"),
+        only(
+            "train_state_initializer_cls",
+            _BUILT_IN,
+            note="mtf starts from T5X's random parameters or from a checkpoint",
+            refused=True,
+        ),
         *ignored("use_orbax", "mtf reads both checkpoint layouts and writes Orbax's"),
         *ignored("verify_matching_vocabs_fn", "`data.vocabulary` is the only vocabulary"),
         *ignored("concurrent_metrics gc_period"),
@@ -214,7 +265,7 @@ T5X: dict[str, Section] = table(
     train_data=(
         "train/utils.DatasetConfig",
         Row("mixture_or_task_name", _TASK, type=str),
-        Row("task_feature_lengths", "data.task_feature_lengths", type=dict[str, int] | None),
+        _LENGTHS,
         Row("split", "data.split"),
         Row("batch_size", "batch_size"),
         Row("shuffle", "data.shuffle"),
@@ -232,20 +283,21 @@ T5X: dict[str, Section] = table(
     ),
     eval_data=(
         "train_eval/utils.DatasetConfig",
-        Row("task_feature_lengths", equals="data.task_feature_lengths", note=_SAME_DATA),
+        *_of_training("train_eval"),
         _SPLIT,
         Row("pack", equals="data.pack", note=_SAME_DATA),
         *_OF_HELD_OUT_DATA,
     ),
     infer_eval_data=(
         "infer_eval/utils.DatasetConfig",
+        *_of_training("infer_eval", None),  # None: without limit; mtf truncates as in training
         Row(
-            "task_feature_lengths",
-            equals="data.task_feature_lengths",
-            fixed=(None,),
-            note="mtf truncates examples to the training lengths",
+            "split",
+            equals="data.eval_split",
+            note="mtf uses one split for both evaluations; bind "
+            "train_script.train.infer_eval_dataset_cfg to None to train without decoding",
+            refused=True,
         ),
-        Row("split", equals="data.eval_split", note="mtf uses one split for both evaluations"),
         only("pack", False, note=_NO_PACKING),
         *_OF_HELD_OUT_DATA,
     ),
@@ -267,12 +319,7 @@ T5X: dict[str, Section] = table(
     job_data=(
         "utils.DatasetConfig",
         Row("mixture_or_task_name", _TASK, type=str),
-        Row(
-            "task_feature_lengths",
-            "data.task_feature_lengths",
-            "for None, mtf uses 1024 and 256 tokens instead of the longest example",
-            type=dict[str, int] | None,
-        ),
+        _LENGTHS,
         _SPLIT,
         Row("batch_size", "batch_size"),
         *ignored("shuffle seed", _ORDER),
@@ -327,19 +374,20 @@ T5X: dict[str, Section] = table(
             "[] trains from scratch; T5X's conversions replace Google's original checkpoints",
             _restored,
             type=str | None,
+            refused=True,
         ),
         Row("mode", _RESTORE + "mode"),
-        only("dtype", None, "float32", note="mtf always trains float32 parameters"),
+        only("dtype", None, "float32", note="mtf always trains float32 parameters", refused=True),
         Row("assignment_map", _RESTORE + "assignment_map", convert=as_tuple),
         only("strict", True, note="mtf restores the complete optimizer state"),
         Row("fallback_to_scratch", _RESTORE + "fallback_to_scratch"),
         only("checkpointer_cls", "@checkpoints.Checkpointer", note="mtf detects the layout"),
-        only("state_transformation_fns", [], (), note="use `assignment_map`"),
+        only("state_transformation_fns", [], (), note="use `assignment_map`", refused=True),
         *ignored("checkpoint_manager_cls", "mtf uses its own checkpoint manager"),
     ),
     job_restore=(
         "utils.RestoreCheckpointConfig",
-        Row("path", "checkpoint", convert=_restored),
+        Row("path", "checkpoint", convert=_restored, refused=True),
         Row(
             "mode",
             "checkpoint_steps",
@@ -352,11 +400,11 @@ T5X: dict[str, Section] = table(
             "the dtype of parameters and activations; by default, float32",
             default_of("float32"),
         ),
-        only("assignment_map", None, [], False, note=_NOT_IN_JOB),
+        only("assignment_map", None, [], False, note=_NOT_IN_JOB, refused=True),
         only("strict", True, note=_NOT_IN_JOB),
         only("fallback_to_scratch", None, [], False, note=_NOT_IN_JOB),
         only("checkpointer_cls", "@checkpoints.Checkpointer", note=_NOT_IN_JOB),
-        only("state_transformation_fns", [], (), note=_NOT_IN_JOB),
+        only("state_transformation_fns", [], (), note=_NOT_IN_JOB, refused=True),
         only("checkpoint_manager_cls", None, [], False, note=_NOT_IN_JOB),
     ),
     save=(
@@ -443,11 +491,18 @@ T5X: dict[str, Section] = table(
         Row("module", parts={"network.Transformer": "transformer"}),
         Row(
             "optimizer_def",
-            parts={"adafactor.Adafactor": "adafactor", "optimizers.chain": "chain"},
+            "optimizer",
+            parts={"adafactor.Adafactor": "adafactor"},
+            optax=True,
         ),
         Row("z_loss", "model.z_loss", default=0.0),
         *fields("model.", "label_smoothing loss_normalizing_factor"),
-        only("feature_converter_cls", None, note="mtf supports only encoder-decoder models"),
+        only(
+            "feature_converter_cls",
+            None,
+            note="mtf supports only encoder-decoder models",
+            refused=True,
+        ),
         only("default_decoder_params", None, note="set `evaluator.decoding`"),
         *_OF_MODELS,
     ),
@@ -491,7 +546,12 @@ T5X: dict[str, Section] = table(
         "seqio.SentencePieceVocabulary",
         Row("sentencepiece_model_file", "data.vocabulary.path", type=str | None),
         Row("extra_ids", "data.vocabulary.extra_ids", default=0),
-        only("reverse_extra_ids", True, note="mtf numbers sentinels in descending order"),
+        only(
+            "reverse_extra_ids",
+            True,
+            note="mtf numbers sentinels in descending order",
+            refused=True,
+        ),
     ),
     bytes=("seqio.ByteVocabulary", Row("extra_ids", "data.vocabulary.extra_ids", default=0)),
     transformer=("network.Transformer", Row("config", parts={"network.T5Config": "network"})),
@@ -504,12 +564,7 @@ T5X: dict[str, Section] = table(
         Row("dtype", _NET + "dtype", default="float32"),
         Row("scale_attn_logits", fixed=(False,), note="mtf does not scale attention", refused=True),
         *ignored("float32_attention_logits", "mtf always computes the softmax in float32"),
-        Row(
-            "scan_layers",
-            _NET + "scan_layers",
-            "mtf's scanned layers share one relative position bias; T5X's scanned layers do not",
-        ),
-        *fields(_NET, "remat_policy"),
+        *fields(_NET, "scan_layers remat_policy"),
         *ignored("param_scan_axis", "checkpoints contain unrolled layers"),
     ),
     adafactor=(
@@ -525,67 +580,25 @@ T5X: dict[str, Section] = table(
             "multiply_by_parameter_scale",
             "optimizer.multiply_by_parameter_scale",
             convert=one_of(True, False),
+            refused=True,
         ),
-        only("dtype_momentum", "float32", note="mtf keeps moments in float32"),
-        only("factor_map", None, note="use `optimizer.logical_factor_rules`"),
+        only(
+            "dtype_momentum",
+            "float32",
+            "@jax.numpy.float32",
+            note="mtf keeps moments in float32",
+            refused=True,
+        ),
+        only("factor_map", None, note="set `optimizer.logical_factor_rules`", refused=True),
         Row(
             "logical_factor_rules",
-            note="mtf uses T5X's standard rules by default",
+            note="set `optimizer.logical_factor_rules` of the recipe",
             fixed=(None,),
             parts={"adafactor.standard_logical_factor_rules": "factor_rules"},
+            refused=True,
         ),
-        only("max_parameter_scale", None, note="mtf does not limit the parameter scale"),
+        only("max_parameter_scale", None, note="mtf does not limit the scale", refused=True),
         Row("skip_nan_updates", "trainer.skip_nonfinite_updates", "also skips infinite updates"),
     ),
     factor_rules=("adafactor.standard_logical_factor_rules",),
-    chain=(
-        "optimizers.chain",
-        Row(
-            "transformations",
-            parts={
-                "optax.adamw": "adamw",
-                "optax.clip": "clip",
-                "optax.clip_by_global_norm": "clip_by_global_norm",
-            },
-        ),
-    ),
-    adamw=(
-        "optax.adamw",
-        Row(
-            "learning_rate",
-            "adamw.base_learning_rate",
-            "a number, or optax.warmup_cosine_decay_schedule",
-            parts={"optax.warmup_cosine_decay_schedule": "warmup_cosine"},
-            type=float,
-        ),
-        Row("b1", "optimizer.beta1"),
-        Row("b2", "optimizer.beta2"),
-        Row("eps", "optimizer.epsilon"),
-        only("eps_root", 0.0, note="mtf adds epsilon outside the square root"),
-        Row(
-            "weight_decay",
-            "optimizer.weight_decay_rate",
-            "mtf does not decay the scales of norm layers",
-            default=1e-4,
-        ),
-        only("mask", None, note="mtf decays all parameters except norm scales"),
-        only("mu_dtype", None, "float32", note="mtf keeps moments in float32"),
-    ),
-    clip=(
-        "optax.clip",
-        Row("max_delta", note="mtf clips the norm of all gradients, not each gradient"),
-    ),
-    clip_by_global_norm=(
-        "optax.clip_by_global_norm",
-        Row("max_norm", "optimizer.global_norm_clip_threshold"),
-    ),
-    warmup_cosine=(
-        "optax.warmup_cosine_decay_schedule",
-        only("init_value", 0.0, 0, note="mtf's warmup starts from 0"),
-        Row("peak_value", "adamw.base_learning_rate", type=float),
-        Row("warmup_steps", "adamw.warmup_steps", type=int),
-        Row("decay_steps", "adamw.steps_per_cycle", "minus the warmup steps", type=int),
-        only("end_value", 0.0, 0, note="mtf's cosine decay ends at 0"),
-        only("exponent", 1.0, 1, note="mtf's cosine decay has no exponent"),
-    ),
 )
