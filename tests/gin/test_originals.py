@@ -58,7 +58,7 @@ def test_examples(gin: Gin, example: str) -> None:
     if "_eval.gin" in example or "_infer.gin" in example:
         path = "INITIAL_CHECKPOINT_PATH" if "14enfr_eval" in example else "CHECKPOINT_PATH"
         own = {path: "'start/checkpoint_1000000'"}
-        own["TASK_FEATURE_LENGTHS"] = COMMON["TASK_FEATURE_LENGTHS"]
+        own["utils.DatasetConfig.task_feature_lengths"] = COMMON["TASK_FEATURE_LENGTHS"]
     if "MIXTURE_OR_TASK_NAME =" not in text or "MIXTURE_OR_TASK_NAME = %gin" in text:
         own["MIXTURE_OR_TASK_NAME"] = "'wmt_t2t_ende_v003'"
     status, out, err = gin(T5X / example, *bindings(**own))

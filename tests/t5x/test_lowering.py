@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
@@ -298,6 +299,13 @@ def not_bound(lowered: fdl.Config, bindings: Mapping[str, Any]) -> Iterator[str]
             default = plain(node.__signature_info__.parameters[argument].default)
             if name not in bindings and plain(value) not in (default, OURS.get(name, default)):
                 yield f"{name}: lowered {plain(value)!r}, T5X's default {default!r}"
+
+
+@pytest.mark.slow
+def test_translated_gin_files_have_the_values_of_t5x() -> None:
+    from tests.t5x import compare_gin
+
+    assert compare_gin.main([str(Path(importlib.import_module("t5x").__path__[0]).parent)]) == 0
 
 
 # The same as PLACES, for jobs that open a checkpoint.

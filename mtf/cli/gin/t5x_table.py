@@ -83,8 +83,8 @@ def _axis_rules(value: Any) -> Any:
 def _given_lengths(value: Any) -> Any:
     if value is None:
         raise NotTranslatedError(
-            "mtf does not look for the longest example; set lengths, for example "
-            """--gin.TASK_FEATURE_LENGTHS="{'inputs': 1024, 'targets': 256}\""""
+            "mtf does not look for the longest example; expected lengths, such as "
+            "{'inputs': 1024, 'targets': 256}"
         )
     return value
 
