@@ -44,7 +44,6 @@ SHOWN = {
     "mesh.tokens": ("trainer.num_microbatches",),
     "mesh.dropout_rate": ("model.network.dropout_rate",),
     "mesh.num_layers": ("model.network.num_encoder_layers", "model.network.num_decoder_layers"),
-    "mesh.ramp": (),
 }
 # Notes of the command → what the page has in their place.
 _NOTES = {

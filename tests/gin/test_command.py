@@ -158,7 +158,7 @@ def test_arguments(pretrain: Gin, tmp_path: Path, arguments: list[str], message:
         (2, "adafactor.Adafactor.logical_factor_rules={'a': 1}", "set `optimizer.logical_factor"),
         (2, "train.get_dataset_fn=@mine.data", "set `data` of the recipe instead"),
         (2, "train/DatasetConfig.trim_output_features=False", "mtf always trims features"),
-        (2, "train_eval/DatasetConfig.mixture_or_task_name='x'", "of the training mixture; to tr"),
+        (2, "train_eval/DatasetConfig.mixture_or_task_name='x'", "of the training mixture; to le"),
         (2, "SentencePieceVocabulary.reverse_extra_ids=False", "sentinels in descending order"),
         (2, "output/SentencePieceVocabulary.sentencepiece_model_file='x'", "one value for this"),
         (1, "BATCH_SISE=8", "no binding refers to %BATCH_SISE. Did you mean BATCH_SIZE"),

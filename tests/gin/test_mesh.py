@@ -113,7 +113,7 @@ def test_defaults_of_mesh_tensorflow(gin: Gin, tmp_path: Path) -> None:
     )
     status, out, err = gin("t5_mesh_transformer", mine)
     assert (status, out) == (2, "")
-    assert "linear_decay_fraction = 0.1, the default: mtf has no equivalent of the linear" in err
+    assert "mtf has no linear decay to 0 at the end of a run" in err
     status, out, _ = gin("t5_mesh_transformer", mine, NO_RAMP)
     assert status == 0
     found = values(config_of(out))
@@ -210,7 +210,7 @@ def test_a_misspelled_binding_is_named_beside_the_value_that_is_missing(
 ) -> None:
     status, out, err = gin(
         *(*PROGRAM, "--gin_file=dataset.gin", "--gin_file=models/t5.1.1.base.gin"),
-        *(param("run.train_step = 5"), f"--gin_location_prefix={mesh}"),
+        *(param("run.train_step = 5"), NO_RAMP, f"--gin_location_prefix={mesh}"),
     )
     assert (status, out) == (2, "")
     assert "run.train_steps is not bound" in err

@@ -429,4 +429,4 @@ def test_networks_that_mtf_does_not_know_are_refused(gin: Gin, t5x: Path, tmp_pa
     )
     status, out, err = gin(mine, *bindings(**COMMON, TRAIN_STEPS="10"))
     assert (status, out) == (2, "")
-    assert f"({mine}:5): mtf has no equivalent of my_project.network" in err
+    assert f"({mine}:5): mtf has no equivalent of @my_project.network.Transformer()" in err

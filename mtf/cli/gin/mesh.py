@@ -15,7 +15,7 @@ from mtf.builders import model, vocabulary
 from mtf.cli.gin.expressions import ConfigOf
 from mtf.cli.gin.jobs import Command, Remark, evaluation, train
 from mtf.cli.gin.reading import Bindings
-from mtf.cli.gin.rows import Row, Section, as_tuple, default_of, ignored, only
+from mtf.cli.gin.rows import Row, Section, as_tuple, default_of, ignored, must, only
 from mtf.cli.gin.t5x_table import NO_SEED, T5X_NAMES, seed
 from mtf.cli.gin.walking import Walk
 from mtf.jobs import Evaluate, Train
@@ -37,6 +37,8 @@ SelfAttention.num_heads = %num_heads
 SelfAttention.key_value_size = %d_kv
 utils.run.sequence_length = {"inputs": 512, "targets": 512}
 utils.run.learning_rate_schedule = @learning_rate_schedule_noam
+learning_rate_schedule_noam.linear_decay_fraction = 0.1
+linear_decay.steps_or_fraction = 0.1
 utils.tpu_mesh_shape.model_parallelism = 1
 utils.serialize_num_microbatches.tokens_per_microbatch_per_replica = 2048
 utils.get_variable_dtype.activation_dtype = "bfloat16"
@@ -65,9 +67,10 @@ _PATHS = (vocabulary.T5_PATH, vocabulary.MT5_PATH)
 _LOSS = "model.loss_normalizing_factor"
 _TOKENS = "NUM_TOTAL_TARGET_TOKENS"
 _NET = "model.network."
+_DROPPED = "model.network.dropout_rate"
 _RATE = "optimizer.learning_rate."
 _DROPOUT = "mtf uses the same dropout rate everywhere"
-_RAMP = "must be 0, because the linear decay at the end of a run has no equivalent"
+_RAMP = "mtf has no linear decay to 0 at the end of a run; to train without it, set this to 0"
 
 
 def _network(configurable: str, **values: Any) -> tuple[Row, ...]:
@@ -125,7 +128,7 @@ _ROWS = (
     *_network("Unitransformer", loss_fn=None, loss_on_targets_only=False, token_dropout_rate=0.0),
     Row("DenseReluDense.hidden_size", _NET + "mlp_dim"),
     Row("DenseReluDense.activation", _NET + "mlp_activations", "", _names, default=("relu",)),
-    Row("DenseReluDense.dropout_rate", _NET + "dropout_rate"),
+    Row("DenseReluDense.dropout_rate", _DROPPED),
     *_network("DenseReluDense", use_bias=False),
     Row("SelfAttention.num_heads", _NET + "num_heads"),
     Row("SelfAttention.key_value_size", _NET + "head_dim"),
@@ -151,8 +154,8 @@ _ROWS = (
     Row("constant_learning_rate.learning_rate", _RATE + "base_learning_rate"),
     Row("learning_rate_schedule_noam.multiplier", _RATE + "base_learning_rate"),
     *(Row(f"{n}.warmup_steps", _RATE + "warmup_steps", "", int, default=10_000) for n in _RSQRT),
-    Row("learning_rate_schedule_noam.linear_decay_fraction", "mesh.ramp", _RAMP, default=0.1),
-    Row("linear_decay.steps_or_fraction", "mesh.ramp", _RAMP, default=0.1),
+    must("learning_rate_schedule_noam.linear_decay_fraction", 0, 0.0, note=_RAMP),
+    must("linear_decay.steps_or_fraction", 0, 0.0, note=_RAMP),
     *_network("learning_rate_schedule_noam", offset=0),
     Row("mesh_train_dataset_fn.use_cached", "data.use_cached", "see --additional_task_cache_dirs"),
     Row("mesh_train_dataset_fn.seed", "data.seed", NO_SEED, seed),
@@ -160,11 +163,7 @@ _ROWS = (
     *(Row(f"{name}.mixture_or_task_name", "data.mixture_or_task_name") for name in _REFERRED[1:]),
     only("mesh_eval_dataset_fn.use_cached", False, note="set `data.cache_dir` to a token cache"),
     only("mesh_eval_dataset_fn.num_eval_examples", None, note="mtf always evaluates all examples"),
-    Row(
-        "seqio.SentencePieceVocabulary.sentencepiece_model_file",
-        fixed=(f"@{_IGNORED[0]}", *_PATHS),
-        refused=True,
-    ),
+    must("seqio.SentencePieceVocabulary.sentencepiece_model_file", f"@{_IGNORED[0]}", *_PATHS),
     *ignored(
         "run.layout_rules run.skip_seen_data run.predict_fn run.vocabulary run.eval_dataset_fn "
         "run.autostack run.iterations_per_loop run.eval_summary_dir run.mesh_devices "
@@ -178,14 +177,8 @@ _ROWS = (
     ),
     *ignored("get_variable_dtype.slice_dtype get_variable_dtype.master_dtype", "mtf uses float32"),
     *(
-        Row(
-            f"{name}.dropout_rate",
-            equals=_NET + "dropout_rate",
-            fixed=(None,),
-            note=_DROPOUT,
-            refused=True,
-        )
-        for name in ("SelfAttention", "LayerStack")
+        Row(f"{n}.dropout_rate", None, _DROPOUT, None, (None,), equals=_DROPPED, refused=True)
+        for n in ("SelfAttention", "LayerStack")
     ),
     Row("unsupervised.preprocessors", note="each task has its own; see `data.objective`"),
 )
@@ -237,16 +230,6 @@ def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Wal
         raise UserError(
             "run.train_steps is not bound. Set it with --gin_param='run.train_steps = N'."
             + walk.not_understood()
-        )
-    if mode == "train" and settings.get("mesh.ramp"):
-        origin = walk.origins.get("mesh.ramp")
-        where = (
-            f"{origin} ({origin.where})" if origin else "linear_decay_fraction = 0.1, the default"
-        )
-        raise UserError(
-            f"{where}: mtf has no equivalent of the linear decay of the learning rate at the end "
-            "of a run. To train without it, set linear_decay.steps_or_fraction and "
-            "learning_rate_schedule_noam.linear_decay_fraction to 0."
         )
     mixture = settings.get("data.mixture_or_task_name")
     if mixture is None:

@@ -118,14 +118,8 @@ def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[
         unset = ", ".join(names.get(path, path) for path in missing)
         message = f"{root} requires values for {unset}, but the gin files do not bind them."
         raise UserError(message + walk.not_understood())
-    if name == "train" and bindings.network is not None:
-        if bindings.network not in NETWORKS:
-            bound = bindings.of("models.EncoderDecoderModel")["module"]
-            raise UserError(
-                f"{bound} ({bound.where}): mtf has no equivalent of {bindings.network}; expected a "
-                f"network of {' or '.join(NETWORKS)}."
-            )
-        walk.settings["model.network.relpos_bias_per_layer"] = NETWORKS[bindings.network]
+    per_layer = NETWORKS.get(bindings.network or "", False)
+    walk.settings["model.network.relpos_bias_per_layer"] = per_layer
     return walk, assemble(walk.settings, command, remark)
 
 

@@ -86,9 +86,14 @@ def ignored(names: str, note: str = NO_EFFECT) -> tuple[Row, ...]:
     return tuple(Row(name, anything=True, note=note) for name in names.split())
 
 
-def only(parameter: str, *values: Any, note: str = "", refused: bool = False) -> Row:
+def only(parameter: str, *values: Any, note: str = "") -> Row:
     """Returns a row for a parameter that mtf supports only with the given values."""
-    return Row(parameter, fixed=values, note=note, refused=refused)
+    return Row(parameter, fixed=values, note=note)
+
+
+def must(parameter: str, *values: Any, note: str = "") -> Row:
+    """Returns a row like `only`, for a parameter whose other values end the translation."""
+    return Row(parameter, fixed=values, note=note, refused=True)
 
 
 def table(**sections: tuple[Any, ...]) -> dict[str, Section]:

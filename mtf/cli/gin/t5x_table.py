@@ -6,6 +6,7 @@ in t5x/{train,eval,infer,utils,models,partitioning,adafactor}.py.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from mtf.cli.gin.rows import (
@@ -16,11 +17,18 @@ from mtf.cli.gin.rows import (
     default_of,
     fields,
     ignored,
+    must,
     one_of,
     only,
     table,
 )
 
+# Module of a network that mtf has → whether each of its layers has a relative position bias.
+NETWORKS = {
+    "t5x.examples.t5.network": False,
+    "t5x.examples.scalable_t5.network": True,
+    "t5x.contrib.gpu.t5.network": False,  # a copy of the first that can also scale attention
+}
 # Module → canonical names of its configurables. The module of a script may also be `__main__`.
 _CONFIGURABLES = {
     "t5x.train": "train_script.train",
@@ -37,9 +45,7 @@ _CONFIGURABLES = {
     "t5x.models": "models.EncoderDecoderModel models.EncoderDecoderModel.predict_batch_with_aux "
     "models.EncoderDecoderModel.loss_fn models.DecoderOnlyModel",
     "t5x.decoding": "decoding.beam_search decoding.temperature_sample",
-    "t5x.examples.t5.network": "network.Transformer network.T5Config",
-    "t5x.examples.scalable_t5.network": "network.Transformer network.T5Config",
-    "t5x.contrib.gpu.t5.network": "network.Transformer network.T5Config",
+    **dict.fromkeys(NETWORKS, "network.Transformer network.T5Config"),
     "t5x.adafactor": "adafactor.Adafactor adafactor.standard_logical_factor_rules",
     "seqio": "seqio.SentencePieceVocabulary seqio.ByteVocabulary seqio.Evaluator "
     "seqio.PyLoggingLogger seqio.TensorBoardLogger seqio.JSONLogger",
@@ -52,12 +58,6 @@ T5X_NAMES = {
     for place in (["__main__"] if "_script." in name else []) + [module]
 }
 
-# Module of a network that mtf has → whether each of its layers has a relative position bias.
-NETWORKS = {
-    "t5x.examples.t5.network": False,
-    "t5x.examples.scalable_t5.network": True,
-    "t5x.contrib.gpu.t5.network": False,  # a copy of T5X's that can also scale attention
-}
 FULLY_SHARDED = "FULLY_SHARDED_AXIS_RULES"
 NO_SEED = "the original draws a new seed at every start; mtf uses a fixed seed to resume exactly"
 
@@ -80,15 +80,6 @@ def _axis_rules(value: Any) -> Any:
     raise NotTranslatedError(f"{value} is a function that mtf does not know")
 
 
-def _given_lengths(value: Any) -> Any:
-    if value is None:
-        raise NotTranslatedError(
-            "mtf does not look for the longest example; expected lengths, such as "
-            "{'inputs': 1024, 'targets': 256}"
-        )
-    return value
-
-
 def _restored(value: Any) -> Any:
     if isinstance(value, list | tuple):
         if len(value) > 1:
@@ -100,8 +91,8 @@ def _restored(value: Any) -> Any:
 _BATCHES = "mtf uses one batch size for training and evaluation"
 _SAME_DATA = "mtf evaluates on held-out data that is prepared like the training data"
 _OTHER_DATA = (
-    "mtf evaluates on held-out data of the training mixture; to train without this evaluation, "
-    "bind train_script.train.{}_dataset_cfg to None"
+    "mtf evaluates on held-out data of the training mixture; to leave an evaluation out, set "
+    "train_script.train.train_eval_dataset_cfg or infer_eval_dataset_cfg to None"
 )
 _NO_PACKING = "mtf never packs inputs for decoding"
 _BUILT_IN = "@utils.TrainStateInitializer"
@@ -130,21 +121,19 @@ _LOGGERS = {
 }
 
 _SPLIT = Row("split", "data.eval_split", type=str | None)
-_LENGTHS = Row(
-    "task_feature_lengths",
-    "data.task_feature_lengths",
-    convert=_given_lengths,
-    refused=True,
-    type=dict[str, int],
+_LENGTHS = Row("task_feature_lengths", "data.task_feature_lengths", type=dict[str, int])
+_SAME_LENGTHS = dataclasses.replace(
+    _LENGTHS, path=None, equals=_LENGTHS.path, note=_OTHER_DATA, refused=True
 )
 _MODULE = Row("module", "data.module", _MODULES, type=str | None)
 _OF_ALL_DATA = (
     only("use_custom_packing_ops", False, note="mtf always uses its own packing"),
-    only("trim_output_features", True, note="mtf always trims features", refused=True),
-    only("runtime_preprocessors", None, note="mtf reads SeqIO's tasks", refused=True),
+    must("trim_output_features", True, note="mtf always trims features"),
+    must("runtime_preprocessors", None, note="mtf reads SeqIO's tasks"),
     *ignored("use_memory_cache num_prefetch_threads num_workers"),
 )
 _OF_HELD_OUT_DATA = (
+    Row("mixture_or_task_name", equals=_TASK, note=_OTHER_DATA, refused=True),
     Row("batch_size", equals="batch_size", note=_BATCHES),
     only("shuffle", False, note="mtf evaluates the same examples every time"),
     *ignored("seed", "mtf evaluates the same examples every time"),
@@ -152,18 +141,6 @@ _OF_HELD_OUT_DATA = (
     Row("module", equals="data.module", note=_SAME_DATA),
     *_OF_ALL_DATA,
 )
-
-
-def _of_training(scope: str, *lengths: Any) -> tuple[Row, Row]:
-    """Returns the rows for what held-out data shares with the training data."""
-    note = _OTHER_DATA.format(scope)
-    task, path = "mixture_or_task_name", "data.task_feature_lengths"
-    return (
-        Row(task, equals=_TASK, note=note, refused=True),
-        Row("task_feature_lengths", equals=path, fixed=lengths, note=note, refused=True),
-    )
-
-
 _OF_EVALUATORS = (
     Row("logger_cls", parts=_LOGGERS, note="mtf always writes text, JSON and event files"),
     *ignored("use_memory_cache"),
@@ -230,34 +207,19 @@ T5X: dict[str, Section] = table(
             "summarize_config_fn", "the run directory has config.json, config.py and config.txt"
         ),
         Row("inference_evaluator_cls", parts={"seqio.Evaluator": "evaluator"}),
-        only(
-            "get_dataset_fn",
-            "@utils.get_dataset",
-            note="set `data` of the recipe instead, for example to a CustomDataConfig",
-            refused=True,
-        ),
+        must("get_dataset_fn", "@utils.get_dataset", note="set `data` of the recipe instead"),
         Row(
             "actions",
             parts={"trainer.TerminateOnNanAction": "nan_action"},
             note="mtf has no other actions; a loss that is not finite always ends a run",
         ),
-        only(
-            "train_eval_get_dataset_fn",
-            "@utils.get_training_eval_datasets",
-            note=_OTHER_DATA.format("train_eval"),
-            refused=True,
-        ),
+        must("train_eval_get_dataset_fn", "@utils.get_training_eval_datasets", note=_OTHER_DATA),
         only(
             "run_eval_before_training",
             False,
             note="mtf evaluates every `trainer.eval_period` steps and at the end of a run",
         ),
-        only(
-            "train_state_initializer_cls",
-            _BUILT_IN,
-            note="mtf starts from T5X's random parameters or from a checkpoint",
-            refused=True,
-        ),
+        must("train_state_initializer_cls", _BUILT_IN, note="mtf has only T5X's initialization"),
         *ignored("use_orbax", "mtf reads both checkpoint layouts and writes Orbax's"),
         *ignored("verify_matching_vocabs_fn", "`data.vocabulary` is the only vocabulary"),
         *ignored("concurrent_metrics gc_period"),
@@ -283,21 +245,15 @@ T5X: dict[str, Section] = table(
     ),
     eval_data=(
         "train_eval/utils.DatasetConfig",
-        *_of_training("train_eval"),
+        _SAME_LENGTHS,
         _SPLIT,
         Row("pack", equals="data.pack", note=_SAME_DATA),
         *_OF_HELD_OUT_DATA,
     ),
     infer_eval_data=(
         "infer_eval/utils.DatasetConfig",
-        *_of_training("infer_eval", None),  # None: without limit; mtf truncates as in training
-        Row(
-            "split",
-            equals="data.eval_split",
-            note="mtf uses one split for both evaluations; bind "
-            "train_script.train.infer_eval_dataset_cfg to None to train without decoding",
-            refused=True,
-        ),
+        dataclasses.replace(_SAME_LENGTHS, fixed=(None,)),  # mtf truncates to these lengths
+        Row("split", equals="data.eval_split", note="mtf evaluates on one split", refused=True),
         only("pack", False, note=_NO_PACKING),
         *_OF_HELD_OUT_DATA,
     ),
@@ -377,12 +333,12 @@ T5X: dict[str, Section] = table(
             refused=True,
         ),
         Row("mode", _RESTORE + "mode"),
-        only("dtype", None, "float32", note="mtf always trains float32 parameters", refused=True),
+        must("dtype", None, "float32", note="mtf always trains float32 parameters"),
         Row("assignment_map", _RESTORE + "assignment_map", convert=as_tuple),
         only("strict", True, note="mtf restores the complete optimizer state"),
         Row("fallback_to_scratch", _RESTORE + "fallback_to_scratch"),
         only("checkpointer_cls", "@checkpoints.Checkpointer", note="mtf detects the layout"),
-        only("state_transformation_fns", [], (), note="use `assignment_map`", refused=True),
+        must("state_transformation_fns", [], (), note="use `assignment_map`"),
         *ignored("checkpoint_manager_cls", "mtf uses its own checkpoint manager"),
     ),
     job_restore=(
@@ -400,11 +356,11 @@ T5X: dict[str, Section] = table(
             "the dtype of parameters and activations; by default, float32",
             default_of("float32"),
         ),
-        only("assignment_map", None, [], False, note=_NOT_IN_JOB, refused=True),
+        must("assignment_map", None, [], False, note=_NOT_IN_JOB),
         only("strict", True, note=_NOT_IN_JOB),
         only("fallback_to_scratch", None, [], False, note=_NOT_IN_JOB),
         only("checkpointer_cls", "@checkpoints.Checkpointer", note=_NOT_IN_JOB),
-        only("state_transformation_fns", [], (), note=_NOT_IN_JOB, refused=True),
+        must("state_transformation_fns", [], (), note=_NOT_IN_JOB),
         only("checkpoint_manager_cls", None, [], False, note=_NOT_IN_JOB),
     ),
     save=(
@@ -489,20 +445,10 @@ T5X: dict[str, Section] = table(
     model=(
         "models.EncoderDecoderModel",
         Row("module", parts={"network.Transformer": "transformer"}),
-        Row(
-            "optimizer_def",
-            "optimizer",
-            parts={"adafactor.Adafactor": "adafactor"},
-            optax=True,
-        ),
+        Row("optimizer_def", "optimizer", parts={"adafactor.Adafactor": "adafactor"}, optax=True),
         Row("z_loss", "model.z_loss", default=0.0),
         *fields("model.", "label_smoothing loss_normalizing_factor"),
-        only(
-            "feature_converter_cls",
-            None,
-            note="mtf supports only encoder-decoder models",
-            refused=True,
-        ),
+        must("feature_converter_cls", None, note="mtf has only encoder-decoder models"),
         only("default_decoder_params", None, note="set `evaluator.decoding`"),
         *_OF_MODELS,
     ),
@@ -546,12 +492,7 @@ T5X: dict[str, Section] = table(
         "seqio.SentencePieceVocabulary",
         Row("sentencepiece_model_file", "data.vocabulary.path", type=str | None),
         Row("extra_ids", "data.vocabulary.extra_ids", default=0),
-        only(
-            "reverse_extra_ids",
-            True,
-            note="mtf numbers sentinels in descending order",
-            refused=True,
-        ),
+        must("reverse_extra_ids", True, note="mtf numbers sentinels in descending order"),
     ),
     bytes=("seqio.ByteVocabulary", Row("extra_ids", "data.vocabulary.extra_ids", default=0)),
     transformer=("network.Transformer", Row("config", parts={"network.T5Config": "network"})),
@@ -574,22 +515,10 @@ T5X: dict[str, Section] = table(
             "optimizer.",
             "factored beta1 decay_rate step_offset clipping_threshold weight_decay_rate "
             "min_dim_size_to_factor epsilon1 epsilon2 weight_decay_rate_lr_exponent "
-            "global_norm_clip_threshold",
+            "global_norm_clip_threshold multiply_by_parameter_scale",
         ),
-        Row(
-            "multiply_by_parameter_scale",
-            "optimizer.multiply_by_parameter_scale",
-            convert=one_of(True, False),
-            refused=True,
-        ),
-        only(
-            "dtype_momentum",
-            "float32",
-            "@jax.numpy.float32",
-            note="mtf keeps moments in float32",
-            refused=True,
-        ),
-        only("factor_map", None, note="set `optimizer.logical_factor_rules`", refused=True),
+        must("dtype_momentum", "float32", "@jax.numpy.float32", note="mtf keeps float32 moments"),
+        must("factor_map", None, note="set `optimizer.logical_factor_rules`"),
         Row(
             "logical_factor_rules",
             note="set `optimizer.logical_factor_rules` of the recipe",
@@ -597,7 +526,7 @@ T5X: dict[str, Section] = table(
             parts={"adafactor.standard_logical_factor_rules": "factor_rules"},
             refused=True,
         ),
-        only("max_parameter_scale", None, note="mtf does not limit the scale", refused=True),
+        must("max_parameter_scale", None, note="mtf does not limit the scale"),
         Row("skip_nan_updates", "trainer.skip_nonfinite_updates", "also skips infinite updates"),
     ),
     factor_rules=("adafactor.standard_logical_factor_rules",),
