@@ -32,6 +32,11 @@ RECORDED = Path(__file__).with_name("recorded.json")
 # Number of parameters of the network with two layers in each stack.
 PARAMETERS = "num_parameters"
 BEAMS = "model.predict_batch_with_aux.num_decodes"
+# Classes of mtf with the arguments of T5X's: for CPUs, and for a loss over the whole batch.
+_SUBCLASSES = {
+    "mtf.t5x.partitioning.PjitPartitioner": "t5x.partitioning.PjitPartitioner",
+    "mtf.t5x.microbatches.Trainer": "t5x.trainer.Trainer",
+}
 ANY = object()
 ABSENT = "(absent)"
 _OPTIMIZER = "model.optimizer_def"
@@ -75,7 +80,7 @@ DOCUMENTED: tuple[tuple[str, Any, Any], ...] = (
     (r"summarize_config_fn", ANY, "@mtf.t5x.datasets.summarize_nothing"),
     (r"inference_evaluator_cls", "@seqio.Evaluator", None),  # without infer_eval_dataset_cfg
     (r"inference_evaluator_cls\.logger_cls", ANY, ANY),
-    (r"restore_checkpoint_cfg\.dtype", None, "float32"),
+    (r"(checkpoint_cfg\.restore|restore_checkpoint_cfg)\.dtype", None, "float32"),
 )
 
 
@@ -89,7 +94,7 @@ def ours(config: fdl.Config, defaults: Defaults) -> Values:
     def symbol(name: str) -> Any:
         def stand_in(**_: Any) -> None: ...
 
-        name = name.replace("mtf.t5x.partitioning.", "t5x.partitioning.")  # T5X's, also on CPUs
+        name = _SUBCLASSES.get(name, name)
         stand_in.__module__, _, stand_in.__qualname__ = name.rpartition(".")
         kind = inspect.Parameter.KEYWORD_ONLY
         known = [inspect.Parameter(n, kind, default=v) for n, v in defaults.get(name, {}).items()]
