@@ -161,6 +161,7 @@ def test_arguments(pretrain: Gin, tmp_path: Path, arguments: list[str], message:
         (2, "train_eval/DatasetConfig.mixture_or_task_name='x'", "of the training mixture; to le"),
         (2, "SentencePieceVocabulary.reverse_extra_ids=False", "sentinels in descending order"),
         (2, "output/SentencePieceVocabulary.sentencepiece_model_file='x'", "one value for this"),
+        (2, "EncoderDecoderModel.output_vocabulary=@seqio.ByteVocabulary()", "has one vocabulary"),
         (1, "BATCH_SISE=8", "no binding refers to %BATCH_SISE. Did you mean BATCH_SIZE"),
         (1, "trian/utils.DatasetConfig.batch_size=5", "the scope trian. Did you mean train"),
         (1, "utils.SafeCheckpointConfig.keep=1", "Did you mean utils.SaveCheckpointConfig"),
@@ -178,7 +179,7 @@ def test_bindings_that_are_refused_not_understood_or_documented(
     pretrain: Gin, status: int, binding: str, reason: str
 ) -> None:
     vocabulary = "EncoderDecoderModel.output_vocabulary=@output/seqio.SentencePieceVocabulary()"
-    found, out, err = pretrain(f"--gin.{binding}", f"--gin.{vocabulary}")
+    found, out, err = pretrain(f"--gin.{vocabulary}", f"--gin.{binding}")
     assert (found, "def recipe()" in out) == (status, status < 2)
     joined = " ".join(err.split())
     assert reason in joined

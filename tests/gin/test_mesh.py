@@ -194,6 +194,15 @@ def test_an_operative_config_of_the_first_models(gin: Gin, tmp_path: Path) -> No
             "run.mode = 'infer' has no equivalent; expected train or score_eval",
         ),
         ("run.variable_filter = 'decoder'", "mtf supports only None"),
+        (
+            "linear_decay.steps_or_fraction = 0.1\nrun.learning_rate_schedule = [@linear_decay]",
+            "set this to 0",
+        ),
+        (
+            "MIXTURE_NAME = 'c4_v220_unsupervised'\nunsupervised.preprocessors = []",
+            "data.objective",
+        ),
+        ("SelfAttention.dropout_rate = 0.5", "mtf uses the same dropout rate everywhere"),
         ("Unitransformer.positional_embedding = True", "mtf supports only False"),
         ("decoder/make_layer_stack.layers = [@Talking]", "no equivalent of @Talking"),
     ],

@@ -322,7 +322,10 @@ def _decoding(settings: Settings, *, always: bool = False) -> ConfigOf | None:
 
 def _vocabulary(settings: Settings) -> Call | ConfigOf:
     extra_ids = settings.get("data.vocabulary.extra_ids", 0)
-    if "bytes" in settings.get("parts", set()):
+    parts = settings.get("parts", set())
+    if {"pieces", "bytes"} <= parts:
+        raise UserError("input_vocabulary and output_vocabulary differ; mtf has one vocabulary.")
+    if "bytes" in parts:
         return _config(ByteVocabulary, {"extra_ids": extra_ids})
     path = settings.get("data.vocabulary.path")
     if path in (None, vocabulary.T5_PATH):

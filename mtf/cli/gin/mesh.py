@@ -234,6 +234,12 @@ def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Wal
     mixture = settings.get("data.mixture_or_task_name")
     if mixture is None:
         raise UserError("No mixture is bound. Set one with --gin_param=\"MIXTURE_NAME = 'NAME'\".")
+    objective = bindings.of("unsupervised").get("preprocessors")
+    if objective is not None and mixture.endswith("unsupervised"):
+        raise UserError(
+            f"{objective.name} ({objective.where}): mtf does not take objectives from gin files. "
+            "Set MIXTURE_NAME to c4_v220_span_corruption, and data.objective of the recipe."
+        )
     mt5 = mixture.startswith(("mt5", "mc4"))
     mt5 = mt5 or "/mt5/" in (settings.get("checkpoint.restore.path") or "")
     settings |= {
