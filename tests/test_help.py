@@ -128,7 +128,7 @@ def test_gin_names_depend_on_the_component(shown: Help) -> None:
     path = "optimizer.weight_decay_rate"
     adamw = "optimizer=@mtf.training.AdamWConfig(learning_rate=@mtf.builders.schedule.constant)"
     assert rows(shown(T0, "--help", path))["T5X"] == "adafactor.Adafactor.weight_decay_rate"
-    assert rows(shown(T0, "--set", adamw, "--help", path))["T5X"] == "optax.adamw.weight_decay"
+    assert "T5X" not in rows(shown(T0, "--set", adamw, "--help", path))
     infer = "recipes.infer"
     assert rows(shown(infer, "--help", "output_dir"))["T5X"] == "infer_script.infer.output_dir"
     assert "T5X" not in rows(shown(T0, "--help", "num_samples"))

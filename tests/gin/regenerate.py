@@ -27,29 +27,23 @@ GROUPS = {
         *("model", "loss", "transformer", "network", "pieces", "bytes", "predict"),
         *("beam_search", "temperature_sample"),
     ),
-    "Optimizers": ("adafactor", "chain", "adamw", "warmup_cosine", "clip", "clip_by_global_norm"),
+    "Adafactor": ("adafactor",),
     "Evaluation (eval.gin)": ("evaluate", "job_data", "job_restore", "job_evaluator"),
     "Inference (infer.gin)": ("infer",),
 }
-_RATE = "optimizer.learning_rate"
 # Settings that only the translation has → the fields of the config that they determine.
 SHOWN = {
     "relative_steps": ("train_steps",),
     "axis_rules.activations": ("partitioner.logical_axis_rules",),
     "axis_rules.parameters": ("partitioner.logical_axis_rules",),
-    **{
-        f"adamw.{name}": (f"{_RATE}.{name}",)
-        for name in ("base_learning_rate", "warmup_steps", "steps_per_cycle")
-    },
     "mesh.mode": (),
     "mesh.batch_size": ("batch_size",),
-    "mesh.schedule": (f"{_RATE}.factors",),
+    "mesh.schedule": ("optimizer.learning_rate.factors",),
     "mesh.split": ("data.split", "data.eval_split"),
     "mesh.cores": ("trainer.num_microbatches", "batch_size"),
     "mesh.tokens": ("trainer.num_microbatches",),
     "mesh.dropout_rate": ("model.network.dropout_rate",),
     "mesh.num_layers": ("model.network.num_encoder_layers", "model.network.num_decoder_layers"),
-    "mesh.ramp": (),
 }
 # Notes of the command → what the page has in their place.
 _NOTES = {

@@ -146,9 +146,22 @@ def test_arguments(pretrain: Gin, tmp_path: Path, arguments: list[str], message:
         (2, "BATCH_SIZE=0", "train/utils.DatasetConfig.batch_size = %BATCH_SIZE ("),
         (2, "train.trainer_cls=@moe.MoeTrainer", "no equivalent of @moe.MoeTrainer"),
         (2, "MODEL=@models.DecoderOnlyModel()", "expected @models.EncoderDecoderModel"),
-        (2, "OPTIMIZER=@optax.lion()", "no equivalent of @optax.lion()"),
+        (2, "OPTIMIZER=@mine.Lion()", "no equivalent of @mine.Lion()"),
+        (2, "OPTIMIZER=@optax.lyon()", "no equivalent of @optax.lyon()"),
+        (2, "OPTIMIZER=@optax.lion()", "optimizer.learning_rate (float"),
         (2, "MODEL=None", "no equivalent of None"),
         (2, "network.T5Config.scale_attn_logits=True", "mtf does not scale attention"),
+        (2, "RestoreCheckpointConfig.dtype='bfloat16'", "mtf always trains float32 parameters"),
+        (2, "RestoreCheckpointConfig.path=['a', 'b']", "mtf restores from only one path"),
+        (2, "RestoreCheckpointConfig.state_transformation_fns=[@f]", "use `assignment_map`"),
+        (2, "adafactor.Adafactor.max_parameter_scale=1.0", "does not limit the scale"),
+        (2, "adafactor.Adafactor.logical_factor_rules={'a': 1}", "set `optimizer.logical_factor"),
+        (2, "train.get_dataset_fn=@mine.data", "set `data` of the recipe instead"),
+        (2, "train/DatasetConfig.trim_output_features=False", "mtf always trims features"),
+        (2, "train_eval/DatasetConfig.mixture_or_task_name='x'", "of the training mixture; to le"),
+        (2, "SentencePieceVocabulary.reverse_extra_ids=False", "sentinels in descending order"),
+        (2, "output/SentencePieceVocabulary.sentencepiece_model_file='x'", "one value for this"),
+        (2, "EncoderDecoderModel.output_vocabulary=@seqio.ByteVocabulary()", "has one vocabulary"),
         (1, "BATCH_SISE=8", "no binding refers to %BATCH_SISE. Did you mean BATCH_SIZE"),
         (1, "trian/utils.DatasetConfig.batch_size=5", "the scope trian. Did you mean train"),
         (1, "utils.SafeCheckpointConfig.keep=1", "Did you mean utils.SaveCheckpointConfig"),
@@ -165,7 +178,8 @@ def test_arguments(pretrain: Gin, tmp_path: Path, arguments: list[str], message:
 def test_bindings_that_are_refused_not_understood_or_documented(
     pretrain: Gin, status: int, binding: str, reason: str
 ) -> None:
-    found, out, err = pretrain(f"--gin.{binding}")
+    vocabulary = "EncoderDecoderModel.output_vocabulary=@output/seqio.SentencePieceVocabulary()"
+    found, out, err = pretrain(f"--gin.{vocabulary}", f"--gin.{binding}")
     assert (found, "def recipe()" in out) == (status, status < 2)
     joined = " ".join(err.split())
     assert reason in joined

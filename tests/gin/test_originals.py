@@ -12,7 +12,6 @@ from tests.gin.helpers import COMMON, OWN, Gin, bindings, config_of
 
 # Not translated, with the message's reason.
 _REFUSED = {
-    "base_wmt_from_scratch_lion.gin": "no equivalent of @optax.lion()",
     "decoder_only": "no equivalent of @models.DecoderOnlyModel()",
     # The file that they include is not in T5X's repository.
     "umt5/pretrain_": "pretrain_deterministic.gin",
@@ -59,6 +58,7 @@ def test_examples(gin: Gin, example: str) -> None:
     if "_eval.gin" in example or "_infer.gin" in example:
         path = "INITIAL_CHECKPOINT_PATH" if "14enfr_eval" in example else "CHECKPOINT_PATH"
         own = {path: "'start/checkpoint_1000000'"}
+        own["utils.DatasetConfig.task_feature_lengths"] = COMMON["TASK_FEATURE_LENGTHS"]
     if "MIXTURE_OR_TASK_NAME =" not in text or "MIXTURE_OR_TASK_NAME = %gin" in text:
         own["MIXTURE_OR_TASK_NAME"] = "'wmt_t2t_ende_v003'"
     status, out, err = gin(T5X / example, *bindings(**own))

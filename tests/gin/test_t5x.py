@@ -6,6 +6,9 @@ import ast
 import shlex
 from pathlib import Path
 
+import jax
+import numpy as np
+import optax
 import pytest
 
 import recipes
@@ -356,7 +359,7 @@ def test_evaluation_of_all_checkpoints(gin: Gin, t5x: Path) -> None:
     assert (job.decoding.method, job.decoding.num_beams) == ("beam", 4)
 
 
-def test_adamw_with_optax(gin: Gin, t5x: Path, tmp_path: Path) -> None:
+def test_optimizers_of_optax(gin: Gin, t5x: Path, tmp_path: Path) -> None:
     mine = on_top(
         *(tmp_path, t5x, "from t5x import optimizers", "import optax"),
         "OPTIMIZER = @optimizers.chain()",
@@ -368,16 +371,24 @@ def test_adamw_with_optax(gin: Gin, t5x: Path, tmp_path: Path) -> None:
         "  peak_value = 1e-4",
         "  warmup_steps = 100",
         "  decay_steps = %TRAIN_STEPS",
-        "  end_value = 0.0",
     )
     status, out, err = gin(mine, *bindings(**COMMON, TRAIN_STEPS="1100"))
-    assert status == 0
-    assert "optax.clip.max_delta = 1.0: mtf clips the norm of all gradients" in err
-    found = values(config_of(out))
-    assert found["optimizer.weight_decay_rate"] == "0.0001"
-    assert found["optimizer.learning_rate.factors"] == "'constant * linear_warmup * cosine_decay'"
-    assert found["optimizer.learning_rate.steps_per_cycle"] == "1000"
-    assert found["optimizer.learning_rate.base_learning_rate"] == "0.0001"
+    assert status == 0, err
+    rate = optax.warmup_cosine_decay_schedule(0.0, 1e-4, 100, 1100)
+    theirs = optax.chain(optax.clip(1.0), optax.adamw(rate))  # decays norm scales, too
+    params = {"norm": {"scale": np.ones(2)}, "kernel": np.full((2, 2), 3.0)}
+    updates = []
+    for optimizer in (theirs, config_lib.build(config_of(out)).optimizer):
+        state = optimizer.init(params)
+        for _ in range(3):
+            update, state = optimizer.update(params, state, params)
+        updates.append(update)
+    jax.tree.map(np.testing.assert_array_equal, *updates)
+    _, out, err = gin(mine, *bindings(**COMMON, TRAIN_STEPS="9"), "--gin.optax.adamw.b3=1")
+    assert not out and "optax.adamw.b3 = 1 (command line): optax.adamw has no parameter b3" in err
+    rate = "--gin.optax.adamw.learning_rate=@utils.create_learning_rate_scheduler()"
+    _, out, err = gin(mine, *bindings(**COMMON, TRAIN_STEPS="9"), rate)
+    assert not out and "create_learning_rate_scheduler(); expected a function of optax" in err
 
 
 def test_a_function_of_fully_sharded_rules(gin: Gin, t5x: Path, tmp_path: Path) -> None:
@@ -395,8 +406,27 @@ def test_a_function_of_fully_sharded_rules(gin: Gin, t5x: Path, tmp_path: Path) 
     assert config.partitioner.logical_axis_rules == recipes.mt0_xxl().partitioner.logical_axis_rules
 
 
-def test_scanned_layers_are_remarked(gin: Gin, t5x: Path) -> None:
+@pytest.mark.parametrize("scanned", ["True", "False"])
+def test_every_layer_of_scalable_t5_has_a_position_bias(gin: Gin, t5x: Path, scanned: str) -> None:
     files = (t5x / "t5x/examples/scalable_t5/t5_1_1/small.gin", t5x / PRETRAIN)
-    _, out, err = gin(*files, *bindings(**COMMON, TRAIN_STEPS="10"))
-    assert "has its own relative position bias" in err
-    assert values(config_of(out))["model.network.remat_policy"] == "'minimal'"
+    given = (*bindings(**COMMON, TRAIN_STEPS="10"), f"--gin.network.T5Config.scan_layers={scanned}")
+    _, out, _ = gin(*files, *given)
+    assert 'builders.model.t5_1_1("small"' in out
+    network = values(config_of(out))
+    assert network["model.network.relpos_bias_per_layer"] == "True"
+    assert network["model.network.scan_layers"] == scanned
+    assert network["model.network.remat_policy"] == "'minimal'"
+    _, out, _ = gin(*files, *given, "--gin.network.T5Config.vocab_size=256384")
+    assert 'builders.model.umt5("small"' in out
+    _, out, _ = gin(t5x / SMALL, t5x / PRETRAIN, *bindings(**COMMON, TRAIN_STEPS="10"))
+    assert values(config_of(out))["model.network.relpos_bias_per_layer"] == "False"
+
+
+def test_networks_that_mtf_does_not_know_are_refused(gin: Gin, t5x: Path, tmp_path: Path) -> None:
+    mine = on_top(
+        *(tmp_path, t5x, "from t5x import models", "from my_project import network"),
+        "models.EncoderDecoderModel.module = @network.Transformer()",
+    )
+    status, out, err = gin(mine, *bindings(**COMMON, TRAIN_STEPS="10"))
+    assert (status, out) == (2, "")
+    assert f"({mine}:5): mtf has no equivalent of @my_project.network.Transformer()" in err

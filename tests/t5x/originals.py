@@ -23,7 +23,7 @@ class Original(NamedTuple):
       recipe: returns the recipe's config.
       files: gin files in T5X's repository.
       text: bindings of the run's own gin file and command.
-      differences: argument, or scope/argument → gin's value and the lowered one; None: any.
+      differences: argument → gin's value and the lowered one (None: any), beside those of all runs.
     """
 
     id: str
@@ -63,7 +63,7 @@ _C4 = Original(
     functools.partial(recipes.t5_1_1_small_c4, train_steps=10_000),
     (f"{T5}/t5_1_1/examples/small_c4_pretrain.gin",),
     "USE_CACHED_TASKS = False",
-    {"mixture_or_task_name": ("c4_v220_span_corruption", "allenai/c4")},
+    {},
 )
 _FINETUNED = Original(
     "t5_1_1_finetune",
@@ -82,11 +82,7 @@ _FINETUNED = Original(
         INITIAL_CHECKPOINT_PATH = "{RELEASED}/t5_1_1_xxl/checkpoint_1000000"
     """
     + _EIGHT_PARTITIONS,
-    {
-        # A task with the recipe's examples and metrics.
-        "infer_eval/mixture_or_task_name": ("t0_train", "register_held_out"),
-        "infer_eval/task_feature_lengths": (None, {"inputs": 512, "targets": 128}),
-    },
+    {},
 )
 # 1,048,576 tokens in a batch; 64 replicas of 16 sequences, 2,048 tokens at a time.
 _T0 = Original(
@@ -156,15 +152,6 @@ TRAIN = [_C4, _FINETUNED, _T0, _MT0, _ROMANIAN]
 
 
 _RTE = "super_glue_rte_GPT_3_style"
-# (gin's value, the lowered one)
-_OPENED = {
-    # Unshuffled examples need no seed.
-    "seed": ((0, 42), 0),
-    # Those of the checkpoint, by a function that registers the recipe's examples with SeqIO.
-    "model": None,
-    "path": None,
-    "output_dir": None,
-}
 
 
 def _of_checkpoint() -> list[Original]:
@@ -188,18 +175,17 @@ def _of_checkpoint() -> list[Original]:
         INFER_OUTPUT_DIR = "OUT"
         utils.DatasetConfig.split = "validation"
     """
-    registered = {"mixture_or_task_name": ("t0_eval_score_eval", "register_tasks")}
+    opened = {"model": None, "output_dir": None}  # those of the checkpoint and of the job
     return [
-        Original("evaluate", recipes.evaluate, (EVAL,), evaluated, {**_OPENED, **registered}),
-        Original("t0_eval", recipes.t0_eval, (EVAL,), evaluated + of_t0, {**_OPENED, **registered}),
+        Original("evaluate", recipes.evaluate, (EVAL,), evaluated, opened),
+        Original("t0_eval", recipes.t0_eval, (EVAL,), evaluated + of_t0, opened),
         Original(
             "infer",
             functools.partial(recipes.infer, mixture_or_task_name=_RTE),
             (INFER,),
             inferred,
             {
-                **_OPENED,
-                "mixture_or_task_name": (_RTE, "register_sources"),
+                **opened,
                 # mtf infers in the dtype of the job, and saves its place after each 32 batches.
                 "dtype": ("bfloat16", "float32"),
                 "checkpoint_period": (100, 32),

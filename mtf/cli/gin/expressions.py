@@ -31,10 +31,11 @@ class Call:
 
 @dataclasses.dataclass
 class ConfigOf:
-    """The expression `fdl.Config(target, name=value, …)`."""
+    """The expression `fdl.Config(target, argument, …, name=value, …)`."""
 
-    target: type
+    target: Callable[..., Any]
     keywords: dict[str, Any]
+    arguments: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass
@@ -50,7 +51,8 @@ def evaluate(expression: Any) -> Any:
     if isinstance(expression, Constant):
         return getattr(importlib.import_module(expression.package), expression.name)
     if isinstance(expression, ConfigOf):
-        return fdl.Config(expression.target, **_evaluated(expression.keywords))
+        arguments = [evaluate(each) for each in expression.arguments]
+        return fdl.Config(expression.target, *arguments, **_evaluated(expression.keywords))
     if isinstance(expression, Call):
         arguments = [evaluate(each) for each in expression.arguments]
         made = expression.target(*arguments, **_evaluated(expression.keywords))
@@ -75,12 +77,13 @@ class Code(Writer):
         super().__init__()
         self.lines: list[str] = []
 
-    def module_of(self, target: type) -> str:
-        """Returns the package that exports a class, or the class's module if no package does."""
-        for package in (".".join(target.__module__.split(".")[:2]), "mtf.data"):
+    def module_of(self, target: Any) -> str:
+        """Returns the module from which to import a class or function: a package if possible."""
+        module = super().module_of(target)
+        for package in (".".join(module.split(".")[:2]), "mtf.data"):
             if getattr(importlib.import_module(package), target.__name__, None) is target:
                 return package
-        return target.__module__
+        return module
 
     def value(self, value: Any, depth: int, prefix: str) -> str:
         """Returns the code for an expression that follows `prefix` at indentation level `depth`.
@@ -92,7 +95,9 @@ class Code(Writer):
             self.imports[value.name] = (value.package, value.name)
             return value.name
         if isinstance(value, ConfigOf):
-            items = [self.name(value.target), *self._keywords(value.keywords, depth)]
+            items = [self.name(value.target)]
+            items += [self.value(each, depth + 1, "") for each in value.arguments]
+            items += self._keywords(value.keywords, depth)
             return bracketed("fdl.Config(", items, ")", depth, prefix)
         if isinstance(value, Call) and value.sets:
             name = prefix.removesuffix("=")

@@ -23,7 +23,7 @@ from mtf.evaluation import InferEvalConfig
 from mtf.inference import DecodingConfig
 from mtf.jobs import Evaluate, Infer, Train
 from mtf.partitioning import PartitionerConfig
-from mtf.training import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerConfig
+from mtf.training import AdafactorConfig, ScheduleConfig, TrainerConfig
 
 Settings = dict[str, Any]
 Builder = Callable[..., Any]
@@ -41,15 +41,15 @@ _CONVERTED = {
 }
 _SIZES = ("small", "base", "large", "xl", "xxl")
 _BUCKET = "gs://t5-data/pretrained_models"
-_JOB_LENGTHS = {"inputs": 1024, "targets": 256}
 # Network settings that do not depend on the model size.
-_NOT_SIZE = ("dropout_rate", "dtype", "remat_policy", "scan_layers")
+_NOT_SIZE = ("dropout_rate", "dtype", "remat_policy", "scan_layers", "relpos_bias_per_layer")
 # Model builder → sizes of its models. If several builders match a network, the last is used.
 _FAMILIES: dict[Builder, Any] = {
     model.t5_1_1: model.T5_1_1_SIZES,
     model.t5_1_0: model.T5_1_0_SIZES,
     model.byt5: model.BYT5_SIZES,
     model.mt5: model.T5_1_1_SIZES,
+    model.umt5: model.T5_1_1_SIZES,
 }
 _SCHEDULES: tuple[Callable[..., Any], ...] = (
     schedule.constant,
@@ -151,7 +151,7 @@ def inference(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
         "vocabulary": words,
         "dtype": settings.get("dtype", "float32"),
         "decoding": _decoding(settings, always=True),
-        "task_feature_lengths": _lengths(settings, _JOB_LENGTHS),
+        "task_feature_lengths": _lengths(settings),
         "batch_size": settings.get("batch_size", 32),
         "module": known,
         "partitioner": _partitioner(settings, remark),
@@ -216,18 +216,11 @@ def _model(settings: Settings) -> Call:
     return best
 
 
-def _optimizer(settings: Settings) -> ConfigOf:
-    parts = settings.get("parts", set())
-    rate = _below(settings, "optimizer.learning_rate.")
-    values = _below(settings, "optimizer.")
-    if "adamw" not in parts:
-        return _config(AdafactorConfig, {"learning_rate": _schedule(rate)} | values)
-    # With optax, T5X only logs the trainer's schedule and trains with optax's schedule.
-    rate = {"factors": "constant"} | _below(settings, "adamw.")
-    if "warmup_cosine" in parts:
-        rate["factors"] = "constant * linear_warmup * cosine_decay"
-        rate["steps_per_cycle"] = rate["steps_per_cycle"] - rate["warmup_steps"]
-    return _config(AdamWConfig, {"learning_rate": _schedule(rate)} | values)
+def _optimizer(settings: Settings) -> Any:
+    if "optimizer" in settings:  # With optax, T5X only logs the trainer's schedule.
+        return settings["optimizer"]
+    rate = _schedule(_below(settings, "optimizer.learning_rate."))
+    return _config(AdafactorConfig, {"learning_rate": rate} | _below(settings, "optimizer."))
 
 
 def _schedule(rate: dict[str, Any]) -> Call | ConfigOf:
@@ -319,13 +312,16 @@ def _decoding(settings: Settings, *, always: bool = False) -> ConfigOf | None:
         values["num_beams"] = values.get("num_beams") or 1
     if values == {"num_beams": 1} and method == "beam" and not always:
         return None
-    values.setdefault("max_length", _lengths(settings, _JOB_LENGTHS)["targets"])
+    values.setdefault("max_length", _lengths(settings)["targets"])
     return _config(DecodingConfig, {"method": method} | values)
 
 
 def _vocabulary(settings: Settings) -> Call | ConfigOf:
     extra_ids = settings.get("data.vocabulary.extra_ids", 0)
-    if "bytes" in settings.get("parts", set()):
+    parts = settings.get("parts", set())
+    if {"pieces", "bytes"} <= parts:
+        raise UserError("input_vocabulary and output_vocabulary differ; mtf has one vocabulary.")
+    if "bytes" in parts:
         return _config(ByteVocabulary, {"extra_ids": extra_ids})
     path = settings.get("data.vocabulary.path")
     if path in (None, vocabulary.T5_PATH):
@@ -335,8 +331,8 @@ def _vocabulary(settings: Settings) -> Call | ConfigOf:
     return _config(SentencePieceVocabulary, {"path": path, "extra_ids": extra_ids})
 
 
-def _lengths(settings: Settings, default: dict[str, int] | None) -> dict[str, int]:
-    lengths = settings.get("data.task_feature_lengths") or default or {}
+def _lengths(settings: Settings) -> dict[str, int]:
+    lengths = settings.get("data.task_feature_lengths") or {}
     if set(lengths) != {"inputs", "targets"}:
         raise UserError(
             f"TASK_FEATURE_LENGTHS = {lengths!r}: expected the lengths of 'inputs' and "
@@ -350,7 +346,7 @@ def _training_data(settings: Settings, command: Command, remark: Remark) -> Conf
     data: Settings = {n: given[n] for n in ("shuffle", "pack") if n in given}
     data |= {"seed": given.get("seed", 0), "eval_split": given.get("eval_split")}
     data |= {"split": given["split"]} if "split" in given else {}
-    shared = {"vocabulary": _vocabulary(settings), "task_feature_lengths": _lengths(settings, None)}
+    shared = {"vocabulary": _vocabulary(settings), "task_feature_lengths": _lengths(settings)}
     name = settings["data.mixture_or_task_name"]
     cached = settings.get("data.use_cached") and command.cache_dirs
     if name not in _STREAMED or cached:
@@ -375,11 +371,10 @@ def _mixture(
     settings: Settings, command: Command, remark: Remark, data: dict[str, Any]
 ) -> ConfigOf:
     name = settings["data.mixture_or_task_name"]
-    default = _JOB_LENGTHS if data.get("loader") is None else None
     keywords = {
         "mixture_or_task_name": name,
         "vocabulary": _vocabulary(settings),
-        "task_feature_lengths": _lengths(settings, default),
+        "task_feature_lengths": _lengths(settings),
         **data,
         "module": _module(name, settings, command, remark),
     }

@@ -15,7 +15,7 @@ from mtf.builders import model, vocabulary
 from mtf.cli.gin.expressions import ConfigOf
 from mtf.cli.gin.jobs import Command, Remark, evaluation, train
 from mtf.cli.gin.reading import Bindings
-from mtf.cli.gin.rows import Row, Section, as_tuple, default_of, ignored, only
+from mtf.cli.gin.rows import Row, Section, as_tuple, default_of, ignored, must, only
 from mtf.cli.gin.t5x_table import NO_SEED, T5X_NAMES, seed
 from mtf.cli.gin.walking import Walk
 from mtf.jobs import Evaluate, Train
@@ -37,6 +37,8 @@ SelfAttention.num_heads = %num_heads
 SelfAttention.key_value_size = %d_kv
 utils.run.sequence_length = {"inputs": 512, "targets": 512}
 utils.run.learning_rate_schedule = @learning_rate_schedule_noam
+learning_rate_schedule_noam.linear_decay_fraction = 0.1
+linear_decay.steps_or_fraction = 0.1
 utils.tpu_mesh_shape.model_parallelism = 1
 utils.serialize_num_microbatches.tokens_per_microbatch_per_replica = 2048
 utils.get_variable_dtype.activation_dtype = "bfloat16"
@@ -65,9 +67,10 @@ _PATHS = (vocabulary.T5_PATH, vocabulary.MT5_PATH)
 _LOSS = "model.loss_normalizing_factor"
 _TOKENS = "NUM_TOTAL_TARGET_TOKENS"
 _NET = "model.network."
+_DROPPED = "model.network.dropout_rate"
 _RATE = "optimizer.learning_rate."
 _DROPOUT = "mtf uses the same dropout rate everywhere"
-_RAMP = "the linear decay to 0 at the end of the run is left out"
+_RAMP = "mtf has no linear decay to 0 at the end of a run; to train without it, set this to 0"
 
 
 def _network(configurable: str, **values: Any) -> tuple[Row, ...]:
@@ -125,7 +128,7 @@ _ROWS = (
     *_network("Unitransformer", loss_fn=None, loss_on_targets_only=False, token_dropout_rate=0.0),
     Row("DenseReluDense.hidden_size", _NET + "mlp_dim"),
     Row("DenseReluDense.activation", _NET + "mlp_activations", "", _names, default=("relu",)),
-    Row("DenseReluDense.dropout_rate", _NET + "dropout_rate"),
+    Row("DenseReluDense.dropout_rate", _DROPPED),
     *_network("DenseReluDense", use_bias=False),
     Row("SelfAttention.num_heads", _NET + "num_heads"),
     Row("SelfAttention.key_value_size", _NET + "head_dim"),
@@ -151,16 +154,16 @@ _ROWS = (
     Row("constant_learning_rate.learning_rate", _RATE + "base_learning_rate"),
     Row("learning_rate_schedule_noam.multiplier", _RATE + "base_learning_rate"),
     *(Row(f"{n}.warmup_steps", _RATE + "warmup_steps", "", int, default=10_000) for n in _RSQRT),
-    Row("learning_rate_schedule_noam.linear_decay_fraction", "mesh.ramp", _RAMP, default=0.1),
-    Row("linear_decay.steps_or_fraction", "mesh.ramp", _RAMP, default=0.1),
-    only("learning_rate_schedule_noam.offset", 0),
+    must("learning_rate_schedule_noam.linear_decay_fraction", 0, 0.0, note=_RAMP),
+    must("linear_decay.steps_or_fraction", 0, 0.0, note=_RAMP),
+    *_network("learning_rate_schedule_noam", offset=0),
     Row("mesh_train_dataset_fn.use_cached", "data.use_cached", "see --additional_task_cache_dirs"),
     Row("mesh_train_dataset_fn.seed", "data.seed", NO_SEED, seed),
     *(Row(f"mesh_train_dataset_fn.{name}", f"data.{name}") for name in ("pack", "shuffle")),
     *(Row(f"{name}.mixture_or_task_name", "data.mixture_or_task_name") for name in _REFERRED[1:]),
     only("mesh_eval_dataset_fn.use_cached", False, note="set `data.cache_dir` to a token cache"),
     only("mesh_eval_dataset_fn.num_eval_examples", None, note="mtf always evaluates all examples"),
-    only("seqio.SentencePieceVocabulary.sentencepiece_model_file", f"@{_IGNORED[0]}", *_PATHS),
+    must("seqio.SentencePieceVocabulary.sentencepiece_model_file", f"@{_IGNORED[0]}", *_PATHS),
     *ignored(
         "run.layout_rules run.skip_seen_data run.predict_fn run.vocabulary run.eval_dataset_fn "
         "run.autostack run.iterations_per_loop run.eval_summary_dir run.mesh_devices "
@@ -174,8 +177,8 @@ _ROWS = (
     ),
     *ignored("get_variable_dtype.slice_dtype get_variable_dtype.master_dtype", "mtf uses float32"),
     *(
-        Row(f"{name}.dropout_rate", equals=_NET + "dropout_rate", fixed=(None,), note=_DROPOUT)
-        for name in ("SelfAttention", "LayerStack")
+        Row(f"{n}.dropout_rate", None, _DROPOUT, None, (None,), equals=_DROPPED, refused=True)
+        for n in ("SelfAttention", "LayerStack")
     ),
     Row("unsupervised.preprocessors", note="each task has its own; see `data.objective`"),
 )
@@ -218,7 +221,7 @@ def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Wal
             walk.section(name, name)
     if mode == "train":
         walk.ignore("mesh_eval_dataset_fn")
-        _schedule(walk, remark)
+        _schedule(walk)
     else:
         walk.ignore(*_SCHEDULES, "mesh_train_dataset_fn")
         walk.section("mesh_eval_dataset_fn", "mesh_eval_dataset_fn")
@@ -231,6 +234,12 @@ def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Wal
     mixture = settings.get("data.mixture_or_task_name")
     if mixture is None:
         raise UserError("No mixture is bound. Set one with --gin_param=\"MIXTURE_NAME = 'NAME'\".")
+    objective = bindings.of("unsupervised").get("preprocessors")
+    if objective is not None and mixture.endswith("unsupervised"):
+        raise UserError(
+            f"{objective.name} ({objective.where}): mtf does not take objectives from gin files. "
+            "Set MIXTURE_NAME to c4_v220_span_corruption, and data.objective of the recipe."
+        )
     mt5 = mixture.startswith(("mt5", "mc4"))
     mt5 = mt5 or "/mt5/" in (settings.get("checkpoint.restore.path") or "")
     settings |= {
@@ -256,7 +265,7 @@ def _stack(walk: Walk, scope: str) -> dict[str, Any]:
     return {name: settings.get(_NET + name) for name in _SHARED_SIZES}
 
 
-def _schedule(walk: Walk, remark: Remark) -> None:
+def _schedule(walk: Walk) -> None:
     """Adds the settings for a schedule, which is one function or a product of several functions."""
     settings = walk.settings
     given = settings.get("mesh.schedule")
@@ -266,8 +275,6 @@ def _schedule(walk: Walk, remark: Remark) -> None:
         if name not in _SCHEDULES:
             raise UserError(f"run.learning_rate_schedule = {given!r} has no equivalent in mtf.")
         walk.section(name, name)
-    if settings.get("mesh.ramp"):
-        remark(f"The schedule {given} has no exact equivalent in mtf: {_RAMP}.")
     settings.setdefault(_RATE + "base_learning_rate", 1.0)
     rsqrt = bool({*names} & {*_RSQRT})
     settings[_RATE + "factors"] = "constant * rsqrt_decay" if rsqrt else "constant"

@@ -15,7 +15,7 @@ _ROOTS = {"Train": "train", "Evaluate": "evaluate", "Infer": "infer"}
 # Section → class that defines its fields, for sections that share field names with each other.
 _OWNERS = {
     "adafactor": "AdafactorConfig",
-    "adamw": "AdamWConfig",
+    "": "AdamWConfig",  # gin's AdamW becomes that of optax
     "pieces": "SentencePieceVocabulary",
     "bytes": "ByteVocabulary",
 }

@@ -81,7 +81,7 @@ class Bindings:
       macros: a dict mapping the names of macros to their bindings.
       parameters: a dict mapping (scope, configurable, parameter) to a binding.
       modules: the modules that the files import, except gin's own modules.
-      network: the module that defines the network, such as `t5x.examples.scalable_t5.network`.
+      network: the module of the network, such as `t5x.examples.scalable_t5.network`.
       files: the files in the order in which they were read.
     """
 
@@ -226,8 +226,6 @@ class _Reader:
             if statement.alias or statement.is_from:
                 aliases[statement.bound_name()] = statement.module
             self._aliases |= aliases
-            if statement.module.endswith(".network"):
-                self.bindings.network = statement.module
             if statement.module not in self.bindings.modules:
                 self.bindings.modules.append(statement.module)
         elif isinstance(statement, self._parser.BindingStatement):
@@ -249,11 +247,14 @@ class _Reader:
         """Returns the canonical name of a configurable, resolving import aliases."""
         first, dot, rest = selector.partition(".")
         names = [selector]
-        if dot and first in self._aliases:
-            names.insert(0, f"{self._aliases[first]}.{rest}")
         if dot and first in aliases:
-            names.insert(0, f"{aliases[first]}.{rest}")
-        return next((self._known[name] for name in names if name in self._known), names[0])
+            names = [f"{aliases[first]}.{rest}"]
+        elif dot and first in self._aliases:
+            names.insert(0, f"{self._aliases[first]}.{rest}")
+        found = next((self._known[name] for name in names if name in self._known), names[0])
+        if found == "network.Transformer":
+            self.bindings.network = names[0].rpartition(".")[0]
+        return found
 
 
 def _delegate(reader: _Reader, aliases: Mapping[str, str]) -> Any:

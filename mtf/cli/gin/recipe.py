@@ -13,7 +13,7 @@ from mtf.base.errors import UserError
 from mtf.cli.gin import jobs, mesh, reading
 from mtf.cli.gin.expressions import Code, ConfigOf, evaluate
 from mtf.cli.gin.jobs import Command, Remark
-from mtf.cli.gin.t5x_table import T5X, T5X_NAMES
+from mtf.cli.gin.t5x_table import NETWORKS, T5X, T5X_NAMES
 from mtf.cli.gin.walking import Note, Walk
 from mtf.config import checks
 from mtf.jobs import Evaluate, Infer, Train
@@ -108,7 +108,8 @@ def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[
     if name == "train":
         walk.section("loss", "models.EncoderDecoderModel.loss_fn")
     else:
-        walk.ignore("network.", "adafactor.", "models.EncoderDecoderModel", "optimizers.", "optax.")
+        models = ("network.", "models.EncoderDecoderModel")
+        walk.ignore(*models, "adafactor.", "t5x.optimizers.", "optax.")
     walk.finish()
     missing = [path for path in _NEEDED[name] if path not in walk.settings]
     if missing:
@@ -117,12 +118,8 @@ def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[
         unset = ", ".join(names.get(path, path) for path in missing)
         message = f"{root} requires values for {unset}, but the gin files do not bind them."
         raise UserError(message + walk.not_understood())
-    scanned = walk.settings.get("model.network.scan_layers", True)
-    if name == "train" and "scalable_t5" in (bindings.network or "") and scanned:
-        remark(
-            "Each scanned layer of t5x.examples.scalable_t5 has its own relative position bias. "
-            "In mtf, the layers of a stack share one bias, as in T5X's unrolled network."
-        )
+    per_layer = NETWORKS.get(bindings.network or "", False)
+    walk.settings["model.network.relpos_bias_per_layer"] = per_layer
     return walk, assemble(walk.settings, command, remark)
 
 

@@ -31,7 +31,9 @@ class Row:
       parts: a dict mapping each configurable that the value may reference to its section's name.
       default: the default value in the original framework, if mtf's default differs.
       optional: whether the parameter may still be `%gin.REQUIRED` after all files are read.
-      refused: whether any value that is not in `fixed` ends the translation with an error.
+      refused: whether a value without an equivalent ends the translation with an error, because it
+        changes the network, the optimizer's values or the data.
+      optax: whether the value may be an optimizer of optax, which becomes its config.
       type: the type of the value, if `path` is not a field of the job's config.
     """
 
@@ -46,6 +48,7 @@ class Row:
     default: Any = ABSENT
     optional: bool = False
     refused: bool = False
+    optax: bool = False
     type: Any = ABSENT
 
     @property
@@ -86,6 +89,11 @@ def ignored(names: str, note: str = NO_EFFECT) -> tuple[Row, ...]:
 def only(parameter: str, *values: Any, note: str = "") -> Row:
     """Returns a row for a parameter that mtf supports only with the given values."""
     return Row(parameter, fixed=values, note=note)
+
+
+def must(parameter: str, *values: Any, note: str = "") -> Row:
+    """Returns a row like `only`, for a parameter whose other values end the translation."""
+    return Row(parameter, fixed=values, note=note, refused=True)
 
 
 def table(**sections: tuple[Any, ...]) -> dict[str, Section]:

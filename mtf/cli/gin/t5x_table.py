@@ -6,6 +6,7 @@ in t5x/{train,eval,infer,utils,models,partitioning,adafactor}.py.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from mtf.cli.gin.rows import (
@@ -16,12 +17,19 @@ from mtf.cli.gin.rows import (
     default_of,
     fields,
     ignored,
+    must,
     one_of,
     only,
     table,
 )
 from mtf.training.settings import AdafactorConfig, ScheduleConfig, field_names
 
+# Module of a network that mtf has → whether each of its layers has a relative position bias.
+NETWORKS = {
+    "t5x.examples.t5.network": False,
+    "t5x.examples.scalable_t5.network": True,
+    "t5x.contrib.gpu.t5.network": False,  # a copy of the first that can also scale attention
+}
 # Module → canonical names of its configurables. The module of a script may also be `__main__`.
 _CONFIGURABLES = {
     "t5x.train": "train_script.train",
@@ -38,11 +46,8 @@ _CONFIGURABLES = {
     "t5x.models": "models.EncoderDecoderModel models.EncoderDecoderModel.predict_batch_with_aux "
     "models.EncoderDecoderModel.loss_fn models.DecoderOnlyModel",
     "t5x.decoding": "decoding.beam_search decoding.temperature_sample",
-    "t5x.examples.t5.network": "network.Transformer network.T5Config",
-    "t5x.examples.scalable_t5.network": "network.Transformer network.T5Config",
+    **dict.fromkeys(NETWORKS, "network.Transformer network.T5Config"),
     "t5x.adafactor": "adafactor.Adafactor adafactor.standard_logical_factor_rules",
-    "t5x.optimizers": "optimizers.chain",
-    "optax": "optax.clip optax.clip_by_global_norm optax.adamw optax.warmup_cosine_decay_schedule",
     "seqio": "seqio.SentencePieceVocabulary seqio.ByteVocabulary seqio.Evaluator "
     "seqio.PyLoggingLogger seqio.TensorBoardLogger seqio.JSONLogger",
 }
@@ -86,6 +91,10 @@ def _restored(value: Any) -> Any:
 
 _BATCHES = "mtf uses one batch size for training and evaluation"
 _SAME_DATA = "mtf evaluates on held-out data that is prepared like the training data"
+_OTHER_DATA = (
+    "mtf evaluates on held-out data of the training mixture; to leave an evaluation out, set "
+    "train_script.train.train_eval_dataset_cfg or infer_eval_dataset_cfg to None"
+)
 _NO_PACKING = "mtf never packs inputs for decoding"
 _BUILT_IN = "@utils.TrainStateInitializer"
 _NOT_IN_JOB = "this job has no such setting in mtf"
@@ -97,7 +106,7 @@ _DEVICES = "partitioner."
 _SUBMESH = "model_parallel_submesh"
 _DATA = {"utils.DatasetConfig": "job_data"}
 _DIMS = "1 and 1 give the standard rules, 2 and 2 give FULLY_SHARDED_AXIS_RULES"
-_OF_ADAFACTOR = ("learning_rate", "logical_factor_rules", "multiply_by_parameter_scale")
+_OF_ADAFACTOR = ("learning_rate", "logical_factor_rules")
 _ORDER = "the order does not change the result"
 _TASK = "data.mixture_or_task_name"
 _MODULES = "or a module that the gin files import"
@@ -114,15 +123,19 @@ _LOGGERS = {
 }
 
 _SPLIT = Row("split", "data.eval_split", type=str | None)
+_LENGTHS = Row("task_feature_lengths", "data.task_feature_lengths", type=dict[str, int])
+_SAME_LENGTHS = dataclasses.replace(
+    _LENGTHS, path=None, equals=_LENGTHS.path, note=_OTHER_DATA, refused=True
+)
 _MODULE = Row("module", "data.module", _MODULES, type=str | None)
 _OF_ALL_DATA = (
     only("use_custom_packing_ops", False, note="mtf always uses its own packing"),
-    only("trim_output_features", True, note="mtf always trims features"),
-    only("runtime_preprocessors", None, note="mtf reads SeqIO's tasks, not AirIO's"),
+    must("trim_output_features", True, note="mtf always trims features"),
+    must("runtime_preprocessors", None, note="mtf reads SeqIO's tasks"),
     *ignored("use_memory_cache num_prefetch_threads num_workers"),
 )
 _OF_HELD_OUT_DATA = (
-    Row("mixture_or_task_name", equals=_TASK, note=_SAME_DATA),
+    Row("mixture_or_task_name", equals=_TASK, note=_OTHER_DATA, refused=True),
     Row("batch_size", equals="batch_size", note=_BATCHES),
     only("shuffle", False, note="mtf evaluates the same examples every time"),
     *ignored("seed", "mtf evaluates the same examples every time"),
@@ -136,7 +149,7 @@ _OF_EVALUATORS = (
 )
 _OF_MODELS = (
     Row("input_vocabulary", parts=_VOCABULARIES),
-    Row("output_vocabulary", parts=_VOCABULARIES, note="mtf uses one vocabulary"),
+    Row("output_vocabulary", parts=_VOCABULARIES),
     Row(
         "decode_fn",
         parts={
@@ -196,19 +209,19 @@ T5X: dict[str, Section] = table(
             "summarize_config_fn", "the run directory has config.json, config.py and config.txt"
         ),
         Row("inference_evaluator_cls", parts={"seqio.Evaluator": "evaluator"}),
-        only("get_dataset_fn", "@utils.get_dataset", note="set `data.module` or `data.loader`"),
+        must("get_dataset_fn", "@utils.get_dataset", note="set `data` of the recipe instead"),
         Row(
             "actions",
             parts={"trainer.TerminateOnNanAction": "nan_action"},
             note="mtf has no other actions; a loss that is not finite always ends a run",
         ),
-        only("train_eval_get_dataset_fn", "@utils.get_training_eval_datasets", note=_SAME_DATA),
+        must("train_eval_get_dataset_fn", "@utils.get_training_eval_datasets", note=_OTHER_DATA),
         only(
             "run_eval_before_training",
             False,
             note="mtf evaluates every `trainer.eval_period` steps and at the end of a run",
         ),
-        only("train_state_initializer_cls", _BUILT_IN, note="built in"),
+        must("train_state_initializer_cls", _BUILT_IN, note="mtf has only T5X's initialization"),
         *ignored("use_orbax", "mtf reads both checkpoint layouts and writes Orbax's"),
         *ignored("verify_matching_vocabs_fn", "`data.vocabulary` is the only vocabulary"),
         *ignored("concurrent_metrics gc_period"),
@@ -216,7 +229,7 @@ T5X: dict[str, Section] = table(
     train_data=(
         "train/utils.DatasetConfig",
         Row("mixture_or_task_name", _TASK, type=str),
-        Row("task_feature_lengths", "data.task_feature_lengths", type=dict[str, int] | None),
+        _LENGTHS,
         Row("split", "data.split"),
         Row("batch_size", "batch_size"),
         Row("shuffle", "data.shuffle"),
@@ -234,20 +247,15 @@ T5X: dict[str, Section] = table(
     ),
     eval_data=(
         "train_eval/utils.DatasetConfig",
-        Row("task_feature_lengths", equals="data.task_feature_lengths", note=_SAME_DATA),
+        _SAME_LENGTHS,
         _SPLIT,
         Row("pack", equals="data.pack", note=_SAME_DATA),
         *_OF_HELD_OUT_DATA,
     ),
     infer_eval_data=(
         "infer_eval/utils.DatasetConfig",
-        Row(
-            "task_feature_lengths",
-            equals="data.task_feature_lengths",
-            fixed=(None,),
-            note="mtf truncates examples to the training lengths",
-        ),
-        Row("split", equals="data.eval_split", note="mtf uses one split for both evaluations"),
+        dataclasses.replace(_SAME_LENGTHS, fixed=(None,)),  # mtf truncates to these lengths
+        Row("split", equals="data.eval_split", note="mtf evaluates on one split", refused=True),
         only("pack", False, note=_NO_PACKING),
         *_OF_HELD_OUT_DATA,
     ),
@@ -269,12 +277,7 @@ T5X: dict[str, Section] = table(
     job_data=(
         "utils.DatasetConfig",
         Row("mixture_or_task_name", _TASK, type=str),
-        Row(
-            "task_feature_lengths",
-            "data.task_feature_lengths",
-            "for None, mtf uses 1024 and 256 tokens instead of the longest example",
-            type=dict[str, int] | None,
-        ),
+        _LENGTHS,
         _SPLIT,
         Row("batch_size", "batch_size"),
         *ignored("shuffle seed", _ORDER),
@@ -329,19 +332,20 @@ T5X: dict[str, Section] = table(
             "[] trains from scratch; T5X's conversions replace Google's original checkpoints",
             _restored,
             type=str | None,
+            refused=True,
         ),
         Row("mode", _RESTORE + "mode"),
-        only("dtype", None, "float32", note="mtf always trains float32 parameters"),
+        must("dtype", None, "float32", note="mtf always trains float32 parameters"),
         Row("assignment_map", _RESTORE + "assignment_map", convert=as_tuple),
         only("strict", True, note="mtf restores the complete optimizer state"),
         Row("fallback_to_scratch", _RESTORE + "fallback_to_scratch"),
         only("checkpointer_cls", "@checkpoints.Checkpointer", note="mtf detects the layout"),
-        only("state_transformation_fns", [], (), note="use `assignment_map`"),
+        must("state_transformation_fns", [], (), note="use `assignment_map`"),
         *ignored("checkpoint_manager_cls", "mtf uses its own checkpoint manager"),
     ),
     job_restore=(
         "utils.RestoreCheckpointConfig",
-        Row("path", "checkpoint", convert=_restored),
+        Row("path", "checkpoint", convert=_restored, refused=True),
         Row(
             "mode",
             "checkpoint_steps",
@@ -354,11 +358,11 @@ T5X: dict[str, Section] = table(
             "the dtype of parameters and activations; by default, float32",
             default_of("float32"),
         ),
-        only("assignment_map", None, [], False, note=_NOT_IN_JOB),
+        must("assignment_map", None, [], False, note=_NOT_IN_JOB),
         only("strict", True, note=_NOT_IN_JOB),
         only("fallback_to_scratch", None, [], False, note=_NOT_IN_JOB),
         only("checkpointer_cls", "@checkpoints.Checkpointer", note=_NOT_IN_JOB),
-        only("state_transformation_fns", [], (), note=_NOT_IN_JOB),
+        must("state_transformation_fns", [], (), note=_NOT_IN_JOB),
         only("checkpoint_manager_cls", None, [], False, note=_NOT_IN_JOB),
     ),
     save=(
@@ -439,13 +443,10 @@ T5X: dict[str, Section] = table(
     model=(
         "models.EncoderDecoderModel",
         Row("module", parts={"network.Transformer": "transformer"}),
-        Row(
-            "optimizer_def",
-            parts={"adafactor.Adafactor": "adafactor", "optimizers.chain": "chain"},
-        ),
+        Row("optimizer_def", "optimizer", parts={"adafactor.Adafactor": "adafactor"}, optax=True),
         Row("z_loss", "model.z_loss", default=0.0),
         *fields("model.", "label_smoothing loss_normalizing_factor"),
-        only("feature_converter_cls", None, note="mtf supports only encoder-decoder models"),
+        must("feature_converter_cls", None, note="mtf has only encoder-decoder models"),
         only("default_decoder_params", None, note="set `evaluator.decoding`"),
         *_OF_MODELS,
     ),
@@ -489,7 +490,7 @@ T5X: dict[str, Section] = table(
         "seqio.SentencePieceVocabulary",
         Row("sentencepiece_model_file", "data.vocabulary.path", type=str | None),
         Row("extra_ids", "data.vocabulary.extra_ids", default=0),
-        only("reverse_extra_ids", True, note="mtf numbers sentinels in descending order"),
+        must("reverse_extra_ids", True, note="mtf numbers sentinels in descending order"),
     ),
     bytes=("seqio.ByteVocabulary", Row("extra_ids", "data.vocabulary.extra_ids", default=0)),
     transformer=("network.Transformer", Row("config", parts={"network.T5Config": "network"})),
@@ -502,83 +503,24 @@ T5X: dict[str, Section] = table(
         Row("dtype", _NET + "dtype", default="float32"),
         Row("scale_attn_logits", fixed=(False,), note="mtf does not scale attention", refused=True),
         *ignored("float32_attention_logits", "mtf always computes the softmax in float32"),
-        Row(
-            "scan_layers",
-            _NET + "scan_layers",
-            "mtf's scanned layers share one relative position bias; T5X's scanned layers do not",
-        ),
-        *fields(_NET, "remat_policy"),
+        *fields(_NET, "scan_layers remat_policy"),
         *ignored("param_scan_axis", "checkpoints contain unrolled layers"),
     ),
     adafactor=(
         "adafactor.Adafactor",
         only("learning_rate", None, note="mtf uses the trainer's schedule"),
         *fields("optimizer.", field_names(AdafactorConfig, *_OF_ADAFACTOR)),
-        Row(
-            "multiply_by_parameter_scale",
-            "optimizer.multiply_by_parameter_scale",
-            convert=one_of(True, False),
-        ),
-        only("dtype_momentum", "float32", note="mtf keeps moments in float32"),
-        only("factor_map", None, note="use `optimizer.logical_factor_rules`"),
+        must("dtype_momentum", "float32", "@jax.numpy.float32", note="mtf keeps float32 moments"),
+        must("factor_map", None, note="set `optimizer.logical_factor_rules`"),
         Row(
             "logical_factor_rules",
-            note="mtf uses T5X's standard rules by default",
+            note="set `optimizer.logical_factor_rules` of the recipe",
             fixed=(None,),
             parts={"adafactor.standard_logical_factor_rules": "factor_rules"},
+            refused=True,
         ),
-        only("max_parameter_scale", None, note="mtf does not limit the parameter scale"),
+        must("max_parameter_scale", None, note="mtf does not limit the scale"),
         Row("skip_nan_updates", "trainer.skip_nonfinite_updates", "also skips infinite updates"),
     ),
     factor_rules=("adafactor.standard_logical_factor_rules",),
-    chain=(
-        "optimizers.chain",
-        Row(
-            "transformations",
-            parts={
-                "optax.adamw": "adamw",
-                "optax.clip": "clip",
-                "optax.clip_by_global_norm": "clip_by_global_norm",
-            },
-        ),
-    ),
-    adamw=(
-        "optax.adamw",
-        Row(
-            "learning_rate",
-            "adamw.base_learning_rate",
-            "a number, or optax.warmup_cosine_decay_schedule",
-            parts={"optax.warmup_cosine_decay_schedule": "warmup_cosine"},
-            type=float,
-        ),
-        Row("b1", "optimizer.beta1"),
-        Row("b2", "optimizer.beta2"),
-        Row("eps", "optimizer.epsilon"),
-        only("eps_root", 0.0, note="mtf adds epsilon outside the square root"),
-        Row(
-            "weight_decay",
-            "optimizer.weight_decay_rate",
-            "mtf does not decay the scales of norm layers",
-            default=1e-4,
-        ),
-        only("mask", None, note="mtf decays all parameters except norm scales"),
-        only("mu_dtype", None, "float32", note="mtf keeps moments in float32"),
-    ),
-    clip=(
-        "optax.clip",
-        Row("max_delta", note="mtf clips the norm of all gradients, not each gradient"),
-    ),
-    clip_by_global_norm=(
-        "optax.clip_by_global_norm",
-        Row("max_norm", "optimizer.global_norm_clip_threshold"),
-    ),
-    warmup_cosine=(
-        "optax.warmup_cosine_decay_schedule",
-        only("init_value", 0.0, 0, note="mtf's warmup starts from 0"),
-        Row("peak_value", "adamw.base_learning_rate", type=float),
-        Row("warmup_steps", "adamw.warmup_steps", type=int),
-        Row("decay_steps", "adamw.steps_per_cycle", "minus the warmup steps", type=int),
-        only("end_value", 0.0, 0, note="mtf's cosine decay ends at 0"),
-        only("exponent", 1.0, 1, note="mtf's cosine decay has no exponent"),
-    ),
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mtf.base.errors import UserError, did_you_mean, nearest, suggestion
+from mtf.cli.gin.expressions import ConfigOf
 from mtf.cli.gin.reading import Binding, Bindings, Macro, Reference
 from mtf.cli.gin.rows import ABSENT, NotTranslatedError, Row, Section
 from mtf.config.types import Mismatch, convert, members, type_hints
@@ -84,6 +87,9 @@ class Walk:
         Raises UserError if a required value is missing or has the wrong type, or if part of the run
         has no equivalent in mtf.
         """
+        for row, binding, value in self._compared:
+            if self.settings.get(row.equals or "") != value:
+                self._leave_out(row, binding, f"{row.note} (`{row.equals}`)")
         if self._missing:
             names = "".join(f"\n  {name} {why}" for name, why in self._missing.items())
             raise UserError(
@@ -96,9 +102,6 @@ class Walk:
             raise UserError("mtf has no equivalent of this run:\n  " + "\n  ".join(self._refusals))
         if self._wrong:
             raise UserError("Wrong types:\n  " + "\n  ".join(dict.fromkeys(self._wrong)))
-        for row, binding, value in self._compared:
-            if self.settings.get(row.equals or "") != value:
-                self._note(binding, f"{row.note} (`{row.equals}`)", True)
         for (scope, configurable, _), binding in self.bindings.parameters.items():
             if binding.name not in self._used and not binding.is_default:
                 self._note_unused(binding, scope, configurable)
@@ -121,13 +124,20 @@ class Walk:
     def _refuse(self, binding: Binding, reason: str) -> None:
         self._refusals.append(f"{binding} ({binding.where}): {reason}.")
 
+    def _leave_out(self, row: Row, binding: Binding, reason: str) -> None:
+        """Refuses the run or adds a note, for a value without an equivalent."""
+        if row.refused:
+            self._refuse(binding, reason)
+        else:
+            self._note(binding, reason, documented=True)
+
     def _note_unused(self, binding: Binding, scope: str, configurable: str) -> None:
         """Adds a note about an unused binding, with a suggestion if its name looks misspelled."""
         sections = [section.name.rpartition("/") for section in self._sections.values()]
         # Names are compared without modules, because bindings may omit the module.
         short = {name.rpartition(".")[2]: name for _, _, name in sections}
         scopes = self.bindings.scopes() | {scope for scope, _, _ in sections}
-        if configurable not in short.values():
+        if configurable not in short.values() and not _is_optax(configurable):
             hint = suggestion(short[n] for n in nearest(configurable.rpartition(".")[2], short))
             self._note(binding, f"mtf does not know {configurable}.{hint}", False)
         elif scope not in scopes:
@@ -151,28 +161,30 @@ class Walk:
             self._compared.append((row, binding, value))
         elif row.path is not None:
             self._set(row, row.path, binding, value)
-        elif row.refused:
-            self._refuse(binding, row.reason)
+        elif row.refused or row.note:
+            self._leave_out(row, binding, row.reason)
         else:
-            self._note(binding, row.reason, documented=bool(row.note))
+            self._note(binding, row.reason, documented=False)
 
     def _set(self, row: Row, path: str, binding: Binding, value: Any) -> None:
         if row.convert is not None:
             try:
                 value = row.convert(value)
             except NotTranslatedError as error:
-                self._note(binding, str(error), documented=True)
+                self._leave_out(row, binding, str(error))
                 return
             except (TypeError, ValueError):
-                self._note(binding, f"mtf cannot convert {value!r}", documented=True)
+                self._refuse(binding, f"mtf cannot convert {value!r}")
                 return
         elif any(isinstance(each, Reference) for each in _flat(value)):
             self._refuse(
                 binding, f"mtf has no equivalent of {value}; set {binding.name} to a literal"
             )
             return
+        first = self.origins.setdefault(path, binding)
+        if first is not binding and self.settings[path] != value:
+            self._refuse(binding, f"mtf has one value for this and for {first} ({first.where})")
         self.settings[path] = value
-        self.origins[path] = binding
         mismatches = []
         declared = [row.type] if row.type is not ABSENT else [*_types(self._job, path.split("."))]
         for each in declared:
@@ -193,14 +205,45 @@ class Walk:
                 name = parts[each.configurable]
                 self.settings.setdefault("parts", set()).add(name)
                 self.section(name, each.configurable, each.scope or scope)
-            elif row.path is not None:
+            elif row.optax and isinstance(each, Reference) and _is_optax(each.configurable):
+                self.settings[row.path or ""] = self._optax(each, binding, scope)
+            elif row.path is not None and not row.optax:
                 return False
             elif row.note:
-                self._note(binding, row.note, documented=True)
+                self._leave_out(row, binding, row.note)
             else:
                 expected = " or ".join(f"@{name}" for name in parts)
+                expected += " or an optimizer of optax" * row.optax
                 self._refuse(binding, f"mtf has no equivalent of {each}; expected {expected}")
         return True
+
+    def _optax(self, value: Any, binding: Binding, scope: str) -> Any:
+        """Returns a value in which references to functions of optax are configs of them.
+
+        T5X's `optimizers` has optax's optimizers under their own names; its `chain` takes a list.
+        """
+        if isinstance(value, list | tuple):
+            return tuple(self._optax(each, binding, scope) for each in value)
+        if not isinstance(value, Reference):
+            return value
+        function = getattr(
+            importlib.import_module("optax"), value.configurable.split(".")[-1], None
+        )
+        if not (_is_optax(value.configurable) and value.called and inspect.isroutine(function)):
+            self._refuse(binding, f"mtf has no equivalent of {value}; expected a function of optax")
+            return None
+        is_chain = value.configurable == "t5x.optimizers.chain"
+        known = ["transformations"] if is_chain else [*inspect.signature(function).parameters]
+        keywords = {}
+        for name, bound in self.bindings.of(value.configurable, value.scope or scope).items():
+            self._used.add(bound.name)
+            if name in known:
+                keywords[name] = self._optax(self.resolve(bound.value, bound), bound, scope)
+            else:
+                self._refuse(bound, f"{value.configurable} has no parameter {name}")
+        if is_chain:
+            return ConfigOf(function, {}, keywords.get("transformations", ()))
+        return ConfigOf(function, keywords)
 
     def resolve(self, value: Any, binding: Binding) -> Any:
         """Returns a value in which all macros are replaced, including macros in lists and dicts."""
@@ -231,6 +274,11 @@ class Walk:
 
 class _MissingError(Exception):
     """Raised for a missing required value or an undefined macro, with its name and location."""
+
+
+def _is_optax(configurable: str) -> bool:
+    """Returns whether a configurable is a function of optax, or T5X's wrapper of one."""
+    return configurable.startswith(("optax.", "t5x.optimizers."))
 
 
 def _types(job: Any, path: list[str]) -> Iterator[Any]:
