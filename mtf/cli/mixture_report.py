@@ -76,7 +76,7 @@ def _show(options: argparse.Namespace, cache_dir: str, vocabulary: Vocabulary) -
         vocabulary=vocabulary,
         task_feature_lengths=dict(zip(_FEATURES, options.lengths, strict=True)),
         cache_dir=cache_dir,
-        module=options.module,
+        module=getattr(options, "module", None),
         seed=options.seed,
         allow_missing_tasks=True,
     )
