@@ -21,7 +21,7 @@ import fiddle as fdl
 
 from mtf.base.environment import hiding_file
 from mtf.base.errors import UserError, did_you_mean, nearest, suggestion
-from mtf.config import docstrings, provenance, tree, types
+from mtf.config import allowed, docstrings, provenance, tree, types
 
 RECIPES = "recipes"
 
@@ -234,6 +234,7 @@ def find(dotted: str, kind: str) -> Any:
     found, depth = _import_prefix(parts)
     if found is None:
         raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind)}")
+    allowed.name_module(found.__name__)
     for part in parts[depth:]:
         if not hasattr(found, part):
             raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind, found)}")
@@ -356,6 +357,7 @@ def _import_file(path: Path) -> Any:
         raise UserError(
             f"{path} has the same name as another module, {module.__name__}. Rename the file."
         )
+    allowed.name_module(name)
     return module
 
 

@@ -23,6 +23,7 @@ from mtf.base.writing import (
     write_atomically,
 )
 from mtf.config import codegen, paths, provenance, serialize, show, tree
+from mtf.config.allowed import name_modules
 from mtf.config.paths import format_path, parse_path
 from mtf.storage import AnyPath, as_path, is_remote, remove_tree
 
@@ -37,8 +38,10 @@ def new_run_dir(recipe_name: str) -> str:
     return next(candidate for candidate in names if not os.path.exists(candidate))
 
 
-def load_config(path: str | AnyPath) -> fdl.Config:
+def load_config(path: str | AnyPath, *, trust: bool = False) -> fdl.Config:
     """Loads a config from a run directory or a config.json file.
+
+    The config may name any module of the user only if `trust` is true or the command has --trust.
 
     If the run was started in another working directory that still exists, relative paths of files
     in that directory become absolute. Raises UserError if the config file does not exist or cannot
@@ -53,7 +56,7 @@ def load_config(path: str | AnyPath) -> fdl.Config:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{file} is not a config written by mtf.") from None
-    config = serialize.load_json(text, str(file))
+    config = serialize.load_json(text, str(file), trust=trust)
     started = working_directory(file.parent)
     if started is not None and not os.path.samefile(started, os.getcwd()):
         config = _absolute(config, started)
@@ -94,6 +97,7 @@ def check_resume(
             f"model_dir: {run_dir} is not empty and is not a run directory (it contains "
             f"no {CONFIG_FILE}). Choose another directory."
         )
+    name_modules(config)
     stored = config if is_free else load_config(run_dir)
     used = "t5x" if (run_dir / T5X_CONFIG_FILE).is_file() else "mtf"
     if is_run and used != engine:

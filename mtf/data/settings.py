@@ -273,7 +273,7 @@ class DatasetTaskConfig:
     subset: str | None = None
     files: dict[str, str] | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     tsv_header: bool = True
-    metrics: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = field(default=(), metadata={"imports": "functions"})
     answer_choices: tuple[str, ...] | None = None
     inputs_add_eos: bool = True
 
@@ -323,7 +323,7 @@ class TaskMixtureConfig(DataConfig):
     use_cached: bool = False
     data_dir: str | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     templates: str | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
-    module: str | None = field(default=None, metadata=_MAY_CHANGE)
+    module: str | None = field(default=None, metadata=_MAY_CHANGE | {"imports": "modules"})
     task: DatasetTaskConfig | None = None
     allow_missing_tasks: bool = False
 

@@ -21,6 +21,7 @@ from tests.config import example
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     directory = tmp_path / "run"
+    config_lib.name_modules(example.small())
     config_lib.write_run_dir(directory, example.small(), "python -m mtf.run small", "A title.")
     return directory
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from mtf.base.errors import UserError, conversion_as_user_errors
-from mtf.cli.command import exit_status, new_parser
+from mtf.cli.command import add_trust_option, exit_status, new_parser
 from mtf.cli.convert import FORMATS
 
 _USAGE = """
@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", metavar="PATH", help=f"{config}CHECKPOINT)")
     model_type = "model type in Hugging Face's config (default: umt5 if each layer has a relative "
     model_type += "position bias, mt5 if the vocabulary has mT5's size, 250112, otherwise t5)"
+    add_trust_option(add)
     add("--model-type", choices=["t5", "mt5", "umt5", "byt5"], help=model_type)
     dtype = f"type of the parameters (default: float32 for {' and '.join(_DTYPES)}, otherwise the "
     add("--dtype", metavar="float32|bfloat16", help=f"{dtype}stored type)")
@@ -148,6 +149,9 @@ def _convert(options: argparse.Namespace) -> int:
         options.verify = False
     options.max_shard_size = _parse_size(options.max_shard_size or _MAX_SHARD_SIZE)
     from mtf.cli.convert import export
+    from mtf.config import trust_runs
+
+    trust_runs(options.trust)
 
     return export.export_all(options) if options.all else export.export_one(options)
 
