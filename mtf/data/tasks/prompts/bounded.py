@@ -163,6 +163,8 @@ class BoundedEnvironment(sandbox.SandboxedEnvironment):
         """Calls a function or method."""
         if isinstance(__obj, runtime.LoopContext):
             args = tuple(map(_steps, args))
+        if isinstance(__obj, runtime.Macro):
+            _spend("step", _left.template)
         name, owner = getattr(__obj, "__name__", ""), list[Any]()
         if name in _GROWING:
             args = tuple(_listed(args))
