@@ -1,6 +1,5 @@
 """Finds recipes; overrides, checks, shows, compares and stores configs. Does not import JAX."""
 
-from mtf.config.allowed import check_fields, name_modules, trust_runs
 from mtf.config.checks import build, find_problems, find_refusals, summarize
 from mtf.config.codegen import as_python
 from mtf.config.lookup import list_recipes, recipe_name, resolve
@@ -30,7 +29,6 @@ __all__ = [
     "as_history_text",
     "as_python",
     "build",
-    "check_fields",
     "check_resume",
     "check_types",
     "complete",
@@ -43,14 +41,12 @@ __all__ = [
     "list_recipes",
     "load_config",
     "load_json",
-    "name_modules",
     "new_run_dir",
     "recipe_name",
     "resolve",
     "run",
     "stored",
     "summarize",
-    "trust_runs",
     "try_overrides",
     "write_graph",
     "write_run_dir",

@@ -64,17 +64,10 @@ def trust_runs(runs: Iterable[str]) -> None:
 
 
 def check_names(names: Collection[tuple[str, str]], source: str, trust: bool = False) -> None:
-    """Imports the modules that a stored config names, and checks what it names in them.
+    """Imports what the config in the file `source` names, as pairs of a module and a name in it.
 
-    Args:
-      names: pairs of a module and the name of a class or function in it.
-      source: the path of the config, for error messages.
-      trust: whether the config may name any module of the user.
-
-    Raises:
-      UserError: if a name is not allowed.
-      ModuleNotFoundError: if an allowed module does not exist.
-      AttributeError: if an allowed module has no such class or function.
+    Raises UserError if it may not name it, unless `trust` allows it to name any module of the user,
+    and ModuleNotFoundError or AttributeError if it does not exist.
     """
     own = {module for module, _ in names if module.partition(".")[0] not in _NEVER_FOREIGN}
     _check_modules(own, source, trust)

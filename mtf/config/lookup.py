@@ -273,6 +273,12 @@ def _import(name: str, setting: str = "") -> Any:
         raise UserError(_user_traceback(error, headline)) from None
 
 
+def import_from_here() -> None:
+    """Adds the working directory to the Python path, as `python -m mtf` does but `mtf` does not."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def import_user_module(name: str, setting: str) -> None:
     """Imports a module from the working directory or the Python path.
 
@@ -282,9 +288,7 @@ def import_user_module(name: str, setting: str) -> None:
         raise UserError(
             f"{setting}: {name!r} is not a module name; expected, for example, my.tasks"
         )
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)  # `python -m mtf` adds this path; the command `mtf` does not.
+    import_from_here()
     try:
         _import(name, f"{setting}: ")
     except ModuleNotFoundError as error:
@@ -293,7 +297,7 @@ def import_user_module(name: str, setting: str) -> None:
         hint = did_you_mean(name, [each.removesuffix(".__init__") for each in names])
         raise UserError(
             f"{setting}: there is no module {name} (no module named {error.name}); expected a "
-            f"module in {here} or on the Python path.{hint}"
+            f"module in {os.getcwd()} or on the Python path.{hint}"
         ) from None
 
 

@@ -25,14 +25,15 @@ def dump_json(config: fdl.Config, *, defaults: bool = True) -> str:
     try:
         config = tree.freeze_defaults(config) if defaults else config
         content = json.loads(serialization.dump_json(config), object_hook=_with_public_module)
-        allowed.check_names(_names_in(content), "it", trust=True)
+        text = json.dumps(content, indent=1)
+        allowed.check_names(_names_in(text), "it", trust=True)
     except (*errors, AttributeError, UserError) as error:
         raise UserError(
             "The config cannot be written as JSON, so the run could not be resumed: "
             f"{str(error).strip()}. Use plain values, and classes and functions that are defined "
             "at the top level of a module."
         ) from None
-    return json.dumps(content, indent=1) + "\n"
+    return f"{text}\n"
 
 
 def _with_public_module(value: dict[str, Any]) -> dict[str, Any]:
@@ -42,18 +43,15 @@ def _with_public_module(value: dict[str, Any]) -> dict[str, Any]:
     return {**value, "module": types.public_module(value["module"], value["name"])}
 
 
-def _names_in(content: Any) -> set[tuple[str, str]]:
-    """Returns all pairs of a module and a name that Fiddle would import for parsed JSON."""
+def _names_in(text: str) -> set[tuple[str, str]]:
+    """Returns all pairs of a module and a name that Fiddle would import for a JSON text."""
     names = set()
-    left = [content]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            left += value.values()
-            if value.get("type") == "pyref":
-                names.add((str(value.get("module")), str(value.get("name"))))
-        elif isinstance(value, list):
-            left += value
+
+    def note(value: dict[str, Any]) -> None:
+        if value.get("type") == "pyref":
+            names.add((str(value.get("module")), str(value.get("name"))))
+
+    json.loads(text, object_hook=note)
     return names
 
 
@@ -69,8 +67,8 @@ def load_json(text: str, source: str, *, trust: bool = False) -> fdl.Config:
       UserError: if `text` is not a config of mtf or names code that it may not name.
     """
     try:
-        content = json.loads(text, object_hook=moved.with_todays_names)
-        allowed.check_names(_names_in(content), source, trust)
+        text = json.dumps(json.loads(text, object_hook=moved.with_todays_names))
+        allowed.check_names(_names_in(text), source, trust)
     except json.JSONDecodeError as error:
         raise UserError(f"{source} is not JSON: {error}.") from None
     except (ModuleNotFoundError, AttributeError) as error:
@@ -81,9 +79,9 @@ def load_json(text: str, source: str, *, trust: bool = False) -> fdl.Config:
             f"from the working directory ({os.getcwd()}) or PYTHONPATH{started}."
         ) from None
     except RecursionError:
-        content = None
+        text = "null"
     try:
-        config = serialization.load_json(json.dumps(content))
+        config = serialization.load_json(text)
     except Exception:  # Fiddle does not check the structure that it reads.
         config = None
     if not isinstance(config, fdl.Config):

@@ -236,7 +236,7 @@ def read_run_config(
         )
     import fiddle as fdl
 
-    from mtf.config import build, check_fields, load_config
+    from mtf.config import allowed, build, load_config
 
     job = load_config(source, trust=trust)
     if not {"model", "data"} <= set(job.__signature_info__.parameters):
@@ -245,7 +245,7 @@ def read_run_config(
     data = build(job.data)
     add_eos = _recorded_eos(source if source.is_dir() else source.parent)
     if add_eos is None:
-        check_fields(job.data, str(source), trust)
+        allowed.check_fields(job.data, str(source), trust)
         add_eos = inputs_add_eos(data)
     restore = getattr(getattr(job, "checkpoint", None), "restore", None)
     start = None if restore is None else str(restore.path)

@@ -149,9 +149,9 @@ def _convert(options: argparse.Namespace) -> int:
         options.verify = False
     options.max_shard_size = _parse_size(options.max_shard_size or _MAX_SHARD_SIZE)
     from mtf.cli.convert import export
-    from mtf.config import trust_runs
+    from mtf.config import allowed
 
-    trust_runs(options.trust)
+    allowed.trust_runs(options.trust)
 
     return export.export_all(options) if options.all else export.export_one(options)
 

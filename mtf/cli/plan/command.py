@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from collections.abc import Sequence
 
 from mtf import config as config_lib
@@ -14,6 +12,7 @@ from mtf.cli.command import add_change_options, add_trust_option, exit_status, n
 from mtf.cli.plan import report
 from mtf.cli.plan.compiling import compile_plan
 from mtf.cli.plan.targets import TARGET_CHIPS, parse_target
+from mtf.config import allowed, lookup
 from mtf.jobs import Train
 
 _EPILOG = f"""\
@@ -48,9 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> int:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    config_lib.trust_runs(options.trust)
+    lookup.import_from_here()
+    allowed.trust_runs(options.trust)
     target = parse_target(options.target)
     target.check_compiler()
     changes = [config_lib.Override(kind, text) for kind, text in options.overrides]

@@ -159,18 +159,18 @@ class BoundedEnvironment(sandbox.SandboxedEnvironment):
         template.text = str(source)  # type: ignore[attr-defined]
         return template
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls a function or method."""
-        if isinstance(__obj, runtime.LoopContext):
+        if isinstance(function, runtime.LoopContext):
             args = tuple(map(_steps, args))
-        if isinstance(__obj, runtime.Macro):
+        if isinstance(function, runtime.Macro):
             _spend("step", _left.template)
-        name, owner = getattr(__obj, "__name__", ""), list[Any]()
+        name, owner = getattr(function, "__name__", ""), list[Any]()
         if name in _GROWING:
             args = tuple(_listed(args))
-            owner = [getattr(getattr(__obj, "__wrapped__", __obj), "__self__", "")]
+            owner = [getattr(getattr(function, "__wrapped__", function), "__self__", "")]
         _spend(name, *owner, *args, *kwargs.values())
-        return super().call(__context, __obj, *args, **kwargs)
+        return super().call(context, function, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Applies an operator."""
