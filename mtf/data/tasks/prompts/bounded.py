@@ -66,6 +66,8 @@ def _size(value: Any) -> int:
             inside += [*value]
         elif isinstance(value, Mapping):
             inside += [*value, *value.values()]
+        elif isinstance(value, utils.Namespace):
+            inside.append(value._Namespace__attrs)
     return size
 
 
@@ -97,11 +99,6 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _output(context: object, value: Any) -> Any:
     _spend("output", value)
     return value
-
-
-class _Namespace(utils.Namespace):
-    def __repr__(self) -> str:
-        return "<Namespace>"  # The text of the attributes could be long.
 
 
 class _Rewriter(visitor.NodeTransformer):
@@ -142,7 +139,7 @@ class BoundedEnvironment(sandbox.SandboxedEnvironment):
         every = {**self.filters, **filters}
         self.filters = {name: _bounded(name, function) for name, function in every.items()}
         self.filters["steps"] = _steps
-        self.globals |= {"zip": zip, "namespace": _Namespace}
+        self.globals["zip"] = zip
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
