@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from mtf.cli.convert.command import main as convert
 from mtf.cli.plan.command import main as plan
 from mtf.cli.run import main as run
 from mtf.config import allowed
+from mtf.evaluation.infer_eval import comparison
 from tests import small
 from tests.conversion import writers
 
@@ -256,6 +258,35 @@ def test_code_from_elsewhere_is_not_run(project: Path, name: Name) -> None:
     for text in assert_harmless(project, config, environment, BY_DEFAULT):
         assert "run/config.json names " + name[0] in text
         assert ("add --trust " in text) == (name[0] != "mtf.base.environment")
+
+
+def test_trust_in_python(project: Path) -> None:
+    config = with_class(config_of("recipes.quickstart"), 0, ("evil", "Meta"))
+    assert_harmless(project, config, {}, ["mtf.load"])
+    with contextlib.suppress(Exception):  # What it names is no setting of mtf.
+        mtf.load("run", trust=True)
+    assert [*project.rglob("called")] == [project / "called"]
+
+
+def test_a_cache_names_no_functions() -> None:
+    cached: Any = types.SimpleNamespace(name="mine", metrics=["evil.run"])
+    registered: Any = types.SimpleNamespace(name="mine", metrics=["bleu"])
+    assert comparison(cached, find_task=lambda: registered).metrics == ("bleu",)
+
+
+def test_own_functions_of_a_named_module(project: Path) -> None:
+    """What a module imports is not its own."""
+    allowed.name_module("evil")
+    run = config_of("recipes.quickstart")
+    for name, is_allowed in (
+        ("run", True),
+        ("record", True),
+        ("pathlib", False),
+        ("Made.run", False),
+    ):
+        text = json.dumps(with_class(run, 0, ("evil", name)))
+        with contextlib.nullcontext() if is_allowed else pytest.raises(UserError, match="evil"):
+            config_lib.load_json(text, "config.json")
 
 
 @pytest.mark.slow
