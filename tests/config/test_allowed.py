@@ -204,7 +204,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / file).write_text(EVIL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(sys, "modules", sys.modules)
+    for name in ("evil", "package", "package.evil", "recipes.evil", "beside", "elsewhere"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(allowed, "_named", set())
     return tmp_path
 
