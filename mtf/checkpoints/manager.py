@@ -24,6 +24,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from mtf.base.environment import resume_command
 from mtf.base.errors import RunError, UserError
 from mtf.base.writing import free_space, write_failure
 from mtf.checkpoints import finite, steps, stores
@@ -88,7 +89,7 @@ def write_failures_explained(run_dir: AnyPath) -> Iterator[None]:
         raise RunError(
             f"{run_dir} cannot be written to: {reason}{free_space(run_dir)}. The run stopped. "
             f"Last complete checkpoint: {f'checkpoint_{saved[-1]}' if saved else 'none'}. When the "
-            f"directory is writable again, resume with: python -m mtf.run --from {run_dir}"
+            f"directory is writable again, resume with: {resume_command(run_dir)}"
         ) from None
 
 

@@ -51,11 +51,17 @@ def name_module(module: str) -> None:
 
 def name_modules(config: fdl.Buildable) -> None:
     """Allows stored configs to name the modules of a config that the user has made."""
+    _named.update(own_modules(config))
+
+
+def own_modules(config: fdl.Buildable) -> set[str]:
+    """Returns the modules of the user that a config names."""
+    modules = _modules_in_fields(config)
     for leaf in tree.leaves(config):
         for value in leaf.value if isinstance(leaf.value, list | tuple) else (leaf.value,):
             if isinstance(value, type) or inspect.isroutine(value):
-                name_module(types.public_module(value.__module__, value.__qualname__))
-    _named.update(_modules_in_fields(config))
+                modules.add(types.public_module(value.__module__, value.__qualname__))
+    return {each for each in modules if each.partition(".")[0] not in _NEVER_FOREIGN}
 
 
 def trust_runs(runs: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ from mtf.base.writing import (
     write_atomically,
 )
 from mtf.config import codegen, paths, provenance, serialize, show, tree
-from mtf.config.allowed import name_modules
+from mtf.config.allowed import name_modules, own_modules
 from mtf.config.paths import format_path, parse_path
 from mtf.storage import AnyPath, as_path, is_remote, remove_tree
 
@@ -181,7 +181,7 @@ def write_run_dir(
             write_atomically(next(file for file in files if not file.exists()), before)
         earlier = commands.read_text(encoding="utf-8") if commands.is_file() else ""
         write_atomically(commands, f"{earlier}{command}\n")
-        write_environment(run_dir, [])
+        write_environment(run_dir, [], own_modules(config))
         for name, text in texts.items() if changed else ():
             write_atomically(run_dir / name, text)
 

@@ -12,7 +12,7 @@ import jax
 
 from mtf.base import signals
 from mtf.base.downloads import as_user_errors
-from mtf.base.environment import write_environment
+from mtf.base.environment import resume_command, write_environment
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.progress import Progress, count
@@ -65,7 +65,7 @@ def run(job: Train) -> TrainResult:
             change = "trainer.early_stopping_patience=None"
         print(
             f"{run_dir} is at step {step} of {job.train_steps}{early}: nothing to train. "
-            f"To train for more steps, run: python -m mtf.run --from {run_dir} --set {change}",
+            f"To train for more steps, run: {resume_command(run_dir)} --set {change}",
             flush=True,
         )
         return train_result(run_dir, step)
@@ -150,7 +150,7 @@ def _train(
             if owed:
                 message += "; the resumed run will first evaluate this step"
             if owed or step < job.train_steps:
-                message += f"\nresume with: python -m mtf.run --from {run_dir}"
+                message += f"\nresume with: {resume_command(run_dir)}"
             progress.note(message)
         else:
             samples = _samples(job, trainer.partitioner, trainer.eval_params(state))
