@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: str) -> int:
     """Runs `python -m mtf.run` and returns its exit status; the run directory stores `command`."""
     lookup.import_from_here()
-    allowed.trust_runs(options.trust)
+    config_lib.trust_runs(options.trust)
     if options.list or (options.help == "" and options.recipe):
         if options.unknown:
             raise UserError(config_lib.summarize(refusals(options.unknown, parser)))

@@ -12,7 +12,7 @@ from mtf.cli.command import add_change_options, add_trust_option, exit_status, n
 from mtf.cli.plan import report
 from mtf.cli.plan.compiling import compile_plan
 from mtf.cli.plan.targets import TARGET_CHIPS, parse_target
-from mtf.config import allowed, lookup
+from mtf.config import lookup
 from mtf.jobs import Train
 
 _EPILOG = f"""\
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(options: argparse.Namespace) -> int:
     lookup.import_from_here()
-    allowed.trust_runs(options.trust)
+    config_lib.trust_runs(options.trust)
     target = parse_target(options.target)
     target.check_compiler()
     changes = [config_lib.Override(kind, text) for kind, text in options.overrides]
