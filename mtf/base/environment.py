@@ -8,9 +8,10 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,14 @@ def has_accelerator() -> bool:
     return importlib.util.find_spec("libtpu") is not None and any(map(glob.glob, _TPU_FILES))
 
 
-def write_environment(run_dir: str | AnyPath, devices: Sequence[str]) -> None:
-    """Writes environment.json; keeps a previously recorded working directory if it still exists."""
+def write_environment(
+    run_dir: str | AnyPath, devices: Sequence[str], own_modules: Iterable[str] | None = None
+) -> None:
+    """Writes environment.json; keeps a previously recorded working directory if it still exists.
+
+    `own_modules` are the modules of the user that the config names; None keeps those recorded.
+    """
+    kept = _recorded(run_dir, "own_modules") or []
     environment = {
         "working_directory": working_directory(run_dir) or os.getcwd(),
         "python": platform.python_version(),
@@ -64,18 +71,33 @@ def write_environment(run_dir: str | AnyPath, devices: Sequence[str]) -> None:
         "packages": package_versions(),
         "git": git_state(os.getcwd()),
         "devices": list(devices),
+        "own_modules": kept if own_modules is None else sorted(own_modules),
     }
     write_atomically(as_path(run_dir) / ENVIRONMENT_FILE, json.dumps(environment, indent=1) + "\n")
 
 
 def working_directory(run_dir: str | AnyPath) -> str | None:
     """Returns the directory in which a run was first started, or None if it is unknown or gone."""
-    try:
-        before = json.loads((as_path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
-        folder = before["working_directory"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    folder = _recorded(run_dir, "working_directory")
     return folder if isinstance(folder, str) and os.path.isdir(folder) else None
+
+
+def resume_command(run_dir: str | AnyPath) -> str:
+    """Returns the command that resumes a run, with --trust if its config names the user's modules.
+
+    The paths are quoted for a shell.
+    """
+    path = shlex.quote(str(run_dir))
+    trust = f" --trust {path}" if _recorded(run_dir, "own_modules") else ""
+    return f"python -m mtf.run --from {path}{trust}"
+
+
+def _recorded(run_dir: str | AnyPath, name: str) -> Any:
+    """Returns a value in environment.json, or None if there is none."""
+    try:
+        return json.loads((as_path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))[name]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def git_state(folder: str) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from typing import Literal
 from mtf.base.errors import StoreFailedError, UserError
 from mtf.base.writing import write_atomically
 from mtf.storage import AnyPath
+from mtf.storage.errors import without_user
 
 END_FILE = "end.json"
 # Environment variable for schedulers, such as JobSet, that restart a run only if it fails. If this
@@ -40,7 +41,7 @@ class RunEnd:
 def failure(error: BaseException) -> RunEnd:
     """Returns the record of a run that failed with `error`."""
     first_line = str(error).strip().partition("\n")[0]
-    return RunEnd("failed", f"{type(error).__name__}: {first_line}")
+    return RunEnd("failed", without_user(f"{type(error).__name__}: {first_line}"))
 
 
 def write_end(run_dir: AnyPath, end: RunEnd) -> None:

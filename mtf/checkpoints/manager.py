@@ -14,7 +14,6 @@ import json
 import logging
 import math
 import os
-import shlex
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from mtf.base import signals
+from mtf.base.environment import resume_command
 from mtf.base.errors import RunError, StoreFailedError, UserError
 from mtf.base.writing import files_deleted, free_space, write_failure
 from mtf.checkpoints import finite, steps, stores
@@ -90,7 +90,6 @@ def failures_explained(checkpoints: CheckpointManager) -> Iterator[None]:
     except Exception as error:
         saved = checkpoints.latest_step()
         checkpoints.wait_after_failure()
-        resume = f"python -m mtf.run --from {shlex.quote(str(run_dir))}"
         if not is_remote(run_dir) and jax.process_index() == 0:
             remove_unfinished(run_dir)
         if checkpoints.is_gone() or files_deleted(error, run_dir):
@@ -109,9 +108,9 @@ def failures_explained(checkpoints: CheckpointManager) -> Iterator[None]:
         last = "none" if saved is None else f"checkpoint_{saved}"
         text = f"{what} The run stopped. Last complete checkpoint: {last}. {when}, resume with: "
         if reason is None or not is_remote(run_dir):
-            raise RunError(text + resume) from None
+            raise RunError(text + resume_command(run_dir)) from None
         signals.end_with_threads()
-        raise StoreFailedError(text + resume) from None
+        raise StoreFailedError(f"{text}python -m mtf.run --from {run_dir}") from None
 
 
 class StateNotFiniteError(RunError):

@@ -13,7 +13,7 @@ from typing import Any
 from mtf.base import signals
 from mtf.base.environment import hiding_file
 from mtf.base.errors import RunError, UserError
-from mtf.storage.errors import StorageError
+from mtf.storage.errors import StorageError, without_user
 
 
 def new_parser(
@@ -51,7 +51,8 @@ def exit_status(run: Callable[[], int | None], *, only_shows: bool) -> int:
         return status
     except (UserError, StorageError, RunError) as error:
         # Print the original message, without the context that fdl.build appends.
-        print(f"error: {getattr(error, 'proxy_base_exception', error)}", file=sys.stderr)
+        message = without_user(str(getattr(error, "proxy_base_exception", error)))
+        print(f"error: {message}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
     except signals.Stopped as stopped:
         print(signals.farewell(stopped.number), file=sys.stderr)
@@ -91,3 +92,9 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
             **number,
         )
     parser.set_defaults(overrides=[])
+
+
+def add_trust_option(add: Callable[..., Any]) -> None:
+    """Adds the option --trust, which may be repeated."""
+    text = "import modules of yours that the config of this run names (docs/config.md)"
+    add("--trust", action="append", default=[], metavar="RUN", help=text)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mtf.base.processes.process_info import add_process_options
 from mtf.cli import flags
-from mtf.cli.command import add_change_options, exit_status, new_parser
+from mtf.cli.command import add_change_options, add_trust_option, exit_status, new_parser
 
 _EPILOG = """\
 examples:
@@ -73,6 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     resume("--from", dest="from_dir", metavar="RUN_DIR", help="resume the run in this directory")
     differs = "allow this field to differ from its value in the run directory"
     resume("--allow", action="append", default=[], metavar="PATH", help=differs)
+    add_trust_option(resume)
     add_process_options(parser)
     return parser
 

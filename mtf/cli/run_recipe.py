@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +23,7 @@ from mtf.base.run_end import exit_status_of
 from mtf.cli import explain, flags
 from mtf.cli.command import exit_status
 from mtf.cli.unknown_flags import refusals
-from mtf.config import provenance
+from mtf.config import allowed, lookup, provenance
 from mtf.jobs.description import Description
 from mtf.storage import as_path
 
@@ -34,9 +33,8 @@ if TYPE_CHECKING:
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: str) -> int:
     """Runs `python -m mtf.run` and returns its exit status; the run directory stores `command`."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-
+    lookup.import_from_here()
+    config_lib.trust_runs(options.trust)
     if options.list or (options.help == "" and options.recipe):
         if options.unknown:
             raise UserError(config_lib.summarize(refusals(options.unknown, parser)))
@@ -50,6 +48,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
         raise UserError(config_lib.summarize([*refused, str(error)])) from None
     overrides = [config_lib.Override(kind, text) for kind, text in options.overrides]
     config, problems = config_lib.try_overrides(config, overrides)
+    allowed.name_modules(config)
     problems = refusals(options.unknown, parser, config) + problems
     problems += config_lib.find_problems(config)
     runs = options.dry_run or not flags.only_shows(options)
@@ -80,6 +79,7 @@ def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
                 f"{options.recipe[0]}, or replace --from with --set model_dir={options.from_dir}."
             )
         config = config_lib.load_config(options.from_dir)
+        allowed.check_fields(config, options.from_dir)
         folder = as_path(options.from_dir)
         folder = folder.parent if folder.is_file() else folder
         if _has_run_dir(config):
@@ -161,6 +161,8 @@ def _sweep(config: fdl.Config, name: str, options: argparse.Namespace) -> int:
     if not _has_run_dir(config):
         raise UserError(f"--sweep: {name} has no model_dir; expected a training run.")
     arguments = [options.recipe[0], "--engine", options.engine]
+    for run_dir in options.trust:
+        arguments += ["--trust", run_dir]
     for kind, text in options.overrides:
         arguments += [f"--{kind}", text]
     import_extra("optuna", "--sweep", "optuna")

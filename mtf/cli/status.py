@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mtf.base.environment import resume_command
 from mtf.base.errors import UserError
 from mtf.base.processes.records import FOLDER, read_states
 from mtf.base.progress import count, duration
@@ -279,7 +280,7 @@ def as_text(status: Status) -> str:
         rows.append(("evaluation", f"{name}: {'  '.join(values)} (step {results['step']})"))
     if status.state in ("stopped", "failed", "not running") and (status.trains or status.tasks):
         engine = "" if status.engine == "mtf" else f" --engine {status.engine}"
-        command = f"python -m mtf.run --from {shlex.quote(status.run_dir)}{engine}"
+        command = f"{resume_command(status.run_dir)}{engine}"
         rows.append(("to resume", command if status.trains else "run the same command again"))
     return "\n".join([status.run_dir, *(f"  {name:<11} {text}" for name, text in rows if text)])
 

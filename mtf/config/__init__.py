@@ -1,5 +1,6 @@
 """Finds recipes; overrides, checks, shows, compares and stores configs. Does not import JAX."""
 
+from mtf.config.allowed import trust_runs
 from mtf.config.checks import build, find_problems, find_refusals, summarize
 from mtf.config.codegen import as_python
 from mtf.config.lookup import list_recipes, recipe_name, resolve
@@ -47,6 +48,7 @@ __all__ = [
     "run",
     "stored",
     "summarize",
+    "trust_runs",
     "try_overrides",
     "write_graph",
     "write_run_dir",

@@ -11,6 +11,8 @@ import fiddle as fdl
 from mtf.base.errors import UserError, did_you_mean
 from mtf.config import provenance, tree, types
 from mtf.config.paths import Path, format_path
+from mtf.storage import USER_REFUSED
+from mtf.storage.errors import has_user
 
 
 def summarize(problems: Sequence[str]) -> str:
@@ -69,6 +71,9 @@ def _wrong_fields(path: Path, node: fdl.Buildable) -> list[str]:
         if field not in known and isinstance(field, str) and not takes_any:
             owner = types.qualified_name(target)
             wrong.append(f"{where}: {owner} has no field {field}.{did_you_mean(field, known)}")
+            continue
+        if isinstance(value, str | list | tuple | dict) and has_user(repr(value)):
+            wrong.append(f"{where}: {USER_REFUSED}.")
             continue
         try:
             types.convert(value, hints.get(str(field), Any))

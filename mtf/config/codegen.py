@@ -5,7 +5,6 @@ Fiddle's code generator is not used, because it imports modules under aliases an
 
 from __future__ import annotations
 
-import enum
 import inspect
 import keyword
 import math
@@ -122,8 +121,6 @@ class Writer:
         """Returns the expression for a value. `bracketed` explains `depth` and `prefix`."""
         if _can_be_shared(value) and id(value) in self.variables:
             return self.variables[id(value)]
-        if isinstance(value, enum.Enum):
-            return f"{self.name(type(value))}.{value.name}"
         if isinstance(value, fdl.Buildable):
             opening, closing = f"fdl.{type(value).__name__}(", ")"
             items = [self.name(fdl.get_callable(value))]

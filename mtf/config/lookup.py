@@ -21,7 +21,7 @@ import fiddle as fdl
 
 from mtf.base.environment import hiding_file
 from mtf.base.errors import UserError, did_you_mean, nearest, suggestion
-from mtf.config import docstrings, provenance, tree, types
+from mtf.config import allowed, docstrings, provenance, tree, types
 
 RECIPES = "recipes"
 
@@ -234,6 +234,7 @@ def find(dotted: str, kind: str) -> Any:
     found, depth = _import_prefix(parts)
     if found is None:
         raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind)}")
+    allowed.name_module(found.__name__)
     for part in parts[depth:]:
         if not hasattr(found, part):
             raise UserError(f"There is no {kind} {dotted}.{_hint(dotted, kind, found)}")
@@ -272,6 +273,12 @@ def _import(name: str, setting: str = "") -> Any:
         raise UserError(_user_traceback(error, headline)) from None
 
 
+def import_from_here() -> None:
+    """Adds the working directory to the Python path, as `python -m mtf` does but `mtf` does not."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def import_user_module(name: str, setting: str) -> None:
     """Imports a module from the working directory or the Python path.
 
@@ -281,9 +288,7 @@ def import_user_module(name: str, setting: str) -> None:
         raise UserError(
             f"{setting}: {name!r} is not a module name; expected, for example, my.tasks"
         )
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)  # `python -m mtf` adds this path; the command `mtf` does not.
+    import_from_here()
     try:
         _import(name, f"{setting}: ")
     except ModuleNotFoundError as error:
@@ -292,7 +297,7 @@ def import_user_module(name: str, setting: str) -> None:
         hint = did_you_mean(name, [each.removesuffix(".__init__") for each in names])
         raise UserError(
             f"{setting}: there is no module {name} (no module named {error.name}); expected a "
-            f"module in {here} or on the Python path.{hint}"
+            f"module in {os.getcwd()} or on the Python path.{hint}"
         ) from None
 
 
@@ -356,6 +361,7 @@ def _import_file(path: Path) -> Any:
         raise UserError(
             f"{path} has the same name as another module, {module.__name__}. Rename the file."
         )
+    allowed.name_module(name)
     return module
 
 

@@ -24,6 +24,7 @@ from mtf.base.writing import (
     write_atomically,
 )
 from mtf.config import codegen, paths, provenance, serialize, show, tree
+from mtf.config.allowed import name_modules, own_modules
 from mtf.config.paths import format_path, parse_path
 from mtf.storage import AnyPath, as_path, is_remote, remove_tree
 
@@ -38,8 +39,10 @@ def new_run_dir(recipe_name: str) -> str:
     return next(candidate for candidate in names if not os.path.exists(candidate))
 
 
-def load_config(path: str | AnyPath) -> fdl.Config:
+def load_config(path: str | AnyPath, *, trust: bool = False) -> fdl.Config:
     """Loads a config from a run directory, the output of `write_job`, or a file of either.
+
+    The config may name any module of the user only if `trust` is true or the command has --trust.
 
     If the run was started in another working directory that still exists, relative paths of files
     in that directory become absolute. Raises UserError if the config file does not exist or cannot
@@ -56,7 +59,7 @@ def load_config(path: str | AnyPath) -> fdl.Config:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{file} is not a config written by mtf.") from None
-    config = serialize.load_json(text, str(file))
+    config = serialize.load_json(text, str(file), trust=trust)
     started = working_directory(file.parent)
     if started is not None and not os.path.samefile(started, os.getcwd()):
         config = _absolute(config, started)
@@ -111,6 +114,7 @@ def check_resume(
             f"model_dir: {run_dir} is not empty and is not a run directory (it contains "
             f"no {CONFIG_FILE}). Choose another directory."
         )
+    name_modules(config)
     stored = config if is_free else load_config(run_dir)
     used = "t5x" if (run_dir / T5X_CONFIG_FILE).is_file() else "mtf"
     if is_run and used != engine:
@@ -194,7 +198,7 @@ def write_run_dir(
             write_atomically(next(file for file in files if not file.exists()), before)
         earlier = commands.read_text(encoding="utf-8") if commands.is_file() else ""
         write_atomically(commands, f"{earlier}{command}\n")
-        write_environment(run_dir, [])
+        write_environment(run_dir, [], own_modules(config))
         for name, text in texts.items() if changed else ():
             write_atomically(run_dir / name, text)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import enum
-import inspect
 import json
 import os
-import sys
 from typing import Any
 
 import fiddle as fdl
@@ -14,30 +11,8 @@ from fiddle.experimental import serialization
 
 from mtf.base.environment import working_directory
 from mtf.base.errors import UserError
-from mtf.config import moved, tree, types
+from mtf.config import allowed, moved, tree, types
 from mtf.storage import as_path
-
-_BUILTIN_TYPES = {"tuple", "list", "dict", "set", "frozenset", "bytes", "slice"}
-
-
-class ImportPolicy(serialization.PyrefPolicy):
-    """Allows a config to refer only to classes and functions outside the standard library.
-
-    This prevents an untrusted config.json from naming `os.system` as a component.
-    """
-
-    def allows_import(self, module: str, symbol: str) -> bool:
-        """Returns whether `symbol` may be imported from `module`."""
-        if module == "builtins":
-            return symbol in _BUILTIN_TYPES
-        return module.partition(".")[0] not in sys.stdlib_module_names
-
-    def allows_value(self, value: Any) -> bool:
-        """Returns whether a config may contain this imported value."""
-        return isinstance(value, type | enum.Enum) or inspect.isroutine(value)
-
-    def __str__(self) -> str:
-        return "classes and functions outside the standard library"
 
 
 def dump_json(config: fdl.Config, *, defaults: bool = True) -> str:
@@ -49,14 +24,16 @@ def dump_json(config: fdl.Config, *, defaults: bool = True) -> str:
     errors = (serialization.UnserializableValueError, serialization.PyrefPolicyError)
     try:
         config = tree.freeze_defaults(config) if defaults else config
-        text = serialization.dump_json(config, ImportPolicy(), indent=1)
-    except (*errors, AttributeError) as error:
+        content = json.loads(serialization.dump_json(config), object_hook=_with_public_module)
+        text = json.dumps(content, indent=1)
+        allowed.check_names(_names_in(text), "it", trust=True)
+    except (*errors, AttributeError, UserError) as error:
         raise UserError(
             "The config cannot be written as JSON, so the run could not be resumed: "
             f"{str(error).strip()}. Use plain values, and classes and functions that are defined "
             "at the top level of a module."
         ) from None
-    return json.dumps(json.loads(text, object_hook=_with_public_module), indent=1) + "\n"
+    return f"{text}\n"
 
 
 def _with_public_module(value: dict[str, Any]) -> dict[str, Any]:
@@ -66,24 +43,46 @@ def _with_public_module(value: dict[str, Any]) -> dict[str, Any]:
     return {**value, "module": types.public_module(value["module"], value["name"])}
 
 
-def load_json(text: str, source: str) -> fdl.Config:
-    """Returns the config that the JSON `text` describes. Error messages name the file `source`."""
+def _names_in(text: str) -> set[tuple[str, str]]:
+    """Returns all pairs of a module and a name that Fiddle would import for a JSON text."""
+    names = set()
+
+    def note(value: dict[str, Any]) -> None:
+        if value.get("type") == "pyref":
+            names.add((str(value.get("module")), str(value.get("name"))))
+
+    json.loads(text, object_hook=note)
+    return names
+
+
+def load_json(text: str, source: str, *, trust: bool = False) -> fdl.Config:
+    """Returns the config that the JSON `text` describes.
+
+    Args:
+      text: the content of a config.json.
+      source: the path of this file, for error messages.
+      trust: whether the config may name any module of the user; see `mtf.config.allowed`.
+
+    Raises:
+      UserError: if `text` is not a config of mtf or names code that it may not name.
+    """
     try:
-        todays = json.loads(text, object_hook=moved.with_todays_names)
-        config = serialization.load_json(json.dumps(todays), ImportPolicy())
+        text = json.dumps(json.loads(text, object_hook=moved.with_todays_names))
+        allowed.check_names(_names_in(text), source, trust)
     except json.JSONDecodeError as error:
         raise UserError(f"{source} is not JSON: {error}.") from None
     except (ModuleNotFoundError, AttributeError) as error:
-        reason = str(getattr(error, "proxy_base_exception", error))
         folder = working_directory(as_path(source).parent)
         started = f"; the run was started in {folder}" if folder else ""
         raise UserError(
-            f"{source} names code that cannot be imported: {reason}. Your modules are imported "
+            f"{source} names code that cannot be imported: {error}. Your modules are imported "
             f"from the working directory ({os.getcwd()}) or PYTHONPATH{started}."
         ) from None
-    except serialization.PyrefPolicyError as error:
-        raise UserError(f"{source}: {error}") from None
-    except (KeyError, TypeError, serialization.DeserializationError):
+    except RecursionError:
+        text = "null"
+    try:
+        config = serialization.load_json(text)
+    except Exception:  # Fiddle does not check the structure that it reads.
         config = None
     if not isinstance(config, fdl.Config):
         raise UserError(f"{source} is not a config written by mtf.")

@@ -6,7 +6,6 @@ import ast
 import collections.abc
 import contextlib
 import dataclasses
-import enum
 import functools
 import inspect
 import sys
@@ -176,8 +175,6 @@ def choices(declared: Any) -> list[str]:
             found += ["True", "False"]
         elif member in (None, type(None)):
             found.append("None")
-        elif isinstance(member, type) and issubclass(member, enum.Enum):
-            found += [value.name for value in member]
         elif is_component(member) and not _is_checkable_protocol(member):
             found.append(f"@{qualified_name(member)}")
     return found

@@ -285,7 +285,7 @@ class DatasetTaskConfig:
     files: dict[str, str] | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     tsv_header: bool = True
     source: RecordSource | None = None
-    metrics: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = field(default=(), metadata={"imports": "functions"})
     answer_choices: tuple[str, ...] | None = None
     inputs_add_eos: bool = True
 
@@ -341,7 +341,7 @@ class TaskMixtureConfig(DataConfig):
     use_cached: bool = False
     data_dir: str | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     templates: str | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
-    module: str | None = field(default=None, metadata=_MAY_CHANGE)
+    module: str | None = field(default=None, metadata=_MAY_CHANGE | {"imports": "modules"})
     task: DatasetTaskConfig | None = None
     allow_missing_tasks: bool = False
 

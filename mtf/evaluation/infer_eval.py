@@ -246,10 +246,12 @@ def comparison(
       asked: names of metrics to use instead of the task's metrics.
       scorer: see `Compared`.
       find_task: function that returns the task if `task` comes from a cache; called only if a
-        metric compares classes.
+        metric compares classes or is custom.
 
     Raises UserError if a metric in `asked` compares classes but the task has no classes.
     """
+    if asked is None and find_task is not None and any("." in name for name in task.metrics):
+        task = find_task()  # A custom metric is a function, which no cache may name.
     names = asked or tuple(task.metrics)
     if any(metrics.find(metric).compares == "class" for metric in names):
         found = task if isinstance(task, Task) or find_task is None else find_task()

@@ -33,7 +33,9 @@ class InferEvalConfig:
 
     period: int = 1000
     num_examples: int | None = 100
-    metrics: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] | None = dataclasses.field(
+        default=None, metadata={"imports": "functions"}
+    )
     tasks: tuple[str, ...] | None = None
     decoding: DecodingConfig | None = None
 

@@ -290,6 +290,7 @@ def load(
     max_targets_length: int = 256,
     inputs_add_eos: bool | None = None,
     progress: bool = True,
+    trust: bool = False,
 ) -> LanguageModel:
     """Loads a model to use in Python.
 
@@ -315,12 +316,14 @@ def load(
         or of the Hugging Face tokenizer or, without these, for True, as in T5, mT5 and ByT5. T0
         was trained without EOS after its inputs.
       progress: whether to show a progress bar in terminals and notebooks.
+      trust: whether to import modules of yours that the config of the run names, such as that of a
+        custom loss. Importing a module runs its code.
 
     Raises:
       UserError: if `path` cannot be loaded, if the config of its run is missing, or if its
         vocabulary is unknown or does not fit the embedding.
     """
-    opened = open_model(path, step=step, ema=ema, vocabulary=vocabulary, config=config)
+    opened = open_model(path, step=step, ema=ema, vocabulary=vocabulary, config=config, trust=trust)
     mesh = None if partitioner is None else PjitPartitioner.create(partitioner)
     return LanguageModel(
         load_model(opened, dtype=dtype, partitioner=mesh),

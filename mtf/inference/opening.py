@@ -100,6 +100,7 @@ def open_model(
     vocabulary: Vocabulary | str | None = None,
     default_vocabulary: Vocabulary | None = None,
     config: str | AnyPath | None = None,
+    trust: bool = False,
 ) -> Opened:
     """Opens a checkpoint; see `mtf.load` for the arguments and `load_model` for the errors.
 
@@ -109,7 +110,7 @@ def open_model(
     architecture = conversion.infer_architecture(checkpoint)
     mapping.check_parameters(checkpoint, mapping.entries(architecture))
     checkpoint, model_type = with_huggingface_config(checkpoint, config)
-    run = None if model_type else read_run_config(checkpoint, config)
+    run = None if model_type else read_run_config(checkpoint, config, trust)
     of_run = None if run is None else run.vocabulary
     num_rows = architecture.vocab_size
     found = checkpoint_vocabulary(checkpoint, vocabulary, of_run, num_rows, default_vocabulary)
@@ -208,14 +209,15 @@ def with_huggingface_config(
 
 
 def read_run_config(
-    checkpoint: conversion.Checkpoint, config: str | AnyPath | None = None
+    checkpoint: conversion.Checkpoint, config: str | AnyPath | None = None, trust: bool = False
 ) -> RunConfig | None:
     """Reads the config of the run that wrote a checkpoint; returns None if no run wrote it.
 
     A run writes its checkpoints to `RUN_DIR/checkpoints/checkpoint_STEP` or, with T5X
     (`--engine t5x`), to `RUN_DIR/checkpoint_STEP`. `config` is a run directory or config.json to
-    read instead of `RUN_DIR/config.json`. Raises UserError if the config is missing, cannot be read
-    or describes a network whose sizes differ from those of the checkpoint.
+    read instead of `RUN_DIR/config.json`; for `trust`, see `mtf.load`. Raises UserError if the
+    config is missing, cannot be read or describes a network whose sizes differ from those of the
+    checkpoint.
     """
     folder = checkpoint.path.resolve().parent
     is_t5x = (folder / T5X_CONFIG_FILE).is_file()
@@ -233,19 +235,20 @@ def read_run_config(
         )
     import fiddle as fdl
 
-    from mtf.config import load_config
+    from mtf.config import allowed, build, load_config
 
-    job = load_config(source)
+    job = load_config(source, trust=trust)
     if not {"model", "data"} <= set(job.__signature_info__.parameters):
         name = getattr(fdl.get_callable(job), "__name__", "?")
         raise UserError(f"{source} is a config of {name}; expected the config of a training run.")
-    data = fdl.build(job.data)
+    data = build(job.data)
     add_eos = _recorded_eos(source if source.is_dir() else source.parent)
     if add_eos is None:
+        allowed.check_fields(job.data, str(source), trust)
         add_eos = inputs_add_eos(data)
     restore = getattr(getattr(job, "checkpoint", None), "restore", None)
     start = None if restore is None else str(restore.path)
-    run = RunConfig(fdl.build(job.model), data.vocabulary, add_eos, start)
+    run = RunConfig(build(job.model), data.vocabulary, add_eos, start)
     _check_sizes(run.model.network, checkpoint, source)
     return run
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtf.storage.errors import PACKAGES, READ_ONLY, StorageError, endpoint
+from mtf.storage.errors import PACKAGES, READ_ONLY, StorageError, endpoint, has_user
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -31,6 +31,7 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _MISSPELLED = re.compile(r"(gs|s3|https?):/?(?!/)(.*)", re.DOTALL | re.IGNORECASE)
 # The name of the marker file in a remote directory whose files are still being written.
 UNFINISHED = "unfinished.txt"
+USER_REFUSED = "the address contains a user name or password, which files and messages would show"
 
 
 def has_scheme(text: str) -> bool:
@@ -61,6 +62,8 @@ def as_path(path: str | os.PathLike[str] | AnyPath) -> AnyPath:
             raise StorageError(
                 text, f"unknown scheme; expected a local path or {', '.join(SCHEMES)}.{near}"
             )
+        if has_user(text):
+            raise StorageError(text, f"{USER_REFUSED}.")
         if key in ("", ".") or match[2].startswith("/"):
             raise StorageError(text, "the name of the bucket or host is missing.")
         from mtf.storage.remote import RemotePath

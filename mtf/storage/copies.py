@@ -85,6 +85,9 @@ def local_copy(
             return target
         raise
     files = {name: info for name, info in stored.items() if not name or only(name)}
+    for name in files:
+        if ".." in name.split("/") or name.startswith("/"):
+            raise StorageError(path, f"the name {name!r} would be outside the local copy {target}.")
     done, total = 0, sum(info["size"] for info in files.values())
     target.parent.mkdir(parents=True, exist_ok=True)
     for file in target.rglob("*"):

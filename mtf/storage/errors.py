@@ -42,12 +42,27 @@ _LIBRARIES = (*_STORE_LIBRARIES, "fsspec", "aiohttp", "google", "requests")
 _STATUS = re.compile(r"[A-Z_]+: ")  # TensorStore raises ValueError("STATUS: …").
 
 
+# The user information of a URL, such as `NAME:PASSWORD@`.
+_USER = re.compile(r"(?<=://)[^/?#\s'\"]+@")
+
+
+def has_user(text: str) -> bool:
+    """Returns whether a text contains a URL with a user name or password."""
+    return _USER.search(text) is not None
+
+
+def without_user(text: str) -> str:
+    """Replaces the user names and passwords of all URLs in a text with dots."""
+    return _USER.sub("…@", text)
+
+
 class StorageError(OSError):
     """Raised if a store refuses a request or cannot be reached."""
 
     def __init__(self, path: object, reason: str, kind: str | None = None):
-        super().__init__(reason)
-        self.filename, self.strerror, self.kind = str(path), reason, kind
+        super().__init__(without_user(reason))
+        self.filename, self.strerror = without_user(str(path)), without_user(reason)
+        self.kind = kind
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from types import ModuleType
 
@@ -10,6 +9,7 @@ import fiddle as fdl
 from fiddle import printing
 
 import conversion
+from mtf.base.environment import resume_command
 from mtf.config import codegen
 from mtf.config.run_dir import new_run_dir
 from mtf.storage import as_path
@@ -77,8 +77,8 @@ def _is_finished(lowered: fdl.Config) -> bool:
         return False
     print(
         f"{folder} is at step {step} of {lowered.total_steps}: nothing to train. "
-        f"To train for more steps, run python -m mtf.run --from {shlex.quote(str(folder))} "
-        f"--engine t5x --set train_steps={step + 1000}",
+        f"To train for more steps, run {resume_command(folder)} --engine t5x "
+        f"--set train_steps={step + 1000}",
         flush=True,
     )
     return True

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shlex
 from collections.abc import Sequence
 
 import jax
 
+from mtf.base.environment import resume_command
 from mtf.base.errors import RunError
 from mtf.base.progress import Progress
 from mtf.checkpoints.manager import CheckpointManager
@@ -109,6 +109,5 @@ class Watch:
         first, others = settings[0], "".join(f"\n  {setting}" for setting in settings)
         return RunError(
             f"{what}\n{start} with one of these settings:{others}\nFor example:\n"
-            f"  python -m mtf.run --from {shlex.quote(str(run_dir))} --set {first} "
-            f"--allow {first.partition('=')[0]}"
+            f"  {resume_command(run_dir)} --set {first} --allow {first.partition('=')[0]}"
         )

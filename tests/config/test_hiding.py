@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mtf.base.environment import resume_command
+
 ROOT = Path(__file__).resolve().parents[2]
 
 RECIPE = """
@@ -57,7 +59,11 @@ def test_recipes_of_the_user(tmp_path: Path, file: str, recipe: str) -> None:
     stored = tmp_path / "run" / "config.json"
     if file == "recipes.py":  # Older versions stored another name.
         stored.write_text(stored.read_text().replace('"recipes"', '"recipes._own"'))
-    assert _run(tmp_path, "mtf.run", "--from", "run") == (0, "Mine 3\n", "")
+    assert _run(tmp_path, "mtf.run", recipe, *changes) == (0, "Mine 3\n", "")
+    assert resume_command(tmp_path / "run").endswith(f"run --trust {tmp_path / 'run'}")
+    status, _, err = _run(tmp_path, "mtf.run", "--from", "run")
+    assert (status, "--trust run" in err) == (2, True)
+    assert _run(tmp_path, "mtf.run", "--from", "run", "--trust", "run") == (0, "Mine 3\n", "")
     status, out, err = _run(tmp_path, "mtf.run", "recipes.quickstart", "--print", "flat")
     if file == "recipes.py":
         assert (status, out) == (2, "")

@@ -13,7 +13,7 @@ import pytest
 from mtf import config as config_lib
 from mtf.base.environment import write_environment
 from mtf.base.errors import UserError
-from mtf.config import apply_overrides
+from mtf.config import allowed, apply_overrides
 from mtf.config.run_dir import undone_on_refusal
 from tests.config import example
 
@@ -21,6 +21,7 @@ from tests.config import example
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     directory = tmp_path / "run"
+    allowed.name_modules(example.small())
     config_lib.write_run_dir(directory, example.small(), "python -m mtf.run small", "A title.")
     return directory
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import mtf
+from mtf.config import allowed
 from mtf.data.tasks import registry
 from tests import small
 
@@ -46,6 +47,7 @@ def test_a_run_on_a_custom_task_is_loaded_and_resumed_from_elsewhere(
     def forget() -> None:
         sys.modules.pop("custom_spelled")
         monkeypatch.setattr(registry, "_REGISTRY", type(registry._REGISTRY)())
+        monkeypatch.setattr(allowed, "_named", set())
 
     forget()
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
@@ -57,6 +59,10 @@ def test_a_run_on_a_custom_task_is_loaded_and_resumed_from_elsewhere(
 
     # Resumed from elsewhere: the module must be on the Python path, and the file must be there.
     resume = ["--from", "../run", "--set", "train_steps=3"]
+    output = small.run(resume, Path.cwd(), status=2)
+    assert "../run names custom_spelled" in output
+    assert "add --trust ../run to the command" in output
+    resume += ["--trust", "../run"]
     output = small.run(resume, Path.cwd(), status=2)
     assert "there is no module custom_spelled" in output
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])

@@ -55,6 +55,7 @@ def test_a_run_without_a_directory_is_not_started_again(
     [
         (["--nodes", "0"], "--nodes is 0; expected at least 1"),
         (["--account", "a\n#SBATCH --uid=0"], "expected NAME or NAME=VALUE of an sbatch option"),
+        (["--sbatch", "export=TOKEN=hunter2"], "the script would show the values of variables"),
         (["--sbatch", "a b=1"], "--sbatch a b=1: expected NAME or NAME=VALUE"),
     ],
 )

@@ -17,7 +17,7 @@ from mtf.storage import copies, remote
 from mtf.storage.errors import StorageError
 from mtf.storage.remote import RemotePath
 from tests.conversion import writers
-from tests.storage.conftest import Servers, put
+from tests.storage.conftest import BUCKET, Servers, put
 
 PARAMETERS = writers.random_parameters(num_encoder_layers=1, num_decoder_layers=1)
 
@@ -142,3 +142,15 @@ def test_what_cannot_be_copied_is_named(
     assert fetch.main([name.replace("HTTP", servers.http)]) == 2
     assert problem in capsys.readouterr().err
     assert not (tmp_path / "copies").exists()
+
+
+@pytest.mark.parametrize("name", ["../../../evil.txt", "a/../../evil.txt", "/evil.txt"])
+def test_names_that_lead_out_of_the_copy_are_refused(
+    servers: Servers, tmp_path: Path, name: str
+) -> None:
+    store = RemotePath(f"s3://{BUCKET}/{tmp_path.name}")
+    (store / "run/good.txt").write_text("good")
+    store.fs.pipe_file(f"{store.path}/run/{name}", b"evil")
+    with pytest.raises(StorageError, match="would be outside the local copy"):
+        copies.local_copy(store / "run")
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]

@@ -183,6 +183,26 @@ def test_no_network(refused: Any, monkeypatch: pytest.MonkeyPatch, scheme: str) 
     assert f"the store ({name}=http://127.0.0.1:9) cannot be reached" in message
 
 
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_password_of_the_server_is_not_shown(
+    refused: Any, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    name = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}[scheme]
+    monkeypatch.setenv(name, "http://anna:hunter2@127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    message = refused("status", f"{scheme}://bucket/run")
+    assert f"the store ({name}=http://…@127.0.0.1:9) cannot be reached" in message
+    assert "hunter2" not in message
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_addresses_with_a_password(refused: Any, place: str) -> None:
+    message = refused(place, "https://anna:hunter2@127.0.0.1:9/text.txt")
+    assert "contains a user name or password" in message
+    assert "anna" not in message
+    assert "hunter2" not in message
+
+
 def test_no_network_for_https(refused: Any) -> None:
     message = refused("data.files", "https://127.0.0.1:9/text.txt")
     assert "https://127.0.0.1:9/text.txt: the store cannot be reached" in message

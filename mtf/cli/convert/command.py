@@ -7,8 +7,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mtf.cli.command import exit_status, new_parser
+from mtf.cli.command import add_trust_option, exit_status, new_parser
 from mtf.cli.options import add_options, option, read_options
+from mtf.config.allowed import trust_runs
 from mtf.config.lookup import import_user_module
 from mtf.jobs import Convert
 
@@ -33,7 +34,7 @@ Exit status: 0 on success; 1 if verification or --compare finds a difference or 
 if the conversion is impossible.
 """
 
-_ALLOWED = {"checkpoint", "step", "inspect", "compare", "output", "module"}
+_ALLOWED = {"checkpoint", "step", "inspect", "compare", "output", "module", "trust"}
 _POSITIONAL = {"checkpoint": "CHECKPOINT", "output": "OUT_DIR"}
 
 
@@ -62,6 +63,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _convert(options: Mapping[str, Any]) -> None:
+    trust_runs(options["trust"])
     read_options(options, Convert).run()
 
 
@@ -77,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     add_options(parser, Convert, _POSITIONAL)
     module = "import a module that registers a checkpoint format, e.g. my.formats"
     parser.add_argument("--module", default=argparse.SUPPRESS, metavar="MODULE", help=module)
+    add_trust_option(parser.add_argument)
     return parser
 
 

@@ -90,6 +90,11 @@ def script(options: argparse.Namespace, name: str, folder: Path) -> str:
         given |= {"requeue": "", "open-mode": "append"}
     for text in options.sbatch:
         option, _, value = text.removeprefix("--").partition("=")
+        if option == "export" and "=" in value:
+            raise UserError(
+                "--sbatch export: the script would show the values of variables. Set them in the "
+                "environment, which sbatch passes on."
+            )
         given[option] = value
     lines = []
     for option, value in given.items():

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from collections.abc import Sequence
 
 from mtf import config as config_lib
 from mtf.base.errors import UserError
-from mtf.cli.command import add_change_options, exit_status, new_parser
+from mtf.cli.command import add_change_options, add_trust_option, exit_status, new_parser
 from mtf.cli.plan import report
 from mtf.cli.plan.compiling import compile_plan
 from mtf.cli.plan.targets import parse_target, target_chips
+from mtf.config import lookup
 from mtf.jobs import Train
 
 _EPILOG = f"""\
@@ -36,6 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--target", required=True, metavar="CHIP:SHAPE", help="the machine, such as v4:4x8x8")
     add_change_options(parser)
+    add_trust_option(add)
     add("--json", action="store_true", help="print the plan as JSON")
     return parser
 
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> int:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    lookup.import_from_here()
+    config_lib.trust_runs(options.trust)
     changes = [config_lib.Override(kind, text) for kind, text in options.overrides]
     config, problems = config_lib.try_overrides(config_lib.resolve(options.recipe), changes)
     target = parse_target(options.target)  # The recipe's module may have registered the chip.

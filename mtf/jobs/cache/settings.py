@@ -59,7 +59,7 @@ class Cache(Job[AnyPath]):
     only: tuple[str, ...] | None = dataclasses.field(default=None, metadata={"metavar": "GLOB"})
     max_rows: int | None = None
     seed: int = 0
-    module: str | None = None
+    module: str | None = dataclasses.field(default=None, metadata={"imports": "modules"})
     data_dir: str | None = dataclasses.field(default=None, metadata=_PATH)
     templates: str | None = dataclasses.field(default=None, metadata=_PATH)
     skip_missing: bool = False

@@ -84,7 +84,7 @@ class Infer(Job[InferResult]):
     num_shards: int = 1
     data_dir: str | None = None
     templates: str | None = None
-    module: str | None = None
+    module: str | None = dataclasses.field(default=None, metadata={"imports": "modules"})
     partitioner: PartitionerConfig = PartitionerConfig()
     hang_seconds: float | None = HANG_SECONDS
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from mtf.base.environment import resume_command
 from mtf.base.progress import Progress, count
 from mtf.checkpoints.steps import CHECKPOINTS, owed_evaluations
 from mtf.data.tasks.missing import describe_missing
@@ -28,8 +29,7 @@ def print_finished(job: Train, run_dir: AnyPath, step: int) -> None:
         change = "trainer.early_stopping_patience=None"
     print(
         f"{run_dir} is at step {step} of {job.train_steps}{early}: nothing to train. "
-        f"To train for more steps, run: python -m mtf.run --from {shlex.quote(str(run_dir))} "
-        f"--set {change}",
+        f"To train for more steps, run: {resume_command(run_dir)} --set {change}",
         flush=True,
     )
 
@@ -89,7 +89,7 @@ def print_stopped(
     if owed:
         message += "; the resumed run will first evaluate this step"
     if owed or step < job.train_steps:
-        message += f"\nresume with: python -m mtf.run --from {shlex.quote(str(run_dir))}"
+        message += f"\nresume with: {resume_command(run_dir)}"
     progress.note(message)
 
 

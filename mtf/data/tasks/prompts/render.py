@@ -148,20 +148,15 @@ def _compiled(template: Template) -> tuple[Any, Any]:
 @functools.cache
 def _environment() -> Any:
     jinja2 = import_extra("jinja2", "rendering prompts")
-    sandbox = import_extra("jinja2.sandbox", "rendering prompts")
-    # The sandbox prevents templates from running arbitrary code.
-    environment = sandbox.SandboxedEnvironment(loader=jinja2.BaseLoader())
-    environment.globals["zip"] = zip
-    environment.filters["highlight"] = "<span style='color: #F08080'>{}</span>".format
-    environment.filters["most_frequent"] = _most_frequent
+    from mtf.data.tasks.prompts.bounded import BoundedEnvironment  # Imports Jinja.
 
-    # Jinja does not evaluate this filter at compile time, because it takes the context.
     @jinja2.pass_context
     def choice(context: Mapping[str, Any], items: Any) -> Any:
         return context[_RANDOM](items if isinstance(items, Sequence) else list(items))
 
-    environment.filters["choice"] = environment.filters["random"] = choice
-    return environment
+    highlight = "<span style='color: #F08080'>{}</span>".format
+    chosen: dict[str, Callable[..., Any]] = dict.fromkeys(("choice", "random"), choice)
+    return BoundedEnvironment({**chosen, "highlight": highlight, "most_frequent": _most_frequent})
 
 
 def _draws(key: str) -> Callable[[Sequence[Any]], Any]:
