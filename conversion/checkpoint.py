@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from conversion import adapters, averages, huggingface_reader, mesh_tensorflow, orbax, scanned, t5x
+from conversion.checksums import check_small_files
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 from mtf.storage import AnyPath, as_path, is_remote
 from mtf.storage.copies import nearest_copy
@@ -104,6 +105,7 @@ def _open_any(path: str | AnyPath, step: int | None) -> Checkpoint:
             raise ConversionError(
                 f"{path} is a Hugging Face model, which has no steps. Leave out the step ({step})."
             )
+        check_small_files(path)
         return huggingface_reader.open_huggingface(path)
     if not (_opener(path) or _STEP.fullmatch(path.name)):
         return _open_one_of(path, step)
@@ -132,6 +134,7 @@ def _open(path: AnyPath, step: int | None) -> Checkpoint:
             f"{path} is not a complete checkpoint: it has neither a 'checkpoint' file (T5X) "
             "nor a 'state' directory (Orbax)."
         )
+    check_small_files(path)
     return scanned.unrolled(opener(path, step))
 
 

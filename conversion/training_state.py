@@ -11,6 +11,7 @@ import numpy as np
 
 from conversion import mapping, t5x_writer
 from conversion.architecture import infer_architecture
+from conversion.checksums import checking, write_checksums
 from conversion.tensor import Checkpoint, ConversionError, Tensor, array_tensor, check_dtype
 
 Format = Literal["t5x", "t5x_orbax", "mtf"]
@@ -101,7 +102,9 @@ def _covers(slots: Iterable[str], parameters: Iterable[str]) -> bool:
 def write_state(export: StateExport, directory: Path) -> None:
     """Writes the files of a `checkpoint_STEP` directory to an empty directory.
 
-    Raises ConversionError if a tensor cannot be read or written, or if it contains NaN or infinity
-    and `allow_non_finite` is False.
+    Raises ConversionError if a tensor cannot be read or written, if a file of the source does not
+    match its checksum, or if a tensor contains NaN or infinity and `allow_non_finite` is False.
     """
-    _WRITERS[export.to](export.tensors, directory)
+    with checking(export.checkpoint.path):
+        _WRITERS[export.to](export.tensors, directory)
+    write_checksums(directory)

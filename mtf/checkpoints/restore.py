@@ -14,6 +14,7 @@ import numpy as np
 import conversion
 from conversion import averages
 from conversion.adapters import has_adapters
+from conversion.checksums import checking
 from conversion.mesh_tensorflow import find_prefix
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.checkpoints.finite import flat_names
@@ -90,10 +91,11 @@ def restore_tree(
       assignment_map, fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
-      UserError: the checkpoint lacks a tensor, a tensor's shape differs from that in `shapes`, or
-        a pattern of `assignment_map` matches no tensor of this model.
+      UserError: the checkpoint lacks a tensor, a tensor's shape differs from that in `shapes`, a
+        pattern of `assignment_map` matches no tensor of this model, or a file does not match the
+        checksums that mtf wrote (the processes divide the files among them).
     """
-    _, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
+    checkpoint, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
 
     # Initialize before reading, and keep only what is needed, so that only one state is in memory.
@@ -113,17 +115,18 @@ def restore_tree(
 
         def piece(index: Any) -> np.ndarray:
             if not stacked:
-                return np.asarray(plan[0].read(index)).astype(shape.dtype)
+                return np.asarray(plan[0].read(index)).astype(shape.dtype, copy=False)
             initial_layers = np.asarray(pieces.get(_bounds(index, shape)))
             layers = [
                 initial_layers[i] if tensor is None else tensor.read(index[1:])
                 for i, tensor in enumerate(plan[index[0]])
             ]
-            return np.stack(layers).astype(shape.dtype)
+            return np.stack(layers).astype(shape.dtype, copy=False)
 
         return jax.make_array_from_callback(shape.shape, leaf_shardings[name], piece)
 
-    with ThreadPoolExecutor(8) as pool:
+    share = slice(jax.process_index(), None, jax.process_count())
+    with checking(checkpoint.path, share), ThreadPoolExecutor(8) as pool:
         leaves = list(pool.map(read, plans))
     restored: Tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return restored

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conversion import list_checkpoints, open_checkpoint
+from conversion.checksums import checking
 from conversion.huggingface_reader import known_files
 from conversion.mesh_tensorflow import find_prefix, is_prefix
 from conversion.tensor_bundle import bundle_files
@@ -47,7 +48,8 @@ def _fetch(options: argparse.Namespace) -> None:
     path = _chosen(_address(options.checkpoint), options.step)
     print(f"Copying {path} to {cache_directory()}", flush=True)
     copy = _copy(path)
-    layout = open_checkpoint(copy).layout
+    with checking(copy):
+        layout = open_checkpoint(copy).layout
     files = copy.rglob("*") if copy.is_dir() else copy.parent.glob(f"{copy.name}.*")
     size = sum(file.stat().st_size for file in files if file.is_file())
     print(f"{copy}: {layout} checkpoint, {size:,} bytes. It is now read in place of {path}.")

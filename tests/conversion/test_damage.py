@@ -38,6 +38,7 @@ def t5x(folder: Path, **others: np.ndarray) -> Path:
 
 def huggingface(folder: Path) -> Path:
     assert convert.main([str(t5x(folder)), str(folder / "hf"), "--to", "hf"]) == 0
+    (folder / "hf" / "checksums.json").unlink()  # as in a directory that transformers wrote
     return folder / "hf"
 
 
