@@ -3,8 +3,8 @@
 The file is in the directory of the checkpoint, or of the model or adapters for PyTorch. Directories
 without it, such as those of other programs, are not checked.
 
-CRC32C is fast enough for large files. Small files also have a SHA-256, because each small file of
-an OCDBT database ends with its own CRC32C, so that all such files of one size have equal CRCs.
+CRC32C is fast enough for large files. Small files also have a SHA-256, because the small files of an
+OCDBT database end with the CRC32C of their content, and the CRC32C of every such file is the same.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from mtf.storage import UNFINISHED, AnyPath, file_sizes, is_listable, is_remote
 
 CHECKSUMS = "checksums.json"
 # The beginnings of the names of files that may change later and on which no tensor depends.
-_NOT_LISTED = (
-    *(CHECKSUMS, UNFINISHED, "README.md"),
-    *("_CHECKPOINT_METADATA", "commit_success.txt", "metrics/"),
-)
+_UNLISTED = (CHECKSUMS, UNFINISHED, "README.md", "metrics/", "commit_success", "_CHECKPOINT_META")
 # Files above this size are read while the tensors are read, others when the checkpoint is opened.
 _SMALL_BYTES = 2**20
 _FILES_AT_ONCE = 8
@@ -52,7 +49,7 @@ def write_checksums(directory: AnyPath) -> None:
 
     Large files in `gs://` are not read, because the store has computed their CRC32C.
     """
-    found = {n: x for n, x in _described(directory).items() if not n.startswith(_NOT_LISTED)}
+    found = {n: x for n, x in _described(directory).items() if not n.startswith(_UNLISTED)}
     unread = {n: x for n, x in found.items() if x.size <= _SMALL_BYTES or x.crc32c is None}
     found |= _read(directory, unread)
     write_json(directory / CHECKSUMS, {name: content._asdict() for name, content in found.items()})
