@@ -3,8 +3,8 @@
 The file is in the directory of the checkpoint, or of the model or adapters for PyTorch. Directories
 without it, such as those of other programs, are not checked.
 
-CRC32C is fast enough for large files. Small files also have a SHA-256, because the small files of an
-OCDBT database end with the CRC32C of their content, and the CRC32C of every such file is the same.
+CRC32C is fast enough for large files. Small files also have a SHA-256, because those of an OCDBT
+database end with the CRC32C of their other bytes, and then all of them have the same CRC32C.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import base64
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any
 
 import google_crc32c
 
@@ -28,31 +28,21 @@ CHECKSUMS = "checksums.json"
 _UNLISTED = (CHECKSUMS, UNFINISHED, "README.md", "metrics/", "commit_success", "_CHECKPOINT_META")
 # Files above this size are read while the tensors are read, others when the checkpoint is opened.
 _SMALL_BYTES = 2**20
-_FILES_AT_ONCE = 8
 # Blocks of local files fit the processor's caches; each block of a remote file is a request.
-_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 2**18, 2**25
+_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 2**20, 2**25
 
-
-class _Content(NamedTuple):
-    """The size of a file in bytes, its CRC32C in base64, as in `gs://`, and its SHA-256 in hex.
-
-    A checksum is None if it is unknown.
-    """
-
-    size: int
-    crc32c: str | None = None
-    sha256: str | None = None
+# Name of a file → its `size` in bytes and, if known, its `crc32c` (in base64) and `sha256`.
+_Contents = dict[str, dict[str, Any]]
 
 
 def write_checksums(directory: AnyPath) -> None:
-    """Writes the sizes and checksums of the files in a directory, which are read.
+    """Writes the sizes and checksums of the files in a directory.
 
-    Large files in `gs://` are not read, because the store has computed their CRC32C.
+    The files are read, except large ones in `gs://`, whose CRC32C the store has computed.
     """
     found = {n: x for n, x in _described(directory).items() if not n.startswith(_UNLISTED)}
-    unread = {n: x for n, x in found.items() if x.size <= _SMALL_BYTES or x.crc32c is None}
-    found |= _read(directory, unread)
-    write_json(directory / CHECKSUMS, {name: content._asdict() for name, content in found.items()})
+    unread = [n for n, x in found.items() if x["size"] <= _SMALL_BYTES or "crc32c" not in x]
+    write_json(directory / CHECKSUMS, found | _read(directory, unread))
 
 
 def check_small_files(directory: AnyPath) -> None:
@@ -65,13 +55,11 @@ def check_small_files(directory: AnyPath) -> None:
     Raises:
       IncompleteCheckpoint: a file differs from `checksums.json`.
     """
-    if not is_listable(directory) or not (listed := _listed(directory)):
-        return
-    found = {name: x for name, x in _described(directory).items() if name in listed}
-    _compare(directory, listed, found)
-    if not is_remote(directory):
-        small = {name: x for name, x in found.items() if x.size <= _SMALL_BYTES}
-        _compare(directory, listed, _read(directory, small))
+    if is_listable(directory) and (listed := _listed(directory)):
+        found = {name: x for name, x in _described(directory).items() if name in listed}
+        small = [name for name, x in found.items() if x["size"] <= _SMALL_BYTES]
+        found |= _read(directory, () if is_remote(directory) else small)
+        _compare(directory, listed, found)
 
 
 @contextlib.contextmanager
@@ -87,49 +75,47 @@ def checking(directory: AnyPath, share: slice = slice(None)) -> Iterator[None]:
         the block.
     """
     listed = {} if is_remote(directory) else _listed(directory)
-    names = sorted(name for name, content in listed.items() if content.size > _SMALL_BYTES)
-    large = {name: listed[name] for name in names[share] if (directory / name).is_file()}
+    sizes = file_sizes(directory) if listed else {}
+    large = [name for name in sorted(listed) if sizes.get(name, 0) > _SMALL_BYTES]
     with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(_read, directory, large)
+        found = thread.submit(_read, directory, large[share])
         try:
             yield
         finally:
             _compare(directory, listed, found.result())
 
 
-def _listed(directory: AnyPath) -> dict[str, _Content]:
+def _listed(directory: AnyPath) -> _Contents:
     """Returns the content of `checksums.json`, or {} if there is no such file."""
     file = directory / CHECKSUMS
     if not file.is_file():
         return {}
     with damaged(file, "is damaged"):
-        content = json.loads(file.read_bytes())
-        return {name: _Content(**x | {"size": int(x["size"])}) for name, x in content.items()}
+        return {name: dict(content) for name, content in json.loads(file.read_bytes()).items()}
 
 
-def _described(directory: AnyPath) -> dict[str, _Content]:
+def _described(directory: AnyPath) -> _Contents:
     """Returns what is known of the files in a directory without reading them."""
-    if is_remote(directory):
-        infos = directory.infos()
-        return {name: _Content(int(x["size"]), x.get("crc32c")) for name, x in infos.items()}
-    return {name: _Content(size) for name, size in file_sizes(directory).items()}
+    if not is_remote(directory):
+        return {name: {"size": size} for name, size in file_sizes(directory).items()}
+    infos = directory.infos().items()
+    return {name: {k: x[k] for k in ("size", "crc32c") if k in x} for name, x in infos}
 
 
-def _read(directory: AnyPath, known: Mapping[str, _Content]) -> dict[str, _Content]:
-    """Reads files of known sizes and returns their checksums."""
-
-    def read(name: str) -> _Content:
-        size = known[name].size
+def _read(directory: AnyPath, names: Iterable[str]) -> _Contents:
+    def read(name: str) -> tuple[str, dict[str, Any]]:
+        file = directory / name
+        size = file.stat().st_size
         crc32c, sha256 = google_crc32c.Checksum(), hashlib.sha256()
-        for part in _parts(directory / name, size):
+        for part in _parts(file, size):
             crc32c.update(part)
             if size <= _SMALL_BYTES:
                 sha256.update(part)
-        checksum = base64.b64encode(crc32c.digest()).decode()
-        return _Content(size, checksum, sha256.hexdigest() if size <= _SMALL_BYTES else None)
+        content = {"size": size, "crc32c": base64.b64encode(crc32c.digest()).decode()}
+        return name, content | ({"sha256": sha256.hexdigest()} if size <= _SMALL_BYTES else {})
 
-    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        return dict(zip(known, pool.map(read, known), strict=True))
+    with ThreadPoolExecutor() as pool:
+        return dict(pool.map(read, names))
 
 
 def _parts(file: AnyPath, size: int) -> Iterator[bytes]:
@@ -142,10 +128,11 @@ def _parts(file: AnyPath, size: int) -> Iterator[bytes]:
             yield part
 
 
-def _compare(directory: AnyPath, listed: dict[str, _Content], found: dict[str, _Content]) -> None:
+def _compare(directory: AnyPath, listed: _Contents, found: _Contents) -> None:
     for name, content in found.items():
-        for kind, value, expected in zip(_Content._fields, content, listed[name], strict=True):
-            if value != expected and None not in (value, expected):
+        for kind, value in content.items():
+            expected = listed[name].get(kind, value)
+            if value != expected:
                 raise IncompleteCheckpoint(
                     f"{directory / name} is damaged: its {kind} is {value}, but {expected} in "
                     f"{CHECKSUMS}. Use another checkpoint or, if you changed the file yourself, "

@@ -16,6 +16,7 @@ from conversion import averages
 from conversion.adapters import has_adapters
 from conversion.checksums import checking
 from conversion.mesh_tensorflow import find_prefix
+from conversion.tensor import index_bounds
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
@@ -111,12 +112,12 @@ def restore_tree(
             return initialized
         stacked = is_stacked(name)
         parts = initialized.addressable_shards if initialized is not None else ()
-        pieces = {_bounds(part.index, shape): part.data for part in parts}
+        pieces = {tuple(index_bounds(part.index, shape.shape)): part.data for part in parts}
 
         def piece(index: Any) -> np.ndarray:
             if not stacked:
                 return np.asarray(plan[0].read(index)).astype(shape.dtype, copy=False)
-            initial_layers = np.asarray(pieces.get(_bounds(index, shape)))
+            initial_layers = np.asarray(pieces.get(tuple(index_bounds(index, shape.shape))))
             layers = [
                 initial_layers[i] if tensor is None else tensor.read(index[1:])
                 for i, tensor in enumerate(plan[index[0]])
@@ -189,11 +190,6 @@ def _open(
         patterns, [n for name, x in leaf_shapes.items() for n in unstacked_names(name, x.shape)]
     )
     return checkpoint, _plan(checkpoint, leaf_shapes, assignment_map, fallback_to_scratch)
-
-
-def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
-    """Returns the (start, stop) range that an index selects in each dimension of an array."""
-    return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
 
 
 def _source(name: str, assignment_map: AssignmentMap) -> str | None:
