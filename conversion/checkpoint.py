@@ -6,6 +6,7 @@ import logging
 import re
 
 from conversion import adapters, averages, formats, scanned
+from conversion.checksums import check_small_files
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 from mtf.storage import AnyPath, as_path
 from mtf.storage.copies import nearest_copy
@@ -83,6 +84,7 @@ def _open(
             f"{path} is not a complete checkpoint: it has neither a 'checkpoint' file (T5X) "
             "nor a 'state' directory (Orbax)."
         )
+    check_small_files(path)
     return scanned.unrolled(kind.open(path, step))
 
 

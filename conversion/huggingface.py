@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from conversion import mapping
 from conversion.architecture import infer_architecture
+from conversion.checksums import checking, write_checksums
 from conversion.families import MT5_VOCAB_SIZE, SPECIAL_IDS, Architecture, describe, published
 from conversion.formats import format_of
 from conversion.json_file import write_json
@@ -43,7 +44,7 @@ LAYER_NORM_EPSILON = 1e-6
 CARD = "README.md"
 # Matches the names of the files that an export writes.
 _WRITTEN = re.compile(
-    rf"model[-.].*|(\w*config|tokenizer)\.json|spiece\.model|{re.escape(UNFINISHED)}"
+    rf"model[-.].*|(\w*config|tokenizer|checksums)\.json|spiece\.model|{re.escape(UNFINISHED)}"
     rf"|{re.escape(CARD)}"
 )
 
@@ -146,12 +147,14 @@ class Export:
 def write_export(export: Export, directory: AnyPath) -> None:
     """Writes the model's files to a directory, with limited memory use.
 
-    `config.json` is written last, so a directory without this file is incomplete. Raises
-    ConversionError if a tensor cannot be read, or if it contains NaN or infinity and
-    `allow_non_finite` is False.
+    `config.json` is written after the weights, so a directory without it is incomplete. Raises
+    ConversionError if a tensor cannot be read, if a file of the source does not match its checksum,
+    or if a tensor contains NaN or infinity and `allow_non_finite` is False.
     """
     with unfinished(directory):
-        _write_files(export, directory)
+        with checking(export.checkpoint.path):
+            _write_files(export, directory)
+        write_checksums(directory)
 
 
 def _write_files(export: Export, directory: AnyPath) -> None:

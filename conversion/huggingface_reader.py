@@ -18,6 +18,7 @@ import numpy as np
 
 from conversion import mapping
 from conversion.blocks import row_blocks
+from conversion.checksums import CHECKSUMS
 from conversion.families import Architecture
 from conversion.flax_msgpack import open_flax, pytorch_name
 from conversion.huggingface_config import read_config
@@ -30,7 +31,7 @@ from conversion.tokenizer import TOKENIZER_FILES
 from mtf.storage import AnyPath, is_listable
 
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "flax_model.msgpack.index.json")
-_SMALL_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES)
+_SMALL_FILES = ("config.json", "generation_config.json", CHECKSUMS, *TOKENIZER_FILES)
 _EMBEDDINGS = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 # The first T5 checkpoints contain this bias, which the network does not use.
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"

@@ -16,6 +16,7 @@ import numpy as np
 from conversion import mapping
 from conversion.architecture import infer_architecture
 from conversion.blocks import in_order, row_blocks
+from conversion.checksums import checking
 from conversion.tensor import Checkpoint, ConversionError, Tensor
 
 # The number of values to convert at a time to float64, which represents all smaller types exactly.
@@ -98,7 +99,7 @@ def compare(first: Checkpoint, second: Checkpoint) -> Iterator[Compared]:
     """Compares the tensors of two checkpoints by name; their types and layouts may differ.
 
     The training state is compared only if both checkpoints contain one (see `has_state`). Raises
-    ConversionError if a tensor cannot be read.
+    ConversionError if a tensor cannot be read or a file does not match its checksum.
     """
     with_state = has_state(first) and has_state(second)
     names = {
@@ -106,10 +107,11 @@ def compare(first: Checkpoint, second: Checkpoint) -> Iterator[Compared]:
         for name in (*first.tensors, *second.tensors)
         if with_state or name.startswith("target/")
     }
-    for name in sorted(names, key=_order):
-        a, b = first.tensors.get(name), second.tensors.get(name)
-        same_shape = a is not None and b is not None and a.shape == b.shape
-        yield Compared(name, a, b, *(_difference(a, b) if same_shape and a and b else ()))
+    with checking(first.path), checking(second.path):
+        for name in sorted(names, key=_order):
+            a, b = first.tensors.get(name), second.tensors.get(name)
+            same_shape = a is not None and b is not None and a.shape == b.shape
+            yield Compared(name, a, b, *(_difference(a, b) if same_shape and a and b else ()))
 
 
 def has_state(checkpoint: Checkpoint) -> bool:

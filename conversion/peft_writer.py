@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from conversion import adapters, mapping
 from conversion.architecture import infer_architecture
+from conversion.checksums import checking, write_checksums
 from conversion.tensor import Checkpoint, ConversionError
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -36,17 +37,18 @@ def write_adapters(
         if entry.t5x.endswith("/kernel")
     }
     weights, settings = {}, set()
-    for name, module in kernels.items():
-        parts = [checkpoint.tensors.get(f"target/{name}/{part}") for part in adapters.NAMES]
-        a, b, scale = parts
-        if a is None or b is None or scale is None:
-            continue
-        rank = a.shape[1]
-        settings.add((rank, float(scale.read()) * rank))
-        # PyTorch's linear layers have the shape (out, in).
-        for part, tensor in (("lora_A", a), ("lora_B", b)):
-            array = np.ascontiguousarray(tensor.read().astype(np.float32).T)
-            weights[f"base_model.model.{module}.{part}.weight"] = array
+    with checking(checkpoint.path):
+        for name, module in kernels.items():
+            parts = [checkpoint.tensors.get(f"target/{name}/{part}") for part in adapters.NAMES]
+            a, b, scale = parts
+            if a is None or b is None or scale is None:
+                continue
+            rank = a.shape[1]
+            settings.add((rank, float(scale.read()) * rank))
+            # PyTorch's linear layers have the shape (out, in).
+            for part, tensor in (("lora_A", a), ("lora_B", b)):
+                array = np.ascontiguousarray(tensor.read().astype(np.float32).T)
+                weights[f"base_model.model.{module}.{part}.weight"] = array
     if len(settings) > 1:
         raise ConversionError(f"{checkpoint.path}: the adapters differ in rank or scale.")
     ((rank, alpha),) = settings
@@ -65,6 +67,7 @@ def write_adapters(
     }
     (directory / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_checksums(directory)
     return sum(array.size for array in weights.values())
 
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import google_crc32c
 import ml_dtypes
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -159,7 +160,7 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
     if end + _TRAILER > len(content) - _FOOTER:
         raise ValueError(f"the block at byte {start} ends after the end of the file")
     stored = int.from_bytes(content[end + 1 : end + _TRAILER], "little")
-    if _masked_crc(_checksum(content[start : end + 1])) != stored:
+    if _masked_crc(google_crc32c.Checksum(content[start : end + 1])) != stored:
         raise ValueError(f"the CRC of the block at byte {start} is wrong")
     if content[end]:
         raise ValueError(f"the block at byte {start} is compressed, which is not supported")
@@ -179,14 +180,6 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
         position += unshared
         yield key, data[position : position + length]
         position += length
-
-
-def _checksum(content: bytes = b"") -> Any:
-    """Returns a CRC-32C object for the content, to which more content can be added."""
-    # google_crc32c is imported here because training imports this module but computes no CRC.
-    import google_crc32c
-
-    return google_crc32c.Checksum(content)
 
 
 def _masked_crc(checksum: Any) -> int:
@@ -242,12 +235,12 @@ class _Array:
         (first, last), others = bounds[0], tuple(slice(*bound) for bound in bounds[1:])
         is_whole = (first, last) == (0, shape[0])
         if not (is_whole or self.checked):
-            checksum = _checksum()
+            checksum = google_crc32c.Checksum()
             for _, part in self._parts(0, shape[0]):
                 checksum.update(part)
             self._check(checksum)
         result = np.empty([max(0, stop - start) for start, stop in bounds], self.dtype)
-        checksum = _checksum()
+        checksum = google_crc32c.Checksum()
         for begin, part in self._parts(first, last):
             checksum.update(part)
             rows = np.frombuffer(part, self.dtype).reshape(-1, *shape[1:])

@@ -11,6 +11,7 @@ import numpy as np
 
 from conversion import mapping
 from conversion.architecture import infer_architecture
+from conversion.checksums import checking, write_checksums
 from conversion.formats import output_formats
 from conversion.tensor import Checkpoint, ConversionError, Tensor, array_tensor, check_dtype
 
@@ -97,9 +98,11 @@ def _covers(slots: Iterable[str], parameters: Iterable[str]) -> bool:
 def write_state(export: StateExport, directory: Path) -> None:
     """Writes the files of a `checkpoint_STEP` directory to an empty directory.
 
-    Raises ConversionError if a tensor cannot be read or written, or if it contains NaN or infinity
-    and `allow_non_finite` is False.
+    Raises ConversionError if a tensor cannot be read or written, if a file of the source does not
+    match its checksum, or if a tensor contains NaN or infinity and `allow_non_finite` is False.
     """
     write = output_formats()[export.to].write
     assert write is not None
-    write(export.tensors, directory)
+    with checking(export.checkpoint.path):
+        write(export.tensors, directory)
+    write_checksums(directory)

@@ -60,6 +60,17 @@ def write_text(folder: Path, num_lines: int = 200) -> Path:
     return file
 
 
+def flip_a_bit(folder: Path) -> Path:
+    """Flips a bit in the middle of the largest file in a folder; returns the file."""
+    file = max(
+        (each for each in folder.rglob("*") if each.is_file()), key=lambda x: x.stat().st_size
+    )
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    return file
+
+
 def arguments(text: Path | str, **settings: Any) -> list[str]:
     """The command line's arguments of a tiny run; a setting's dots are written as `__`."""
     named = {name.replace("__", "."): value for name, value in settings.items()}

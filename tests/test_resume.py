@@ -235,6 +235,21 @@ def test_start_that_was_killed_early_can_be_repeated(
     assert "is not empty and is not a run directory" in capsys.readouterr().err
 
 
+def test_a_flipped_bit_is_not_believed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = shutil.copytree(folder / "whole", tmp_path / "whole")
+    latest = run_dir / "checkpoints" / f"checkpoint_{LAST_STEP}"
+    damaged = small.flip_a_bit(latest / "state")
+    again = ["--from", str(run_dir), "--set", f"train_steps={LAST_STEP + 1}"]
+    assert main(again) == 2
+    error = capsys.readouterr().err
+    assert f"{damaged} is damaged" in error
+    assert "Delete this checkpoint to resume from the previous one." in error
+    shutil.rmtree(latest)
+    assert main([*again, "--dry-run"]) == 0
+
+
 def test_a_half_copied_run_says_how_to_continue(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from conversion.checksums import write_checksums
 from mtf.base import signals
 from mtf.base.environment import resume_command
 from mtf.base.errors import RunError, StoreFailedError, UserError
@@ -132,6 +133,7 @@ class CheckpointManager:
             create=True,
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
+            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._add_checksums),
         )
         folder = self.model_dir.resolve() / steps.CHECKPOINTS
         if is_remote(folder):
@@ -216,6 +218,8 @@ class CheckpointManager:
             )
         tree = self._unstack(state) if any(map(is_stacked, arrays)) else state
         save_args = jax.tree.map(lambda _: ocp.SaveArgs(), tree)
+        self.wait()
+        self._saving = self.path(step)
         dtype = jnp.dtype(self.config.dtype)
         save_args["target"] = jax.tree.map(lambda _: ocp.SaveArgs(dtype=dtype), tree["target"])
         self._manager.save(
@@ -227,6 +231,13 @@ class CheckpointManager:
             metrics={k: v for k, v in (metrics or {}).items() if math.isfinite(v)},
             force=True,
         )
+
+    def _add_checksums(self) -> None:
+        """Writes the checksums of a checkpoint; called by Orbax just before the commit."""
+        path = self._saving
+        if not is_remote(path):  # In object stores, the directory already has its final name.
+            path = path.with_name(f"{path.name}.orbax-checkpoint-tmp")
+        write_checksums(path)
 
     def add_measured(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of previously skipped evaluations to a complete checkpoint."""

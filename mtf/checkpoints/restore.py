@@ -14,7 +14,9 @@ import numpy as np
 import conversion
 from conversion import averages
 from conversion.adapters import has_adapters
+from conversion.checksums import checking
 from conversion.formats import find_prefix, format_of
+from conversion.tensor import index_bounds
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
@@ -90,10 +92,11 @@ def restore_tree(
       assignment_map, fallback_to_scratch: see `RestoreCheckpointConfig`.
 
     Raises:
-      UserError: the checkpoint lacks a tensor, a tensor's shape differs from that in `shapes`, or
-        a pattern of `assignment_map` matches no tensor of this model.
+      UserError: the checkpoint lacks a tensor, a tensor's shape differs from that in `shapes`, a
+        pattern of `assignment_map` matches no tensor of this model, or a file does not match the
+        checksums that mtf wrote (the processes divide the files among them).
     """
-    _, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
+    checkpoint, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
 
     # Initialize before reading, and keep only what is needed, so that only one state is in memory.
@@ -109,21 +112,22 @@ def restore_tree(
             return initialized
         stacked = is_stacked(name)
         parts = initialized.addressable_shards if initialized is not None else ()
-        pieces = {_bounds(part.index, shape): part.data for part in parts}
+        pieces = {tuple(index_bounds(part.index, shape.shape)): part.data for part in parts}
 
         def piece(index: Any) -> np.ndarray:
             if not stacked:
-                return np.asarray(plan[0].read(index)).astype(shape.dtype)
-            initial_layers = np.asarray(pieces.get(_bounds(index, shape)))
+                return np.asarray(plan[0].read(index)).astype(shape.dtype, copy=False)
+            initial_layers = np.asarray(pieces.get(tuple(index_bounds(index, shape.shape))))
             layers = [
                 initial_layers[i] if tensor is None else tensor.read(index[1:])
                 for i, tensor in enumerate(plan[index[0]])
             ]
-            return np.stack(layers).astype(shape.dtype)
+            return np.stack(layers).astype(shape.dtype, copy=False)
 
         return jax.make_array_from_callback(shape.shape, leaf_shardings[name], piece)
 
-    with ThreadPoolExecutor(8) as pool:
+    share = slice(jax.process_index(), None, jax.process_count())
+    with checking(checkpoint.path, share), ThreadPoolExecutor(8) as pool:
         leaves = list(pool.map(read, plans))
     restored: Tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return restored
@@ -186,11 +190,6 @@ def _open(
         patterns, [n for name, x in leaf_shapes.items() for n in unstacked_names(name, x.shape)]
     )
     return checkpoint, _plan(checkpoint, leaf_shapes, assignment_map, fallback_to_scratch)
-
-
-def _bounds(index: Any, shape: Any) -> tuple[tuple[int, int], ...]:
-    """Returns the (start, stop) range that an index selects in each dimension of an array."""
-    return tuple(s.indices(n)[:2] for s, n in zip(index, shape.shape, strict=True))
 
 
 def _source(name: str, assignment_map: AssignmentMap) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conversion import list_checkpoints, open_checkpoint
+from conversion.checksums import checking
 from conversion.formats import find_prefix, format_of_prefix
 from conversion.huggingface_reader import known_files
 from mtf.base import signals
@@ -46,7 +47,8 @@ def _fetch(options: argparse.Namespace) -> None:
     path = _chosen(_address(options.checkpoint), options.step)
     print(f"Copying {path} to {cache_directory()}", flush=True)
     copy = _copy(path)
-    layout = open_checkpoint(copy).layout
+    with checking(copy):
+        layout = open_checkpoint(copy).layout
     files = copy.rglob("*") if copy.is_dir() else copy.parent.glob(f"{copy.name}.*")
     size = sum(file.stat().st_size for file in files if file.is_file())
     print(f"{copy}: {layout} checkpoint, {size:,} bytes. It is now read in place of {path}.")

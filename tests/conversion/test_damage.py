@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from mtf import convert
+from mtf.base.errors import UserError
+from mtf.checkpoints.restore import restore_tree
+from tests import small
 from tests.conversion import writers
 from tests.stress import fuzz_readers
 
@@ -38,6 +42,7 @@ def t5x(folder: Path, **others: np.ndarray) -> Path:
 
 def huggingface(folder: Path) -> Path:
     assert convert.main([str(t5x(folder)), str(folder / "hf"), "--to", "hf"]) == 0
+    (folder / "hf" / "checksums.json").unlink()  # as in a directory that transformers wrote
     return folder / "hf"
 
 
@@ -126,6 +131,30 @@ def test_a_layer_of_an_absurd_number_is_refused(
     assert (
         "target/decoder/layers_99999999; expected at most 1,000 layers" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("name", [name for name in fuzz_readers.WRITTEN if name != "to_peft"])
+def test_a_flipped_bit_is_refused_by_the_name_of_the_file(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = fuzz_readers.WRITERS[name](tmp_path / "source")
+    assert convert.main(["--inspect", str(source)]) == 0
+    file = small.flip_a_bit(source)
+    out = tmp_path / "out"
+    to = "mtf" if name == "run" else "hf"  # Only the run's config has what `hf` needs.
+    for arguments in (
+        ["--inspect", str(source)],
+        ["--compare", str(source), str(source)],
+        [str(source), str(out), "--to", to],
+    ):
+        assert convert.main(arguments) == 2
+        assert f"{file} is damaged: its crc32c is " in capsys.readouterr().err
+    assert not out.exists()
+    embedding = jax.ShapeDtypeStruct((20_480, 16), "float32")
+    shapes = {"target": {"token_embedder": {"embedding": embedding}}}
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with pytest.raises(UserError, match=f"{file} is damaged"):
+        restore_tree(source, shapes, jax.tree.map(lambda _: device, shapes))
 
 
 @pytest.mark.parametrize("reader", fuzz_readers.WRITERS)

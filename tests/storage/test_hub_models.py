@@ -19,7 +19,8 @@ from tests.sources import hub_server
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: torch)")
 
 NAME = "owner/small-model"
-SMALL = {"config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"}
+SMALL = {"config.json", "generation_config.json", "checksums.json"}
+SMALL |= {"tokenizer_config.json", "tokenizer.json"}
 
 
 @pytest.fixture

@@ -118,6 +118,7 @@ def test_wrong_directories_are_refused(
         file = (directory or as_path(address)) / name
         file.unlink() if content is None else file.write_bytes(content)
 
+    replace("checksums.json", None)
     name = "model-00002-of-00004.safetensors"
     whole = (local / name).read_bytes()
     for content, words in (

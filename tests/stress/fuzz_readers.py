@@ -3,11 +3,14 @@
     python -m tests.stress.fuzz_readers --count 10000 --seed 0 [--reader mesh_tf …]
 
 A damage changes, removes, inserts or repeats bytes of a file, cuts it, empties it, deletes it,
-exchanges it with another file, or changes a number in a text. What must hold:
+exchanges it with another file, or changes a number in a text. In the layouts that mtf writes
+(WRITTEN), it flips one bit of a file, cuts the file, exchanges it with another one, or replaces it
+by that of another checkpoint. What must hold:
 
 * opening the checkpoint, checking its tensors against the network, and reading all of them either
   succeeds or raises a ConversionError with one message, which names the checkpoint's directory;
 * a tensor that is read has its announced shape and type; of layouts with checksums, its values;
+* the message about a layout that mtf writes names a damaged file or `checksums.json`;
 * no code in a pickle is run, no read takes longer than a minute, and memory stays bounded.
 
 The output is a table of readers and outcomes. Exit status 1: something did not hold.
@@ -19,6 +22,7 @@ import argparse
 import collections
 import contextlib
 import faulthandler
+import functools
 import io
 import random
 import re
@@ -31,11 +35,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
-from conversion import ConversionError, infer_architecture, mapping, open_checkpoint
+from conversion import ConversionError, checksums, infer_architecture, mapping, open_checkpoint
+from conversion.peft_writer import write_adapters
+from conversion.safetensors_file import open_tensors
 from mtf import convert
-from tests.conversion import writers
+from mtf.checkpoints import SaveCheckpointConfig
+from mtf.checkpoints.manager import CheckpointManager
+from mtf.cli.convert import FORMATS
+from mtf.models import LoraConfig
+from tests.conversion import test_adapters, writers
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -48,8 +60,8 @@ _SIZES: dict[str, Any] = {
 }
 _MAX_SECONDS = 60
 _MAX_BYTES = 3 * 2**30
-# Layouts in which every damage to values is noticed.
-CHECKED = ("mesh_tf",)
+# More than `checksums.check_small_files` reads.
+_LARGE = {**_SIZES, "vocab_size": 20_480}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,11 +93,15 @@ def fuzz(
     path = WRITERS[name](folder / name)
     expected = read(path)
     root = path if path.is_dir() else path.parent
-    files = {file: file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()}
+    files = contents(root)
+    others: dict[Path, bytes] = {}
+    if name in WRITTEN:
+        other = WRITTEN[name](folder / f"other_{name}", 1)
+        others = {root / file.relative_to(other): x for file, x in contents(other).items()}
     outcomes, problems = collections.Counter[str](), []
     for number in range(count):
         rng = random.Random(f"{name} {seed} {number}")
-        damage = damaged(files, rng)
+        damage = damaged_once(files, others, rng) if others else damaged(files, rng)
         for file, content in damage.items():
             if content is None:
                 file.unlink()
@@ -101,7 +117,8 @@ def fuzz(
                     np.testing.assert_array_equal(array, expected[tensor], err_msg=tensor)
         except ConversionError as error:
             outcomes["refused"] += 1
-            if str(root.name) not in str(error):
+            names = [root.name] if not others else [checksums.CHECKSUMS, *(x.name for x in damage)]
+            if not any(x in str(error) for x in names):
                 problem = f"the message does not name the checkpoint: {error}"
         except Exception:
             problem = traceback.format_exc(limit=-4)
@@ -115,15 +132,44 @@ def fuzz(
     return outcomes, problems
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
 def read(path: Path) -> dict[str, np.ndarray]:
     """Opens a checkpoint, checks it as a conversion does, and reads all tensors."""
-    checkpoint = open_checkpoint(path)
-    mapping.check_parameters(checkpoint, mapping.entries(infer_architecture(checkpoint)))
+    if (path / "adapter_config.json").exists():  # Only PEFT reads adapters.
+        checksums.check_small_files(path)
+        tensors = open_tensors(path / "adapter_model.safetensors")
+    else:
+        checkpoint = open_checkpoint(path)
+        mapping.check_parameters(checkpoint, mapping.entries(infer_architecture(checkpoint)))
+        tensors = checkpoint.tensors
     arrays = {}
-    for name, tensor in checkpoint.tensors.items():
-        arrays[name] = array = tensor.read()
-        assert (array.shape, array.dtype) == (tensor.shape, tensor.dtype), name
+    with checksums.checking(path):
+        for name, tensor in tensors.items():
+            arrays[name] = array = tensor.read()
+            assert (array.shape, array.dtype) == (tensor.shape, tensor.dtype), name
     return arrays
+
+
+def damaged_once(
+    files: dict[Path, bytes], others: dict[Path, bytes], rng: random.Random
+) -> dict[Path, bytes | None]:
+    """Returns the new contents of files; `others` are the files of another checkpoint."""
+    weights = [len(content) for content in files.values()] if rng.random() < 0.5 else None
+    (chosen,) = rng.choices([*files], weights)
+    content, other = files[chosen], rng.choice([*files])
+    kind = rng.randrange(4)
+    if kind == 0:
+        return {chosen: content[: rng.randrange(len(content))]}
+    if kind == 1:
+        return {chosen: files[other], other: content}
+    if kind == 2 and chosen in others:
+        return {chosen: others[chosen]}
+    flipped = bytearray(content)
+    flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    return {chosen: bytes(flipped)}
 
 
 def damaged(files: dict[Path, bytes], rng: random.Random) -> dict[Path, bytes | None]:
@@ -223,6 +269,33 @@ def _flax(folder: Path) -> Path:
     return writers.write_flax(_huggingface(folder)).parent
 
 
+def _run(folder: Path, seed: int) -> Path:
+    parameters = writers.random_parameters(**_LARGE, seed=seed)
+    tree = unflatten_dict({name: jnp.asarray(x) for name, x in parameters.items()}, sep="/")
+    manager = CheckpointManager(folder, SaveCheckpointConfig(period=1))
+    manager.save(7, {"target": tree, "state": {"step": jnp.int32(7)}}, {"position": seed})
+    manager.close()
+    return folder / "checkpoints" / "checkpoint_7"
+
+
+def _converted(to: str, folder: Path, seed: int) -> Path:
+    out = folder / "out"
+    if to == "peft":
+        out.mkdir(parents=True)
+        lora = LoraConfig(rank=3 + seed)
+        write_adapters(test_adapters.checkpoint(lora), out, base=None, dropout_rate=0.0)
+        return out
+    source = writers.write_t5x(folder, writers.random_parameters(**_LARGE, seed=seed))
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert convert.main([str(source), str(out), "--to", to, "--no-verify"]) == 0
+    return out if to == "hf" else out / "checkpoint_7"
+
+
+# Layout that mtf writes → function that writes a checkpoint, given a folder and a seed.
+WRITTEN: dict[str, Callable[[Path, int], Path]] = {
+    "run": _run,
+    **{f"to_{to}": functools.partial(_converted, to) for to in FORMATS},
+}
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "t5x": _t5x,
     "orbax": _orbax,
@@ -233,7 +306,10 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "pytorch": _pytorch,
     "pytorch_old": _pytorch_old,
     "flax": _flax,
+    **{name: functools.partial(write, seed=0) for name, write in WRITTEN.items()},
 }
+# Layouts in which every damage to values is noticed.
+CHECKED = ("mesh_tf", "safetensors", "sharded", *WRITTEN)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from conversion import ConversionError, infer_architecture
+from conversion import Checkpoint, ConversionError, infer_architecture
+from conversion.checksums import checking
 from conversion.families import describe
 from conversion.inspection import Compared, compare, has_state, named_tensors, statistics
 from mtf.base.errors import conversion_as_user_errors
@@ -17,6 +18,12 @@ _COLUMNS = "{:<18} {:<8} {:>10} {:>10} {:>10} {:>10} {:>7}"
 def inspect(path: str, step: int | None) -> int:
     """Prints the names and statistics of a checkpoint's tensors; returns 0."""
     checkpoint = open_source(path, step)
+    with checking(checkpoint.path):
+        _print_tensors(checkpoint)
+    return 0
+
+
+def _print_tensors(checkpoint: Checkpoint) -> None:
     print(checkpoint.title)
     try:
         print(f"The network has {describe(infer_architecture(checkpoint))}\n")
@@ -45,7 +52,6 @@ def inspect(path: str, step: int | None) -> int:
     print(f"\n{len(found):,} tensors, {num_values:,} values, {num_bytes:,} bytes")
     if bad:
         print(f"NaN or infinity in {len(bad)} tensors: {', '.join(bad[:3])}{'…' * (len(bad) > 3)}")
-    return 0
 
 
 @conversion_as_user_errors()
