@@ -40,12 +40,12 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from conversion import ConversionError, checksums, infer_architecture, mapping, open_checkpoint
+from conversion.formats import output_formats
 from conversion.peft_writer import write_adapters
 from conversion.safetensors_file import open_tensors
 from mtf import convert
 from mtf.checkpoints import SaveCheckpointConfig
 from mtf.checkpoints.manager import CheckpointManager
-from mtf.cli.convert import FORMATS
 from mtf.models import LoraConfig
 from tests.conversion import test_adapters, writers
 
@@ -294,7 +294,7 @@ def _converted(to: str, folder: Path, seed: int) -> Path:
 # Layout that mtf writes → function that writes a checkpoint, given a folder and a seed.
 WRITTEN: dict[str, Callable[[Path, int], Path]] = {
     "run": _run,
-    **{f"to_{to}": functools.partial(_converted, to) for to in FORMATS},
+    **{f"to_{to}": functools.partial(_converted, to) for to in output_formats()},
 }
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "t5x": _t5x,
