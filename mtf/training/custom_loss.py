@@ -25,7 +25,7 @@ _EXPECTED = (
 def custom_loss(
     loss_fn: LossFunction, logits: jax.Array, batch: Batch, weights: jax.Array
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Returns the loss, and a dict with the keys of `LossSums` and "loss_fn/NAME".
+    """Returns the loss and a dict with the keys "loss", "z_loss", "num_correct" and "loss_fn/NAME".
 
     NAME is a metric of `loss_fn`. Raises UserError if `loss_fn` does not return a loss and metrics.
     """
@@ -48,7 +48,6 @@ def custom_loss(
         "loss": loss,
         "z_loss": jnp.zeros((), jnp.float32),
         "num_correct": jnp.sum(correct, dtype=jnp.float32),
-        "token_loss": loss,
     }
     return loss, sums | {f"{PREFIX}{k}": jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
 

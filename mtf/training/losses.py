@@ -24,12 +24,7 @@ class LossSums(NamedTuple):
     loss: jax.Array  # weighted cross-entropy plus z-loss
     z_loss: jax.Array  # weighted z-loss
     num_correct: jax.Array  # number of tokens with positive weight that are predicted correctly
-    token_loss: jax.Array  # as `loss`, but with the weights for the mean over tokens
-
-    @classmethod
-    def zero(cls) -> LossSums:
-        """Returns sums that are all zero."""
-        return cls(*(jnp.zeros((), jnp.float32),) * 4)
+    token_loss: jax.Array | None = None  # `loss` with the weights of the mean over tokens
 
 
 class _Operands(NamedTuple):
@@ -67,7 +62,7 @@ def weighted_cross_entropy(
       kernel: the output projection, (emb, vocabulary) float32.
       targets: the ids of the target tokens, (batch, length).
       weights: the weights of the tokens, (batch, length) float32; they get no gradients.
-      token_weights: the weights for `token_loss`, of the same shape; None for `weights`.
+      token_weights: the weights for `token_loss`, of the same shape; None for no `token_loss`.
       z_loss: the weight of the term log²Z.
       label_smoothing: the probability mass that is distributed over the incorrect tokens.
       chunk: the number of positions whose logits are computed at a time; None for all positions.
@@ -109,7 +104,7 @@ def _chunk(
     best = argmax(logits)
     counted = (weights > 0).astype(jnp.float32)
     loss = jnp.sum((cross_entropy + z) * weights)
-    token_loss = loss
+    token_loss = None
     if token_weights is not None:
         token_loss = jnp.sum((cross_entropy + z) * token_weights.reshape(-1))
     num_correct = jnp.sum((best == targets) * counted)
@@ -144,8 +139,10 @@ def _all_chunks(
         return (sums, d_kernel + gradients.kernel), gradients.hidden
 
     d_kernel = jnp.zeros_like(kernel) if with_gradients else None
+    zero = jnp.zeros((), jnp.float32)
+    sums = LossSums(zero, zero, zero, None if operands.token_weights is None else zero)
     xs = jax.tree.map(split, (hidden, *others))
-    (sums, d_kernel), d_hidden = jax.lax.scan(body, (LossSums.zero(), d_kernel), xs)
+    (sums, d_kernel), d_hidden = jax.lax.scan(body, (sums, d_kernel), xs)
     if d_kernel is None:
         return sums, None
     return sums, _Operands(jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape), d_kernel)

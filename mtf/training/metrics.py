@@ -58,7 +58,7 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
         "cross_ent_loss": (sums["loss"] - sums["z_loss"]) / num_steps,
         "loss_per_nonpadding_target_token": sums["loss"] / nonpadding,
         "loss_per_all_target_tokens": sums["loss"] / tokens,
-        "loss_per_target_token": sums["token_loss"] / max(sums["token_weights"], 1e-30),
+        "loss_per_target_token": _loss_per_target_token(host),
         "z_loss_per_all_target_tokens": sums["z_loss"] / tokens,
         "cross_ent_loss_per_all_target_tokens": (sums["loss"] - sums["z_loss"]) / tokens,
         "accuracy": sums["num_correct"] / nonpadding,
@@ -112,6 +112,16 @@ def timing(
         "timing/tokens_per_second": seqs * (inputs_length + targets_length) / seconds,
         "timing/uptime": uptime,
     }
+
+
+def _loss_per_target_token(steps: Sequence[StepMetrics]) -> float:
+    if "token_loss" in steps[0]:
+        losses, weights = ([s[name] for s in steps] for name in ("token_loss", "token_weights"))
+    else:  # Undo the normalization, up to a factor that is the same for all steps.
+        factors = np.array([s["normalizing_factor"] for s in steps], np.float64)
+        factors /= factors.max()
+        losses, weights = ([s[x] for s in steps] * factors for x in ("loss", "loss_weights"))
+    return float(np.sum(losses, dtype=np.float64)) / max(float(np.sum(weights)), 1e-30)
 
 
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):

@@ -62,8 +62,8 @@ def loss_fn(
     `params` contains all parameters, or only those that are not in `frozen`. `batch` is described
     in `t5.apply`. `weights`, (batch, length) float32, have already been divided by the normalizing
     factor. `chunk` is the number of target positions whose logits are computed at a time; a custom
-    `loss_fn` receives all logits. The sum "token_loss" has the weights `token_weights`, by default
-    `weights`.
+    `loss_fn` receives all logits. If `token_weights` is set, there is also the sum "token_loss",
+    which has these weights.
     """
     params = merge(params, frozen or {})
     if model.loss_fn is not None:
@@ -79,11 +79,11 @@ def loss_fn(
         label_smoothing=model.label_smoothing,
         chunk=chunk,
     )
-    return sums.loss, sums._asdict()
+    return sums.loss, {k: v for k, v in sums._asdict().items() if v is not None}
 
 
-def batch_metrics(batch: Batch) -> Metrics:
-    """Returns the counts of a batch from which metrics are computed."""
+def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
+    """Returns the counts from which metrics are computed; for `weights`, see `loss_fn`."""
     targets = batch["decoder_target_tokens"]
     metrics = {
         "num_seqs": jnp.float32(targets.shape[0]),
@@ -91,6 +91,7 @@ def batch_metrics(batch: Batch) -> Metrics:
         "num_weighted_tokens": jnp.sum(
             (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
         ),
+        "loss_weights": jnp.sum(weights),
     }
     for side, segments in zip(("encoder", "decoder"), t5.segments(batch), strict=True):
         metrics[f"num_tokens/{side}"] = jnp.float32(segments.size)
@@ -108,13 +109,11 @@ class _Weights(NamedTuple):
       factor: the normalizing factor.
       per_token: the weights for the mean over tokens, if those in the loss also depend on the
         lengths of sequences; otherwise None.
-      total: the sum of the weights for the mean over tokens.
     """
 
     in_loss: jax.Array
     factor: jax.Array | float
     per_token: jax.Array | None
-    total: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -378,16 +377,15 @@ class Trainer:
         per_token = None
         if choice == "AVERAGE_PER_SEQUENCE" and self.model.loss_fn is None:
             per_token = token_weights(batch)
-        total = jnp.sum(weights if per_token is None else per_token)
-        return _Weights(weights / factor, factor, per_token, total)
+        return _Weights(weights / factor, factor, per_token)
 
     def _metrics(self, batch: Batch, sums: Metrics, weights: _Weights) -> Metrics:
         """Returns the sums over a batch from which metrics are computed."""
-        token_loss = sums["token_loss"]
-        if weights.per_token is None:
-            token_loss = token_loss * weights.factor
-        sums = {**sums, "token_loss": token_loss, "token_weights": weights.total}
-        return {**batch_metrics(batch), **sums}
+        metrics = {**batch_metrics(batch, weights.in_loss), **sums}
+        metrics["normalizing_factor"] = jnp.float32(weights.factor)
+        if weights.per_token is not None:
+            metrics["token_weights"] = jnp.sum(weights.per_token)
+        return metrics
 
     def _chunk(self, batch: Batch) -> int | None:
         """Returns the number of target positions per chunk of logits; None for a single chunk."""

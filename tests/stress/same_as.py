@@ -152,7 +152,10 @@ FOLDERS = (
     "ranked_prompts",
     "task",
 )
-NOT_COMPARED = {"environment.json", "config.py", "config.json", "config.txt", "overrides.txt"}
+NOT_COMPARED = {
+    *("environment.json", "config.py", "config.json", "config.txt", "overrides.txt"),
+    *("mtf_job.json", "checksums.json"),
+}
 OF_THE_MOMENT = ("second", "time", "date", "path", "command", "version", "per_s")
 
 
