@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mtf import config as config_lib
+from mtf.base import signals
 from mtf.base.errors import RunError, UserError
 from mtf.cli.plan.targets import Target
 
@@ -38,11 +39,11 @@ def compile_plan(config: fdl.Config, target: Target) -> dict[str, Any]:
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
     child = subprocess.run(
         [sys.executable, "-m", "mtf.cli.plan.child"],
-        input=json.dumps({**fields, "parent": os.getpid()}),
+        input=json.dumps(fields),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
-        env={**os.environ, "PYTHONPATH": path, **_VARIABLES},
+        env={**os.environ, "PYTHONPATH": path, signals.LAUNCHER: str(os.getpid()), **_VARIABLES},
     )
     if child.returncode:
         raise RunError(_why_aborted(target, child.returncode, child.stderr))
