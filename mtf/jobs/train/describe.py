@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from mtf.base.downloads import as_user_errors
+from mtf.base.errors import UserError
 from mtf.data import loaders
 from mtf.data.mixtures import open_mixture
 from mtf.data.packing import to_batch
@@ -13,17 +14,20 @@ from mtf.data.sources.text_files import find_files
 from mtf.data.tasks.mixtures import list_mixtures
 from mtf.evaluation import metrics
 from mtf.jobs.description import Checks, Description
-from mtf.jobs.train.run import check_vocabulary, checked_trackers
 from mtf.jobs.train.settings import Train
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.storage import AnyPath, as_path, check_writable
 from mtf.training import sharding_table, sizes
+from mtf.training.trackers import Tracker
 from mtf.training.trainer import Trainer, check_start
 
 
 def describe(job: Train) -> Description:
-    """Returns the sizes and devices of a run, and the results of checks; see `Train.describe`."""
+    """Returns the sizes and devices of a run, and the results of checks.
+
+    Allocates no arrays. The devices need not be available.
+    """
     lengths, batch_size = job.data.task_feature_lengths, job.batch_size
     devices = run_devices(job.partitioner, batch_size, job.trainer.num_microbatches)
     trainer = Trainer(job.model, job.optimizer, devices.partitioner, job.trainer, job.random_seed)
@@ -68,6 +72,26 @@ def describe_sharding(job: Train, num_devices: int | None) -> str:
         partitioner = PjitPartitioner.create_abstract(job.partitioner, num_devices)
     trainer = Trainer(job.model, job.optimizer, partitioner, job.trainer, job.random_seed)
     return sharding_table.text(trainer)
+
+
+def checked_trackers(job: Train) -> tuple[Tracker, ...]:
+    """Returns the trackers; raises UserError if any of them cannot be used."""
+    trackers = (job.trackers,) if isinstance(job.trackers, Tracker) else job.trackers
+    for tracker in trackers:
+        tracker.check()
+    return trackers
+
+
+def check_vocabulary(job: Train) -> str:
+    """Describes the size of the vocabulary; raises UserError if the embedding is too small."""
+    rows, ids = job.model.network.vocab_size, job.data.vocabulary.vocab_size
+    if rows < ids:
+        raise UserError(
+            f"model.network.vocab_size is {rows}, but data.vocabulary has {ids} ids, "
+            f"including sentinels; expected at least {ids}, or {-(-ids // 128) * 128} if rounded "
+            "up to a multiple of 128."
+        )
+    return f"{job.data.vocabulary.path}: {ids:,} ids, embedding of {rows:,} rows"
 
 
 def _check_data(job: Train) -> str:
