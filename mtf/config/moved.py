@@ -38,4 +38,5 @@ def with_todays_names(value: dict[str, Any]) -> dict[str, Any]:
     old = next((old for old in _MODULES if f"{module}.".startswith(f"{old}.")), "")
     module = _MODULES.get(old, "") + module.removeprefix(old)
     module = re.sub(r"^(mtf\..+)\.config$", r"\1.settings", module)
+    module = re.sub(r"^(mtf\.jobs\.\w+)$", r"\1.settings", module)  # Jobs were modules.
     return {**value, "module": module, "name": _CLASSES.get(name, name)}
