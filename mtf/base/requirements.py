@@ -1,16 +1,13 @@
-"""Lists the packages that mtf and its extras require, and their installed versions."""
+"""Finds out which of the packages that mtf and its extras require are not installed."""
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 from packaging.requirements import Requirement
-
-from mtf.base.errors import UserError
 
 PROJECT = "mtf-jax"
 
@@ -22,29 +19,22 @@ def own_extras() -> dict[str, list[str]]:
     if file.is_file():  # In a checkout, this file may be newer than the installed metadata.
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         return {"": project["dependencies"], **project["optional-dependencies"]}
-    try:
-        extras = importlib.metadata.metadata(PROJECT).get_all("Provides-Extra") or []
-    except importlib.metadata.PackageNotFoundError as error:
-        raise UserError(
-            f"{PROJECT} is not installed in this environment, so the versions to install are "
-            "unknown. Run: pip install mtf-jax"
-        ) from error
+    extras = importlib.metadata.metadata(PROJECT).get_all("Provides-Extra") or []
     needed = importlib.metadata.requires(PROJECT) or []
-    return dict.fromkeys(("", *extras), needed)  # `needs` evaluates the markers.
+    return dict.fromkeys(("", *extras), needed)  # `missing` evaluates the markers.
 
 
-def needs(extra: str) -> Iterator[Requirement]:
-    """Yields mtf's requirements on this platform, including those of an extra."""
-    own = own_extras()
+def missing(extra: str) -> list[str]:
+    """Returns those of mtf's requirements on this platform, with an extra, that are not met."""
+    own, found = own_extras(), []
     for text in dict.fromkeys((*own[""], *own[extra])):
         needed = Requirement(text)
-        if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in ("", extra)):
-            yield needed
-
-
-def installed_version(needed: Requirement) -> str | None:
-    """Returns the installed version of a required package, or None if it is not installed."""
-    try:  # PyPI has no local versions such as 2.13.0+cpu.
-        return importlib.metadata.version(needed.name).partition("+")[0]
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        if needed.marker and not any(needed.marker.evaluate({"extra": e}) for e in ("", extra)):
+            continue
+        try:
+            is_met = needed.specifier.contains(importlib.metadata.version(needed.name), True)
+        except importlib.metadata.PackageNotFoundError:
+            is_met = needed.name == PROJECT  # The extra contains other extras.
+        if not is_met:
+            found.append(str(needed))
+    return found

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mtf.base import signals
-from mtf.base.errors import RunError, UserError
+from mtf.base.errors import RunError, UserError, with_causes
 from mtf.storage import AnyPath, is_remote, unfinished
 from mtf.storage.errors import StorageError, why_not_written
 
@@ -162,10 +162,10 @@ def write_failure(error: BaseException, directory: AnyPath) -> str | None:
     of `os.strerror` in a message.
     """
     if is_remote(directory):
-        found = (why_not_written(each, directory) for each in _chain(error))
+        found = (why_not_written(each, directory) for each in with_causes(error))
         return next(filter(None, found), None)
     within = (str(directory), str(directory.absolute()))
-    for each in _chain(error):
+    for each in with_causes(error):
         text, file = str(each), getattr(each, "filename", None)
         for number in _FULL + _OTHERS:
             is_here = number in _FULL or any(name in text for name in within)
@@ -177,18 +177,8 @@ def write_failure(error: BaseException, directory: AnyPath) -> str | None:
 def files_deleted(error: BaseException, directory: AnyPath) -> bool:
     """Returns whether a file could not be written because its directory was deleted meanwhile."""
     missing = (os.strerror(errno.ENOENT), "NOT_FOUND")  # of Python and of TensorStore
-    texts = [str(each) for each in _chain(error) if str(directory.absolute()) in str(each)]
+    texts = [str(each) for each in with_causes(error) if str(directory.absolute()) in str(each)]
     return any(word in text for text in texts for word in missing)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """Returns a list of an error, its causes, and the errors in exception groups."""
-    found = [error]
-    for each in found:
-        inside = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-        causes = (each.__cause__, each.__context__, *inside)
-        found += [cause for cause in causes if cause is not None and cause not in found]
-    return found
 
 
 def free_space(directory: AnyPath) -> str:

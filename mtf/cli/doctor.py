@@ -18,7 +18,7 @@ from pathlib import Path
 from mtf.base import signals
 from mtf.base.environment import package_versions
 from mtf.base.host_memory import gib, total_bytes
-from mtf.base.requirements import PROJECT, installed_version, needs, own_extras
+from mtf.base.requirements import PROJECT, missing, own_extras
 from mtf.cli.command import exit_status, new_parser
 from mtf.data.sources import hub
 from mtf.storage.errors import GCS_URL, endpoint
@@ -111,10 +111,8 @@ def _run(arguments: Sequence[str], folder: str) -> tuple[bool, str]:
 
 def _missing(extra: str) -> str:
     """Returns an extra's missing packages and how to install them, or "" if none is missing."""
-    needed = needs(extra)
-    here = {each: installed_version(each) or "" for each in needed if each.name != PROJECT}
-    missing = [str(x) for x, y in here.items() if not (y and x.specifier.contains(y, True))]
-    return f"missing {', '.join(missing)}: pip install '{PROJECT}[{extra}]'" if missing else ""
+    needed = ", ".join(missing(extra))
+    return f"missing {needed}: pip install '{PROJECT}[{extra}]'" if needed else ""
 
 
 def _answer(url: str) -> str:

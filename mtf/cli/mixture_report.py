@@ -33,14 +33,13 @@ _NUM_PACKED = 20_000
 
 def run(options: argparse.Namespace, job: Cache) -> None:
     """Runs the command `python -m mtf data`; `job` has the settings of the mixture."""
-    if options.list:
+    if options.list is not None:
         import_chosen_module(job)
-        names = list_tasks(load_templates(job.templates))
-        print("".join(f"{name}\n" for name in names if name.startswith(options.list)), end="")
-    elif options.list is not None:
-        import_chosen_module(job)
-        print("".join(f"{name}\n" for name in registered_tasks()), end="")
-        print("\n".join(list_mixtures()))
+        names = [*registered_tasks(), *list_mixtures()]
+        if options.list:
+            tasks = list_tasks(load_templates(job.templates))
+            names = [name for name in tasks if name.startswith(options.list)]
+        print("".join(f"{name}\n" for name in names), end="")
     elif options.mixture is None:
         raise UserError("No MIXTURE was given; to show the names of all mixtures, pass --list")
     elif options.cache is not None:
