@@ -28,7 +28,7 @@ from mtf.data.seqio import from_seqio
 from mtf.data.seqio.cache_format import SeqioFormat
 from mtf.jobs.cache.mixture import chosen_mixture
 from mtf.jobs.cache.settings import Cache
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.storage import (
     AnyPath,
     as_path,
@@ -173,17 +173,17 @@ def _print_summary(work: CacheBuild, seconds: float) -> None:
 
 def describe(job: Cache) -> Description:
     """Returns what would be read and written, and the results of checks."""
-    checks, output = Checks(), as_path(job.output)
+    found, output = Description(), as_path(job.output)
 
     def check_output() -> str:
         with as_user_errors("--output"):
             check_writable(output)
         return f"{output}, {job.format}"
 
-    checks.add("output", check_output)
+    found.add("output", check_output)
     cache_dir = _staging(output, 0) if is_remote(output) else output
-    checks.add(job.mixture, lambda: prepare(job, cache_dir, download=False), _summary)
-    return Description(checks.rows, tuple(checks.problems))
+    found.add(job.mixture, lambda: prepare(job, cache_dir, download=False), _summary)
+    return found
 
 
 def _summary(work: CacheBuild) -> str:

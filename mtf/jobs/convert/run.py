@@ -13,7 +13,7 @@ from mtf.config.run_dir import write_job
 from mtf.jobs.convert import hub
 from mtf.jobs.convert.export import Plan, VerificationError, export
 from mtf.jobs.convert.settings import Convert
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.storage import UNFINISHED, AnyPath, as_path
 
 
@@ -97,18 +97,18 @@ def _plan(job: Convert) -> Plan:
 
 def describe(job: Convert) -> Description:
     """Returns what would be read and written, and the results of checks; writes nothing."""
-    checks = Checks()
+    found = Description({"to": job.title})
     if job.all:
-        found = checks.add("checkpoints", lambda: _singles(job), lambda found: str(len(found)))
-        for one in found or ():
+        singles = found.add("checkpoints", lambda: _singles(job), lambda each: str(len(each)))
+        for one in singles or ():
             if not _is_converted(one):
-                checks.add(as_path(one.output).name, functools.partial(_plan, one), _summary)
+                found.add(as_path(one.output).name, functools.partial(_plan, one), _summary)
     else:
-        checks.add("output", lambda: _check_output(job))
-        plan = checks.add("checkpoint", lambda: _plan(job), _summary)
+        found.add("output", lambda: _check_output(job))
+        plan = found.add("checkpoint", lambda: _plan(job), _summary)
         for number, note in enumerate(plan.notes if plan is not None else (), start=1):
-            checks.rows[f"note {number}"] = note
-    return Description({"to": job.title, **checks.rows}, tuple(checks.problems))
+            found.rows[f"note {number}"] = note
+    return found
 
 
 def _summary(plan: Plan) -> str:

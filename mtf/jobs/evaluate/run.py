@@ -27,7 +27,7 @@ from mtf.evaluation.tasks import EvaluationTask, evaluation_tasks
 from mtf.inference import loading
 from mtf.inference.decoding.settings import DecodingConfig, one_beam
 from mtf.inference.opening import Opened, list_steps, open_model
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.jobs.evaluate.settings import Evaluate
 from mtf.jobs.results import EvaluateResult
 from mtf.jobs.watched import recorded, watched
@@ -191,35 +191,35 @@ def _check_output(output_dir: AnyPath, several: bool) -> AnyPath:
 
 def describe(job: Evaluate) -> Description:
     """Returns the settings of a job and the results of checks."""
-    checks = Checks()
+    found = Description(
+        {
+            "data": data_name(job.data),
+            "dtype": job.dtype,
+            **run_devices(job.partitioner).rows(),
+            "batch": f"{job.batch_size} examples of maximum length, or more shorter ones",
+        }
+    )
     chosen: list[int] | None = None
     if job.checkpoint_steps is not None:
-        chosen = checks.add("steps", lambda: _steps(job), lambda s: ", ".join(map(str, s or ())))
-    checks.add("output_dir", lambda: _check_output(_output_dir(job), several=chosen is not None))
-    opened = checks.add(
+        chosen = found.add("steps", lambda: _steps(job), lambda s: ", ".join(map(str, s or ())))
+    found.add("output_dir", lambda: _check_output(_output_dir(job), several=chosen is not None))
+    opened = found.add(
         "checkpoint",
         lambda: open_checkpoint(job, chosen[0] if chosen else None),
         loading.describe,
     )
     tasks: Sequence[EvaluationTask] = ()
     if opened is not None or isinstance(job.data, TaskMixtureConfig):
-        found = checks.add(
+        here = found.add(
             "tasks",
             lambda: _tasks(job, opened, download=False),
             lambda s: f"{sum(task.load is not None for task in s)} of {len(s)} tasks have data",
         )
-        tasks = found or ()
+        tasks = here or ()
     if chosen is not None and tasks:
-        checks.add("best step by", lambda: f"{_metric(job, tasks)} ({job.metric_mode})")
-    rows = {
-        "data": data_name(job.data),
-        "dtype": job.dtype,
-        **run_devices(job.partitioner).rows(),
-        "batch": f"{job.batch_size} examples of maximum length, or more shorter ones",
-        **checks.rows,
-    }
+        found.add("best step by", lambda: f"{_metric(job, tasks)} ({job.metric_mode})")
     if any(task.kind == "generate" for task in tasks):
         decoding = _decoding(job)
         beams = f", num_beams {decoding.num_beams}" if decoding.method == "beam" else ""
-        rows["decoding"] = f"{decoding.method}{beams}, max_length {decoding.max_length}"
-    return Description(rows, tuple(checks.problems))
+        found.rows["decoding"] = f"{decoding.method}{beams}, max_length {decoding.max_length}"
+    return found

@@ -20,7 +20,7 @@ from mtf.inference.batch import BatchInference, Source, file_sources, task_sourc
 from mtf.inference.files import Results
 from mtf.inference.loading import load_model
 from mtf.inference.opening import Opened, open_model
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.jobs.infer.settings import Infer
 from mtf.jobs.results import InferResult
 from mtf.jobs.watched import recorded, watched
@@ -154,15 +154,15 @@ def _write(batch: BatchInference, source: Source, results: Results) -> AnyPath:
 
 def describe(job: Infer) -> Description:
     """Returns the settings of a job and the results of checks."""
-    checks, lengths = Checks(), job.task_feature_lengths
-    opened = checks.add("checkpoint", functools.partial(open_checkpoint, job), loading.describe)
+    found, lengths = Description(), job.task_feature_lengths
+    opened = found.add("checkpoint", functools.partial(open_checkpoint, job), loading.describe)
     if job.files is None:
         name = job.mixture_or_task_name or "input"
-        checks.add(name, lambda: _check_tasks(job, opened))
+        found.add(name, lambda: _check_tasks(job, opened))
     else:
-        sources = checks.add("files", lambda: _sources(job, opened), lambda s: f"{len(s)}")
+        sources = found.add("files", lambda: _sources(job, opened), lambda s: f"{len(s)}")
         for each in sources or ():
-            checks.rows[each.name] = f"{each.summary.num_examples:,} examples"
+            found.rows[each.name] = f"{each.summary.num_examples:,} examples"
     rows = {
         "mode": job.mode if job.mode == "score" else f"{job.mode}, {job.decoding.method}",
         "lengths": f"inputs {lengths['inputs']}, targets {lengths['targets']}",
@@ -172,4 +172,4 @@ def describe(job: Infer) -> Description:
     }
     if opened is not None:
         rows["output_dir"] = str(output_dir_of(job, opened.checkpoint.path))
-    return Description({**rows, **checks.rows}, tuple(checks.problems))
+    return Description({**rows, **found.rows}, found.problems)

@@ -13,7 +13,7 @@ from mtf.data.settings import TaskMixtureConfig, TextFilesConfig
 from mtf.data.sources.text_files import find_files
 from mtf.data.tasks.mixtures import list_mixtures
 from mtf.evaluation import metrics
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.jobs.train.settings import Train
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
@@ -33,33 +33,28 @@ def describe(job: Train) -> Description:
     trainer = Trainer(job.model, job.optimizer, devices.partitioner, job.trainer, job.random_seed)
     trainer.check_functions(to_batch([], lengths, 1, job.data.pack))
     needed = sum(sizes.least_bytes(trainer, lengths, batch_size).values())
-    checks = Checks()
-    checks.add("batch", devices.check_batch)
-    above = {
-        **sizes.state_rows(trainer, lengths, batch_size),
-        **devices.rows(needed),
-        **checks.rows,
-    }
+    found = Description({**sizes.state_rows(trainer, lengths, batch_size), **devices.rows(needed)})
+    found.add("batch", devices.check_batch)
+    found.rows |= sizes.step_rows(trainer, lengths, batch_size)
+    found.rows["train steps"] = f"{job.train_steps:,} (including those of the initial checkpoint)"
     run_dir = None if job.model_dir is None else as_path(job.model_dir)
     if run_dir is not None:
-        checks.add("model_dir", functools.partial(_check_run_dir, run_dir))
+        found.add("model_dir", functools.partial(_check_run_dir, run_dir))
     restore, last = job.checkpoint.restore, job.train_steps
-    checks.add("start", lambda: check_start(trainer, run_dir, restore, last))
-    checks.add("vocabulary", functools.partial(check_vocabulary, job))
+    found.add("start", lambda: check_start(trainer, run_dir, restore, last))
+    found.add("vocabulary", functools.partial(check_vocabulary, job))
     if isinstance(job.data, TaskMixtureConfig):
-        checks.add("mixture", functools.partial(_check_mixture, job.data))
-    checks.add("data", lambda: _check_data(job))
+        found.add("mixture", functools.partial(_check_mixture, job.data))
+    found.add("data", lambda: _check_data(job))
     if job.trackers:
-        checks.add(
+        found.add(
             "trackers",
             lambda: checked_trackers(job),
-            lambda found: ", ".join(type(tracker).__name__ for tracker in found),
+            lambda used: ", ".join(type(tracker).__name__ for tracker in used),
         )
     if job.evaluator is not None and job.evaluator.metrics is not None:
-        checks.add("metrics", functools.partial(_check_metrics, job.evaluator.metrics))
-    work = sizes.step_rows(trainer, lengths, batch_size)
-    steps = {"train steps": f"{job.train_steps:,} (including those of the initial checkpoint)"}
-    return Description({**above, **work, **steps, **checks.rows}, tuple(checks.problems))
+        found.add("metrics", functools.partial(_check_metrics, job.evaluator.metrics))
+    return found
 
 
 def describe_sharding(job: Train, num_devices: int | None) -> str:
