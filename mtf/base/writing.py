@@ -123,6 +123,22 @@ def write_atomically(file: AnyPath, content: str | bytes) -> None:
         opened.write(content.encode() if isinstance(content, str) else content)
 
 
+@contextlib.contextmanager
+def restored_on_refusal(file: AnyPath) -> Iterator[None]:
+    """Restores a file, or its absence, if the block raises a UserError."""
+    before = file.read_bytes() if file.is_file() else None
+    try:
+        yield
+    except UserError:
+        with contextlib.suppress(OSError):
+            if before is not None:
+                write_atomically(file, before)
+            else:
+                file.unlink(missing_ok=True)
+                file.parent.rmdir()  # This fails if the directory contains other files.
+        raise
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Returns an empty Matplotlib figure; width and height are in inches."""
     from matplotlib.figure import Figure  # Importing Matplotlib is slow.
@@ -185,8 +201,6 @@ def free_space(directory: AnyPath) -> str:
     """Returns text such as "; 3.2 of 1,024.0 GB free" for a disk, and "" for remote storage."""
     if is_remote(directory):
         return ""
-    if not os.statvfs(directory).f_favail:
-        return "; no free inodes, so delete some files"
     usage = shutil.disk_usage(directory)
     unit, name = (1e9, "GB") if usage.total >= 1e9 else (1e6, "MB")
     return f"; {usage.free / unit:,.1f} of {usage.total / unit:,.1f} {name} free"
