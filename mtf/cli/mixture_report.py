@@ -19,11 +19,11 @@ from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import list_mixtures, list_tasks
 from mtf.data.tasks.prompts.templates import load_templates
-from mtf.data.tasks.registry import registered_tasks
+from mtf.data.tasks.registry import import_module, registered_tasks
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.evaluation.report import as_text
 from mtf.jobs import Cache
-from mtf.jobs.cache.mixture import chosen_vocabulary, import_chosen_module
+from mtf.jobs.cache.mixture import chosen_vocabulary
 from mtf.jobs.cache.run import prepare
 
 _FEATURES = ("inputs", "targets")
@@ -34,7 +34,8 @@ _NUM_PACKED = 20_000
 def run(options: argparse.Namespace, job: Cache) -> None:
     """Runs the command `python -m mtf data`; `job` has the settings of the mixture."""
     if options.list is not None:
-        import_chosen_module(job)
+        if job.module is not None:
+            import_module(job.module, "--module")
         names = [*registered_tasks(), *list_mixtures()]
         if options.list:
             tasks = list_tasks(load_templates(job.templates))

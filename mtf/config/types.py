@@ -385,15 +385,10 @@ def _parse_word(text: str, declared: Any) -> Any:
     if "," in text and _allows_sequence(declared):
         hint = _word_hint(text, declared)
         raise Mismatch(f"{expected}; {text} is neither a list nor a single word.{hint}")
-    if not _allows_word(declared):
+    takes_any_word = any(member in (str, Any) for member in members(declared))
+    if not (takes_any_word or any(isinstance(word, str) for word in _literals(declared))):
         raise Mismatch(f"{expected}, got the word {text}.{_word_hint(text, declared)}")
     return convert(text, declared)
-
-
-def _allows_word(declared: Any) -> bool:
-    return any(member in (str, Any) for member in members(declared)) or any(
-        isinstance(value, str) for value in _literals(declared)
-    )
 
 
 def _allows_sequence(declared: Any) -> bool:

@@ -59,7 +59,7 @@ def _answer(target: str, config: str) -> dict[str, Any]:
     parts["gradients"] = sizes["gradients"] * (1 if microbatches == 1 else 2)
     least = sum(parts.values()) - parts["gradients"] // 2
     if least > machine.memory:
-        return {"needed_bytes": least, "available_bytes": machine.memory}
+        return {"needed_bytes": least}
     batch = jax.eval_shape(lambda: to_batch([], lengths, batch_size, job.data.pack))
     compiled = trainer.lower(trainer.state_shapes, batch).compile()
     mesh = partitioner.mesh

@@ -52,14 +52,13 @@ def compile_plan(config: fdl.Config, target: Target) -> dict[str, Any]:
         raise UserError(found["refused"])
     if "failed" in found:
         raise RunError(f"The compiler for {target} failed: {found['failed']}")
-    available = found.get("available_bytes") or target.memory
     return {
         "target": str(target),
         "platform": target.platform,
         "num_devices": target.num_devices,
-        "fits": "parts" in found and found["needed_bytes"] <= available,
+        "fits": "parts" in found and found["needed_bytes"] <= target.memory,
         **found,
-        "available_bytes": available,
+        "available_bytes": target.memory,
     }
 
 

@@ -39,15 +39,10 @@ def chosen_mixture(job: Cache) -> tuple[Mixture, Vocabulary]:
             find_metric(metric)
         chosen = dataset_mixture(job.mixture, job.task, *(job.split or ()))
     else:
-        import_chosen_module(job)
+        if job.module is not None:
+            registry.import_module(job.module, "--module")
         # SeqIO tasks are opened for one vocabulary, by default T5's. Other tasks do not depend on
         # it.
         vocabulary = chosen_vocabulary(job, "t5")
         chosen = find_mixture(job.mixture, vocabulary, job.module, job.templates)
     return chosen, chosen_vocabulary(job, chosen.vocabulary)
-
-
-def import_chosen_module(job: Cache) -> None:
-    """Imports the module that registers tasks, if there is one."""
-    if job.module is not None:
-        registry.import_module(job.module, "--module")

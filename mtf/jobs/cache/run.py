@@ -120,7 +120,9 @@ def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPat
     settings = work.settings
     index, count = (0, 1) if rendezvous is None else (rendezvous.index, rendezvous.count)
     if index == 0:
-        _print_left_out(work)
+        reasons = Counter(reason for reason in work.absent.values() if reason != NOT_CHOSEN)
+        for reason, num_tasks in reasons.most_common(_NUM_REASONS_SHOWN):
+            print(f"left out ({num_tasks} tasks): {reason}", file=sys.stderr)
     if rendezvous is not None:
         build.compare(work, rendezvous)
     if index == 0:
@@ -144,12 +146,6 @@ def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPat
     if not index:
         _print_summary(work, time.perf_counter() - start)
     return settings.where
-
-
-def _print_left_out(work: CacheBuild) -> None:
-    reasons = Counter(reason for reason in work.absent.values() if reason != NOT_CHOSEN)
-    for reason, num_tasks in reasons.most_common(_NUM_REASONS_SHOWN):
-        print(f"left out ({num_tasks} tasks): {reason}", file=sys.stderr)
 
 
 def _print_summary(work: CacheBuild, seconds: float) -> None:

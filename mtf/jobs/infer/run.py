@@ -67,9 +67,12 @@ def _run(job: Infer, heartbeat: Heartbeat) -> InferResult:
             Results(output_dir, f"{source.name}-{job.mode}", _decides(job, source, opened), **shard)
             for source in sources
         ]
-        files = [
-            _write(batch, source, result) for source, result in zip(sources, results, strict=True)
-        ]
+        files: list[AnyPath] = []
+        for source, result in zip(sources, results, strict=True):
+            was_done = result.done
+            files.append(batch.write(source, result))
+            if is_first_process():
+                print(batch.report(source, result, files[-1], was_done))
     sys.stdout.flush()
     return InferResult(tuple(files))
 
@@ -85,10 +88,7 @@ def open_checkpoint(job: Infer) -> Opened:
 
 
 def _check_tasks(job: Infer, opened: Opened | None) -> str:
-    """Returns a message that says how many tasks have data.
-
-    Raises UserError if the job would fail.
-    """
+    """Returns how many tasks have data, as text; raises UserError if the job would fail."""
     job.check_input()
     mixture = _mixture(job, None if opened is None else opened.vocabulary)
     present, absent = split_available(mixture, job.split, job.data_dir, download=False)
@@ -141,15 +141,6 @@ def _decides(job: Infer, source: Source, opened: Opened) -> dict[str, Any]:
         "checkpoint_period": job.checkpoint_period,
         **({} if job.mode == "score" else {"decoding": dataclasses.asdict(job.decoding)}),
     }
-
-
-def _write(batch: BatchInference, source: Source, results: Results) -> AnyPath:
-    """Writes the results of a source, prints a report, and returns the path of the results."""
-    was_done = results.done
-    file = batch.write(source, results)
-    if is_first_process():
-        print(batch.report(source, results, file, was_done))
-    return file
 
 
 def describe(job: Infer) -> Description:

@@ -92,10 +92,10 @@ def _train(
             write_environment(run_dir, [str(device) for device in jax.devices()])
             write_atomically(run_dir / "data.json", json.dumps(provenance, indent=1) + "\n")
         heartbeat.record_in(run_dir)
-        progress = report.start_progress(job, run_dir, trainer)
-        report.note_start(
-            progress,
+        progress = report.start_progress(
             job,
+            run_dir,
+            trainer,
             step,
             resumes=resumes,
             is_evaluated=bool(evaluations) or evaluator is not None,
