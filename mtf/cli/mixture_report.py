@@ -44,11 +44,11 @@ def run(options: argparse.Namespace, job: Cache) -> None:
     elif options.mixture is None:
         raise UserError("No MIXTURE was given; to show the names of all mixtures, pass --list")
     elif options.cache is not None:
-        _show(options, options.cache, _cached_vocabulary(job, options.cache))
+        _show(options, job, options.cache, _cached_vocabulary(job, options.cache))
     else:
         with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
             vocabulary = _write_sample(job, Path(folder, "cache"))
-            _show(options, str(Path(folder, "cache")), vocabulary)
+            _show(options, job, str(Path(folder, "cache")), vocabulary)
 
 
 def _write_sample(job: Cache, cache_dir: Path) -> Vocabulary:
@@ -70,13 +70,13 @@ def _cached_vocabulary(job: Cache, cache_dir: str) -> Vocabulary:
     return SentencePieceVocabulary(cache.info.vocabulary_path, extra_ids)
 
 
-def _show(options: argparse.Namespace, cache_dir: str, vocabulary: Vocabulary) -> None:
+def _show(options: argparse.Namespace, job: Cache, cache_dir: str, vocabulary: Vocabulary) -> None:
     data = TaskMixtureConfig(
         mixture_or_task_name=options.mixture,
         vocabulary=vocabulary,
         task_feature_lengths=dict(zip(_FEATURES, options.lengths, strict=True)),
         cache_dir=cache_dir,
-        module=options.module,
+        module=job.module,
         seed=options.seed,
         allow_missing_tasks=True,
     )
