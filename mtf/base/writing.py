@@ -278,13 +278,17 @@ def _hold(file: Path, setting: str, shown: AnyPath) -> int:
         os.close(descriptor)
 
 
-def lock_holder(directory: AnyPath) -> dict[str, str | int]:
-    """Returns the "host", "pid", "since" and "command" of the process that uses a directory.
+def lock_holder(file: AnyPath) -> dict[str, str | int]:
+    """Returns the "host", "pid", "since" and "command" of the process that a lock file names.
 
     The result is empty if no process uses the directory. After `kill -9`, the result still
     describes the killed process.
     """
-    return _holder(directory / LOCK_FILE)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def process_exists(holder: Mapping[str, str | int]) -> bool | None:
@@ -300,16 +304,8 @@ def process_exists(holder: Mapping[str, str | int]) -> bool | None:
     return True
 
 
-def _holder(file: AnyPath) -> dict[str, str | int]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _named_process_lives(file: Path) -> bool:
-    holder = _holder(file)
+    holder = lock_holder(file)
     if not holder:
         return False
     # A process on another host may be alive.
@@ -318,7 +314,7 @@ def _named_process_lives(file: Path) -> bool:
 
 def _refusal(file: Path, setting: str, shown: AnyPath) -> UserError:
     process = "another process"
-    if holder := _holder(file):
+    if holder := lock_holder(file):
         process = "process {pid} on {host}, since {since} ({command})".format(**holder)
     return UserError(
         f"{setting}: {shown} is in use by {process}. Wait for the process, stop it or choose "

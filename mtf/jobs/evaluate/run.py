@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 import time
@@ -14,7 +13,7 @@ from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.processes.records import FOLDER
 from mtf.base.progress import duration
 from mtf.base.run_end import END_FILE
-from mtf.base.writing import LOCK_FILE, locked, os_errors_refused
+from mtf.base.writing import LOCK_FILE
 from mtf.checkpoints.steps import CHECKPOINTS, select_steps
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.missing import describe_missing
@@ -30,7 +29,7 @@ from mtf.inference.opening import Opened, list_steps, open_model
 from mtf.jobs.description import Description
 from mtf.jobs.evaluate.settings import Evaluate
 from mtf.jobs.results import EvaluateResult
-from mtf.jobs.watched import recorded, watched
+from mtf.jobs.watched import in_output_dir, watched
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.processes import from_first_process, is_first_process
@@ -66,11 +65,7 @@ def _run(job: Evaluate, heartbeat: Heartbeat) -> EvaluateResult:
     )
     if evaluator.missing and is_first_process():
         print(describe_missing(data_name(job.data), len(tasks), evaluator.missing))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(os_errors_refused(output_dir, "output_dir"))
-        if is_first_process():
-            stack.enter_context(locked(output_dir, "output_dir"))
-        stack.enter_context(recorded(heartbeat, output_dir))
+    with in_output_dir(heartbeat, output_dir):
         if chosen is None or metric is None:
             results = evaluator.evaluate(opened, output_dir)
             if is_first_process():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import sys
@@ -11,7 +10,6 @@ from typing import Any
 
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import Heartbeat
-from mtf.base.writing import LOCK_FILE, locked, os_errors_refused
 from mtf.data.mixtures import find_mixture
 from mtf.data.tasks.mixtures import Mixture, split_available
 from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
@@ -23,7 +21,7 @@ from mtf.inference.opening import Opened, open_model
 from mtf.jobs.description import Description
 from mtf.jobs.infer.settings import Infer
 from mtf.jobs.results import InferResult
-from mtf.jobs.watched import recorded, watched
+from mtf.jobs.watched import in_output_dir, watched
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.processes import is_first_process
@@ -55,14 +53,8 @@ def _run(job: Infer, heartbeat: Heartbeat) -> InferResult:
         **shard,
         heartbeat=heartbeat,
     )
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(os_errors_refused(output_dir, "output_dir"))
-        if is_first_process():
-            # The jobs of several shards share the output directory, but each has its own lock.
-            name = f"-{job.shard_id:05}-of-{job.num_shards:05}" if job.num_shards > 1 else ""
-            stack.enter_context(locked(output_dir, "output_dir", name=LOCK_FILE + name))
-        if job.num_shards == 1:  # Jobs that share the directory do not record their status.
-            stack.enter_context(recorded(heartbeat, output_dir))
+    one_of_several = f"-{job.shard_id:05}-of-{job.num_shards:05}" if job.num_shards > 1 else ""
+    with in_output_dir(heartbeat, output_dir, one_of_several):
         results = [
             Results(output_dir, f"{source.name}-{job.mode}", _decides(job, source, opened), **shard)
             for source in sources
