@@ -13,7 +13,7 @@ import pytest
 from mtf.base.errors import UserError
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.jobs import Cache
-from mtf.jobs.cache.mixture import chosen_vocabulary
+from mtf.jobs.cache.run import chosen_vocabulary
 
 
 def chosen(original: str = "t5", **settings: Any) -> Vocabulary:

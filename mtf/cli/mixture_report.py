@@ -23,8 +23,7 @@ from mtf.data.tasks.registry import import_module, registered_tasks
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.evaluation.report import as_text
 from mtf.jobs import Cache
-from mtf.jobs.cache.mixture import chosen_vocabulary
-from mtf.jobs.cache.run import prepare
+from mtf.jobs.cache.run import chosen_vocabulary, prepare
 
 _FEATURES = ("inputs", "targets")
 _NUM_SAMPLED_ROWS = 200

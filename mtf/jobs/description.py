@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 from urllib.error import HTTPError, URLError
 
-from mtf.base.errors import NotCheckedError, UserError
+from mtf.base.errors import NotCheckedError, UserError, conversion_as_user_errors
 from mtf.config import summarize
-from mtf.storage.errors import StorageError
 
 T = TypeVar("T")
 
@@ -37,10 +36,11 @@ class Description:
         None and adds the message to `problems`, or to `rows` if nothing could be checked.
         """
         try:
-            found = check()
+            with conversion_as_user_errors():
+                found = check()
             self.rows[name] = text(found)
             return found
-        except (UserError, StorageError) as error:
+        except UserError as error:
             if isinstance(error, NotCheckedError) or _is_network_failure(error):
                 self.rows[name] = f"not checked: {error}"
             else:

@@ -1,1 +1,1 @@
-"""The job that writes a token cache. Only `run.py` and `mixture.py` import NumPy."""
+"""The job that writes a token cache. Only `run.py` imports NumPy."""

@@ -24,9 +24,18 @@ from mtf.data.cache.format import ArrayRecordFormat, TaskInfo, read_json
 from mtf.data.cache.reader import is_description
 from mtf.data.cache.recording import CacheProgress, is_record, recorded
 from mtf.data.cache.settings import CacheConfig
+from mtf.data.mixtures import dataset_mixture, find_mixture
 from mtf.data.seqio import from_seqio
 from mtf.data.seqio.cache_format import SeqioFormat
-from mtf.jobs.cache.mixture import chosen_mixture
+from mtf.data.tasks import registry
+from mtf.data.tasks.mixtures import Mixture
+from mtf.data.text.vocabularies import (
+    RELEASED_MODELS,
+    ByteVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+)
+from mtf.evaluation.metrics import find as find_metric
 from mtf.jobs.cache.settings import Cache
 from mtf.jobs.description import Description
 from mtf.storage import (
@@ -43,6 +52,7 @@ from mtf.storage.copies import cache_directory, copy_of, local_copy
 if TYPE_CHECKING:
     from mtf.storage.remote import RemotePath
 
+_NUM_T5_SENTINELS = 100
 _NUM_REASONS_SHOWN = 3
 
 
@@ -91,10 +101,40 @@ def _copy_descriptions(output: RemotePath, cache_dir: Path) -> None:
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
+def chosen_vocabulary(job: Cache, original: str) -> Vocabulary:
+    """Returns the vocabulary that is set, or else the released vocabulary `original`."""
+    if job.vocabulary == "byt5":
+        return ByteVocabulary(job.extra_ids or 0)
+    path = job.vocabulary or RELEASED_MODELS.get(original)
+    if path is None:
+        raise UserError(
+            f"--vocabulary is missing; the vocabulary {original} is not public, so pass the path "
+            "of its model file"
+        )
+    extra_ids = _NUM_T5_SENTINELS if job.extra_ids is None else job.extra_ids
+    return SentencePieceVocabulary(path, extra_ids)
+
+
+def _chosen_mixture(job: Cache) -> tuple[Mixture, Vocabulary]:
+    """Returns the mixture, or the task that the job defines, and its vocabulary."""
+    if job.task is not None:
+        for metric in job.task.metrics:
+            find_metric(metric)
+        chosen = dataset_mixture(job.mixture, job.task, *(job.split or ()))
+    else:
+        if job.module is not None:
+            registry.import_module(job.module, "--module")
+        # SeqIO tasks are opened for one vocabulary, by default T5's. Other tasks do not depend on
+        # it.
+        vocabulary = chosen_vocabulary(job, "t5")
+        chosen = find_mixture(job.mixture, vocabulary, job.module, job.templates)
+    return chosen, chosen_vocabulary(job, chosen.vocabulary)
+
+
 def prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuild:
     """Returns what is to be written; raises UserError or NotCheckedError if it cannot be known."""
     output = as_path(job.output)
-    mixture, vocabulary = chosen_mixture(job)
+    mixture, vocabulary = _chosen_mixture(job)
     settings = CacheConfig(
         cache_dir=cache_dir,
         store=output if is_remote(output) else None,
