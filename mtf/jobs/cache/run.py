@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtf.base import signals
-from mtf.base.downloads import as_user_errors
+from mtf.base.downloads import as_user_errors, writable
 from mtf.base.errors import NotCheckedError, RunError, UserError
 from mtf.base.processes.rendezvous import Rendezvous, current
 from mtf.base.progress import rate_bar
@@ -42,7 +42,6 @@ from mtf.storage import (
     AnyPath,
     as_path,
     check_bucket,
-    check_writable,
     file_sizes,
     has_scheme,
     is_remote,
@@ -210,13 +209,7 @@ def _print_summary(work: CacheBuild, seconds: float) -> None:
 def describe(job: Cache) -> Description:
     """Returns what would be read and written, and the results of checks."""
     found, output = Description(), as_path(job.output)
-
-    def check_output() -> str:
-        with as_user_errors("--output"):
-            check_writable(output)
-        return f"{output}, {job.format}"
-
-    found.add("output", check_output)
+    found.add("output", lambda: writable(output, "--output"), lambda path: f"{path}, {job.format}")
     cache_dir = _staging(output, 0) if is_remote(output) else output
     found.add(job.mixture, lambda: prepare(job, cache_dir, download=False), _summary)
     return found

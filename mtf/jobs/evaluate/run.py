@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from mtf.base.downloads import as_user_errors
+from mtf.base.downloads import writable
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.processes.records import FOLDER
@@ -33,7 +33,7 @@ from mtf.jobs.watched import in_output_dir, watched
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.processes import from_first_process, is_first_process
-from mtf.storage import AnyPath, as_path, check_writable, has_scheme
+from mtf.storage import AnyPath, as_path, has_scheme
 
 
 def run(job: Evaluate) -> EvaluateResult:
@@ -169,8 +169,7 @@ def _check_output(output_dir: AnyPath, several: bool) -> AnyPath:
     The directory may contain only files of an interrupted job or, if `several` is True, results
     of other steps.
     """
-    with as_user_errors("output_dir"):
-        check_writable(output_dir)
+    writable(output_dir, "output_dir")
     names = {path.name for path in output_dir.iterdir()} if output_dir.exists() else set()
     if several:
         continues = any(name.startswith("checkpoint_") for name in names)

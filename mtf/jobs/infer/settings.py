@@ -56,10 +56,9 @@ class Infer(Job[InferResult]):
         if that is not set, the templates that `mtf prompts fetch` has downloaded.
       module: the name of a module that registers custom tasks or mixtures.
       partitioner: how the model and the batch are split across devices.
-      hang_seconds: if no progress is made (for example, no batch finishes) for this many seconds,
-        the process writes the stack traces of all threads and the job ends with exit status 1.
-        Starting the job and loading the checkpoint may take four times as long. None disables the
-        limit.
+      hang_seconds: the number of seconds without progress, such as a finished batch, after which
+        the stack traces of all threads are printed and the job ends with exit status 1; four times
+        as many while the job starts and loads the checkpoint. None for no limit.
     """
 
     checkpoint: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from mtf.base.downloads import as_user_errors
+from mtf.base.downloads import writable
 from mtf.base.errors import UserError
 from mtf.data import loaders
 from mtf.data.mixtures import open_mixture
@@ -17,7 +17,7 @@ from mtf.jobs.description import Description
 from mtf.jobs.train.settings import Train
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
-from mtf.storage import AnyPath, as_path, check_writable
+from mtf.storage import as_path
 from mtf.training import sharding_table, sizes
 from mtf.training.trackers import Tracker
 from mtf.training.trainer import Trainer, check_start
@@ -39,7 +39,7 @@ def describe(job: Train) -> Description:
     found.rows["train steps"] = f"{job.train_steps:,} (including those of the initial checkpoint)"
     run_dir = None if job.model_dir is None else as_path(job.model_dir)
     if run_dir is not None:
-        found.add("model_dir", functools.partial(_check_run_dir, run_dir))
+        found.add("model_dir", functools.partial(writable, run_dir, "model_dir"))
     restore, last = job.checkpoint.restore, job.train_steps
     found.add("start", lambda: check_start(trainer, run_dir, restore, last))
     found.add("vocabulary", functools.partial(check_vocabulary, job))
@@ -94,12 +94,6 @@ def _check_data(job: Train) -> str:
     if isinstance(data, TextFilesConfig):
         find_files(data.patterns)
     return loaders.check(data, batch_size=job.batch_size)
-
-
-def _check_run_dir(run_dir: AnyPath) -> str:
-    with as_user_errors("model_dir"):
-        check_writable(run_dir)
-    return str(run_dir)
 
 
 def _check_mixture(data: TaskMixtureConfig) -> str:
