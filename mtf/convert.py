@@ -5,9 +5,7 @@ from mtf.base import signals
 if __name__ == "__main__":
     signals.listen()  # before anything else is imported
 
-from mtf.cli.convert.command import main
-
-__all__ = ["main"]
+from mtf.cli.convert.command import main as main
 
 if __name__ == "__main__":
     signals.leave(main())

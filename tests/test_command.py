@@ -13,7 +13,7 @@ import pytest
 from mtf.base.errors import UserError
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.jobs import Cache
-from mtf.jobs.cache.mixture import chosen_vocabulary
+from mtf.jobs.cache.run import chosen_vocabulary
 
 
 def chosen(original: str = "t5", **settings: Any) -> Vocabulary:
@@ -50,7 +50,7 @@ def test_a_command_that_writes_is_not_done_when_its_reader_leaves(
 
     module = importlib.import_module(command)
     is_export = "convert" in command
-    target = f"{command}._convert" if is_export else "mtf.jobs.cache.run._write"
+    target = "mtf.jobs.convert.run._run_one" if is_export else "mtf.jobs.cache.run._write"
     monkeypatch.setattr(target, closed)
     arguments = {
         "mtf.cli.convert.command": [str(tmp_path), str(tmp_path / "out"), "--to", "hf"],

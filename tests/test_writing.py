@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import pytest
 
 from mtf.base.errors import UserError
-from mtf.base.writing import LOCK_FILE, locked, write_failure
+from mtf.base.writing import LOCK_FILE, free_space, locked, write_failure
 from mtf.checkpoints.manager import CheckpointManager, remove_unfinished
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.cli import cache as cache_command
@@ -253,3 +253,16 @@ def test_write_failures_are_told_from_others(tmp_path: Path) -> None:
     group = ExceptionGroup("several", [RuntimeError("a bug"), of(errno.EROFS)])
     assert write_failure(group, tmp_path) == "Read-only file system"
     assert write_failure(RuntimeError("a bug"), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("num_inodes", "num_free", "said"),
+    [(100, 0, "; no free inodes, so delete some files"), (100, 9, " free"), (0, 0, " free")],
+)
+def test_full_inodes_are_not_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_inodes: int, num_free: int, said: str
+) -> None:
+    values = [*os.statvfs(tmp_path)]
+    values[5], values[7] = num_inodes, num_free  # f_files and f_favail
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
+    assert free_space(tmp_path).endswith(said)

@@ -1,4 +1,4 @@
-"""Copies remote files to this machine, with a progress bar."""
+"""Copies remote files to this machine, with a progress bar, and converts errors about paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mtf.base.errors import UserError
 from mtf.base.progress import rate_bar
-from mtf.storage import AnyPath, as_path
+from mtf.storage import AnyPath, as_path, check_writable
 from mtf.storage.copies import copy_of, local_copy, nearest_copy
 from mtf.storage.errors import StorageError
 
@@ -42,6 +42,13 @@ def copied(
     """
     with as_user_errors(setting):
         return local_copy(as_path(path), rate_bar, only, names=names)
+
+
+def writable(directory: AnyPath, setting: str) -> AnyPath:
+    """Returns a directory; raises a UserError that names the setting if it is not writable."""
+    with as_user_errors(setting):
+        check_writable(directory)
+    return directory
 
 
 @contextlib.contextmanager

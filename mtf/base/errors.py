@@ -25,6 +25,16 @@ class StoreFailedError(RunError):
     """Raised if the store of a run directory fails, so that nothing more can be written there."""
 
 
+def with_causes(error: BaseException) -> list[BaseException]:
+    """Returns a list of an error, its causes, and the errors in exception groups."""
+    found = [error]
+    for each in found:
+        inside = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        causes = (each.__cause__, each.__context__, *inside)
+        found += [cause for cause in causes if cause is not None and cause not in found]
+    return found
+
+
 @contextlib.contextmanager
 def conversion_as_user_errors() -> Iterator[None]:
     """Converts a ConversionError or StorageError to a UserError; can be used as a decorator."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from mtf.base.errors import StoreFailedError, UserError
-from mtf.base.writing import write_atomically
+from mtf.base.writing import restored_on_refusal, write_atomically
 from mtf.storage import AnyPath
 from mtf.storage.errors import without_user
 
@@ -70,17 +70,13 @@ def failure_recorded(run_dir: AnyPath) -> Iterator[None]:
 
     A UserError means that the run did not start, so the earlier record is restored.
     """
-    earlier = read_end(run_dir)
-    (run_dir / END_FILE).unlink(missing_ok=True)
-    try:
-        yield
-    except UserError:
-        if earlier is not None:
-            write_end(run_dir, earlier)
-        raise
-    except StoreFailedError:
-        raise
-    except Exception as error:
-        if read_end(run_dir) is None:  # Otherwise another process has recorded its failure.
-            write_end(run_dir, failure(error))
-        raise
+    with restored_on_refusal(run_dir / END_FILE):
+        (run_dir / END_FILE).unlink(missing_ok=True)
+        try:
+            yield
+        except (UserError, StoreFailedError):
+            raise
+        except Exception as error:
+            if read_end(run_dir) is None:  # Otherwise another process has recorded its failure.
+                write_end(run_dir, failure(error))
+            raise

@@ -134,8 +134,7 @@ def listen() -> None:
     global _wakeup
     if _wakeup is not None:
         return
-    if launcher := os.environ.get(LAUNCHER):
-        _end_with(int(launcher))
+    end_with_launcher()
     malloc.use_one_arena()  # before the first thread
     received, _wakeup = os.pipe()
     os.set_blocking(_wakeup, False)
@@ -145,12 +144,15 @@ def listen() -> None:
     atexit.register(_ignore)  # Runs after all exit functions that are registered later.
 
 
-def _end_with(launcher: int) -> None:
-    """Makes the kernel send SIGTERM to this process when its parent, the launcher, ends."""
+def end_with_launcher() -> None:
+    """Makes the kernel send SIGTERM to this process when its parent ends, if `LAUNCHER` is set."""
+    launcher = os.environ.pop(LAUNCHER, None)
+    if launcher is None:
+        return
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != launcher:  # It has ended before.
+    if os.getppid() != int(launcher):  # It has ended before.
         os.kill(os.getpid(), signal.SIGTERM)
 
 

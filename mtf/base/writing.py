@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mtf.base import signals
-from mtf.base.errors import RunError, UserError
+from mtf.base.errors import RunError, UserError, with_causes
 from mtf.storage import AnyPath, is_remote, unfinished
 from mtf.storage.errors import StorageError, why_not_written
 
@@ -123,6 +123,22 @@ def write_atomically(file: AnyPath, content: str | bytes) -> None:
         opened.write(content.encode() if isinstance(content, str) else content)
 
 
+@contextlib.contextmanager
+def restored_on_refusal(file: AnyPath) -> Iterator[None]:
+    """Restores a file, or its absence, if the block raises a UserError."""
+    before = file.read_bytes() if file.is_file() else None
+    try:
+        yield
+    except UserError:
+        with contextlib.suppress(OSError):
+            if before is not None:
+                write_atomically(file, before)
+            else:
+                file.unlink(missing_ok=True)
+                file.parent.rmdir()  # This fails if the directory contains other files.
+        raise
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Returns an empty Matplotlib figure; width and height are in inches."""
     from matplotlib.figure import Figure  # Importing Matplotlib is slow.
@@ -162,10 +178,10 @@ def write_failure(error: BaseException, directory: AnyPath) -> str | None:
     of `os.strerror` in a message.
     """
     if is_remote(directory):
-        found = (why_not_written(each, directory) for each in _chain(error))
+        found = (why_not_written(each, directory) for each in with_causes(error))
         return next(filter(None, found), None)
     within = (str(directory), str(directory.absolute()))
-    for each in _chain(error):
+    for each in with_causes(error):
         text, file = str(each), getattr(each, "filename", None)
         for number in _FULL + _OTHERS:
             is_here = number in _FULL or any(name in text for name in within)
@@ -177,25 +193,16 @@ def write_failure(error: BaseException, directory: AnyPath) -> str | None:
 def files_deleted(error: BaseException, directory: AnyPath) -> bool:
     """Returns whether a file could not be written because its directory was deleted meanwhile."""
     missing = (os.strerror(errno.ENOENT), "NOT_FOUND")  # of Python and of TensorStore
-    texts = [str(each) for each in _chain(error) if str(directory.absolute()) in str(each)]
+    texts = [str(each) for each in with_causes(error) if str(directory.absolute()) in str(each)]
     return any(word in text for text in texts for word in missing)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """Returns a list of an error, its causes, and the errors in exception groups."""
-    found = [error]
-    for each in found:
-        inside = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-        causes = (each.__cause__, each.__context__, *inside)
-        found += [cause for cause in causes if cause is not None and cause not in found]
-    return found
 
 
 def free_space(directory: AnyPath) -> str:
     """Returns text such as "; 3.2 of 1,024.0 GB free" for a disk, and "" for remote storage."""
     if is_remote(directory):
         return ""
-    if not os.statvfs(directory).f_favail:
+    status = os.statvfs(directory)
+    if status.f_files and not status.f_favail:  # Some file systems do not count inodes.
         return "; no free inodes, so delete some files"
     usage = shutil.disk_usage(directory)
     unit, name = (1e9, "GB") if usage.total >= 1e9 else (1e6, "MB")
@@ -274,13 +281,17 @@ def _hold(file: Path, setting: str, shown: AnyPath) -> int:
         os.close(descriptor)
 
 
-def lock_holder(directory: AnyPath) -> dict[str, str | int]:
-    """Returns the "host", "pid", "since" and "command" of the process that uses a directory.
+def lock_holder(file: AnyPath) -> dict[str, str | int]:
+    """Returns the "host", "pid", "since" and "command" of the process that a lock file names.
 
     The result is empty if no process uses the directory. After `kill -9`, the result still
     describes the killed process.
     """
-    return _holder(directory / LOCK_FILE)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def process_exists(holder: Mapping[str, str | int]) -> bool | None:
@@ -296,16 +307,8 @@ def process_exists(holder: Mapping[str, str | int]) -> bool | None:
     return True
 
 
-def _holder(file: AnyPath) -> dict[str, str | int]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _named_process_lives(file: Path) -> bool:
-    holder = _holder(file)
+    holder = lock_holder(file)
     if not holder:
         return False
     # A process on another host may be alive.
@@ -314,7 +317,7 @@ def _named_process_lives(file: Path) -> bool:
 
 def _refusal(file: Path, setting: str, shown: AnyPath) -> UserError:
     process = "another process"
-    if holder := _holder(file):
+    if holder := lock_holder(file):
         process = "process {pid} on {host}, since {since} ({command})".format(**holder)
     return UserError(
         f"{setting}: {shown} is in use by {process}. Wait for the process, stop it or choose "

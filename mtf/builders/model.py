@@ -78,10 +78,7 @@ def umt5(
 
 
 def byt5(size: str, *, dropout_rate: float = 0.1, dtype: Dtype = "bfloat16") -> Model:
-    """Returns ByT5, which has 3 encoder layers for each decoder layer.
-
-    Sizes: small, base, large, xl, xxl.
-    """
+    """Returns ByT5, with 3 encoder layers per decoder layer. Sizes: small, base, large, xl, xxl."""
     return _model(BYT5_SIZES, size, BYT5_VOCAB_SIZE, dropout_rate, dtype)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import importlib.metadata
 import os
 import platform
 import re
@@ -11,14 +12,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from mtf.base import signals
 from mtf.base.environment import package_versions
 from mtf.base.host_memory import gib, total_bytes
-from mtf.base.requirements import PROJECT, installed_version, needs, own_extras
 from mtf.cli.command import exit_status, new_parser
 from mtf.data.sources import hub
 from mtf.storage.errors import GCS_URL, endpoint
@@ -32,6 +35,7 @@ The report does not show secrets. In paths, ~ stands for the home directory and 
 user's name. The exit status is 0 if JAX finds devices and training works or is not tried, and 1
 otherwise.
 """
+_PROJECT = "mtf-jax"
 _VARIABLES = re.compile(
     "(AWS|CUDA|HF|JAX|LIBTPU|MTF|NCCL|TENSORSTORE|TPU|XLA)_.*|(HTTPS?|ALL|NO)_PROXY|GOOGLE_.*|"
     "STORAGE_EMULATOR_HOST|LD_LIBRARY_PATH|PYTHONPATH|TMPDIR|XDG_CACHE_HOME", re.IGNORECASE
@@ -73,7 +77,7 @@ def _main(options: argparse.Namespace) -> int:
     names = sorted(filter(_VARIABLES.fullmatch, os.environ))
     shown = {x: "set (not shown)" if _SECRET.search(x) else os.environ[x] for x in names}
     _print("environment variables", shown)
-    _print("packages", {x or "core": _missing(x) or "installed" for x in sorted(own_extras())})
+    _print("packages", {x or "core": _missing(x) or "installed" for x in sorted(_extras())})
     servers = {"Hugging Face hub": hub.endpoint(), "gs://": endpoint("gs") or GCS_URL}
     _print("network", {name: f"{url} {_answer(url)}" for name, url in servers.items()})
     files = {x: Path(x).expanduser().is_file() for x in _CREDENTIALS}
@@ -109,12 +113,32 @@ def _run(arguments: Sequence[str], folder: str) -> tuple[bool, str]:
     return not done.returncode, errors if done.returncode else done.stdout
 
 
+def _extras() -> dict[str, list[str]]:
+    """Returns a dict mapping mtf's extras to their requirements; the key "" is for mtf itself."""
+    file = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    if file.is_file():  # In a checkout, this file may be newer than the installed metadata.
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        return {"": project["dependencies"], **project["optional-dependencies"]}
+    extras = importlib.metadata.metadata(_PROJECT).get_all("Provides-Extra") or []
+    needed = importlib.metadata.requires(_PROJECT) or []
+    return dict.fromkeys(("", *extras), needed)  # `_missing` evaluates the markers.
+
+
 def _missing(extra: str) -> str:
     """Returns an extra's missing packages and how to install them, or "" if none is missing."""
-    needed = needs(extra)
-    here = {each: installed_version(each) or "" for each in needed if each.name != PROJECT}
-    missing = [str(x) for x, y in here.items() if not (y and x.specifier.contains(y, True))]
-    return f"missing {', '.join(missing)}: pip install '{PROJECT}[{extra}]'" if missing else ""
+    extras, missing = _extras(), []
+    for text in dict.fromkeys((*extras[""], *extras[extra])):
+        needed = Requirement(text)
+        if needed.marker and not any(needed.marker.evaluate({"extra": e}) for e in ("", extra)):
+            continue
+        try:
+            is_met = needed.specifier.contains(importlib.metadata.version(needed.name), True)
+        except importlib.metadata.PackageNotFoundError:
+            is_met = needed.name == _PROJECT  # The extra contains other extras.
+        if not is_met:
+            missing.append(str(needed))
+    command = f"pip install '{_PROJECT}[{extra}]'"
+    return f"missing {', '.join(missing)}: {command}" if missing else ""
 
 
 def _answer(url: str) -> str:

@@ -12,7 +12,7 @@ import fiddle as fdl
 
 from mtf.config import docstrings, lookup, provenance, tree, types
 from mtf.config.overrides import find
-from mtf.config.paths import NOWHERE, Leaf, Path, follow, format_path, parse_path
+from mtf.config.paths import NOWHERE, Path, follow, format_path, parse_path
 from mtf.config.show import shown
 
 _WIDTH = 100
@@ -79,13 +79,12 @@ def _field(config: fdl.Config, path: Path, value: Any) -> list[str]:
     from mtf.cli.gin.names import binding_of  # Slow, because it loads all gin settings.
 
     name = format_path(path)
-    node, field, steps, declared = find(config, path, f"--help {name}")
-    owner = fdl.get_callable(node)
+    leaf = find(config, path, f"--help {name}")
+    field, declared, owner = leaf.field, leaf.declared, fdl.get_callable(leaf.node)
     defaults = tree.arguments(tree.complete(fdl.Config(owner)))
-    leaf = Leaf(path, value, False, declared, node, str(field), steps)
     rows = {
         "type": types.describe(declared),
-        "default": None if steps else _shown(defaults.get(field, fdl.NO_VALUE)),
+        "default": None if leaf.steps else _shown(defaults.get(field, fdl.NO_VALUE)),
         "value": _shown(value) or "not set",
         "origin": None if _shown(value) is None else provenance.of_leaf(leaf),
         "choices": f"\n{' ' * 9}".join(x for x in types.choices(declared) if x.startswith("@")),

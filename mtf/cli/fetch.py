@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from conversion import list_checkpoints, open_checkpoint
+from conversion import open_checkpoint
 from conversion.checksums import checking
 from conversion.formats import find_prefix, format_of_prefix
 from conversion.huggingface_reader import known_files
@@ -75,19 +75,9 @@ def _chosen(path: AnyPath, step: int | None) -> AnyPath:
         return (path.parent if format_of_prefix(str(path)) else path) / prefix.name
     if not is_listable(path):
         return path
-    if not path.is_dir():
-        check_bucket(path)
-        raise UserError(
-            f"{path} does not exist; expected a checkpoint or a directory of checkpoints."
-        )
-    steps = dict(list_checkpoints(path))
-    if not steps:
-        if step is not None:
-            raise UserError(f"{path} has no checkpoint_STEP directories; leave out --step.")
-        return path
-    if step is not None and step not in steps:
-        raise UserError(f"{path} has no checkpoint for step {step}, only for {sorted(steps)}.")
-    return steps[max(steps) if step is None else step]
+    check_bucket(path)
+    found = open_checkpoint(path, step).path
+    return found if is_remote(found) else path  # An earlier copy may be out of date.
 
 
 def _copy(path: AnyPath) -> Path:

@@ -19,12 +19,11 @@ from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import list_mixtures, list_tasks
 from mtf.data.tasks.prompts.templates import load_templates
-from mtf.data.tasks.registry import registered_tasks
+from mtf.data.tasks.registry import import_module, registered_tasks
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.evaluation.report import as_text
 from mtf.jobs import Cache
-from mtf.jobs.cache.mixture import chosen_vocabulary, import_chosen_module
-from mtf.jobs.cache.run import prepare
+from mtf.jobs.cache.run import chosen_vocabulary, prepare
 
 _FEATURES = ("inputs", "targets")
 _NUM_SAMPLED_ROWS = 200
@@ -33,22 +32,22 @@ _NUM_PACKED = 20_000
 
 def run(options: argparse.Namespace, job: Cache) -> None:
     """Runs the command `python -m mtf data`; `job` has the settings of the mixture."""
-    if options.list:
-        import_chosen_module(job)
-        names = list_tasks(load_templates(job.templates))
-        print("".join(f"{name}\n" for name in names if name.startswith(options.list)), end="")
-    elif options.list is not None:
-        import_chosen_module(job)
-        print("".join(f"{name}\n" for name in registered_tasks()), end="")
-        print("\n".join(list_mixtures()))
+    if options.list is not None:
+        if job.module is not None:
+            import_module(job.module, "--module")
+        names = [*registered_tasks(), *list_mixtures()]
+        if options.list:
+            tasks = list_tasks(load_templates(job.templates))
+            names = [name for name in tasks if name.startswith(options.list)]
+        print("".join(f"{name}\n" for name in names), end="")
     elif options.mixture is None:
         raise UserError("No MIXTURE was given; to show the names of all mixtures, pass --list")
     elif options.cache is not None:
-        _show(options, options.cache, _cached_vocabulary(job, options.cache))
+        _show(options, job, options.cache, _cached_vocabulary(job, options.cache))
     else:
         with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
             vocabulary = _write_sample(job, Path(folder, "cache"))
-            _show(options, str(Path(folder, "cache")), vocabulary)
+            _show(options, job, str(Path(folder, "cache")), vocabulary)
 
 
 def _write_sample(job: Cache, cache_dir: Path) -> Vocabulary:
@@ -70,13 +69,13 @@ def _cached_vocabulary(job: Cache, cache_dir: str) -> Vocabulary:
     return SentencePieceVocabulary(cache.info.vocabulary_path, extra_ids)
 
 
-def _show(options: argparse.Namespace, cache_dir: str, vocabulary: Vocabulary) -> None:
+def _show(options: argparse.Namespace, job: Cache, cache_dir: str, vocabulary: Vocabulary) -> None:
     data = TaskMixtureConfig(
         mixture_or_task_name=options.mixture,
         vocabulary=vocabulary,
         task_feature_lengths=dict(zip(_FEATURES, options.lengths, strict=True)),
         cache_dir=cache_dir,
-        module=getattr(options, "module", None),
+        module=job.module,
         seed=options.seed,
         allow_missing_tasks=True,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import json
 import os
@@ -191,8 +190,7 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
     if options.dry_run:
         description = job.describe()
         if engine == "t5x":
-            rows = {**description.rows, **_t5x().describe(config)}
-            description = dataclasses.replace(description, rows=rows)
+            description.rows |= _t5x().describe(config)
         print(description)
         if isinstance(description, Description):
             description.check()

@@ -137,7 +137,7 @@ def read_status(run_dir: str | AnyPath) -> Status:
         run_dir=str(run_dir),
         state=state,
         reason=reason,
-        process=lock_holder(directory),
+        process=lock_holder(directory / LOCK_FILE),
         seconds_since_write=None if newest is None else max(now - newest, 0.0),
         step=max(statistics.get("step", 0), *saved[-1:], first_step),
         first_step=first_step,
@@ -188,7 +188,7 @@ def _state(
     tasks: Mapping[str, int] | None,
 ) -> tuple[str, str | None]:
     """Returns the state of a run and the reason why it ended (None if unknown or running)."""
-    holder = lock_holder(directory)
+    holder = lock_holder(directory / LOCK_FILE)
     exists = process_exists(holder) if holder else False
     if exists and not _is_reused(holder):
         return "running", None

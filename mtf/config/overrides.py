@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import fiddle as fdl
 
 from mtf.base.errors import UserError, did_you_mean, suggestion
 from mtf.config import lookup, paths, provenance, tree, types
 from mtf.config.checks import summarize
-from mtf.config.paths import Path, follow, format_path, parse_path
+from mtf.config.paths import Leaf, Path, follow, format_path, parse_path
 
 _REMOVE = object()
 
@@ -34,22 +34,6 @@ class Override:
 
     def __str__(self) -> str:
         return f"--{self.kind} {self.text}"
-
-
-class PathEnd(NamedTuple):
-    """The target of a path: a field of a component or an element inside a field's value.
-
-    Attributes:
-      node: the component that has the field.
-      field: the name of the field.
-      steps: keys and indices from the field's value to the element; empty if the target is a field.
-      declared: the declared type of the field or element.
-    """
-
-    node: fdl.Buildable
-    field: Any
-    steps: Path
-    declared: Any
 
 
 def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> fdl.Config:
@@ -90,42 +74,41 @@ def try_overrides(
 def _set(config: fdl.Config, text: str) -> None:
     path_text, value_text = paths.split_assignment(text)
     path = parse_path(path_text.removeprefix("+"))
-    end = find(config, path, text, add=path_text.startswith("+"))
-    old = follow(config, path)
+    old = find(config, path, text, add=path_text.startswith("+"))
     shown = f"{format_path(path)}={value_text}"
     try:
-        value = lookup.parse_value(value_text, end.declared)
-        if isinstance(old, fdl.Buildable) and value_text[:1] != "@" and value is not None:
-            name = types.qualified_name(fdl.get_callable(old)).rpartition(".")[2]
+        value = lookup.parse_value(value_text, old.declared)
+        if old.is_component and value_text[:1] != "@" and value is not None:
+            name = types.qualified_name(old.value).rpartition(".")[2]
             raise types.Mismatch(f"expected a component such as {name}.{types.SWAP_HINT}")
     except types.Mismatch as mismatch:
-        reason = tree.refusal(end.node, end.field, value_text) or mismatch
+        reason = tree.refusal(old.node, old.field, value_text) or mismatch
         raise UserError(f"{shown}: {reason}") from None
     except UserError as error:
         raise UserError(f"{shown}: {error}") from None
-    _store(config, end, value)
+    _store(config, old, value)
 
 
 def _unset(config: fdl.Config, text: str) -> None:
     path = parse_path(text)
-    end = find(config, path, f"--unset {text}")
-    if end.steps:
-        container = follow(tree.arguments(end.node)[end.field], end.steps[:-1])
+    old = find(config, path, f"--unset {text}")
+    if old.steps:
+        container = follow(tree.arguments(old.node)[old.field], old.steps[:-1])
         if not isinstance(container, dict):
             raise UserError(
                 f"--unset {text}: cannot remove an element of a {type(container).__name__}. Set "
                 f"the whole value: --set {format_path(path[:-1])}=…"
             )
-        _store(config, end, _REMOVE)
-    elif end.field in end.node.__arguments__:
-        delattr(end.node, end.field)
+        _store(config, old, _REMOVE)
+    elif old.field in old.node.__arguments__:
+        delattr(old.node, old.field)
 
 
-def find(config: fdl.Config, path: Path, what: str, *, add: bool = False) -> PathEnd:
-    """Returns the target of a path; raises a UserError with suggestions if it does not exist.
+def find(config: fdl.Config, path: Path, what: str, *, add: bool = False) -> Leaf:
+    """Returns what is at a path; raises a UserError with suggestions if the path does not exist.
 
     Args:
-      config: the config that contains the target.
+      config: the config to search.
       path: the path to look up.
       what: the text to show in error messages, either PATH=VALUE or an option with its argument.
       add: whether the last step of the path may be a new key.
@@ -136,7 +119,8 @@ def find(config: fdl.Config, path: Path, what: str, *, add: bool = False) -> Pat
         near = paths.nearest_paths(format_path(path), tree.known_paths(config))
         return UserError(f"{shown}: {reason}.{suggestion(near)}")
 
-    end = PathEnd(config, None, (), None)
+    node, field, declared = config, "", Any
+    steps: Path = ()
     current: Any = config
     for depth, step in enumerate(path):
         last = depth == len(path) - 1
@@ -147,7 +131,8 @@ def find(config: fdl.Config, path: Path, what: str, *, add: bool = False) -> Pat
             if not known and not (add and last and current.__signature_info__.has_var_keyword):
                 owner = types.qualified_name(target).rpartition(".")[2]
                 raise refuse(f"{owner} has no field {step}")
-            end = PathEnd(current, step, (), types.type_hints(target).get(str(step), Any))
+            node, field, steps = current, step, ()
+            declared = types.type_hints(target).get(str(step), Any)
             current = tree.arguments(current).get(step, fdl.NO_VALUE)
             continue
         container = current
@@ -171,23 +156,25 @@ def find(config: fdl.Config, path: Path, what: str, *, add: bool = False) -> Pat
             current = current[step]
         elif current is fdl.NO_VALUE or current is None:
             state = "is None" if current is None else "is not set yet"
-            component = any(map(types.is_component, types.members(end.declared)))
-            example = f"{'@builder(…)' if component else '…'} ({types.describe(end.declared)})"
+            component = any(map(types.is_component, types.members(declared)))
+            example = f"{'@builder(…)' if component else '…'} ({types.describe(declared)})"
             raise UserError(f"{shown}: {here} {state}. Set it first: --set {here}={example}")
         else:
             raise refuse(f"{here} has the value {current!r}, which has no fields")
-        declared = types.element_type(end.declared, container, step)
-        end = end._replace(steps=(*end.steps, step), declared=declared)
-    return end
+        declared = types.element_type(declared, container, step)
+        steps = (*steps, step)
+    is_component = isinstance(current, fdl.Buildable)
+    value = fdl.get_callable(current) if is_component else current
+    return Leaf(path, value, is_component, declared, node, field, steps)
 
 
-def _store(config: fdl.Config, end: PathEnd, value: Any) -> None:
-    if not end.steps:
-        setattr(end.node, end.field, value)
+def _store(config: fdl.Config, leaf: Leaf, value: Any) -> None:
+    if not leaf.steps:
+        setattr(leaf.node, leaf.field, value)
         return
-    old = tree.arguments(end.node)[end.field]
-    new = _rebuilt(old, end.steps, value)
-    setattr(end.node, end.field, new)
+    old = tree.arguments(leaf.node)[leaf.field]
+    new = _rebuilt(old, leaf.steps, value)
+    setattr(leaf.node, leaf.field, new)
     if isinstance(old, dict | list):
         # If several components share the dict or list, replace it in all of them.
         for _, node in list(tree.components(config)):

@@ -29,7 +29,7 @@ class Leaf:
 
     Attributes:
       path: the path from the root.
-      value: the value, or the class or function of a component.
+      value: the value, or the class or function of a component; `fdl.NO_VALUE` if it is not set.
       is_component: whether this is a component.
       declared: the declared type.
       node: the component whose field contains this value, or the root if this is the root.

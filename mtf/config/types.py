@@ -215,7 +215,9 @@ def _convert_one(value: Any, declared: Any) -> Any:
     """Converts a value to a declared type that is neither a union nor exactly the value's type."""
     origin, arguments = _origin(declared), typing.get_args(declared)
     if isinstance(value, fdl.Buildable):
-        fits = _buildable_fits(value, declared)
+        made = fdl.get_callable(value)
+        made = made if isinstance(made, type) else type_hints(made).get("return", Any)
+        fits = _config_fits(type(value), made, declared)
     elif declared is Any or isinstance(declared, typing.TypeVar):
         fits = True
     elif origin is Literal:
@@ -272,22 +274,20 @@ def _convert_inside(value: Any, declared: Any, step: Any) -> Any:
         raise Mismatch(f"at [{step!r}]: {mismatch}") from None
 
 
-def _buildable_fits(value: fdl.Buildable, declared: Any) -> bool:
+def _config_fits(kind: type, produced: Any, declared: Any) -> bool:
+    """Returns whether a component of a declared type can be a config `kind[produced]`.
+
+    `kind` is fdl.Config or fdl.Partial, and `produced` is a class or an annotation.
+    """
     if declared is Any or isinstance(declared, typing.TypeVar):
         return True
     origin = _origin(declared)
-    # A builder's parameter may be declared as a config.
-    if isinstance(origin, type) and issubclass(origin, fdl.Buildable):
-        inside = typing.get_args(declared)
-        return isinstance(value, origin) and (
-            not inside or any(_buildable_fits(value, member) for member in members(inside[0]))
-        )
-    if isinstance(value, fdl.Partial):
+    if _is_config(declared):  # A parameter of a builder may be declared as a config.
+        inside = members((*typing.get_args(declared), Any)[0])
+        return issubclass(kind, origin) and any(_config_fits(kind, produced, m) for m in inside)
+    if issubclass(kind, fdl.Partial):
         return origin is collections.abc.Callable or not isinstance(origin, type)
-    produced = fdl.get_callable(value)
-    if not isinstance(produced, type):
-        produced = type_hints(produced).get("return", Any)
-    return _is_produced(produced, declared)
+    return any(_is_produced(member, declared) for member in members(produced))
 
 
 def _is_produced(produced: Any, declared: Any) -> bool:
@@ -326,7 +326,8 @@ def check_builder(builder: Any, name: str, declared: Any) -> None:
             f"{name} was not called, because it has {says}."
             f"{_EXPECTED_BUILDER.removesuffix('.')}{makes}."
         )
-    if not any(_may_be(each, member) for each in configs for member in members(declared)):
+    made = [(_origin(each), (*typing.get_args(each), Any)[0]) for each in configs]
+    if not any(_config_fits(*each, member) for each in made for member in members(declared)):
         raise Mismatch(f"expected {describe(declared)}, but {name} returns {describe(returned)}.")
 
 
@@ -362,18 +363,6 @@ def _is_config(annotation: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, fdl.Buildable)
 
 
-def _may_be(config: Any, declared: Any) -> bool:
-    """Returns whether a component with the annotation `config` can have the declared type."""
-    if _is_config(declared):  # The value is an argument of a builder that takes configs.
-        if not issubclass(_origin(config), _origin(declared)):
-            return False
-        declared = (*typing.get_args(declared), Any)[0]
-    elif issubclass(_origin(config), fdl.Partial):
-        return True  # `convert` checks the function of the fdl.Partial.
-    inside = (*typing.get_args(config), Any)[0]
-    return any(_is_produced(p, d) for p in members(inside) for d in members(declared))
-
-
 def parse(text: str, declared: Any) -> Any:
     """Parses a literal or a bare word; raises Mismatch if the type is wrong."""
     try:
@@ -393,15 +382,10 @@ def _parse_word(text: str, declared: Any) -> Any:
     if "," in text and _allows_sequence(declared):
         hint = _word_hint(text, declared)
         raise Mismatch(f"{expected}; {text} is neither a list nor a single word.{hint}")
-    if not _allows_word(declared):
+    takes_any_word = any(member in (str, Any) for member in members(declared))
+    if not (takes_any_word or any(isinstance(word, str) for word in _literals(declared))):
         raise Mismatch(f"{expected}, got the word {text}.{_word_hint(text, declared)}")
     return convert(text, declared)
-
-
-def _allows_word(declared: Any) -> bool:
-    return any(member in (str, Any) for member in members(declared)) or any(
-        isinstance(value, str) for value in _literals(declared)
-    )
 
 
 def _allows_sequence(declared: Any) -> bool:

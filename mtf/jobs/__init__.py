@@ -1,11 +1,11 @@
 """The jobs that recipes return: frozen dataclasses with a method `run`."""
 
-from mtf.jobs.cache import Cache
-from mtf.jobs.convert import Convert
-from mtf.jobs.evaluate import Evaluate
-from mtf.jobs.infer import Infer
+from mtf.jobs.cache.settings import Cache
+from mtf.jobs.convert.settings import Convert
+from mtf.jobs.evaluate.settings import Evaluate
+from mtf.jobs.infer.settings import Infer
 from mtf.jobs.results import EvaluateResult, InferResult, TrainResult
-from mtf.jobs.train import Train
+from mtf.jobs.train.settings import Train
 
 __all__ = [
     "Cache",

@@ -3,50 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 from urllib.error import HTTPError, URLError
 
-from mtf.base.errors import NotCheckedError, UserError
+from mtf.base.errors import NotCheckedError, UserError, conversion_as_user_errors
 from mtf.config import summarize
-from mtf.storage.errors import StorageError
 
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Description:
-    """The description of a job; `str()` returns an aligned table.
+    """The description of a job, with the results of checks; `str()` returns an aligned table.
 
     Attributes:
       rows: a dict mapping the name of each row in the table to its value.
       problems: messages about problems that would make the job fail when it starts.
     """
 
-    rows: Mapping[str, str]
-    problems: tuple[str, ...] = ()
+    rows: dict[str, str] = dataclasses.field(default_factory=dict)
+    problems: list[str] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         width = max(map(len, self.rows))
         return "\n".join(f"{name:<{width}}  {value}" for name, value in self.rows.items())
-
-    def check(self) -> None:
-        """Raises a UserError that lists all problems, if there are any."""
-        if self.problems:
-            raise UserError(summarize(self.problems))
-
-
-class Checks:
-    """Runs checks and collects their results.
-
-    Attributes:
-      rows: a dict mapping the names of the checks to their results.
-      problems: the messages of the checks that failed.
-    """
-
-    def __init__(self) -> None:
-        self.rows: dict[str, str] = {}
-        self.problems: list[str] = []
 
     def add(self, name: str, check: Callable[[], T], text: Callable[[T], str] = str) -> T | None:
         """Runs `check`, which must raise an error if the job would fail when it starts.
@@ -55,16 +36,22 @@ class Checks:
         None and adds the message to `problems`, or to `rows` if nothing could be checked.
         """
         try:
-            found = check()
+            with conversion_as_user_errors():
+                found = check()
             self.rows[name] = text(found)
             return found
-        except (UserError, StorageError) as error:
+        except UserError as error:
             if isinstance(error, NotCheckedError) or _is_network_failure(error):
                 self.rows[name] = f"not checked: {error}"
             else:
                 self.rows[name] = "refused; see the message below"
                 self.problems += [str(error)] * (str(error) not in self.problems)
         return None
+
+    def check(self) -> None:
+        """Raises a UserError that lists all problems, if there are any."""
+        if self.problems:
+            raise UserError(summarize(self.problems))
 
 
 def _is_network_failure(error: BaseException) -> bool:

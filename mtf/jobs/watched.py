@@ -1,4 +1,4 @@
-"""Monitors the processes of a job and records their status."""
+"""Monitors the processes of a job, locks its output directory and records their status."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 
 from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.run_end import RunEnd, failure_recorded, write_end
+from mtf.base.writing import LOCK_FILE, locked, os_errors_refused
 from mtf.partitioning.mesh import devices_keeping_memory
 from mtf.partitioning.processes import is_first_process
 from mtf.storage import AnyPath
@@ -24,12 +25,22 @@ def watched(hang_seconds: float | None, setting: str = "hang_seconds") -> Heartb
 
 
 @contextlib.contextmanager
-def recorded(heartbeat: Heartbeat, output_dir: AnyPath) -> Iterator[None]:
-    """Records the processes' status in `output_dir` during the block, and how the block ended."""
-    with heartbeat.recorded_in(output_dir):
-        if not is_first_process():
+def in_output_dir(heartbeat: Heartbeat, output_dir: AnyPath, shard: str = "") -> Iterator[None]:
+    """Locks `output_dir`, and records the processes' status in it and how the block ended.
+
+    Jobs of several shards share the directory. Each of them passes its own `shard`, which is part
+    of the name of its lock, and does not record its status.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(os_errors_refused(output_dir, "output_dir"))
+        if is_first_process():
+            stack.enter_context(locked(output_dir, "output_dir", name=LOCK_FILE + shard))
+        if shard:
             yield
             return
-        with failure_recorded(output_dir):
-            yield
-        write_end(output_dir, RunEnd("finished"))
+        stack.enter_context(heartbeat.recorded_in(output_dir))
+        if is_first_process():
+            stack.enter_context(failure_recorded(output_dir))
+        yield
+        if is_first_process():
+            write_end(output_dir, RunEnd("finished"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mtf.base import signals
 from mtf.cli.plan import report, targets
 from mtf.cli.plan.command import main
 from tests.small import SETTINGS
@@ -67,10 +69,13 @@ def test_cpus(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_the_compiler_ends_with_the_command_that_waits_for_it() -> None:
-    request = {"target": "cpu:1", "config": "{}", "program": "train", "parent": 0}
+    request = {"target": "cpu:1", "config": "{}"}
     command = [sys.executable, "-m", "mtf.cli.plan.child"]
-    child = subprocess.run(command, input=json.dumps(request).encode(), stdout=subprocess.PIPE)
-    assert child.returncode == -signal.SIGKILL
+    ended = {**os.environ, signals.LAUNCHER: "0"}  # no process that exists
+    child = subprocess.run(
+        command, input=json.dumps(request).encode(), stdout=subprocess.PIPE, env=ended
+    )
+    assert child.returncode == -signal.SIGTERM
     assert not child.stdout
 
 

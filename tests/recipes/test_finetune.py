@@ -82,7 +82,7 @@ def test_the_network_is_that_of_the_checkpoint(
     for name, value in {**given, "relpos_bias_per_layer": False, **expected}.items():
         assert getattr(network, name) == value
     assert (job.train_steps, job.checkpoint.restore.step) == (20, 0)
-    assert job.describe().problems == ()
+    assert job.describe().problems == []
 
 
 @pytest.mark.parametrize(("fixture", "extra_ids"), [("t5_model", 100), ("mt5_model", 0)])
@@ -94,7 +94,7 @@ def test_the_vocabulary_is_that_of_the_checkpoint(
     job = fdl.build(recipes.finetune(str(checkpoint), str(folder / "pairs.tsv")))
     assert Path(job.data.vocabulary.path).read_bytes() == model.read_bytes()
     assert job.data.vocabulary.extra_ids == extra_ids
-    assert job.describe().problems == ()
+    assert job.describe().problems == []
 
 
 def test_steps_are_counted_from_that_of_the_checkpoint(tmp_path: Path, folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_steps_are_counted_from_that_of_the_checkpoint(tmp_path: Path, folder: P
         job = fdl.build(config)
         assert job.train_steps == step + 5
         assert job.optimizer.step_offset == job.checkpoint.restore.step == step
-        assert job.describe().problems == ()
+        assert job.describe().problems == []
 
 
 def test_a_new_optimizer_for_every_layout(tmp_path: Path, folder: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_dataset_of_the_mirror(
     )
     config.data.task.answer_choices = ("negative", "positive")
     assert config.checkpoint.save.metric_name_to_monitor == "inference_eval/rotten_tomatoes/f1"
-    assert fdl.build(config).describe().problems == ()
+    assert fdl.build(config).describe().problems == []
     config = recipes.finetune(
         str(folder / "hf"),
         "validation",

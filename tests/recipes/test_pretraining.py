@@ -34,7 +34,7 @@ def test_it_goes_on_from_a_checkpoint_as_t5_was_pretrained(tmp_path: Path, folde
         assert job.model.network.dropout_rate == 0.0
         assert job.data.task_feature_lengths == {"inputs": 512, "targets": 114}  # T5's.
         assert (job.trainer.eval_period, job.checkpoint.save.period) == (5, 5)
-        assert job.describe().problems == ()
+        assert job.describe().problems == []
 
 
 def test_spans_become_sentinels(folder: Path) -> None:

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from mtf.base import signals
 from mtf.base.errors import UserError
 from mtf.base.processes import rendezvous
-from mtf.base.processes.records import ProcessState, kept_state, write_state
+from mtf.base.processes.records import FOLDER, ProcessState, write_state
 from mtf.base.run_end import RunEnd, read_end, write_end
+from mtf.base.writing import restored_on_refusal
 from mtf.storage import AnyPath, is_remote
 
 # Default value of the settings `hang_seconds`.
@@ -93,16 +94,15 @@ class Heartbeat:
     @contextlib.contextmanager
     def recorded_in(self, output_dir: AnyPath) -> Iterator[None]:
         """Records this process's state in `output_dir`; a UserError restores the earlier record."""
-        restore = kept_state(output_dir, self._state.index)
-        self.record_in(output_dir)
-        try:
-            yield
-        except UserError:
-            self._run_dir = None
-            if self._writer is not None:
-                self._writer.join(_SECONDS_TO_WRITE)
-            restore()
-            raise
+        with restored_on_refusal(output_dir / FOLDER / f"{self._state.index}.json"):
+            self.record_in(output_dir)
+            try:
+                yield
+            except UserError:
+                self._run_dir = None
+                if self._writer is not None:
+                    self._writer.join(_SECONDS_TO_WRITE)
+                raise
 
     def __enter__(self) -> Heartbeat:
         self._thread.start()

@@ -51,8 +51,7 @@ def find_processes(
     Raises:
       UserError: an option or environment variable is missing or invalid.
     """
-    names = ("coordinator_address", "process_count", "process_index")
-    given = {text: getattr(options, name, None) for text, name in zip(_OPTIONS, names, strict=True)}
+    given = {name: getattr(options, name[2:].replace("-", "_"), None) for name in _OPTIONS}
     if list(given.values()) == ["auto", None, None]:
         return ProcessInfo("--coordinator-address auto")
     if any(given.values()):

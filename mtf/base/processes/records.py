@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
 
 from mtf.base.writing import process_exists, write_atomically
 from mtf.storage import AnyPath
@@ -78,19 +77,3 @@ def read_states(run_dir: AnyPath) -> list[ProcessState]:
     states.sort(key=lambda state: state.index)
     # An earlier run may have had more processes.
     return [state for state in states if state.index < states[0].count]
-
-
-def kept_state(run_dir: AnyPath, index: int) -> Callable[[], None]:
-    """Returns a function that restores a process's record, or its absence, as it is now."""
-    file = run_dir / FOLDER / f"{index}.json"
-    content = file.read_bytes() if file.is_file() else None
-
-    def restore() -> None:
-        if content is not None:
-            write_atomically(file, content)
-            return
-        file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # The folder may contain other records.
-            file.parent.rmdir()
-
-    return restore

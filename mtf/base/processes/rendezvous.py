@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf.base import signals
-from mtf.base.errors import UserError
+from mtf.base.errors import UserError, with_causes
 from mtf.base.processes.process_info import ProcessInfo
 
 _Work = Callable[[], int]
@@ -125,10 +125,7 @@ class Rendezvous:
             try:
                 work()
             except BaseException as error:
-                cause: BaseException | None = error
-                while cause is not None and not isinstance(cause, self._error):
-                    cause = cause.__cause__ or cause.__context__
-                if cause is not None:
+                if any(isinstance(each, self._error) for each in with_causes(error)):
                     time.sleep(1.5 * _SILENCE)  # `_watch` ends this process if another one is dead.
                 self._ended.set()
                 raise

@@ -59,12 +59,9 @@ def _main(argv: Sequence[str] | None) -> int:
     needed = {"output": "OUT_DIR", "to": "--to"}
     if missing := [shown for name, shown in needed.items() if name not in options]:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    return exit_status(lambda: _convert(options), only_shows=False)
-
-
-def _convert(options: Mapping[str, Any]) -> None:
     trust_runs(options["trust"])
     read_options(options, Convert).run()
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

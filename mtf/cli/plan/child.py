@@ -8,12 +8,8 @@ ends when its parent ends.
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import signal
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +17,7 @@ import jax
 from jax.experimental import topologies
 
 from mtf import config as config_lib
+from mtf.base import signals
 from mtf.base.errors import UserError
 from mtf.cli.plan import work
 from mtf.cli.plan.hlo import parse
@@ -34,8 +31,8 @@ from mtf.training.trainer import Trainer
 
 def main() -> None:
     """Reads a request from stdin and prints the answer."""
+    signals.end_with_launcher()
     request = json.load(sys.stdin)
-    threading.Thread(target=_end_with, args=(request.pop("parent"),), daemon=True).start()
     try:
         answer = _answer(**request)
     except UserError as error:
@@ -45,13 +42,6 @@ def main() -> None:
         if "RESOURCE_EXHAUSTED" in str(error):  # The program does not fit into device memory.
             answer = {"needed_bytes": None, "message": str(error).splitlines()[0]}
     print(json.dumps(answer))
-
-
-def _end_with(parent: int) -> None:
-    """Waits until the parent process ends, then kills this process, even while it is compiling."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _answer(target: str, config: str) -> dict[str, Any]:
@@ -69,7 +59,7 @@ def _answer(target: str, config: str) -> dict[str, Any]:
     parts["gradients"] = sizes["gradients"] * (1 if microbatches == 1 else 2)
     least = sum(parts.values()) - parts["gradients"] // 2
     if least > machine.memory:
-        return {"needed_bytes": least, "available_bytes": machine.memory}
+        return {"needed_bytes": least}
     batch = jax.eval_shape(lambda: to_batch([], lengths, batch_size, job.data.pack))
     compiled = trainer.lower(trainer.state_shapes, batch).compile()
     mesh = partitioner.mesh

@@ -72,7 +72,8 @@ def target_chips() -> dict[str, Chip]:
 def parse_target(text: str) -> Target:
     """Returns the target named `text`; raises UserError, with suggestions, if there is none."""
     name, _, shape = text.partition(":")
-    chips, sizes = target_chips(), _numbers(shape)
+    chips, are_sizes = target_chips(), re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape, re.ASCII)
+    sizes = tuple(map(int, shape.split("x"))) if are_sizes else ()
     chip, known, expected = chips.get(name), [*chips, "cpu"], ""
     if name not in known:
         expected = f"unknown chip {name!r}; expected one of {', '.join(known)}."
@@ -89,9 +90,3 @@ def parse_target(text: str) -> Target:
     if expected:
         raise UserError(f"--target {text}: {expected}")
     return Target(chip, sizes)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Returns the numbers in a text such as `4x8x8`, or () if the text has another form."""
-    good = re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text, re.ASCII)
-    return tuple(map(int, text.split("x"))) if good else ()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtf.base import signals
-from mtf.base.downloads import as_user_errors
+from mtf.base.downloads import as_user_errors, writable
 from mtf.base.errors import NotCheckedError, RunError, UserError
 from mtf.base.processes.rendezvous import Rendezvous, current
 from mtf.base.progress import rate_bar
@@ -24,16 +24,24 @@ from mtf.data.cache.format import ArrayRecordFormat, TaskInfo, read_json
 from mtf.data.cache.reader import is_description
 from mtf.data.cache.recording import CacheProgress, is_record, recorded
 from mtf.data.cache.settings import CacheConfig
+from mtf.data.mixtures import dataset_mixture, find_mixture
 from mtf.data.seqio import from_seqio
 from mtf.data.seqio.cache_format import SeqioFormat
-from mtf.jobs.cache.mixture import chosen_mixture
+from mtf.data.tasks import registry
+from mtf.data.tasks.mixtures import Mixture
+from mtf.data.text.vocabularies import (
+    RELEASED_MODELS,
+    ByteVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+)
+from mtf.evaluation.metrics import find as find_metric
 from mtf.jobs.cache.settings import Cache
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.storage import (
     AnyPath,
     as_path,
     check_bucket,
-    check_writable,
     file_sizes,
     has_scheme,
     is_remote,
@@ -43,6 +51,7 @@ from mtf.storage.copies import cache_directory, copy_of, local_copy
 if TYPE_CHECKING:
     from mtf.storage.remote import RemotePath
 
+_NUM_T5_SENTINELS = 100
 _NUM_REASONS_SHOWN = 3
 
 
@@ -91,10 +100,40 @@ def _copy_descriptions(output: RemotePath, cache_dir: Path) -> None:
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
+def chosen_vocabulary(job: Cache, original: str) -> Vocabulary:
+    """Returns the vocabulary that is set, or else the released vocabulary `original`."""
+    if job.vocabulary == "byt5":
+        return ByteVocabulary(job.extra_ids or 0)
+    path = job.vocabulary or RELEASED_MODELS.get(original)
+    if path is None:
+        raise UserError(
+            f"--vocabulary is missing; the vocabulary {original} is not public, so pass the path "
+            "of its model file"
+        )
+    extra_ids = _NUM_T5_SENTINELS if job.extra_ids is None else job.extra_ids
+    return SentencePieceVocabulary(path, extra_ids)
+
+
+def _chosen_mixture(job: Cache) -> tuple[Mixture, Vocabulary]:
+    """Returns the mixture, or the task that the job defines, and its vocabulary."""
+    if job.task is not None:
+        for metric in job.task.metrics:
+            find_metric(metric)
+        chosen = dataset_mixture(job.mixture, job.task, *(job.split or ()))
+    else:
+        if job.module is not None:
+            registry.import_module(job.module, "--module")
+        # SeqIO tasks are opened for one vocabulary, by default T5's. Other tasks do not depend on
+        # it.
+        vocabulary = chosen_vocabulary(job, "t5")
+        chosen = find_mixture(job.mixture, vocabulary, job.module, job.templates)
+    return chosen, chosen_vocabulary(job, chosen.vocabulary)
+
+
 def prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuild:
     """Returns what is to be written; raises UserError or NotCheckedError if it cannot be known."""
     output = as_path(job.output)
-    mixture, vocabulary = chosen_mixture(job)
+    mixture, vocabulary = _chosen_mixture(job)
     settings = CacheConfig(
         cache_dir=cache_dir,
         store=output if is_remote(output) else None,
@@ -120,7 +159,9 @@ def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPat
     settings = work.settings
     index, count = (0, 1) if rendezvous is None else (rendezvous.index, rendezvous.count)
     if index == 0:
-        _print_left_out(work)
+        reasons = Counter(reason for reason in work.absent.values() if reason != NOT_CHOSEN)
+        for reason, num_tasks in reasons.most_common(_NUM_REASONS_SHOWN):
+            print(f"left out ({num_tasks} tasks): {reason}", file=sys.stderr)
     if rendezvous is not None:
         build.compare(work, rendezvous)
     if index == 0:
@@ -146,12 +187,6 @@ def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPat
     return settings.where
 
 
-def _print_left_out(work: CacheBuild) -> None:
-    reasons = Counter(reason for reason in work.absent.values() if reason != NOT_CHOSEN)
-    for reason, num_tasks in reasons.most_common(_NUM_REASONS_SHOWN):
-        print(f"left out ({num_tasks} tasks): {reason}", file=sys.stderr)
-
-
 def _print_summary(work: CacheBuild, seconds: float) -> None:
     if not work.works:
         print(f"{work.settings.where}: all {len(work.finished)} tasks are already complete")
@@ -173,17 +208,11 @@ def _print_summary(work: CacheBuild, seconds: float) -> None:
 
 def describe(job: Cache) -> Description:
     """Returns what would be read and written, and the results of checks."""
-    checks, output = Checks(), as_path(job.output)
-
-    def check_output() -> str:
-        with as_user_errors("--output"):
-            check_writable(output)
-        return f"{output}, {job.format}"
-
-    checks.add("output", check_output)
+    found, output = Description(), as_path(job.output)
+    found.add("output", lambda: writable(output, "--output"), lambda path: f"{path}, {job.format}")
     cache_dir = _staging(output, 0) if is_remote(output) else output
-    checks.add(job.mixture, lambda: prepare(job, cache_dir, download=False), _summary)
-    return Description(checks.rows, tuple(checks.problems))
+    found.add(job.mixture, lambda: prepare(job, cache_dir, download=False), _summary)
+    return found
 
 
 def _summary(work: CacheBuild) -> str:

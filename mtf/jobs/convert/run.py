@@ -13,10 +13,11 @@ from mtf.config.run_dir import write_job
 from mtf.jobs.convert import hub
 from mtf.jobs.convert.export import Plan, VerificationError, export
 from mtf.jobs.convert.settings import Convert
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.storage import UNFINISHED, AnyPath, as_path
 
 
+@conversion_as_user_errors()
 def run(job: Convert) -> tuple[AnyPath, ...]:
     """Runs a job whose field types have been checked, and returns the directories written.
 
@@ -49,7 +50,6 @@ def _run_all(job: Convert) -> tuple[AnyPath, ...]:
     return tuple(as_path(one.output) for one in each)
 
 
-@conversion_as_user_errors()
 def _singles(job: Convert) -> list[Convert]:
     """Returns a job for each `checkpoint_STEP`; raises UserError if there is none."""
     found = list_checkpoints(job.checkpoint) if as_path(job.checkpoint).is_dir() else []
@@ -80,7 +80,6 @@ def _run_one(job: Convert) -> AnyPath:
     return plan.written
 
 
-@conversion_as_user_errors()
 def _check_output(job: Convert) -> AnyPath:
     """Returns the output directory; raises UserError if nothing can be written to it."""
     output = as_path(job.output)
@@ -90,25 +89,20 @@ def _check_output(job: Convert) -> AnyPath:
     return output
 
 
-@conversion_as_user_errors()
-def _plan(job: Convert) -> Plan:
-    return next(export(job))
-
-
 def describe(job: Convert) -> Description:
     """Returns what would be read and written, and the results of checks; writes nothing."""
-    checks = Checks()
+    found = Description({"to": job.title})
     if job.all:
-        found = checks.add("checkpoints", lambda: _singles(job), lambda found: str(len(found)))
-        for one in found or ():
+        singles = found.add("checkpoints", lambda: _singles(job), lambda each: str(len(each)))
+        for one in singles or ():
             if not _is_converted(one):
-                checks.add(as_path(one.output).name, functools.partial(_plan, one), _summary)
+                found.add(as_path(one.output).name, functools.partial(next, export(one)), _summary)
     else:
-        checks.add("output", lambda: _check_output(job))
-        plan = checks.add("checkpoint", lambda: _plan(job), _summary)
+        found.add("output", lambda: _check_output(job))
+        plan = found.add("checkpoint", lambda: next(export(job)), _summary)
         for number, note in enumerate(plan.notes if plan is not None else (), start=1):
-            checks.rows[f"note {number}"] = note
-    return Description({"to": job.title, **checks.rows}, tuple(checks.problems))
+            found.rows[f"note {number}"] = note
+    return found
 
 
 def _summary(plan: Plan) -> str:

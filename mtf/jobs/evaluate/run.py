@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 import time
 from collections.abc import Sequence
 
-from mtf.base.downloads import as_user_errors
+from mtf.base.downloads import writable
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.processes.records import FOLDER
 from mtf.base.progress import duration
 from mtf.base.run_end import END_FILE
-from mtf.base.writing import LOCK_FILE, locked, os_errors_refused
+from mtf.base.writing import LOCK_FILE
 from mtf.checkpoints.steps import CHECKPOINTS, select_steps
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.missing import describe_missing
@@ -27,14 +26,14 @@ from mtf.evaluation.tasks import EvaluationTask, evaluation_tasks
 from mtf.inference import loading
 from mtf.inference.decoding.settings import DecodingConfig, one_beam
 from mtf.inference.opening import Opened, list_steps, open_model
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.jobs.evaluate.settings import Evaluate
 from mtf.jobs.results import EvaluateResult
-from mtf.jobs.watched import recorded, watched
+from mtf.jobs.watched import in_output_dir, watched
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.processes import from_first_process, is_first_process
-from mtf.storage import AnyPath, as_path, check_writable, has_scheme
+from mtf.storage import AnyPath, as_path, has_scheme
 
 
 def run(job: Evaluate) -> EvaluateResult:
@@ -66,11 +65,7 @@ def _run(job: Evaluate, heartbeat: Heartbeat) -> EvaluateResult:
     )
     if evaluator.missing and is_first_process():
         print(describe_missing(data_name(job.data), len(tasks), evaluator.missing))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(os_errors_refused(output_dir, "output_dir"))
-        if is_first_process():
-            stack.enter_context(locked(output_dir, "output_dir"))
-        stack.enter_context(recorded(heartbeat, output_dir))
+    with in_output_dir(heartbeat, output_dir):
         if chosen is None or metric is None:
             results = evaluator.evaluate(opened, output_dir)
             if is_first_process():
@@ -174,8 +169,7 @@ def _check_output(output_dir: AnyPath, several: bool) -> AnyPath:
     The directory may contain only files of an interrupted job or, if `several` is True, results
     of other steps.
     """
-    with as_user_errors("output_dir"):
-        check_writable(output_dir)
+    writable(output_dir, "output_dir")
     names = {path.name for path in output_dir.iterdir()} if output_dir.exists() else set()
     if several:
         continues = any(name.startswith("checkpoint_") for name in names)
@@ -191,35 +185,35 @@ def _check_output(output_dir: AnyPath, several: bool) -> AnyPath:
 
 def describe(job: Evaluate) -> Description:
     """Returns the settings of a job and the results of checks."""
-    checks = Checks()
+    found = Description(
+        {
+            "data": data_name(job.data),
+            "dtype": job.dtype,
+            **run_devices(job.partitioner).rows(),
+            "batch": f"{job.batch_size} examples of maximum length, or more shorter ones",
+        }
+    )
     chosen: list[int] | None = None
     if job.checkpoint_steps is not None:
-        chosen = checks.add("steps", lambda: _steps(job), lambda s: ", ".join(map(str, s or ())))
-    checks.add("output_dir", lambda: _check_output(_output_dir(job), several=chosen is not None))
-    opened = checks.add(
+        chosen = found.add("steps", lambda: _steps(job), lambda s: ", ".join(map(str, s or ())))
+    found.add("output_dir", lambda: _check_output(_output_dir(job), several=chosen is not None))
+    opened = found.add(
         "checkpoint",
         lambda: open_checkpoint(job, chosen[0] if chosen else None),
         loading.describe,
     )
     tasks: Sequence[EvaluationTask] = ()
     if opened is not None or isinstance(job.data, TaskMixtureConfig):
-        found = checks.add(
+        here = found.add(
             "tasks",
             lambda: _tasks(job, opened, download=False),
             lambda s: f"{sum(task.load is not None for task in s)} of {len(s)} tasks have data",
         )
-        tasks = found or ()
+        tasks = here or ()
     if chosen is not None and tasks:
-        checks.add("best step by", lambda: f"{_metric(job, tasks)} ({job.metric_mode})")
-    rows = {
-        "data": data_name(job.data),
-        "dtype": job.dtype,
-        **run_devices(job.partitioner).rows(),
-        "batch": f"{job.batch_size} examples of maximum length, or more shorter ones",
-        **checks.rows,
-    }
+        found.add("best step by", lambda: f"{_metric(job, tasks)} ({job.metric_mode})")
     if any(task.kind == "generate" for task in tasks):
         decoding = _decoding(job)
         beams = f", num_beams {decoding.num_beams}" if decoding.method == "beam" else ""
-        rows["decoding"] = f"{decoding.method}{beams}, max_length {decoding.max_length}"
-    return Description(rows, tuple(checks.problems))
+        found.rows["decoding"] = f"{decoding.method}{beams}, max_length {decoding.max_length}"
+    return found

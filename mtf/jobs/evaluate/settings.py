@@ -47,10 +47,9 @@ class Evaluate(Job[EvaluateResult]):
         "TASK/rouge1" (see docs/evaluation.md); None for `mean_accuracy` if there are ranked tasks,
         and for `mean_score` otherwise.
       metric_mode: whether the largest value ("max") or the smallest value ("min") is the best.
-      hang_seconds: if no progress is made (for example, no batch finishes) for this many seconds,
-        the process writes the stack traces of all threads and the job ends with exit status 1.
-        Starting the job and loading a checkpoint may take four times as long. None disables the
-        limit.
+      hang_seconds: the number of seconds without progress, such as a finished batch, after which
+        the stack traces of all threads are printed and the job ends with exit status 1; four times
+        as many while the job starts and loads a checkpoint. None for no limit.
     """
 
     checkpoint: str | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import sys
@@ -11,7 +10,6 @@ from typing import Any
 
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import Heartbeat
-from mtf.base.writing import LOCK_FILE, locked, os_errors_refused
 from mtf.data.mixtures import find_mixture
 from mtf.data.tasks.mixtures import Mixture, split_available
 from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
@@ -20,10 +18,10 @@ from mtf.inference.batch import BatchInference, Source, file_sources, task_sourc
 from mtf.inference.files import Results
 from mtf.inference.loading import load_model
 from mtf.inference.opening import Opened, open_model
-from mtf.jobs.description import Checks, Description
+from mtf.jobs.description import Description
 from mtf.jobs.infer.settings import Infer
 from mtf.jobs.results import InferResult
-from mtf.jobs.watched import recorded, watched
+from mtf.jobs.watched import in_output_dir, watched
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.processes import is_first_process
@@ -55,21 +53,18 @@ def _run(job: Infer, heartbeat: Heartbeat) -> InferResult:
         **shard,
         heartbeat=heartbeat,
     )
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(os_errors_refused(output_dir, "output_dir"))
-        if is_first_process():
-            # The jobs of several shards share the output directory, but each has its own lock.
-            name = f"-{job.shard_id:05}-of-{job.num_shards:05}" if job.num_shards > 1 else ""
-            stack.enter_context(locked(output_dir, "output_dir", name=LOCK_FILE + name))
-        if job.num_shards == 1:  # Jobs that share the directory do not record their status.
-            stack.enter_context(recorded(heartbeat, output_dir))
+    one_of_several = f"-{job.shard_id:05}-of-{job.num_shards:05}" if job.num_shards > 1 else ""
+    with in_output_dir(heartbeat, output_dir, one_of_several):
         results = [
             Results(output_dir, f"{source.name}-{job.mode}", _decides(job, source, opened), **shard)
             for source in sources
         ]
-        files = [
-            _write(batch, source, result) for source, result in zip(sources, results, strict=True)
-        ]
+        files: list[AnyPath] = []
+        for source, result in zip(sources, results, strict=True):
+            was_done = result.done
+            files.append(batch.write(source, result))
+            if is_first_process():
+                print(batch.report(source, result, files[-1], was_done))
     sys.stdout.flush()
     return InferResult(tuple(files))
 
@@ -85,10 +80,7 @@ def open_checkpoint(job: Infer) -> Opened:
 
 
 def _check_tasks(job: Infer, opened: Opened | None) -> str:
-    """Returns a message that says how many tasks have data.
-
-    Raises UserError if the job would fail.
-    """
+    """Returns how many tasks have data, as text; raises UserError if the job would fail."""
     job.check_input()
     mixture = _mixture(job, None if opened is None else opened.vocabulary)
     present, absent = split_available(mixture, job.split, job.data_dir, download=False)
@@ -143,26 +135,17 @@ def _decides(job: Infer, source: Source, opened: Opened) -> dict[str, Any]:
     }
 
 
-def _write(batch: BatchInference, source: Source, results: Results) -> AnyPath:
-    """Writes the results of a source, prints a report, and returns the path of the results."""
-    was_done = results.done
-    file = batch.write(source, results)
-    if is_first_process():
-        print(batch.report(source, results, file, was_done))
-    return file
-
-
 def describe(job: Infer) -> Description:
     """Returns the settings of a job and the results of checks."""
-    checks, lengths = Checks(), job.task_feature_lengths
-    opened = checks.add("checkpoint", functools.partial(open_checkpoint, job), loading.describe)
+    found, lengths = Description(), job.task_feature_lengths
+    opened = found.add("checkpoint", functools.partial(open_checkpoint, job), loading.describe)
     if job.files is None:
         name = job.mixture_or_task_name or "input"
-        checks.add(name, lambda: _check_tasks(job, opened))
+        found.add(name, lambda: _check_tasks(job, opened))
     else:
-        sources = checks.add("files", lambda: _sources(job, opened), lambda s: f"{len(s)}")
+        sources = found.add("files", lambda: _sources(job, opened), lambda s: f"{len(s)}")
         for each in sources or ():
-            checks.rows[each.name] = f"{each.summary.num_examples:,} examples"
+            found.rows[each.name] = f"{each.summary.num_examples:,} examples"
     rows = {
         "mode": job.mode if job.mode == "score" else f"{job.mode}, {job.decoding.method}",
         "lengths": f"inputs {lengths['inputs']}, targets {lengths['targets']}",
@@ -172,4 +155,4 @@ def describe(job: Infer) -> Description:
     }
     if opened is not None:
         rows["output_dir"] = str(output_dir_of(job, opened.checkpoint.path))
-    return Description({**rows, **checks.rows}, tuple(checks.problems))
+    return Description({**rows, **found.rows}, found.problems)

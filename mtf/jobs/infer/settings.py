@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from mtf.base.checks import AT_LEAST_ONE, POSITIVE, check_fields
+from mtf.base.checks import AT_LEAST_ONE, POSITIVE, check_fields, one_of
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import HANG_SECONDS
 from mtf.inference.decoding.settings import DecodingConfig
 from mtf.jobs.job import Job
 from mtf.jobs.results import InferResult
 from mtf.partitioning.settings import PartitionerConfig
-
-MODES = ("predict", "score", "predict_with_aux")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +56,9 @@ class Infer(Job[InferResult]):
         if that is not set, the templates that `mtf prompts fetch` has downloaded.
       module: the name of a module that registers custom tasks or mixtures.
       partitioner: how the model and the batch are split across devices.
-      hang_seconds: if no progress is made (for example, no batch finishes) for this many seconds,
-        the process writes the stack traces of all threads and the job ends with exit status 1.
-        Starting the job and loading the checkpoint may take four times as long. None disables the
-        limit.
+      hang_seconds: the number of seconds without progress, such as a finished batch, after which
+        the stack traces of all threads are printed and the job ends with exit status 1; four times
+        as many while the job starts and loads the checkpoint. None for no limit.
     """
 
     checkpoint: str | None = None
@@ -91,8 +88,7 @@ class Infer(Job[InferResult]):
     def __post_init__(self) -> None:
         if self.files is not None and self.mixture_or_task_name is not None:
             raise UserError("files and mixture_or_task_name are both set; set only one of them.")
-        if self.mode not in MODES:
-            raise UserError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}.")
+        check_fields(self, one_of("predict", "score", "predict_with_aux"), "mode")
         check_fields(self, AT_LEAST_ONE, "batch_size", "checkpoint_period", "num_shards")
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
         if not 0 <= self.shard_id < self.num_shards:

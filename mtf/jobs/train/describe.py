@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from mtf.base.downloads import as_user_errors
+from mtf.base.downloads import writable
+from mtf.base.errors import UserError
 from mtf.data import loaders
 from mtf.data.mixtures import open_mixture
 from mtf.data.packing import to_batch
@@ -12,50 +13,48 @@ from mtf.data.settings import TaskMixtureConfig, TextFilesConfig
 from mtf.data.sources.text_files import find_files
 from mtf.data.tasks.mixtures import list_mixtures
 from mtf.evaluation import metrics
-from mtf.jobs.description import Checks, Description
-from mtf.jobs.train.run import check_vocabulary, checked_trackers
+from mtf.jobs.description import Description
 from mtf.jobs.train.settings import Train
 from mtf.partitioning.devices import run_devices
 from mtf.partitioning.mesh import PjitPartitioner
-from mtf.storage import AnyPath, as_path, check_writable
+from mtf.storage import as_path
 from mtf.training import sharding_table, sizes
+from mtf.training.trackers import Tracker
 from mtf.training.trainer import Trainer, check_start
 
 
 def describe(job: Train) -> Description:
-    """Returns the sizes and devices of a run, and the results of checks; see `Train.describe`."""
+    """Returns the sizes and devices of a run, and the results of checks.
+
+    Allocates no arrays. The devices need not be available.
+    """
     lengths, batch_size = job.data.task_feature_lengths, job.batch_size
     devices = run_devices(job.partitioner, batch_size, job.trainer.num_microbatches)
     trainer = Trainer(job.model, job.optimizer, devices.partitioner, job.trainer, job.random_seed)
     trainer.check_functions(to_batch([], lengths, 1, job.data.pack))
     needed = sum(sizes.least_bytes(trainer, lengths, batch_size).values())
-    checks = Checks()
-    checks.add("batch", devices.check_batch)
-    above = {
-        **sizes.state_rows(trainer, lengths, batch_size),
-        **devices.rows(needed),
-        **checks.rows,
-    }
+    found = Description({**sizes.state_rows(trainer, lengths, batch_size), **devices.rows(needed)})
+    found.add("batch", devices.check_batch)
+    found.rows |= sizes.step_rows(trainer, lengths, batch_size)
+    found.rows["train steps"] = f"{job.train_steps:,} (including those of the initial checkpoint)"
     run_dir = None if job.model_dir is None else as_path(job.model_dir)
     if run_dir is not None:
-        checks.add("model_dir", functools.partial(_check_run_dir, run_dir))
+        found.add("model_dir", functools.partial(writable, run_dir, "model_dir"))
     restore, last = job.checkpoint.restore, job.train_steps
-    checks.add("start", lambda: check_start(trainer, run_dir, restore, last))
-    checks.add("vocabulary", functools.partial(check_vocabulary, job))
+    found.add("start", lambda: check_start(trainer, run_dir, restore, last))
+    found.add("vocabulary", functools.partial(check_vocabulary, job))
     if isinstance(job.data, TaskMixtureConfig):
-        checks.add("mixture", functools.partial(_check_mixture, job.data))
-    checks.add("data", lambda: _check_data(job))
+        found.add("mixture", functools.partial(_check_mixture, job.data))
+    found.add("data", lambda: _check_data(job))
     if job.trackers:
-        checks.add(
+        found.add(
             "trackers",
             lambda: checked_trackers(job),
-            lambda found: ", ".join(type(tracker).__name__ for tracker in found),
+            lambda used: ", ".join(type(tracker).__name__ for tracker in used),
         )
     if job.evaluator is not None and job.evaluator.metrics is not None:
-        checks.add("metrics", functools.partial(_check_metrics, job.evaluator.metrics))
-    work = sizes.step_rows(trainer, lengths, batch_size)
-    steps = {"train steps": f"{job.train_steps:,} (including those of the initial checkpoint)"}
-    return Description({**above, **work, **steps, **checks.rows}, tuple(checks.problems))
+        found.add("metrics", functools.partial(_check_metrics, job.evaluator.metrics))
+    return found
 
 
 def describe_sharding(job: Train, num_devices: int | None) -> str:
@@ -70,17 +69,31 @@ def describe_sharding(job: Train, num_devices: int | None) -> str:
     return sharding_table.text(trainer)
 
 
+def checked_trackers(job: Train) -> tuple[Tracker, ...]:
+    """Returns the trackers; raises UserError if any of them cannot be used."""
+    trackers = (job.trackers,) if isinstance(job.trackers, Tracker) else job.trackers
+    for tracker in trackers:
+        tracker.check()
+    return trackers
+
+
+def check_vocabulary(job: Train) -> str:
+    """Describes the size of the vocabulary; raises UserError if the embedding is too small."""
+    rows, ids = job.model.network.vocab_size, job.data.vocabulary.vocab_size
+    if rows < ids:
+        raise UserError(
+            f"model.network.vocab_size is {rows}, but data.vocabulary has {ids} ids, "
+            f"including sentinels; expected at least {ids}, or {-(-ids // 128) * 128} if rounded "
+            "up to a multiple of 128."
+        )
+    return f"{job.data.vocabulary.path}: {ids:,} ids, embedding of {rows:,} rows"
+
+
 def _check_data(job: Train) -> str:
     data = job.data
     if isinstance(data, TextFilesConfig):
         find_files(data.patterns)
     return loaders.check(data, batch_size=job.batch_size)
-
-
-def _check_run_dir(run_dir: AnyPath) -> str:
-    with as_user_errors("model_dir"):
-        check_writable(run_dir)
-    return str(run_dir)
 
 
 def _check_mixture(data: TaskMixtureConfig) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,8 +34,20 @@ def print_finished(job: Train, run_dir: AnyPath, step: int) -> None:
     )
 
 
-def start_progress(job: Train, run_dir: AnyPath, trainer: Trainer) -> Progress:
-    """Prints the size of the run; returns the progress, which only process 0 prints."""
+def start_progress(
+    job: Train,
+    run_dir: AnyPath,
+    trainer: Trainer,
+    step: int,
+    *,
+    resumes: bool,
+    is_evaluated: bool,
+    provenance: Mapping[str, Any],
+) -> Progress:
+    """Prints the size of the run, where it starts, and what of its data is not there.
+
+    Returns the progress, which only process 0 prints. `provenance` is the content of data.json.
+    """
     lengths, devices = job.data.task_feature_lengths, trainer.partitioner.mesh.devices
     tokens = job.batch_size * (lengths["inputs"] + lengths["targets"])
     kind = devices.flat[0].device_kind
@@ -48,22 +60,6 @@ def start_progress(job: Train, run_dir: AnyPath, trainer: Trainer) -> Progress:
         f"{run_dir}: {count(num_parameters(job.model.network))} parameters{trained} on "
         f"{devices.size} × {kind}, {at_most}{tokens:,} tokens per step"
     )
-    return progress
-
-
-def note_start(
-    progress: Progress,
-    job: Train,
-    step: int,
-    *,
-    resumes: bool,
-    is_evaluated: bool,
-    provenance: dict[str, Any],
-) -> None:
-    """Prints where the run starts, and what of its data is not there.
-
-    `provenance` is the content of data.json.
-    """
     if resumes:
         progress.note(f"resuming from step {step}")
     elif (restore := job.checkpoint.restore) is not None:
@@ -78,6 +74,7 @@ def note_start(
             describe_missing(provenance["mixture"], provenance["num_tasks"], missing)
             + " (data.json lists all)"
         )
+    return progress
 
 
 def print_stopped(

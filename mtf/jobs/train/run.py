@@ -29,6 +29,9 @@ from mtf.inference.decoding.settings import DecodingConfig, one_beam
 from mtf.inference.predictor import Predictor
 from mtf.jobs.results import TrainResult, train_result
 from mtf.jobs.train import report
+from mtf.jobs.train.describe import check_vocabulary, checked_trackers
+from mtf.jobs.train.describe import describe as describe
+from mtf.jobs.train.describe import describe_sharding as describe_sharding
 from mtf.jobs.train.settings import Train
 from mtf.jobs.watched import watched
 from mtf.models import lora
@@ -89,10 +92,10 @@ def _train(
             write_environment(run_dir, [str(device) for device in jax.devices()])
             write_atomically(run_dir / "data.json", json.dumps(provenance, indent=1) + "\n")
         heartbeat.record_in(run_dir)
-        progress = report.start_progress(job, run_dir, trainer)
-        report.note_start(
-            progress,
+        progress = report.start_progress(
             job,
+            run_dir,
+            trainer,
             step,
             resumes=resumes,
             is_evaluated=bool(evaluations) or evaluator is not None,
@@ -136,14 +139,6 @@ def _train(
             report.print_end(job, run_dir, step, samples, list(evaluations), best)
         tracking.end(end)
     return train_result(run_dir, step, stopped)
-
-
-def checked_trackers(job: Train) -> tuple[Tracker, ...]:
-    """Returns the trackers; raises UserError if any of them cannot be used."""
-    trackers = (job.trackers,) if isinstance(job.trackers, Tracker) else job.trackers
-    for tracker in trackers:
-        tracker.check()
-    return trackers
 
 
 def _start_trackers(
@@ -248,15 +243,3 @@ def _samples(job: Train, partitioner: PjitPartitioner, params: Params) -> list[S
             examples, predictor.generate(inputs, decoding), strict=True
         )
     ]
-
-
-def check_vocabulary(job: Train) -> str:
-    """Describes the size of the vocabulary; raises UserError if the embedding is too small."""
-    rows, ids = job.model.network.vocab_size, job.data.vocabulary.vocab_size
-    if rows < ids:
-        raise UserError(
-            f"model.network.vocab_size is {rows}, but data.vocabulary has {ids} ids, "
-            f"including sentinels; expected at least {ids}, or {-(-ids // 128) * 128} if rounded "
-            "up to a multiple of 128."
-        )
-    return f"{job.data.vocabulary.path}: {ids:,} ids, embedding of {rows:,} rows"

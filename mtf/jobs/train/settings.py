@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Sequence
 
 from mtf.base.checks import AT_LEAST_ONE, check_fields
@@ -13,7 +12,7 @@ from mtf.checkpoints.steps import owed_evaluations, saved_steps
 from mtf.config import as_checked, check_types, in_run_directory
 from mtf.data.settings import AnyData
 from mtf.evaluation.settings import InferEvalConfig
-from mtf.jobs.description import Description
+from mtf.jobs.job import Job
 from mtf.jobs.results import TrainResult
 from mtf.models.settings import ModelConfig
 from mtf.partitioning.settings import PartitionerConfig
@@ -23,12 +22,10 @@ from mtf.training.settings import STEP, AnyOptimizer, TrainerConfig, is_optimize
 from mtf.training.trackers import Tracker
 
 _MAY_CHANGE = {"on_resume": "may change"}
-# These modules import JAX, so they are imported only when the job runs or is described.
-_RUN, _DESCRIBE = f"{__package__}.run", f"{__package__}.describe"
 
 
 @dataclasses.dataclass(frozen=True)
-class Train:
+class Train(Job[TrainResult]):
     """A training run, for pretraining or fine-tuning (T5X: `train.train`).
 
     Attributes:
@@ -158,7 +155,7 @@ class Train:
             or the input cannot be used. Nothing has been written.
         """
         with in_run_directory(self, allow) as job:
-            result: TrainResult = importlib.import_module(_RUN).run(job)
+            result: TrainResult = self._work().run(job)
         return result
 
     def is_finished(self) -> bool:
@@ -174,23 +171,10 @@ class Train:
         run_dir = as_path(self.model_dir or "")
         return EarlyStopping.resumed(run_dir, self.checkpoint.save, patience, step)
 
-    def describe(self) -> Description:
-        """Returns the sizes and devices of the run, and the results of checks.
-
-        The checkpoint, the data and the vocabulary are checked. No arrays are allocated and no
-        files are written. The devices need not be available. Raises UserError if a field has the
-        wrong type; the description contains all other problems.
-        """
-        description: Description = importlib.import_module(_DESCRIBE).describe(as_checked(self))
-        return description
-
     def describe_sharding(self, num_devices: int | None = None) -> str:
         """Returns a table that shows how the parameters are split across devices.
 
         The devices need not be available. By default, the table is for the available devices if the
         run can use them, and otherwise for the smallest possible number of devices.
         """
-        table: str = importlib.import_module(_DESCRIBE).describe_sharding(
-            as_checked(self), num_devices
-        )
-        return table
+        return str(self._work().describe_sharding(as_checked(self), num_devices))
