@@ -84,30 +84,26 @@ def list_tasks(templates: Templates | None = None) -> tuple[str, ...]:
     return (*registry.registered_tasks(), *_unprompted(), *prompted, *ranked)
 
 
-def mixture(
-    name: str, templates: Templates | None = None, *, check_version: bool = True
-) -> Mixture:
+def mixture(name: str, templates: Templates | None = None) -> Mixture:
     """Returns the mixture called `name`, or a mixture that consists of the task called `name`.
 
     Args:
       name: name of the mixture or task.
       templates: templates of prompted tasks; None to call `load_templates()`.
-      check_version: whether to reject templates whose version would change the mixture.
 
     Raises UserError if the name is unknown, or if templates are missing or have the wrong version.
     """
     if (rates := registry.registered_mixtures().get(name)) is not None:
-        return _registered(name, rates, templates, check_version)
+        return _registered(name, rates, templates)
     definition = _definitions().get(name)
     if definition is None:
         task: Task | None = registry.registered_tasks().get(name) or _unprompted().get(name)
-        task = task or prompted_task(name, templates, check_version=check_version)
+        task = task or prompted_task(name, templates)
         return Mixture(name, ((task, None),), task.vocabulary)
     tasks: list[Rated] = []
     if definition["groups"]:
         templates = templates or load_templates()
-        if check_version:
-            t0.check_templates(templates, t0.select(*definition["groups"].split()))
+        t0.check_templates(templates, t0.select(*definition["groups"].split()))
         tasks += _defined_prompts(definition, templates)
     if prompts_have_eos(name):
         tasks = [(replace(task, inputs_add_eos=True), rate) for task, rate in tasks]
@@ -121,7 +117,7 @@ def mixture(
 
 
 def _registered(
-    name: str, rates: Mapping[str, float | None], templates: Templates | None, check_version: bool
+    name: str, rates: Mapping[str, float | None], templates: Templates | None
 ) -> Mixture:
     """Returns a custom mixture; raises UserError if it contains itself or contains a task twice."""
     tasks: dict[str, Rated] = {}
@@ -130,7 +126,7 @@ def _registered(
         if part == name:
             raise UserError(f"mixture {name} contains itself")
         try:
-            found = mixture(part, templates, check_version=check_version)
+            found = mixture(part, templates)
         except UserError as error:
             raise UserError(f"mixture {name}: {error}") from error
         if rate is not None and part in list_mixtures():
@@ -166,9 +162,7 @@ def _defined_prompts(definition: Mapping[str, str], templates: Templates) -> Ite
                     yield task.score_eval(), None
 
 
-def prompted_task(
-    name: str, templates: Templates | None = None, *, check_version: bool = False
-) -> PromptedTask:
+def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask:
     """Returns the prompted task called `name`, which may be the ranked version of a task.
 
     See `mixture` for the arguments. Raises UserError if there is no such task, or if templates are
@@ -189,7 +183,7 @@ def prompted_task(
         similar = similar or " `python -m mtf data --list` lists all mixtures."
         raise UserError(f"there is no mixture or task {name!r}.{similar}{hint}")
     row, task = found
-    if check_version and row.groups:
+    if row.groups:
         t0.check_templates(templates, [row])
     return task.score_eval() if name.endswith(SCORE_EVAL) else task
 
