@@ -189,11 +189,8 @@ _Window = tuple[list[str], _Start]
 class _Reader:
     """Reads the documents of a subset for one stream, window by window, in an executor's thread."""
 
-    def __init__(
-        self, data: HubStreamConfig, split: Split, seed: int, stream: int, executor: Executor
-    ):
+    def __init__(self, data: HubStreamConfig, split: Split, seed: int, stream: int):
         self._data, self._split, self._seed, self._stream = data, split, seed, stream
-        self._executor = executor
         # With fewer files than streams, each stream reads all files but keeps only some documents.
         self._shares_files = split.num_files < data.num_streams
         first, step = (0, 1) if self._shares_files else (stream, data.num_streams)
@@ -201,14 +198,8 @@ class _Reader:
         self._at: _Start | None = None
         self._documents: Iterator[tuple[str, int, int, Any]] = iter(())
 
-    def submit(self, start: _Start) -> Future[_Window]:
-        """Starts to read the window at `start`, and returns a future for the window.
-
-        The future raises UserError if reading fails, or if the files contain no text.
-        """
-        return self._executor.submit(self._read, start)
-
-    def _read(self, start: _Start) -> _Window:
+    def read(self, start: _Start) -> _Window:
+        """Reads the window at `start`; raises UserError if reading fails or there is no text."""
         if self._at != start:
             self._documents = self._read_documents(start)
         with _read_errors(self._split.name):
@@ -258,7 +249,7 @@ class _Subset:
         self.name = name
         self._data = data
         self._seed = derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode()), stream)
-        self._reader = _Reader(data, files, self._seed, stream, executor)
+        self._reader, self._executor = _Reader(data, files, self._seed, stream), executor
         self._source: DocumentSource | None = None
         self._ahead: Future[_Window] | None = None
         self._cursor = _BEGINNING
@@ -297,13 +288,13 @@ class _Subset:
 
     def _open(self) -> DocumentSource:
         """Returns the examples of the current window, and starts to read the next window."""
-        ahead = self._ahead or self._reader.submit(self._start)
+        ahead = self._ahead or self._executor.submit(self._reader.read, self._start)
         self._ahead = None
         texts, self._following = ahead.result()
         if not texts:  # The previous window was full, but was also the last one of the epoch.
             self._go_to(self._following)
             return self._open()
-        self._ahead = self._reader.submit(self._following)
+        self._ahead = self._executor.submit(self._reader.read, self._following)
         seed = derived_seed(self._seed, Purpose.WINDOW, self._start.epoch, self._start.window)
         order = Order(len(texts), seed, self._data.shuffle)
         self._source = DocumentSource(self._data, texts.__getitem__, order, Purpose.NOISE)
