@@ -171,14 +171,14 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[EvaluationTask, ...]:
             load = functools.partial(load_cached, read, info, split, data.vocabulary)
             made.append(EvaluationTask(*about, load))
         else:
-            find = functools.partial(find_task, data, info.name)
             scorer = None
             if info.source.startswith(SEQIO):
                 # The cache contains SeqIO's examples in SeqIO's order.
                 limit = info.splits[split].num_examples
-                scorer = find().scorer(split, data.task_feature_lengths, limit)
+                source = find_task(data, info.name)
+                scorer = source.scorer(split, data.task_feature_lengths, limit)
             texts = functools.partial(load_cached_text, read, info, data.vocabulary)
-            compared = comparison(info, scorer=scorer, find_task=find)
+            compared = comparison(info, scorer=scorer, data=data)
             made.append(EvaluationTask(*about, texts, **vars(compared)))
     for name, reason in mixture.absent.items():
         # Only T0 tasks can be absent from a cache. Their names begin with the dataset's name.
