@@ -296,13 +296,13 @@ def inputs_add_eos(data: AnyData) -> bool:
     """Returns whether the inputs of training data end with EOS; most prompted inputs do not."""
     if not isinstance(data, TaskMixtureConfig):
         return data.inputs_add_eos
-    if data.module is not None:
-        return any(task.inputs_add_eos for task, _ in open_mixture(data).tasks)
     try:
-        tasks = open_mixture(data).tasks
-    except UserError:  # Raised only if templates of prompted tasks are missing.
+        return any(task.inputs_add_eos for task, _ in open_mixture(data).tasks)
+    except UserError:
+        if data.module is not None:
+            raise
+        # Without a module, the only error is that templates of prompted tasks are missing.
         return prompts_have_eos(data.mixture_or_task_name)
-    return any(task.inputs_add_eos for task, _ in tasks)
 
 
 @conversion_as_user_errors()

@@ -26,11 +26,6 @@ class LossSums(NamedTuple):
     num_correct: jax.Array  # number of tokens with positive weight that are predicted correctly
     token_loss: jax.Array  # as `loss`, but with the weights for the mean over tokens
 
-    @classmethod
-    def zero(cls) -> LossSums:
-        """Returns sums that are all zero."""
-        return cls(*(jnp.zeros((), jnp.float32),) * 4)
-
 
 class _Operands(NamedTuple):
     hidden: jax.Array
@@ -143,9 +138,10 @@ def _all_chunks(
             return (sums, d_kernel), None
         return (sums, d_kernel + gradients.kernel), gradients.hidden
 
+    no_sums = LossSums(*[jnp.zeros((), jnp.float32)] * 4)
     d_kernel = jnp.zeros_like(kernel) if with_gradients else None
     xs = jax.tree.map(split, (hidden, *others))
-    (sums, d_kernel), d_hidden = jax.lax.scan(body, (LossSums.zero(), d_kernel), xs)
+    (sums, d_kernel), d_hidden = jax.lax.scan(body, (no_sums, d_kernel), xs)
     if d_kernel is None:
         return sums, None
     return sums, _Operands(jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape), d_kernel)

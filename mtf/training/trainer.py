@@ -162,14 +162,9 @@ class Trainer:
         return sum(math.prod(shape.shape) for shape in shapes)
 
     @functools.cached_property
-    def trained_axes(self) -> Tree:
-        """The logical axes of the parameters that are trained."""
-        return self.trained(self.axes)
-
-    @functools.cached_property
     def optimizer_def(self) -> optimizers.Optimizer:
         """The optimizer for the parameters that are trained."""
-        return optimizers.create(self.optimizer, self.model.network, self.trained_axes)
+        return optimizers.create(self.optimizer, self.model.network, self.trained(self.axes))
 
     def _init_states(self, params: Params) -> Tree:
         return self.optimizer_def.init(self.trained(params))

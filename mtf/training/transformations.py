@@ -41,7 +41,7 @@ class Transformation:
         self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
     ) -> tuple[Tree, Tree]:
         """Returns the updated parameters and state; optax receives `loss` as `value`."""
-        is_stacked = _is_stacked(params)
+        is_stacked = any("layers" in side for side in params.values() if isinstance(side, dict))
         grads, params = unstack_layers(grads), unstack_layers(params)
         state = _from_dicts(states, jax.eval_shape(self.optimizer.init, params))
         takes_more = optax.with_extra_args_support(self.optimizer)
@@ -74,10 +74,6 @@ class Transformation:
         stored = ("hyperparams", "learning_rate")
         found = [leaf for path, leaf in _by_path(states).items() if path[-2:] == stored]
         return found[0] if len(found) == 1 else None
-
-
-def _is_stacked(params: Tree) -> bool:
-    return any("layers" in side for side in params.values() if isinstance(side, dict))
 
 
 def _by_path(tree: Tree) -> dict[tuple[str, ...], Any]:
