@@ -12,7 +12,7 @@ from mtf.data.sources.datasets import Rows
 from mtf.data.sources.problems import Problems
 from mtf.data.tasks.task import Task
 from mtf.data.text.vocabularies import Vocabulary
-from mtf.evaluation.rank_data import TaskData
+from mtf.evaluation.task_data import TaskData
 from mtf.inference.batch import Source, task_requests
 from mtf.inference.files import Request, summarize
 
