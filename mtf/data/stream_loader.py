@@ -9,11 +9,12 @@ each subset's window, which the `datasets` library can restore, and the position
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import glob
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -72,12 +73,12 @@ def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
     limit = data.eval_documents
     if limit is not None and splits:
         limit = max(limit // len(splits), 1)
-    parts: EvaluationParts = {
-        f"{data.eval_split}_{name}" if name else data.eval_split: functools.partial(
-            _evaluation, data, _FirstDocuments(split, limit)
-        )
-        for name, split in splits.items()
-    }
+    parts: EvaluationParts = {}
+    for name, split in splits.items():
+        # Copies of this iterator share the documents that any of them has read.
+        (documents,) = itertools.tee(_first_documents(split, limit), 1)
+        part = f"{data.eval_split}_{name}" if name else data.eval_split
+        parts[part] = functools.partial(_evaluation, data, documents)
     return joined_if_many(parts, data.eval_split)
 
 
@@ -124,23 +125,11 @@ def _open_splits(data: HubStreamConfig, split: str, *, required: bool = True) ->
     )
 
 
-class _FirstDocuments:
-    """The first `limit` documents of a split, which are read on demand and kept in memory."""
-
-    def __init__(self, split: Split, limit: int | None):
-        self._read: list[str] = []
-        rows = itertools.chain.from_iterable(map(split.file, range(split.num_files)))
-        self._unread = itertools.islice(filter(None, map(split.text, rows)), limit)
-        self._name = split.name
-
-    def __iter__(self) -> Iterator[str]:
-        for index in itertools.count():
-            if index == len(self._read):
-                with _read_errors(self._name):
-                    self._read += itertools.islice(self._unread, 1)
-            if index == len(self._read):
-                return
-            yield self._read[index]
+def _first_documents(split: Split, limit: int | None) -> Iterator[str]:
+    """Yields the first `limit` documents of a split, which are read on demand."""
+    rows = itertools.chain.from_iterable(map(split.file, range(split.num_files)))
+    with _read_errors(split.name):
+        yield from itertools.islice(filter(None, map(split.text, rows)), limit)
 
 
 @contextlib.contextmanager
@@ -152,9 +141,9 @@ def _read_errors(name: str) -> Iterator[None]:
         raise UserError(f"{name} cannot be read: {error}") from error
 
 
-def _evaluation(data: HubStreamConfig, documents: Iterable[str]) -> Iterator[Example]:
-    """Yields the examples from the documents in order; reads one group of documents at a time."""
-    size, unread = data.objective.merge_documents, iter(documents)
+def _evaluation(data: HubStreamConfig, documents: Iterator[str]) -> Iterator[Example]:
+    """Yields the examples from a copy of `documents`; reads one group of documents at a time."""
+    size, unread = data.objective.merge_documents, copy.copy(documents)
     for number in itertools.count():
         texts = dict(enumerate(itertools.islice(unread, size), start=number * size))
         if not texts:

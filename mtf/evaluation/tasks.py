@@ -23,8 +23,14 @@ from mtf.evaluation import metrics
 from mtf.evaluation.infer_eval import Compared, comparison, find_task
 from mtf.evaluation.report import Kind
 from mtf.evaluation.settings import RankFilesConfig, data_name
-from mtf.evaluation.task_data import TaskData, load_cached, load_files, load_live
-from mtf.evaluation.text_data import load_cached_text, load_live_text
+from mtf.evaluation.task_data import (
+    TaskData,
+    load_cached,
+    load_cached_text,
+    load_files,
+    load_live,
+    load_live_text,
+)
 
 
 @dataclass(frozen=True)
