@@ -101,9 +101,11 @@ def open_model(
     default_vocabulary: Vocabulary | None = None,
     config: str | AnyPath | None = None,
 ) -> Opened:
-    """Opens a checkpoint; see `mtf.load` for the arguments and `load_model` for the errors.
+    """Opens a checkpoint; see `mtf.load` for the arguments.
 
     `default_vocabulary` is used if neither a run nor the checkpoint itself provides a vocabulary.
+    Raises UserError if `path` cannot be read as a model, if the config of its run is missing or
+    describes another network, or if its vocabulary is unknown or does not fit the embedding.
     """
     checkpoint = conversion.open_checkpoint(_existing(local_source(path)), step, ema=ema)
     architecture = conversion.infer_architecture(checkpoint)

@@ -75,10 +75,14 @@ class _Scheduled:
                 for name, slot in slots.items()
             }
 
-        return _map_with_axes(of_slots, self.axes, params, states)
+        return self._map(of_slots, params, states)
 
     def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array:
         return schedules.learning_rate(self.config.learning_rate, step)
+
+    def _map(self, function: Callable[..., Any], *trees: Tree) -> Tree:
+        """Maps `function` over the axes, whose leaves are tuples, and the trees below them."""
+        return jax.tree.map(function, self.axes, *trees, is_leaf=lambda x: isinstance(x, tuple))
 
 
 class _Adafactor(_Scheduled):
@@ -86,7 +90,7 @@ class _Adafactor(_Scheduled):
         def slots(names: tuple[str, ...], param: Any) -> adafactor.Slots:
             return adafactor.init_slots(self.config, param, names)
 
-        return _map_with_axes(slots, self.axes, params)
+        return self._map(slots, params)
 
     def update(
         self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
@@ -96,9 +100,9 @@ class _Adafactor(_Scheduled):
         def updated(names: tuple[str, ...], param: Any, slots: Any, grad: Any) -> tuple[Any, Any]:
             return adafactor.update_param(self.config, step, rate, param, slots, grad, names)
 
-        pairs = _map_with_axes(updated, self.axes, params, states, grads)
-        new = _map_with_axes(lambda _, pair: pair[0], self.axes, pairs)
-        return new, _map_with_axes(lambda _, pair: pair[1], self.axes, pairs)
+        pairs = self._map(updated, params, states, grads)
+        new = self._map(lambda _, pair: pair[0], pairs)
+        return new, self._map(lambda _, pair: pair[1], pairs)
 
 
 class _AdamW(_Scheduled):
@@ -119,7 +123,7 @@ class _AdamW(_Scheduled):
             decayed = decay and len([name for name in names if name != "layers"]) >= 2
             return param - rate * (update + (decay * param if decayed else 0.0))
 
-        return _map_with_axes(new, self.axes, params, updates), _slots(state)
+        return self._map(new, params, updates), _slots(state)
 
     @property
     def _adam(self) -> optax.GradientTransformation:
@@ -129,11 +133,3 @@ class _AdamW(_Scheduled):
 
 def _slots(state: Any) -> Tree:
     return jax.tree.map(lambda mu, nu: {"mu": mu, "nu": nu}, state.mu, state.nu)
-
-
-def _map_with_axes(function: Callable[..., Any], axes: Tree, *trees: Tree) -> Tree:
-    """Like `jax.tree.map`, given a tree of logical axes, whose leaves are tuples, and other trees.
-
-    A leaf of `axes` may correspond to a subtree of the other trees.
-    """
-    return jax.tree.map(function, axes, *trees, is_leaf=lambda x: isinstance(x, tuple))
