@@ -237,10 +237,14 @@ def test_evaluation_goes_on_without_story_cloze(
     present, [(absent, reason)] = split_available(made, "validation", tmp_path)
     assert absent.dataset == "story_cloze"
     assert "https://cs.rochester.edu/nlp/rocstories/" in reason
-    assert [*present] == [task for task, _ in made.tasks if task is not absent]
+    others = [task for task, _ in made.tasks if task is not absent]
+    assert [task for task, _ in present] == others
+    assert [[*rows] for _, rows in present] == [[{"label": 0}]] * len(others)
 
     write(tmp_path / "story_cloze" / "2016" / "validation.parquet", [{"label": 0}])
-    assert split_available(made, "validation", tmp_path) == (tuple(t for t, _ in made.tasks), ())
+    present, absent_tasks = split_available(made, "validation", tmp_path)
+    assert [task for task, _ in present] == [task for task, _ in made.tasks]
+    assert not absent_tasks
 
     (tmp_path / "hellaswag" / "validation.parquet").unlink()
     with pytest.raises(MissingDatasetError, match="hellaswag, split validation, is missing"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from mtf.base.errors import UserError, did_you_mean
-from mtf.data.sources.datasets import DataDir, open_all
+from mtf.data.sources.datasets import DataDir, Rows, open_all
 from mtf.data.tasks import registry, t0, text, translation
 from mtf.data.tasks.prompted import SCORE_EVAL, PromptedTask, task_name
 from mtf.data.tasks.prompts.templates import Templates, load_templates
@@ -190,24 +190,25 @@ def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask
 
 def split_available(
     of: Mixture, split: str, data_dir: DataDir = None, *, download: bool = True
-) -> tuple[tuple[Task, ...], tuple[tuple[Task, str], ...]]:
-    """Returns the tasks with data for a split, and pairs (task, reason) for the tasks without data.
+) -> tuple[list[tuple[Task, Rows]], list[tuple[Task, str]]]:
+    """Returns the tasks with their records of a split, and the tasks without data with the reasons.
 
     See `open_split` for `download`. Raises MissingDatasetError if a missing dataset is not
     `skippable_in_evaluation`, and UserError if a task has no such split.
     """
     sources = [(task, task.source_of(split)) for task, _ in of.tasks]
     opened = open_all((source for _, source in sources), data_dir=data_dir, download=download)
-    present, absent = [], []
+    present: list[tuple[Task, Rows]] = []
+    absent: list[tuple[Task, str]] = []
     for task, source in sources:
         found = opened[source]
         if not isinstance(found, UserError):
-            present.append(task)
+            present.append((task, found))
         elif getattr(found, "skippable_in_evaluation", False):
             absent.append((task, str(found)))
         else:
             raise found
-    return tuple(present), tuple(absent)
+    return present, absent
 
 
 @functools.cache
