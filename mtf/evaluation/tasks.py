@@ -22,7 +22,7 @@ from mtf.data.tasks.task import SCORE_EVAL, Task
 from mtf.evaluation import metrics
 from mtf.evaluation.infer_eval import Compared, comparison, find_task
 from mtf.evaluation.report import Kind
-from mtf.evaluation.settings import RankFilesConfig, data_name
+from mtf.evaluation.settings import RankFilesConfig
 from mtf.evaluation.task_data import (
     TaskData,
     load_cached,
@@ -90,14 +90,8 @@ def evaluation_tasks(
             EvaluationTask(stem, stem, stem, "rank", functools.partial(loaded.__getitem__, stem))
             for stem in loaded
         )
-    elif data.cache_dir is not None:
-        tasks = _cached_tasks(data)
     else:
-        tasks = _live_tasks(data, download)
-    if all(task.load is None for task in tasks):
-        reason = tasks[0].absent if tasks else "it has no tasks"
-        raise UserError(f"no task of {data_name(data)} has data: {reason}")
-    if isinstance(data, TaskMixtureConfig):
+        tasks = _live_tasks(data, download) if data.cache_dir is None else _cached_tasks(data)
         missing, allowed = missing_tasks(tasks), data.allow_missing_tasks
         check_missing(data.mixture_or_task_name, len(tasks), missing, allowed)
     for metric in dict.fromkeys(metric for task in tasks for metric in task.metrics):
