@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mtf.base.errors import UserError
 from mtf.data.randomness import Purpose, permutation, random_bits
-from mtf.data.sources.datasets import MissingDatasetError, Rows, open_all
+from mtf.data.sources.datasets import MissingDatasetError, Rows, Source, open_all
 from mtf.data.tasks.mixtures import MT5_PREFIX, Mixture
 from mtf.data.tasks.objectives import Objective
 from mtf.data.tasks.t0 import MAX_EXAMPLES_PER_DATASET
@@ -40,11 +40,15 @@ class OpenDatasets:
     """Opens dataset splits on demand; opens each split only once for all tasks."""
 
     def __init__(self, data_dir: str | os.PathLike[str] | None):
-        self._open = functools.cache(lambda source: open_all([source], data_dir=data_dir)[source])
+        self._data_dir = data_dir
+        self._opened: dict[Source, Rows | UserError] = {}
 
     def rows(self, task: Task, split: str) -> Rows:
         """Returns the records of a split; raises MissingDatasetError if there are none."""
-        rows: Rows | UserError = self._open(task.source_of(split))
+        key = task.source_of(split)
+        if key not in self._opened:
+            self._opened |= open_all([key], data_dir=self._data_dir)
+        rows = self._opened[key]
         if isinstance(rows, UserError):
             raise rows
         return rows
