@@ -319,7 +319,7 @@ def _found_in(module: str | None, name: str, vocabulary: Vocabulary) -> SeqioTas
     """Restores a task from the values that `SeqioTask.__reduce__` pickled."""
     if module is not None:
         import_module(module)
-    return _as_task(seqio.get_mixture_or_task(name), vocabulary, module)
+    return _as_task(seqio.TaskRegistry.get(name), vocabulary, module)
 
 
 def _with_vocabulary(task: seqio.Task, vocabulary: Vocabulary) -> seqio.Task:
