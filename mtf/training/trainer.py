@@ -86,7 +86,6 @@ def batch_metrics(batch: Batch) -> Metrics:
     """Returns the counts of a batch from which metrics are computed."""
     targets = batch["decoder_target_tokens"]
     metrics = {
-        "num_seqs": jnp.float32(targets.shape[0]),
         "num_target_tokens": jnp.float32(targets.size),
         "num_weighted_tokens": jnp.sum(
             (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
