@@ -216,11 +216,13 @@ def mtf_scorer(args: argparse.Namespace) -> tuple[Scorer, dict[str, Any]]:
     prepare(args)
     from mtf.data.text.vocabularies import ByteVocabulary
     from mtf.inference.loading import load_model
+    from mtf.inference.opening import open_model
     from mtf.inference.predictor import Predictor
 
     # The examples are ids already; the checkpoint wants a vocabulary of its size.
     vocabulary = ByteVocabulary(extra_ids=32128 - 259)
-    loaded = load_model(Path(args.models, "run"), vocabulary=vocabulary, dtype=args.dtype)
+    opened = open_model(Path(args.models, "run"), vocabulary=vocabulary)
+    loaded = load_model(opened, dtype=args.dtype)
     predictor = Predictor(
         loaded.model,
         loaded.params,

@@ -13,11 +13,12 @@ from mtf.data.sources.datasets import (
     check_downloaded,
     open_all,
 )
+from mtf.data.sources.records import RecordSource
 from mtf.data.tasks.columns import FromColumns
 from mtf.data.tasks.missing import check_missing
 from mtf.data.tasks.mixtures import Mixture, mixture
 from mtf.data.tasks.prompts.templates import load_templates
-from mtf.data.tasks.registry import RowTask, import_module, is_registered
+from mtf.data.tasks.registry import HubSource, RowTask, import_module, is_registered
 from mtf.data.tasks.task import SAME_SPLITS
 from mtf.data.text.vocabularies import Vocabulary
 
@@ -54,19 +55,14 @@ def find_mixture(
 
 def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None) -> Mixture:
     """Returns a mixture of one task. A task that reads a dataset also has the splits `splits`."""
-    records = settings.records
-    if records is None:
-        source = str(settings.dataset), settings.subset
+    source: HubSource | RecordSource | None = settings.records
+    if source is None:
         found = SAME_SPLITS | {split: split for split in splits if split is not None}
-    else:
-        source, found = (records.kind, name), dict(records.splits)
-    task = RowTask(
-        name=name,
-        dataset=source[0],
-        subset=source[1],
-        records=records,
-        splits=found,
-        to_text=FromColumns(settings.inputs, settings.targets),
+        source = HubSource(str(settings.dataset), settings.subset, found)
+    task = RowTask.of_source(
+        name,
+        source,
+        FromColumns(settings.inputs, settings.targets),
         metric_names=settings.metrics,
         answer_choices=settings.answer_choices,
         inputs_add_eos=settings.inputs_add_eos,

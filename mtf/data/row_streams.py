@@ -70,8 +70,6 @@ class Shard:
                 f"batch_size: {self.batch_size} rows cannot be divided evenly among "
                 f"{self.num_shards} processes; expected a multiple of {self.num_shards}"
             )
-        if not 0 <= self.shard_id < self.num_shards:
-            raise UserError(f"shard_id must be in [0, {self.num_shards}), not {self.shard_id}")
 
     @property
     def rows(self) -> range:

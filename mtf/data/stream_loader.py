@@ -9,11 +9,12 @@ each subset's window, which the `datasets` library can restore, and the position
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import glob
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -72,12 +73,12 @@ def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
     limit = data.eval_documents
     if limit is not None and splits:
         limit = max(limit // len(splits), 1)
-    parts: EvaluationParts = {
-        f"{data.eval_split}_{name}" if name else data.eval_split: functools.partial(
-            _evaluation, data, _FirstDocuments(split, limit)
-        )
-        for name, split in splits.items()
-    }
+    parts: EvaluationParts = {}
+    for name, split in splits.items():
+        # Copies of this iterator share the documents that any of them has read.
+        (documents,) = itertools.tee(_first_documents(split, limit), 1)
+        part = f"{data.eval_split}_{name}" if name else data.eval_split
+        parts[part] = functools.partial(_evaluation, data, documents)
     return joined_if_many(parts, data.eval_split)
 
 
@@ -124,23 +125,11 @@ def _open_splits(data: HubStreamConfig, split: str, *, required: bool = True) ->
     )
 
 
-class _FirstDocuments:
-    """The first `limit` documents of a split, which are read on demand and kept in memory."""
-
-    def __init__(self, split: Split, limit: int | None):
-        self._read: list[str] = []
-        rows = itertools.chain.from_iterable(map(split.file, range(split.num_files)))
-        self._unread = itertools.islice(filter(None, map(split.text, rows)), limit)
-        self._name = split.name
-
-    def __iter__(self) -> Iterator[str]:
-        for index in itertools.count():
-            if index == len(self._read):
-                with _read_errors(self._name):
-                    self._read += itertools.islice(self._unread, 1)
-            if index == len(self._read):
-                return
-            yield self._read[index]
+def _first_documents(split: Split, limit: int | None) -> Iterator[str]:
+    """Yields the first `limit` documents of a split, which are read on demand."""
+    rows = itertools.chain.from_iterable(map(split.file, range(split.num_files)))
+    with _read_errors(split.name):
+        yield from itertools.islice(filter(None, map(split.text, rows)), limit)
 
 
 @contextlib.contextmanager
@@ -152,9 +141,9 @@ def _read_errors(name: str) -> Iterator[None]:
         raise UserError(f"{name} cannot be read: {error}") from error
 
 
-def _evaluation(data: HubStreamConfig, documents: Iterable[str]) -> Iterator[Example]:
-    """Yields the examples from the documents in order; reads one group of documents at a time."""
-    size, unread = data.objective.merge_documents, iter(documents)
+def _evaluation(data: HubStreamConfig, documents: Iterator[str]) -> Iterator[Example]:
+    """Yields the examples from a copy of `documents`; reads one group of documents at a time."""
+    size, unread = data.objective.merge_documents, copy.copy(documents)
     for number in itertools.count():
         texts = dict(enumerate(itertools.islice(unread, size), start=number * size))
         if not texts:
@@ -189,11 +178,8 @@ _Window = tuple[list[str], _Start]
 class _Reader:
     """Reads the documents of a subset for one stream, window by window, in an executor's thread."""
 
-    def __init__(
-        self, data: HubStreamConfig, split: Split, seed: int, stream: int, executor: Executor
-    ):
+    def __init__(self, data: HubStreamConfig, split: Split, seed: int, stream: int):
         self._data, self._split, self._seed, self._stream = data, split, seed, stream
-        self._executor = executor
         # With fewer files than streams, each stream reads all files but keeps only some documents.
         self._shares_files = split.num_files < data.num_streams
         first, step = (0, 1) if self._shares_files else (stream, data.num_streams)
@@ -201,14 +187,8 @@ class _Reader:
         self._at: _Start | None = None
         self._documents: Iterator[tuple[str, int, int, Any]] = iter(())
 
-    def submit(self, start: _Start) -> Future[_Window]:
-        """Starts to read the window at `start`, and returns a future for the window.
-
-        The future raises UserError if reading fails, or if the files contain no text.
-        """
-        return self._executor.submit(self._read, start)
-
-    def _read(self, start: _Start) -> _Window:
+    def read(self, start: _Start) -> _Window:
+        """Reads the window at `start`; raises UserError if reading fails or there is no text."""
         if self._at != start:
             self._documents = self._read_documents(start)
         with _read_errors(self._split.name):
@@ -258,7 +238,7 @@ class _Subset:
         self.name = name
         self._data = data
         self._seed = derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode()), stream)
-        self._reader = _Reader(data, files, self._seed, stream, executor)
+        self._reader, self._executor = _Reader(data, files, self._seed, stream), executor
         self._source: DocumentSource | None = None
         self._ahead: Future[_Window] | None = None
         self._cursor = _BEGINNING
@@ -297,13 +277,13 @@ class _Subset:
 
     def _open(self) -> DocumentSource:
         """Returns the examples of the current window, and starts to read the next window."""
-        ahead = self._ahead or self._reader.submit(self._start)
+        ahead = self._ahead or self._executor.submit(self._reader.read, self._start)
         self._ahead = None
         texts, self._following = ahead.result()
         if not texts:  # The previous window was full, but was also the last one of the epoch.
             self._go_to(self._following)
             return self._open()
-        self._ahead = self._reader.submit(self._following)
+        self._ahead = self._executor.submit(self._reader.read, self._following)
         seed = derived_seed(self._seed, Purpose.WINDOW, self._start.epoch, self._start.window)
         order = Order(len(texts), seed, self._data.shuffle)
         self._source = DocumentSource(self._data, texts.__getitem__, order, Purpose.NOISE)

@@ -16,10 +16,9 @@ from mtf.base.progress import count
 from mtf.evaluation import report
 from mtf.evaluation.infer_eval import compare
 from mtf.evaluation.rank import evaluate_rank_task
-from mtf.evaluation.rank_data import RankData
 from mtf.evaluation.report import TaskResult
+from mtf.evaluation.task_data import RankData, TextData
 from mtf.evaluation.tasks import EvaluationTask, missing_tasks
-from mtf.evaluation.text_data import TextData
 from mtf.inference.batch import BatchInference
 from mtf.inference.decoding.settings import DecodingConfig
 from mtf.inference.files import Results, changed_values, join_files

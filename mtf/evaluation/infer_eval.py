@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -221,8 +220,7 @@ def _of_tasks(data: TaskMixtureConfig, settings: InferEvalConfig) -> list[HeldOu
             alone = dataclasses.replace(data, mixture_or_task_name=name)
             examples = loaders.sample_examples(alone, limit)
         if examples:
-            find = functools.partial(find_task, data, name)
-            compared = comparison(task, settings.metrics, find_task=find)
+            compared = comparison(task, settings.metrics, data=data)
             found.append(HeldOut(name, examples, **vars(compared)))
     if not found:
         raise UserError(
@@ -237,7 +235,7 @@ def comparison(
     task: Task | TaskInfo,
     asked: tuple[str, ...] | None = None,
     scorer: Scorer | None = None,
-    find_task: Callable[[], Task] | None = None,
+    data: TaskMixtureConfig | None = None,
 ) -> Compared:
     """Returns how the predictions of a task are compared with its targets.
 
@@ -245,16 +243,16 @@ def comparison(
       task: the task, or the information about the task that a cache stores.
       asked: names of metrics to use instead of the task's metrics.
       scorer: see `Compared`.
-      find_task: function that returns the task if `task` comes from a cache; called only if a
-        metric compares classes or is custom.
+      data: the mixture, from which the task is read if `task` comes from a cache and a metric
+        compares classes or is custom.
 
     Raises UserError if a metric in `asked` compares classes but the task has no classes.
     """
-    if asked is None and find_task is not None and any("." in name for name in task.metrics):
-        task = find_task()  # A custom metric is a function, which no cache may name.
+    if asked is None and data is not None and any("." in name for name in task.metrics):
+        task = find_task(data, task.name)  # A custom metric is a function, which no cache may name.
     names = asked or tuple(task.metrics)
     if any(metrics.find(metric).compares == "class" for metric in names):
-        found = task if isinstance(task, Task) or find_task is None else find_task()
+        found = task if isinstance(task, Task) or data is None else find_task(data, task.name)
         if isinstance(found, Task) and found.label_classes is not None:
             return Compared(metrics=names, postprocess=found.postprocess, scorer=scorer)
         if asked is not None:

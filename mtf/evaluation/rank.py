@@ -17,8 +17,8 @@ from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import PREDICTING, WRITING, Heartbeat
 from mtf.base.progress import progress_bar
 from mtf.data.tasks.metrics import auc, class_f1
-from mtf.evaluation.rank_data import RankData, RankExample
 from mtf.evaluation.report import TaskResult
+from mtf.evaluation.task_data import RankData, RankExample
 from mtf.evaluation.tasks import EvaluationTask
 from mtf.inference.files import Results
 from mtf.inference.predictor import NOT_FINITE, NotFiniteError, Predictor, Scores

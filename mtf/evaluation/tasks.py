@@ -21,10 +21,16 @@ from mtf.data.tasks.t0 import ANLI_ROUNDS
 from mtf.data.tasks.task import SCORE_EVAL, Task
 from mtf.evaluation import metrics
 from mtf.evaluation.infer_eval import Compared, comparison, find_task
-from mtf.evaluation.rank_data import TaskData, load_cached, load_files, load_live
 from mtf.evaluation.report import Kind
-from mtf.evaluation.settings import RankFilesConfig, data_name
-from mtf.evaluation.text_data import load_cached_text, load_live_text
+from mtf.evaluation.settings import RankFilesConfig
+from mtf.evaluation.task_data import (
+    TaskData,
+    load_cached,
+    load_cached_text,
+    load_files,
+    load_live,
+    load_live_text,
+)
 
 
 @dataclass(frozen=True)
@@ -84,14 +90,8 @@ def evaluation_tasks(
             EvaluationTask(stem, stem, stem, "rank", functools.partial(loaded.__getitem__, stem))
             for stem in loaded
         )
-    elif data.cache_dir is not None:
-        tasks = _cached_tasks(data)
     else:
-        tasks = _live_tasks(data, download)
-    if all(task.load is None for task in tasks):
-        reason = tasks[0].absent if tasks else "it has no tasks"
-        raise UserError(f"no task of {data_name(data)} has data: {reason}")
-    if isinstance(data, TaskMixtureConfig):
+        tasks = _live_tasks(data, download) if data.cache_dir is None else _cached_tasks(data)
         missing, allowed = missing_tasks(tasks), data.allow_missing_tasks
         check_missing(data.mixture_or_task_name, len(tasks), missing, allowed)
     for metric in dict.fromkeys(metric for task in tasks for metric in task.metrics):
@@ -171,14 +171,14 @@ def _cached_tasks(data: TaskMixtureConfig) -> tuple[EvaluationTask, ...]:
             load = functools.partial(load_cached, read, info, split, data.vocabulary)
             made.append(EvaluationTask(*about, load))
         else:
-            find = functools.partial(find_task, data, info.name)
             scorer = None
             if info.source.startswith(SEQIO):
                 # The cache contains SeqIO's examples in SeqIO's order.
                 limit = info.splits[split].num_examples
-                scorer = find().scorer(split, data.task_feature_lengths, limit)
+                source = find_task(data, info.name)
+                scorer = source.scorer(split, data.task_feature_lengths, limit)
             texts = functools.partial(load_cached_text, read, info, data.vocabulary)
-            compared = comparison(info, scorer=scorer, find_task=find)
+            compared = comparison(info, scorer=scorer, data=data)
             made.append(EvaluationTask(*about, texts, **vars(compared)))
     for name, reason in mixture.absent.items():
         # Only T0 tasks can be absent from a cache. Their names begin with the dataset's name.

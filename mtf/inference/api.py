@@ -112,7 +112,7 @@ class LanguageModel:
         """
         if decoding.get("num_return", 1) != 1:
             raise UserError("generate returns one text per input. For several, call samples().")
-        found = [best.text for best, *_ in self._samples(_listed(texts, "texts"), decoding)]
+        found = [best.text for best, *_ in self.samples(_listed(texts, "texts"), **decoding)]
         return found[0] if isinstance(texts, str) else found
 
     @overload
@@ -121,11 +121,7 @@ class LanguageModel:
     def samples(self, texts: Texts, **decoding: Any) -> list[list[Sample]]: ...
     def samples(self, texts: str | Texts, **decoding: Any) -> list[Sample] | list[list[Sample]]:
         """Returns `num_return` texts per input with their scores, best first; see `generate`."""
-        found = list(self._samples(_listed(texts, "texts"), decoding))
-        return found[0] if isinstance(texts, str) else found
-
-    def _samples(self, texts: list[str], decoding: dict[str, Any]) -> Iterator[list[Sample]]:
-        located = [(f"texts[{i}]", text) for i, text in enumerate(texts)]
+        located = [(f"texts[{i}]", text) for i, text in enumerate(_listed(texts, "texts"))]
         limit = self._predictor.max_inputs_length
         inputs = self._encode("texts", located, self.inputs_add_eos, limit)
         names = [field.name for field in dataclasses.fields(DecodingConfig)]
@@ -135,13 +131,14 @@ class LanguageModel:
                     f"Decoding has no setting {name!r}.{did_you_mean(name, names)} "
                     f"The settings are {', '.join(names)}."
                 )
-        settings = DecodingConfig(**decoding)
-        with progress_bar("generate", len(texts), shown=self._progress) as advance:
+        settings, found = DecodingConfig(**decoding), list[list[Sample]]()
+        with progress_bar("generate", len(inputs), shown=self._progress) as advance:
             generated = self._predictor.generate(inputs, settings, on_progress=advance)
             for number, generations in enumerate(generated):
                 if not all(math.isfinite(generation.score) for generation in generations):
                     raise UserError(f"texts[{number}]: the score is NaN or infinite. {NOT_FINITE}")
-                yield [Sample(self.vocabulary.decode(g.ids), g.score) for g in generations]
+                found.append([Sample(self.vocabulary.decode(g.ids), g.score) for g in generations])
+        return found[0] if isinstance(texts, str) else found
 
     @overload
     def score(self, inputs: str, targets: str) -> float: ...

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from mtf.base.errors import UserError
 from mtf.base.processes.heartbeat import PREDICTING, READING, WRITING, Heartbeat
 from mtf.base.progress import progress_bar
-from mtf.data.sources.datasets import open_split
 from mtf.data.sources.problems import Problems
 from mtf.data.sources.text_files import named_files
 from mtf.data.tasks.mixtures import Mixture, split_available
@@ -63,16 +62,15 @@ def task_sources(
 
     Raises UserError if a task consists of documents or an example cannot be used.
     """
-    tasks, absent = split_available(mixture, split, data_dir)
+    present, absent = split_available(mixture, split, data_dir)
     for task, reason in absent:
         print(f"skipped: {task.name}: {reason}")
     sources, problems = [], Problems("mixture_or_task_name", "examples")
-    for task in tasks:
+    for task, rows in present:
         if task.kind == "documents":
             raise UserError(
                 f"mixture_or_task_name: {task.name} contains documents; expected inputs and targets"
             )
-        rows = open_split(*task.source_of(split), data_dir=data_dir)
         # Decoding needs one example per record, whereas scoring needs one per choice.
         read = task.to_generate() if task.kind == "rank" and mode != "score" else task
         requests = functools.partial(task_requests, read, rows, split)

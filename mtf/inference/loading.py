@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from mtf.checkpoints.restore import restore_tree
-from mtf.inference.opening import Opened, open_model
+from mtf.inference.opening import Opened
 from mtf.inference.predictor import Predictor
 from mtf.models import t5
 from mtf.models.types import Params
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
-from mtf.storage import AnyPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,28 +49,20 @@ def describe(opened: Opened) -> str:
 
 
 def load_model(
-    path: str | AnyPath | Opened,
+    opened: Opened,
     *,
     dtype: Literal["float32", "bfloat16"] = "float32",
     partitioner: PjitPartitioner | None = None,
     scan_layers: bool | None = None,
-    **opening: Any,
 ) -> Loaded:
     """Loads a model onto the devices; each process reads only the slices that its devices hold.
 
     Args:
-      path: a path that `mtf.load` accepts, or the result of `open_model`.
+      opened: the result of `open_model`.
       dtype, partitioner: see `mtf.load`.
       scan_layers: whether to scan layers; if None, layers are scanned except on CPUs, where
         scanning is slower.
-      **opening: other arguments of `open_model`, if `path` is a path.
-
-    Raises:
-      UserError: if `path` cannot be read as a model, if the config of its run is missing or
-        describes another network, or if its vocabulary is unknown or does not fit the embedding.
     """
-    opened = path if isinstance(path, Opened) else open_model(path, **opening)
-    checkpoint = opened.checkpoint
     partitioner = partitioner or PjitPartitioner.create(PartitionerConfig())
     if scan_layers is None:
         scan_layers = partitioner.mesh.devices.flat[0].platform != "cpu"
@@ -80,7 +71,7 @@ def load_model(
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype)), shapes)
     shardings = partitioner.shardings(shapes, t5.param_axes(network, stacked=scan_layers))
     memory.check(partitioner.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
-    restored = restore_tree(checkpoint, {"target": shapes}, {"target": shardings})
+    restored = restore_tree(opened.checkpoint, {"target": shapes}, {"target": shardings})
     model = dataclasses.replace(opened.model, network=network)
     values = {**vars(opened), "model": model}
     return Loaded(**values, params=restored["target"], partitioner=partitioner)

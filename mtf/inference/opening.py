@@ -102,9 +102,11 @@ def open_model(
     config: str | AnyPath | None = None,
     trust: bool = False,
 ) -> Opened:
-    """Opens a checkpoint; see `mtf.load` for the arguments and `load_model` for the errors.
+    """Opens a checkpoint; see `mtf.load` for the arguments.
 
     `default_vocabulary` is used if neither a run nor the checkpoint itself provides a vocabulary.
+    Raises UserError if `path` cannot be read as a model, if the config of its run is missing or
+    describes another network, or if its vocabulary is unknown or does not fit the embedding.
     """
     checkpoint = conversion.open_checkpoint(_existing(local_source(path)), step, ema=ema)
     architecture = conversion.infer_architecture(checkpoint)
@@ -299,13 +301,13 @@ def inputs_add_eos(data: AnyData) -> bool:
     """Returns whether the inputs of training data end with EOS; most prompted inputs do not."""
     if not isinstance(data, TaskMixtureConfig):
         return data.inputs_add_eos
-    if data.module is not None:
-        return any(task.inputs_add_eos for task, _ in open_mixture(data).tasks)
     try:
-        tasks = open_mixture(data).tasks
-    except UserError:  # Raised only if templates of prompted tasks are missing.
+        return any(task.inputs_add_eos for task, _ in open_mixture(data).tasks)
+    except UserError:
+        if data.module is not None:
+            raise
+        # Without a module, the only error is that templates of prompted tasks are missing.
         return prompts_have_eos(data.mixture_or_task_name)
-    return any(task.inputs_add_eos for task, _ in tasks)
 
 
 @conversion_as_user_errors()

@@ -14,6 +14,7 @@ import numpy as np
 
 from mtf.data.packing import first_fit
 from mtf.models.settings import T5Config
+from mtf.training.flops import forward_multiplications
 
 # Maximum number of target tokens of an example in one row, unless one target is longer. Further
 # rows encode the inputs again, but the cost of self-attention is quadratic in the row length.
@@ -97,8 +98,9 @@ def pack(
         for targets_length in _targets_lengths(inputs_length, inputs, targets):
             sample = first_fit(inputs[::step], targets[::step], inputs_length, targets_length)
             num_batches, batch_rows = _batches(round(len(sample) * scale), max_rows, parts)
-            cost = num_batches * batch_rows * _row_cost(network, inputs_length, targets_length)
-            shapes.append((cost, inputs_length, targets_length, max_rows))
+            lengths = inputs_length, targets_length
+            cost = forward_multiplications(network, *lengths, _ATTENTION_COST)
+            shapes.append((num_batches * batch_rows * cost, *lengths, max_rows))
     # Take the roundest shape with about the lowest cost, so that similar items get the same shape.
     enough = min(shapes)[0] * _ENOUGH
     _, inputs_length, targets_length, max_rows = min(
@@ -112,9 +114,9 @@ def pack(
     )
 
 
-def rounded_length(length: int, least: int = 16) -> int:
-    """Rounds up to a multiple of the larger of `least` and 1/8 of the next power of two."""
-    step = max(least, power_of_two(length) // 8)
+def rounded_length(length: int) -> int:
+    """Rounds up to a multiple of the larger of 16 and 1/8 of the next power of two."""
+    step = max(16, power_of_two(length) // 8)
     return -(-length // step) * step
 
 
@@ -157,20 +159,3 @@ def _batches(num_rows: int, max_rows: int, parts: int) -> tuple[int, int]:
         return num_batches, max_rows
     rows_a_part = -(-num_rows // (num_batches * parts))
     return num_batches, min(_half_step(rows_a_part) * parts, max_rows)
-
-
-def _row_cost(network: T5Config, inputs_length: int, targets_length: int) -> float:
-    """Returns the approximate number of multiplications in the forward pass of a row."""
-    emb, joined = network.emb_dim, network.num_heads * network.head_dim
-    mlp = (len(network.mlp_activations) + 1) * emb * network.mlp_dim
-    pair = 2 * joined * _ATTENTION_COST
-    layer = 4 * emb * joined + mlp
-    encoder = inputs_length * (layer + inputs_length * pair)
-    decoder = targets_length * (
-        layer + 2 * emb * joined + (targets_length + inputs_length) * pair
-    ) + inputs_length * (2 * emb * joined)
-    return (
-        network.num_encoder_layers * encoder
-        + network.num_decoder_layers * decoder
-        + targets_length * emb * network.vocab_size
-    )

@@ -58,16 +58,11 @@ def _adapter(kernel: Any, config: LoraConfig) -> Params:
     def uniform(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         return jax.random.uniform(rng, shape, dtype, -(rows**-0.5), rows**-0.5)
 
-    def scale(rng: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        return jnp.full(shape, config.alpha / config.rank, dtype)
-
-    make = type(kernel)
+    make, initializers = type(kernel), jax.nn.initializers
     return {
         "lora_a": make((rows, config.rank), (row_axis, "lora_rank"), uniform),
-        "lora_b": make(
-            (config.rank, columns), ("lora_rank", column_axis), jax.nn.initializers.zeros
-        ),
-        "lora_scale": make((), (), scale),
+        "lora_b": make((config.rank, columns), ("lora_rank", column_axis), initializers.zeros),
+        "lora_scale": make((), (), initializers.constant(config.alpha / config.rank)),
     }
 
 

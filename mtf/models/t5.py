@@ -439,16 +439,14 @@ def encode(
     config: T5Config,
     params: Params,
     tokens: jax.Array,
-    segment_ids: jax.Array | None = None,
+    segments: jax.Array,
     dropout_rng: jax.Array | None = None,
 ) -> jax.Array:
     """Runs the encoder on token ids; returns its output, (b, length, emb) in `config.dtype`.
 
-    `tokens` has shape (b, length). `segment_ids`, (b, length), contains the segments of packed
-    rows; it is None if each row is one sequence.
+    `tokens` and their segments (see `segment_mask`) have shape (b, length).
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
-    segments = (tokens > 0).astype(jnp.int32) if segment_ids is None else segment_ids
     stack = params["encoder"]
     x = drop(embed(config, params, tokens), 1)
     mask = segment_mask(segments, segments)

@@ -18,8 +18,8 @@ from mtf.data.text.features import encode_feature
 from mtf.data.text.vocabularies import Vocabulary
 from mtf.evaluation.infer_eval import HeldOut, compare, find_held_out
 from mtf.evaluation.rank import Ranked, rank_metrics
-from mtf.evaluation.rank_data import RankExample
 from mtf.evaluation.settings import InferEvalConfig, RankFilesConfig
+from mtf.evaluation.task_data import RankExample
 from mtf.evaluation.tasks import EvaluationTask, evaluation_tasks
 from mtf.inference.batch import Source, file_sources, task_sources
 

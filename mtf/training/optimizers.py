@@ -8,6 +8,7 @@ of optax's optimizers is described in `mtf.training.transformations`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -74,40 +75,34 @@ class _Scheduled:
                 for name, slot in slots.items()
             }
 
-        return jax.tree.map(of_slots, self.axes, params, states, is_leaf=is_axes)
+        return self._map(of_slots, params, states)
 
     def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array:
         return schedules.learning_rate(self.config.learning_rate, step)
 
+    def _map(self, function: Callable[..., Any], *trees: Tree) -> Tree:
+        """Maps `function` over the axes, whose leaves are tuples, and the trees below them."""
+        return jax.tree.map(function, self.axes, *trees, is_leaf=lambda x: isinstance(x, tuple))
+
 
 class _Adafactor(_Scheduled):
     def init(self, params: Tree) -> Tree:
-        return jax.tree.map(
-            lambda names, param: adafactor.init_slots(self.config, param, names),
-            self.axes,
-            params,
-            is_leaf=is_axes,
-        )
+        def slots(names: tuple[str, ...], param: Any) -> adafactor.Slots:
+            return adafactor.init_slots(self.config, param, names)
+
+        return self._map(slots, params)
 
     def update(
         self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
     ) -> tuple[Tree, Tree]:
         rate = self.learning_rate(step, states)
-        pairs = jax.tree.map(
-            lambda names, param, slots, grad: adafactor.update_param(
-                self.config, step, rate, param, slots, grad, names
-            ),
-            self.axes,
-            params,
-            states,
-            grads,
-            is_leaf=is_axes,
-        )
-        new, slots = (
-            jax.tree.map(lambda _, pair, i=i: pair[i], self.axes, pairs, is_leaf=is_axes)
-            for i in range(2)
-        )
-        return new, slots
+
+        def updated(names: tuple[str, ...], param: Any, slots: Any, grad: Any) -> tuple[Any, Any]:
+            return adafactor.update_param(self.config, step, rate, param, slots, grad, names)
+
+        pairs = self._map(updated, params, states, grads)
+        new = self._map(lambda _, pair: pair[0], pairs)
+        return new, self._map(lambda _, pair: pair[1], pairs)
 
 
 class _AdamW(_Scheduled):
@@ -128,7 +123,7 @@ class _AdamW(_Scheduled):
             decayed = decay and len([name for name in names if name != "layers"]) >= 2
             return param - rate * (update + (decay * param if decayed else 0.0))
 
-        return jax.tree.map(new, self.axes, params, updates, is_leaf=is_axes), _slots(state)
+        return self._map(new, params, updates), _slots(state)
 
     @property
     def _adam(self) -> optax.GradientTransformation:
@@ -138,8 +133,3 @@ class _AdamW(_Scheduled):
 
 def _slots(state: Any) -> Tree:
     return jax.tree.map(lambda mu, nu: {"mu": mu, "nu": nu}, state.mu, state.nu)
-
-
-def is_axes(x: object) -> bool:
-    """Returns whether `x` is a tuple of logical axes, which is a leaf in a tree of axes."""
-    return isinstance(x, tuple)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import jax
+from flax.traverse_util import flatten_dict
 
 from mtf.base.host_memory import gib
 from mtf.checkpoints.finite import flat_names
 from mtf.partitioning import memory
-from mtf.training.optimizers import is_axes
 from mtf.training.trainer import Trainer
 
 # A parameter that is not split is reported if its size exceeds this fraction of the total size.
@@ -26,10 +25,7 @@ def text(trainer: Trainer) -> str:
     mesh = trainer.partitioner.mesh
     shapes, shardings = trainer.state_shapes, trainer.state_shardings
     split = flat_names(shardings.params)
-    axes = {
-        "/".join(entry.key for entry in path): names
-        for path, names in jax.tree_util.tree_leaves_with_path(trainer.axes, is_leaf=is_axes)
-    }
+    axes = flatten_dict(trainer.axes, sep="/")
     whole, part = memory.num_bytes(shapes.params), memory.num_bytes(shapes.params, shardings.params)
     columns = [("parameter", "shape", "logical axes", "split over", "per device")]
     remarks = []

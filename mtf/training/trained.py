@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from mtf.base.errors import UserError
 from mtf.checkpoints.finite import flat_names
@@ -69,22 +70,12 @@ def split(tree: Tree, frozen: Collection[str]) -> tuple[Tree, Tree]:
 
     Each leaf is in exactly one part. Nested dicts without leaves are omitted.
     """
-
-    def part(tree: Any, prefix: str, wanted: bool) -> Any:
-        found = {}
-        for key, value in tree.items():
-            name = prefix + key
-            if not isinstance(value, dict):
-                if (name in frozen) == wanted:
-                    found[key] = value
-            elif below := part(value, f"{name}/", wanted):
-                found[key] = below
-        return found
-
-    return part(tree, "", False), part(tree, "", True)
+    leaves = flatten_dict(tree, sep="/")
+    kept = {name: leaf for name, leaf in leaves.items() if name in frozen}
+    trained = {name: leaf for name, leaf in leaves.items() if name not in frozen}
+    return unflatten_dict(trained, sep="/"), unflatten_dict(kept, sep="/")
 
 
 def merge(first: Tree, second: Tree) -> Tree:
     """Returns a tree with the leaves of both trees; this is the inverse of `split`."""
-    both = {key: merge(first[key], second[key]) for key in first.keys() & second.keys()}
-    return {**first, **second, **both}
+    return unflatten_dict(flatten_dict(first) | flatten_dict(second))

@@ -86,7 +86,6 @@ def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
     """Returns the counts from which metrics are computed; for `weights`, see `loss_fn`."""
     targets = batch["decoder_target_tokens"]
     metrics = {
-        "num_seqs": jnp.float32(targets.shape[0]),
         "num_target_tokens": jnp.float32(targets.size),
         "num_weighted_tokens": jnp.sum(
             (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
@@ -161,14 +160,9 @@ class Trainer:
         return sum(math.prod(shape.shape) for shape in shapes)
 
     @functools.cached_property
-    def trained_axes(self) -> Tree:
-        """The logical axes of the parameters that are trained."""
-        return self.trained(self.axes)
-
-    @functools.cached_property
     def optimizer_def(self) -> optimizers.Optimizer:
         """The optimizer for the parameters that are trained."""
-        return optimizers.create(self.optimizer, self.model.network, self.trained_axes)
+        return optimizers.create(self.optimizer, self.model.network, self.trained(self.axes))
 
     def _init_states(self, params: Params) -> Tree:
         return self.optimizer_def.init(self.trained(params))

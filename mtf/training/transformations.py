@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import jax
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from mtf.base.errors import UserError
 from mtf.models.stacking import Tree, stack_layers, unstack_layers
@@ -41,7 +42,7 @@ class Transformation:
         self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
     ) -> tuple[Tree, Tree]:
         """Returns the updated parameters and state; optax receives `loss` as `value`."""
-        is_stacked = _is_stacked(params)
+        is_stacked = any("layers" in side for side in params.values() if isinstance(side, dict))
         grads, params = unstack_layers(grads), unstack_layers(params)
         state = _from_dicts(states, jax.eval_shape(self.optimizer.init, params))
         takes_more = optax.with_extra_args_support(self.optimizer)
@@ -55,7 +56,7 @@ class Transformation:
         A leaf that has the name and the shape of a parameter gets the axes of that parameter. Other
         leaves, such as factored statistics, are not split.
         """
-        owners, names = _by_path(self.shapes), _by_path(self.axes)
+        owners, names = flatten_dict(self.shapes), flatten_dict(self.axes)
 
         def of_leaf(path: Any, leaf: Any) -> tuple[str | None, ...]:
             keys = tuple(entry.key for entry in path)
@@ -72,17 +73,8 @@ class Transformation:
         Returns None if the state contains no learning rate or more than one.
         """
         stored = ("hyperparams", "learning_rate")
-        found = [leaf for path, leaf in _by_path(states).items() if path[-2:] == stored]
+        found = [leaf for path, leaf in flatten_dict(states).items() if path[-2:] == stored]
         return found[0] if len(found) == 1 else None
-
-
-def _is_stacked(params: Tree) -> bool:
-    return any("layers" in side for side in params.values() if isinstance(side, dict))
-
-
-def _by_path(tree: Tree) -> dict[tuple[str, ...], Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, tuple))
-    return {tuple(entry.key for entry in path): leaf for path, leaf in leaves}
 
 
 def _paths(state: Any) -> tuple[list[tuple[str, ...]], list[Any], Any]:
@@ -97,22 +89,17 @@ def _paths(state: Any) -> tuple[list[tuple[str, ...]], list[Any], Any]:
 
 def _as_dicts(state: Any) -> Tree:
     paths, leaves, _ = _paths(state)
-    tree: Tree = {}
     for path, leaf in zip(paths, leaves, strict=True):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise UserError(
                 f"optimizer: its state contains a random key ({'/'.join(path)}), which cannot be "
                 "stored in a checkpoint; expected only numbers"
             )
-        node = tree
-        for name in path[:-1]:
-            node = node.setdefault(name, {})
-        node[path[-1]] = leaf
-    return tree
+    return unflatten_dict(dict(zip(paths, leaves, strict=True)))
 
 
 def _from_dicts(tree: Tree, like: Any) -> Any:
     """Converts nested dicts from `_as_dicts` to an optax state with the structure of `like`."""
-    found = _by_path(tree)
+    found = flatten_dict(tree)
     paths, _, structure = _paths(like)
     return jax.tree_util.tree_unflatten(structure, [found[path] for path in paths])

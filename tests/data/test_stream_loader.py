@@ -147,7 +147,7 @@ def test_resuming_reads_no_more_than_a_window_and_no_window_is_larger(
     data = stream(write_files(tmp_path, 4, 300), num_streams=4, window_documents=32)
     texts_read: list[str] = []
     windows: list[int] = []
-    read, read_window = hub.Split.text, stream_loader._Reader._read
+    read, read_window = hub.Split.text, stream_loader._Reader.read
 
     def text(self: hub.Split, row: Any) -> str:
         texts_read.append(read(self, row))
@@ -159,7 +159,7 @@ def test_resuming_reads_no_more_than_a_window_and_no_window_is_larger(
         return found
 
     monkeypatch.setattr(hub.Split, "text", text)
-    monkeypatch.setattr(stream_loader._Reader, "_read", window)
+    monkeypatch.setattr(stream_loader._Reader, "read", window)
     iterator = make_train_iterator(data, batch_size=4, prefetch=0)
     batches = take(iterator, 200)
     assert max(windows) == 32

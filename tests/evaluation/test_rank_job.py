@@ -21,8 +21,8 @@ from mtf.cli.run import main
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.evaluation import tasks as tasks_lib
-from mtf.evaluation.rank_data import RankData, RankExample
 from mtf.evaluation.settings import RankFilesConfig
+from mtf.evaluation.task_data import RankData, RankExample
 from mtf.evaluation.tasks import EvaluationTask
 from mtf.inference.predictor import Predictor
 from mtf.jobs import Evaluate

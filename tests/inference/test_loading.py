@@ -22,7 +22,7 @@ from mtf.base.errors import UserError
 from mtf.cli.convert import command as convert
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.inference.loading import Loaded, load_model
-from mtf.inference.opening import checkpoint_vocabulary
+from mtf.inference.opening import checkpoint_vocabulary, open_model
 from mtf.models.stacking import unstack_layers
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
@@ -44,9 +44,14 @@ def assert_is_the_model(loaded: Loaded) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+def load(path: Path | str, **options: Any) -> Loaded:
+    loading = {name: options.pop(name) for name in ("dtype", "scan_layers") if name in options}
+    return load_model(open_model(path, **options), **loading)
+
+
 def refused(path: Path | str, **options: Any) -> str:
     with pytest.raises(UserError) as caught:
-        load_model(path, **options)
+        load(path, **options)
     return str(caught.value)
 
 
@@ -56,7 +61,7 @@ def test_t5x_orbax_run_directory_and_hugging_face_are_one_model(tmp_path: Path) 
     run = models.write_run(tmp_path / "run", step=12)
     hf = models.write_huggingface(tmp_path / "c", "--vocabulary", "byt5")
     shutil.copytree(run / "checkpoints" / "checkpoint_12", run / "checkpoints" / "checkpoint_9")
-    assert load_model(run, step=9).checkpoint.step == 9
+    assert load(run, step=9).checkpoint.step == 9
     assert "no checkpoint of step 10; it has 9, 12" in refused(run, step=10)
     for path, step in [
         (t5x, 7),
@@ -66,7 +71,7 @@ def test_t5x_orbax_run_directory_and_hugging_face_are_one_model(tmp_path: Path) 
         (run / "checkpoints" / "checkpoint_12", 12),
         (hf, None),
     ]:
-        loaded = load_model(path)
+        loaded = load(path)
         assert loaded.checkpoint.step == step
         assert_is_the_model(loaded)
 
@@ -79,7 +84,7 @@ def test_a_run_tells_vocabulary_activations_and_whether_inputs_end(tmp_path: Pat
         "model__network__relative_attention_max_distance": 64,
         "model__z_loss": 0.01,
     }
-    loaded = load_model(models.write_run(tmp_path, **settings))
+    loaded = load(models.write_run(tmp_path, **settings))
     assert loaded.vocabulary == ByteVocabulary(120)
     assert loaded.inputs_add_eos is False
     assert loaded.model.network.mlp_activations == ("silu", "linear")
@@ -89,8 +94,8 @@ def test_a_run_tells_vocabulary_activations_and_whether_inputs_end(tmp_path: Pat
 
 def test_on_cpu_layers_are_unrolled_and_can_be_stacked(tmp_path: Path) -> None:
     path = models.write_checkpoint(tmp_path)
-    assert "layers_0" in load_model(path).params["encoder"]
-    stacked = load_model(path, scan_layers=True)
+    assert "layers_0" in load(path).params["encoder"]
+    stacked = load(path, scan_layers=True)
     assert stacked.model.network.scan_layers
     unrolled = flat(unstack_layers(stacked.params))
     for name, value in writers.random_parameters(**models.SIZES, seed=2).items():
@@ -98,7 +103,7 @@ def test_on_cpu_layers_are_unrolled_and_can_be_stacked(tmp_path: Path) -> None:
 
 
 def test_bfloat16_is_of_parameters_and_activations(tmp_path: Path) -> None:
-    loaded = load_model(models.write_checkpoint(tmp_path), dtype="bfloat16")
+    loaded = load(models.write_checkpoint(tmp_path), dtype="bfloat16")
     assert loaded.model.network.dtype == "bfloat16"
     expected = writers.random_parameters(**models.SIZES, seed=2)
     for name, value in flat(loaded.params).items():
@@ -111,11 +116,11 @@ def test_a_vocabulary_that_only_the_size_tells_is_announced(
 ) -> None:
     path = models.write_checkpoint(tmp_path)
     with caplog.at_level(logging.WARNING):
-        assert load_model(path).vocabulary == ByteVocabulary()
+        assert load(path).vocabulary == ByteVocabulary()
     assert "embedding of 384 rows, so the vocabulary of byt5 is assumed" in caplog.text
     caplog.clear()
-    assert load_model(path, vocabulary="byt5").vocabulary == ByteVocabulary()
-    assert load_model(path, vocabulary=ByteVocabulary(50)).vocabulary == ByteVocabulary(50)
+    assert load(path, vocabulary="byt5").vocabulary == ByteVocabulary()
+    assert load(path, vocabulary=ByteVocabulary(50)).vocabulary == ByteVocabulary(50)
     assert "so the vocabulary of" not in caplog.text
     other = models.write_checkpoint(tmp_path / "other", vocab_size=400)
     assert "no released model has an embedding of 400 rows" in refused(other)
@@ -148,26 +153,26 @@ def test_another_vocabulary_is_refused_with_both_sizes(tmp_path: Path) -> None:
 
 def test_a_sentencepiece_model_has_the_sentinels_that_fit(tmp_path: Path, t5_model: Path) -> None:
     path = models.write_checkpoint(tmp_path, vocab_size=896, emb_dim=4)
-    loaded = load_model(path, vocabulary=str(t5_model))
+    loaded = load(path, vocabulary=str(t5_model))
     assert loaded.vocabulary == SentencePieceVocabulary(str(t5_model), 100)
     out = tmp_path / "hf"
     assert convert.main([str(path), str(out), "--to", "hf", "--vocabulary", str(t5_model)]) == 0
-    of_directory = load_model(out).vocabulary
+    of_directory = load(out).vocabulary
     assert of_directory.fingerprint() == loaded.vocabulary.fingerprint()
 
 
 def test_byt5s_sentinels_are_the_directorys(tmp_path: Path) -> None:
     hf = models.write_huggingface(tmp_path, "--vocabulary", "byt5")
-    assert load_model(hf).vocabulary == ByteVocabulary()
+    assert load(hf).vocabulary == ByteVocabulary()
     file = hf / "tokenizer_config.json"
     tokenizer = json.loads(file.read_text())
     # Google's ByT5 at Hugging Face: the sentinels ascend, which no model was trained with.
     tokenizer |= {"extra_ids": 125, "added_tokens_decoder": {"259": {"content": "<extra_id_0>"}}}
     file.write_text(json.dumps(tokenizer))
-    assert load_model(hf).vocabulary == ByteVocabulary()
+    assert load(hf).vocabulary == ByteVocabulary()
     tokenizer["added_tokens_decoder"] = {"383": {"content": "<extra_id_0>"}}
     file.write_text(json.dumps(tokenizer))
-    assert load_model(hf).vocabulary == ByteVocabulary(125)
+    assert load(hf).vocabulary == ByteVocabulary(125)
 
 
 def test_whether_inputs_end_is_read_from_an_export(tmp_path: Path) -> None:
@@ -186,16 +191,16 @@ def test_whether_inputs_end_is_read_from_an_export(tmp_path: Path) -> None:
 
 def test_inputs_of_another_hugging_face_directory_end(tmp_path: Path) -> None:
     hf = models.write_huggingface(tmp_path, "--vocabulary", "byt5")
-    assert load_model(hf).inputs_add_eos is True
+    assert load(hf).inputs_add_eos is True
     # T5Tokenizer appends it whatever the files say.
     file = hf / "tokenizer_config.json"
     values = json.loads(file.read_text())
     file.write_text(json.dumps({**values, "add_eos_token": False}))
     (hf / "tokenizer.json").write_text(json.dumps({"post_processor": None}))
-    assert load_model(hf).inputs_add_eos is True
+    assert load(hf).inputs_add_eos is True
     without = models.write_huggingface(tmp_path / "other")
     assert not list(without.glob("*token*"))
-    assert load_model(without, vocabulary="byt5").inputs_add_eos is True
+    assert load(without, vocabulary="byt5").inputs_add_eos is True
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -265,7 +270,7 @@ def test_a_run_without_its_config_is_not_guessed_at(
 ) -> None:
     run, _ = _without_config(tmp_path)
     with pytest.raises(UserError, match=r"written by a training run whose config is missing"):
-        load_model(run)
+        load(run)
     assert convert.main([str(run), str(tmp_path / "hf"), "--to", "hf"]) == 2
     message = capsys.readouterr().err
     assert f"expected {run / 'config.json'}" in message
@@ -276,7 +281,7 @@ def test_a_run_without_its_config_is_not_guessed_at(
 def test_the_config_can_be_named(tmp_path: Path) -> None:
     run, text = _without_config(tmp_path)
     (tmp_path / "mine.json").write_text(text)
-    loaded = load_model(run, config=tmp_path / "mine.json")
+    loaded = load(run, config=tmp_path / "mine.json")
     assert loaded.model.network.mlp_activations == ("silu", "linear")
     assert loaded.inputs_add_eos is False
     options = ["--to", "hf", "--config", str(tmp_path / "mine.json")]
@@ -290,14 +295,14 @@ def test_a_config_of_another_network_is_refused(tmp_path: Path) -> None:
     run, _ = _without_config(tmp_path)
     other = models.write_run(tmp_path / "other", model__network__emb_dim=64)
     with pytest.raises(UserError, match="emb_dim is 64 in the config, but 32 in the checkpoint"):
-        load_model(run, config=other)
+        load(run, config=other)
 
 
 def test_what_is_assumed_of_a_checkpoint_of_t5x_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = models.write_checkpoint(tmp_path)
-    load_model(path, vocabulary="byt5")
+    load(path, vocabulary="byt5")
     assert convert.main([str(path), str(tmp_path / "hf"), "--to", "hf"]) == 0
     for said in (caplog.text, capsys.readouterr().out):
         assert "as in the published T5 models: activations gelu × linear" in said

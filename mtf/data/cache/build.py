@@ -205,8 +205,7 @@ def run(
         return
     settings, mixture = build.settings, build.mixture
     cache_dir = settings.cache_dir
-    write_json(cache_dir / "cache.json", cache_info(settings))
-    settings.publish(cache_dir / "cache.json")
+    settings.write(cache_dir / "cache.json", cache_info(settings))
     for works in build.works.values():
         _prepare_folder(works)
     todo = [w for works in build.works.values() for w in works if not w.done_path.exists()]
@@ -235,8 +234,7 @@ def run(
     tasks = {name: rate for name, rate in rates.items() if name not in absent}
     about = (mixture.name, mixture.vocabulary, mixture.fingerprint)
     info = MixtureInfo(*about, tasks, absent, rates if absent else {})
-    write_json(mixture_path(cache_dir, mixture.name), info)
-    settings.publish(mixture_path(cache_dir, mixture.name))
+    settings.write(mixture_path(cache_dir, mixture.name), info)
 
 
 def _run_share(build: CacheBuild, num_workers: int, report: Report, rendezvous: Rendezvous) -> None:
@@ -382,8 +380,7 @@ def _prepare_folder(works: Sequence[ShardWork]) -> None:
         if store := works[0].settings.store:
             (store / folder.name).rmtree()
             (store / info.name).rmtree()
-    write_json(path, info)
-    works[0].settings.publish(path)
+    works[0].settings.write(path, info)
     wanted = {path, *(work.path for work in works), *(work.done_path for work in works)}
     for file in folder.iterdir():
         if file not in wanted:

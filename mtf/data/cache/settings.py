@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mtf.data.cache.format import ArrayRecordFormat
+from mtf.data.cache.format import ArrayRecordFormat, Info, write_json
 from mtf.data.text.vocabularies import Vocabulary
 from mtf.storage import AnyPath
 
@@ -53,8 +53,9 @@ class CacheConfig:
         """The directory or remote path of the cache, for messages."""
         return self.store or self.cache_dir
 
-    def publish(self, file: Path) -> None:
-        """Uploads a file in `cache_dir` if the cache is in a store."""
+    def write(self, file: Path, info: Info) -> None:
+        """Writes a description to a file in `cache_dir`, and uploads it if there is a store."""
+        write_json(file, info)
         if self.store is not None:
             (self.store / file.relative_to(self.cache_dir).as_posix()).upload(file)
 

@@ -17,7 +17,7 @@ import numpy as np
 from mtf.base import signals
 from mtf.base.errors import UserError
 from mtf.base.writing import write_failure
-from mtf.data.cache.format import INCOMPLETE, ShardInfo, SplitInfo, TaskInfo, file_crc32, write_json
+from mtf.data.cache.format import INCOMPLETE, ShardInfo, SplitInfo, TaskInfo, file_crc32
 from mtf.data.cache.settings import CacheConfig
 from mtf.data.sources.datasets import Rows, open_split
 from mtf.data.tasks.task import Task
@@ -106,8 +106,7 @@ def write_shard(work: ShardWork) -> Iterator[tuple[int, int]]:
     if work.settings.store is not None:
         (work.settings.store / work.task.name / work.path.name).upload(work.path)
         work.path.unlink()
-    write_json(work.done_path, split)
-    work.settings.publish(work.done_path)
+    work.settings.write(work.done_path, split)
 
 
 def tokenized_records(work: ShardWork) -> Iterator[list[dict[str, Any]]]:

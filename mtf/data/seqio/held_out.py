@@ -66,16 +66,11 @@ def _task(task: TokenizedTask, vocabulary: seqio.Vocabulary, split: str) -> seqi
         return tf.data.Dataset.from_generator(examples, output_signature=signature)
 
     # SeqIO passes predictions or scores to a metric according to the names of its parameters.
-    def of_predictions(targets: Any, predictions: Sequence[str]) -> dict[str, float]:
-        assert task.predictions is not None
-        return dict(task.predictions(predictions))
-
-    def of_scores(targets: Any, scores: Sequence[float]) -> dict[str, float]:
-        assert task.scores is not None
-        return dict(task.scores(scores))
-
-    metric_fns: list[Any] = [of_predictions] if task.predictions is not None else []
-    metric_fns += [of_scores] if task.scores is not None else []
+    metric_fns: list[Any] = []
+    if (of_predictions := task.predictions) is not None:
+        metric_fns.append(lambda targets, predictions: dict(of_predictions(predictions)))
+    if (of_scores := task.scores) is not None:
+        metric_fns.append(lambda targets, scores: dict(of_scores(scores)))
     feature = seqio.Feature(vocabulary, add_eos=False)  # The ids include EOS.
     return seqio.Task(
         task.name,

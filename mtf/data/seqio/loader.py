@@ -32,7 +32,6 @@ from mtf.storage import as_path, has_scheme
 
 if TYPE_CHECKING:
     import seqio
-    import tensorflow as tf
 
 # Prefixes of task names in mixtures for T5 and in mixtures for mT5.
 _PREFIXES = ("", MT5_PREFIX)
@@ -46,7 +45,8 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
     """
     provider, fingerprint, missing = _open(data)
     unused = {task.name for task, rate in open_mixture(data).tasks if rate == 0}.union(missing)
-    tasks = [task for task in _import_seqio().get_subtasks(provider) if task.name not in unused]
+    seqio = _import_seqio()
+    tasks = [task for task in seqio.get_subtasks(provider) if task.name not in unused]
     without = [task.name for task in tasks if data.split not in task.splits]
     if without:
         known = sorted({name for task in tasks for name in task.splits})
@@ -56,8 +56,20 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
         )
 
     def start(num_skipped: int) -> Iterator[Mapping[str, np.ndarray]]:
-        # Make a new dataset, because a second iteration over a dataset has a different order.
-        dataset = make_dataset(provider, data, shard.shard_id, shard.num_shards)
+        # Make a new dataset, because a second iteration over a dataset has a different order. It
+        # is made in the same way as in T5X.
+        dataset = seqio.get_dataset(
+            provider,
+            data.task_feature_lengths,
+            seqio.EncDecFeatureConverter(pack=data.pack),
+            dataset_split=data.split,
+            use_cached=data.use_cached,
+            shuffle=data.shuffle,
+            num_epochs=None,
+            shard_info=seqio.ShardInfo(index=shard.shard_id, num_shards=shard.num_shards),
+            seed=data.seed,
+            verbose=False,
+        )
         dataset = dataset.batch(len(shard.rows), drop_remainder=True).skip(num_skipped)
         return dataset.prefetch(prefetch).as_numpy_iterator()
 
@@ -74,28 +86,6 @@ def make_train_iterator(data: TaskMixtureConfig, shard: Shard, prefetch: int = 2
         "num_shards": shard.num_shards,
     }
     return _TrainIterator(start, identity)
-
-
-def make_dataset(
-    provider: seqio.Task | seqio.Mixture,
-    data: TaskMixtureConfig,
-    shard_id: int = 0,
-    num_shards: int = 1,
-) -> tf.data.Dataset:
-    """Returns SeqIO's endless dataset of the rows in a shard, built in the same way as in T5X."""
-    seqio = _import_seqio()
-    return seqio.get_dataset(
-        provider,
-        data.task_feature_lengths,
-        seqio.EncDecFeatureConverter(pack=data.pack),
-        dataset_split=data.split,
-        use_cached=data.use_cached,
-        shuffle=data.shuffle,
-        num_epochs=None,
-        shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
-        seed=data.seed,
-        verbose=False,
-    )
 
 
 def evaluation_parts(data: TaskMixtureConfig) -> EvaluationParts:
@@ -195,11 +185,6 @@ def _open(data: TaskMixtureConfig) -> tuple[seqio.Task | seqio.Mixture, str, dic
     return built.provider, "/".join(parts), missing
 
 
-def _needs_copy(path: str) -> bool:
-    """Returns whether a path is remote and has a scheme that TensorFlow cannot read."""
-    return has_scheme(path) and not path.startswith("gs://")
-
-
 def local_cache_dirs(data: TaskMixtureConfig) -> list[str]:
     """Returns, for each of SeqIO's caches, a path that TensorFlow can read.
 
@@ -214,8 +199,12 @@ def local_cache_dirs(data: TaskMixtureConfig) -> list[str]:
         split, is_examples, _ = name.partition(".tfrecord")
         return task in tasks and (not is_examples or split in (data.split, data.eval_split))
 
-    folders = data.cache_dirs
-    return [str(copied(f, "data.cache_dir", is_read)) if _needs_copy(f) else f for f in folders]
+    return [
+        str(copied(folder, "data.cache_dir", is_read))
+        if has_scheme(folder) and not folder.startswith("gs://")
+        else folder
+        for folder in data.cache_dirs
+    ]
 
 
 def _missing_tasks(data: TaskMixtureConfig) -> dict[str, str]:

@@ -319,12 +319,7 @@ def _found_in(module: str | None, name: str, vocabulary: Vocabulary) -> SeqioTas
     """Restores a task from the values that `SeqioTask.__reduce__` pickled."""
     if module is not None:
         import_module(module)
-    found = find_mixture(name, vocabulary, module)
-    if found is None:
-        raise UserError(f"{module} does not register the task {name} with SeqIO")
-    task = found.tasks[0][0]
-    assert isinstance(task, SeqioTask)
-    return task
+    return _as_task(seqio.TaskRegistry.get(name), vocabulary, module)
 
 
 def _with_vocabulary(task: seqio.Task, vocabulary: Vocabulary) -> seqio.Task:
@@ -371,13 +366,13 @@ def _rate(mixture: seqio.Mixture, task: seqio.Task, _: Any = None) -> float:
 
     Returns 0 if the task has no training data and its rate cannot be computed.
     """
-    if "train" in task.splits:
+    try:
         with _named(task, "rate"):
             return float(mixture.get_rate(task))
-    try:
-        return float(mixture.get_rate(task))
-    except Exception:  # T5's `rate_num_examples` needs training data.
-        return 0.0
+    except UserError:
+        if "train" in task.splits:
+            raise
+        return 0.0  # T5's `rate_num_examples` needs training data.
 
 
 def _step_name(step: Any) -> str:

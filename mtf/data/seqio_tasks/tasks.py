@@ -36,10 +36,6 @@ MAX_SHARDS = 64
 ROWS_PER_BLOCK = 5_000
 
 
-def _no_metrics(task: Task) -> Sequence[Any]:
-    return ()
-
-
 class OpenDatasets:
     """Opens dataset splits on demand; opens each split only once for all tasks."""
 
@@ -74,12 +70,10 @@ class OpenDatasets:
 class TaskSource(seqio.DataSource):
     """Renders the examples of a task when SeqIO reads them; each shard is a range of records."""
 
-    def __init__(self, task: Task, datasets: OpenDatasets, seed: int = 0):
-        """Initializes the source; `seed` determines the templates' random choices."""
+    def __init__(self, task: Task, datasets: OpenDatasets):
         super().__init__(splits=())
         self._task = task
         self._datasets = datasets
-        self._seed = seed
 
     @functools.cached_property
     def splits(self) -> Sequence[str]:
@@ -143,7 +137,7 @@ class TaskSource(seqio.DataSource):
             for start in starts.tolist():
                 block = rows.rows(start, min(start + ROWS_PER_BLOCK, last))
                 for number, row in enumerate(block, start):
-                    for example in self._task.row_examples(row, number, split, self._seed):
+                    for example in self._task.row_examples(row, number, split):
                         yield {name: example[name] for name in self.signature}
 
         return tf.data.Dataset.from_generator(examples, output_signature=self.signature)
@@ -164,7 +158,7 @@ def build(
     without: Collection[str] = (),
     *,
     use_cached: bool = False,
-    metric_fns: MetricFns = _no_metrics,
+    metric_fns: MetricFns = lambda task: (),
 ) -> Built:
     """Builds a SeqIO mixture or task from an mtf mixture, omitting the tasks in `without`.
 
@@ -281,12 +275,11 @@ def seqio_task(
     task: Task,
     vocabulary: seqio.Vocabulary,
     datasets: OpenDatasets,
-    seed: int = 0,
     *,
-    use_cached: bool = False,
-    metric_fns: MetricFns = _no_metrics,
+    use_cached: bool,
+    metric_fns: MetricFns,
 ) -> CachedSeqioTask:
-    """Returns a SeqIO task for an mtf task; `seed` determines the templates' random choices.
+    """Returns a SeqIO task for an mtf task.
 
     The metric functions receive stripped texts or, for ranked tasks, `seqio_registry.Choice`.
     """
@@ -305,7 +298,7 @@ def seqio_task(
 
     made = CachedSeqioTask(
         name,
-        source=TaskSource(task, datasets, seed),
+        source=TaskSource(task, datasets),
         output_features={
             "inputs": seqio.Feature(vocabulary, add_eos=task.inputs_add_eos),
             "targets": seqio.Feature(vocabulary, add_eos=task.targets_add_eos),

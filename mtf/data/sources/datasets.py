@@ -140,7 +140,8 @@ def _open_anywhere(
             return in_memory(story_cloze.read_csv(copied(folder / f"{split}.csv", "data_dir")))
         tried = f"the local mirror does not contain {path}."
         if there:
-            splits = mirror_splits(dataset, subset, data_dir)
+            kinds = (".parquet", ".csv") if dataset == "story_cloze" else (".parquet",)
+            splits = sorted({file.rpartition(".")[0] for file in there if file.endswith(kinds)})
             tried = f"{tried[:-1]}; available splits: {', '.join(splits) or 'none'}."
             tried += did_you_mean_split(split, splits)
     missing = f"{name}, split {split}, is missing: {tried}"
@@ -191,13 +192,6 @@ def check_downloaded(name: str, opened: Sequence[Rows | UserError]) -> None:
             f"the datasets of {number} of the {len(opened)} tasks in {name} are on the Hugging "
             "Face hub"
         )
-
-
-def mirror_splits(dataset: str, subset: str | None, data_dir: DataDir = None) -> list[str]:
-    """Returns the names of a dataset's splits in the mirror (see `open_split` for `data_dir`)."""
-    folder = _mirror_folder(dataset, subset, data_dir)
-    kinds = (".parquet", ".csv") if dataset == "story_cloze" else (".parquet",)
-    return sorted({file.stem for file in _files(folder) if file.suffix in kinds}) if folder else []
 
 
 def mirror_has(source: Source, data_dir: DataDir = None) -> bool | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from mtf.base.errors import UserError, did_you_mean
-from mtf.data.sources.datasets import DataDir, open_all
+from mtf.data.sources.datasets import DataDir, Rows, open_all
 from mtf.data.tasks import registry, t0, text, translation
 from mtf.data.tasks.prompted import SCORE_EVAL, PromptedTask, task_name
 from mtf.data.tasks.prompts.templates import Templates, load_templates
@@ -84,30 +84,26 @@ def list_tasks(templates: Templates | None = None) -> tuple[str, ...]:
     return (*registry.registered_tasks(), *_unprompted(), *prompted, *ranked)
 
 
-def mixture(
-    name: str, templates: Templates | None = None, *, check_version: bool = True
-) -> Mixture:
+def mixture(name: str, templates: Templates | None = None) -> Mixture:
     """Returns the mixture called `name`, or a mixture that consists of the task called `name`.
 
     Args:
       name: name of the mixture or task.
       templates: templates of prompted tasks; None to call `load_templates()`.
-      check_version: whether to reject templates whose version would change the mixture.
 
     Raises UserError if the name is unknown, or if templates are missing or have the wrong version.
     """
     if (rates := registry.registered_mixtures().get(name)) is not None:
-        return _registered(name, rates, templates, check_version)
+        return _registered(name, rates, templates)
     definition = _definitions().get(name)
     if definition is None:
         task: Task | None = registry.registered_tasks().get(name) or _unprompted().get(name)
-        task = task or prompted_task(name, templates, check_version=check_version)
+        task = task or prompted_task(name, templates)
         return Mixture(name, ((task, None),), task.vocabulary)
     tasks: list[Rated] = []
     if definition["groups"]:
         templates = templates or load_templates()
-        if check_version:
-            t0.check_templates(templates, t0.select(*definition["groups"].split()))
+        t0.check_templates(templates, t0.select(*definition["groups"].split()))
         tasks += _defined_prompts(definition, templates)
     if prompts_have_eos(name):
         tasks = [(replace(task, inputs_add_eos=True), rate) for task, rate in tasks]
@@ -121,7 +117,7 @@ def mixture(
 
 
 def _registered(
-    name: str, rates: Mapping[str, float | None], templates: Templates | None, check_version: bool
+    name: str, rates: Mapping[str, float | None], templates: Templates | None
 ) -> Mixture:
     """Returns a custom mixture; raises UserError if it contains itself or contains a task twice."""
     tasks: dict[str, Rated] = {}
@@ -130,7 +126,7 @@ def _registered(
         if part == name:
             raise UserError(f"mixture {name} contains itself")
         try:
-            found = mixture(part, templates, check_version=check_version)
+            found = mixture(part, templates)
         except UserError as error:
             raise UserError(f"mixture {name}: {error}") from error
         if rate is not None and part in list_mixtures():
@@ -166,9 +162,7 @@ def _defined_prompts(definition: Mapping[str, str], templates: Templates) -> Ite
                     yield task.score_eval(), None
 
 
-def prompted_task(
-    name: str, templates: Templates | None = None, *, check_version: bool = False
-) -> PromptedTask:
+def prompted_task(name: str, templates: Templates | None = None) -> PromptedTask:
     """Returns the prompted task called `name`, which may be the ranked version of a task.
 
     See `mixture` for the arguments. Raises UserError if there is no such task, or if templates are
@@ -189,31 +183,32 @@ def prompted_task(
         similar = similar or " `python -m mtf data --list` lists all mixtures."
         raise UserError(f"there is no mixture or task {name!r}.{similar}{hint}")
     row, task = found
-    if check_version and row.groups:
+    if row.groups:
         t0.check_templates(templates, [row])
     return task.score_eval() if name.endswith(SCORE_EVAL) else task
 
 
 def split_available(
     of: Mixture, split: str, data_dir: DataDir = None, *, download: bool = True
-) -> tuple[tuple[Task, ...], tuple[tuple[Task, str], ...]]:
-    """Returns the tasks with data for a split, and pairs (task, reason) for the tasks without data.
+) -> tuple[list[tuple[Task, Rows]], list[tuple[Task, str]]]:
+    """Returns the tasks with their records of a split, and the tasks without data with the reasons.
 
     See `open_split` for `download`. Raises MissingDatasetError if a missing dataset is not
     `skippable_in_evaluation`, and UserError if a task has no such split.
     """
     sources = [(task, task.source_of(split)) for task, _ in of.tasks]
     opened = open_all((source for _, source in sources), data_dir=data_dir, download=download)
-    present, absent = [], []
+    present: list[tuple[Task, Rows]] = []
+    absent: list[tuple[Task, str]] = []
     for task, source in sources:
         found = opened[source]
         if not isinstance(found, UserError):
-            present.append(task)
+            present.append((task, found))
         elif getattr(found, "skippable_in_evaluation", False):
             absent.append((task, str(found)))
         else:
             raise found
-    return tuple(present), tuple(absent)
+    return present, absent
 
 
 @functools.cache

@@ -60,6 +60,17 @@ class RowTask(Task):
     answer_choices: tuple[str, ...] | None = None
     module: str | None = None
 
+    @classmethod
+    def of_source(
+        cls, name: str, source: HubSource | RecordSource, to_text: ToText, **fields: Any
+    ) -> RowTask:
+        """Returns a task with the records and the splits of `source`."""
+        if isinstance(source, HubSource):
+            fields |= {"dataset": source.dataset, "subset": source.subset}
+        else:
+            fields |= {"dataset": source.kind, "subset": name, "records": source}
+        return cls(name=name, splits=dict(source.splits), to_text=to_text, **fields)
+
     def __reduce__(self) -> Any:
         """Pickles a registered task by name because `to_text` may not be picklable."""
         if self.module is None:
@@ -198,17 +209,12 @@ def register(
     metric_names = _names("metrics", metrics)
     choices = None if answer_choices is None else _names("answer_choices", answer_choices)
     module = _claim(name)
-    if isinstance(source, HubSource):
-        about: dict[str, Any] = {"dataset": source.dataset, "subset": source.subset}
-    else:
-        about = {"dataset": source.kind, "subset": name, "records": source}
-    _REGISTRY.tasks[name] = RowTask(
-        name=name,
-        **about,
+    _REGISTRY.tasks[name] = RowTask.of_source(
+        name,
+        source,
+        to_text,
         kind="generate" if objective is None else "documents",
         objective=objective,
-        splits=dict(source.splits),
-        to_text=to_text,
         metric_names=metric_names,
         answer_choices=choices,
         inputs_add_eos=inputs_add_eos,

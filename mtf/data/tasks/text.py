@@ -15,20 +15,12 @@ from typing import Any
 from mtf.base.errors import UserError
 from mtf.data.tasks.objectives import BertStyle, IidDenoising, PrefixLM, SpanCorruption
 from mtf.data.tasks.task import Task, TaskKind, column, table
-from mtf.data.text.normalization import Normalization, normalize
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """A task that yields documents, `{"targets": text}`, which an objective turns into examples.
+    """A task that yields documents, `{"targets": text}`, which an objective turns into examples."""
 
-    Attributes:
-      text_key: name of the column that contains the text.
-      normalization: normalization of the text (see `TextConfig`).
-    """
-
-    text_key: str = "text"
-    normalization: Normalization = None
     kind: TaskKind = "documents"
     splits: Mapping[str, str] = field(
         default_factory=lambda: {"train": "train", "validation": "validation"}, hash=False
@@ -37,20 +29,20 @@ class TextTask(Task):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the data source and the normalization, but not of the objective."""
-        return self.hash_of(self.text_key, self.normalization)
+        """A hash of the data source, but not of the objective."""
+        return self.hash_of("text", None)  # The values that existing caches contain.
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
     ) -> list[dict[str, Any]]:
         """Returns the text of a record as `[{"targets": text}]`, or [] if the text is empty."""
-        text = column(row, self.text_key, self)
+        text = column(row, "text", self)
         if not isinstance(text, str):
             raise UserError(
-                f"task {self.name}: column {self.text_key!r} of record {index} of {split} has "
+                f"task {self.name}: column 'text' of record {index} of {split} has "
                 f"type {type(text).__name__}; expected a string"
             )
-        return [{"targets": normalize(text, self.normalization)}] if text else []
+        return [{"targets": text}] if text else []
 
 
 @functools.cache

@@ -11,8 +11,8 @@ import pytest
 
 from mtf.base.errors import UserError
 from mtf.data.text.vocabularies import ByteVocabulary
-from mtf.evaluation.rank_data import RankData
 from mtf.evaluation.settings import RankFilesConfig
+from mtf.evaluation.task_data import RankData
 from mtf.evaluation.tasks import evaluation_tasks
 
 BYTES = ByteVocabulary()
