@@ -13,12 +13,7 @@ from mtf.builders import checkpoint, model, schedule, vocabulary
 from mtf.checkpoints import RestoreCheckpointConfig
 from mtf.cli.gin.expressions import Call, ConfigOf, Constant, evaluate
 from mtf.cli.gin.t5x_table import FULLY_SHARDED
-from mtf.data import (
-    ByteVocabulary,
-    HubStreamConfig,
-    SentencePieceVocabulary,
-    TaskMixtureConfig,
-)
+from mtf.data import ByteVocabulary, HubStreamConfig, SentencePieceVocabulary, TaskMixtureConfig
 from mtf.evaluation import InferEvalConfig
 from mtf.inference import DecodingConfig
 from mtf.jobs import Evaluate, Infer, Train
