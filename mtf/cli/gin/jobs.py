@@ -338,9 +338,8 @@ def _lengths(settings: Settings) -> dict[str, int]:
 
 def _training_data(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
     given = _below(settings, "data.")
-    data: Settings = {n: given[n] for n in ("shuffle", "pack") if n in given}
-    data |= {"seed": given.get("seed", 0), "eval_split": given.get("eval_split")}
-    data |= {"split": given["split"]} if "split" in given else {}
+    names = ("shuffle", "pack", "seed", "eval_split", "split")
+    data = {name: given[name] for name in names if name in given}
     shared = {"vocabulary": _vocabulary(settings), "task_feature_lengths": _lengths(settings)}
     name = settings["data.mixture_or_task_name"]
     cached = settings.get("data.use_cached") and command.cache_dirs
