@@ -32,11 +32,9 @@ class Reference:
     configurable: str  # the canonical name if known, otherwise the name with aliases resolved
     called: bool
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         scope = f"{self.scope}/" if self.scope else ""
         return f"@{scope}{self.configurable}{'()' if self.called else ''}"
-
-    __repr__ = __str__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +43,8 @@ class Macro:
 
     name: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"%{self.name}"
-
-    __repr__ = __str__
 
 
 @dataclasses.dataclass(frozen=True)
