@@ -101,13 +101,11 @@ def train(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
         data=_training_data(settings, command, remark),
         optimizer=_optimizer(settings),
         train_steps=steps,
-        batch_size=settings.get("batch_size"),
         trainer=fdl.Config(TrainerConfig, **trainer),
         partitioner=_partitioner(settings, remark),
         checkpoint=_checkpoint(settings, restored),
-        model_dir=settings.get("model_dir"),
-        random_seed=settings.get("random_seed", 0),
         evaluator=evaluator,
+        **_given(settings, "batch_size", "model_dir", "random_seed"),
     )
 
 
@@ -116,14 +114,10 @@ def evaluation(settings: Settings, command: Command, remark: Remark) -> fdl.Conf
     data = {"pack": False, "eval_split": settings.get("data.eval_split")}
     return fdl.Config(
         Evaluate,
-        checkpoint=settings.get("checkpoint"),
         data=_mixture(settings, command, remark, data),
-        batch_size=settings.get("batch_size", 32),
-        dtype=settings.get("dtype", "float32"),
         partitioner=_partitioner(settings, remark),
-        output_dir=settings.get("output_dir"),
         decoding=_decoding(settings),
-        checkpoint_steps=settings.get("checkpoint_steps"),
+        **_given(settings, "checkpoint", "batch_size", "dtype", "output_dir", "checkpoint_steps"),
     )
 
 
@@ -134,7 +128,6 @@ def inference(settings: Settings, command: Command, remark: Remark) -> fdl.Confi
             "RestoreCheckpointConfig.mode = 'all' has no equivalent for inference, because mtf's "
             "`Infer` reads only one checkpoint. Set mode = 'specific' and path = 'CHECKPOINT'."
         )
-    names = ("mode", "output_dir", "checkpoint_period", "shard_id", "num_shards")
     path = settings.get("data.vocabulary.path", "")
     released = {vocabulary.T5_PATH: "t5", vocabulary.MT5_PATH: "mt5"}
     words = "byt5" if "bytes" in settings.get("parts", ()) else released.get(path, path or None)
@@ -142,22 +135,24 @@ def inference(settings: Settings, command: Command, remark: Remark) -> fdl.Confi
     known = None if mixture is None else _module(mixture, settings, command, remark)
     return fdl.Config(
         Infer,
-        checkpoint=settings.get("checkpoint"),
         mixture_or_task_name=mixture,
         split=(mixture and settings.get("data.eval_split")) or "validation",
-        **{name: settings[name] for name in names if name in settings},
         vocabulary=words,
-        dtype=settings.get("dtype", "float32"),
         decoding=_decoding(settings, always=True),
         task_feature_lengths=_lengths(settings),
-        batch_size=settings.get("batch_size", 32),
         module=known,
         partitioner=_partitioner(settings, remark),
+        **_given(settings, "checkpoint", "batch_size", "dtype", "output_dir", "mode"),
+        **_given(settings, "checkpoint_period", "shard_id", "num_shards"),
     )
 
 
 def _same(value: Any, other: Any) -> bool:
     return type(value) is type(other) and bool(value == other)
+
+
+def _given(settings: Settings, *names: str) -> dict[str, Any]:
+    return {name: settings[name] for name in names if name in settings}
 
 
 def _below(settings: Settings, prefix: str) -> dict[str, Any]:
@@ -329,8 +324,7 @@ def _lengths(settings: Settings) -> dict[str, int]:
 
 def _training_data(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
     given = _below(settings, "data.")
-    names = ("shuffle", "pack", "seed", "eval_split", "split")
-    data = {name: given[name] for name in names if name in given}
+    data = _given(given, "shuffle", "pack", "seed", "eval_split", "split")
     shared = {"vocabulary": _vocabulary(settings), "task_feature_lengths": _lengths(settings)}
     name = settings["data.mixture_or_task_name"]
     cached = settings.get("data.use_cached") and command.cache_dirs
