@@ -14,6 +14,7 @@ from typing import Any
 from fiddle import daglish
 
 from mtf.config.codegen import Writer, bracketed
+from mtf.config.paths import follow
 
 
 @dataclasses.dataclass
@@ -53,10 +54,7 @@ def evaluate(expression: Any) -> Any:
         made = value.target(*value.arguments, **keywords)
         for path, changed in value.sets.items():
             *parents, field = path.split(".")
-            owner = made
-            for parent in parents:
-                owner = getattr(owner, parent)
-            setattr(owner, field, evaluate(changed))
+            setattr(follow(made, tuple(parents)), field, evaluate(changed))
         return made
 
     return daglish.MemoizedTraversal.run(evaluated, expression)

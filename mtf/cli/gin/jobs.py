@@ -15,6 +15,7 @@ from mtf.builders import checkpoint, model, schedule, vocabulary
 from mtf.checkpoints import RestoreCheckpointConfig
 from mtf.cli.gin.expressions import Call, Constant, evaluate
 from mtf.cli.gin.t5x_table import FULLY_SHARDED
+from mtf.config.paths import follow
 from mtf.data import ByteVocabulary, HubStreamConfig, SentencePieceVocabulary, TaskMixtureConfig
 from mtf.evaluation import InferEvalConfig
 from mtf.inference import DecodingConfig
@@ -168,9 +169,7 @@ def _closest(call: Call, wanted: dict[str, Any], prefix: str = "") -> Call:
     defaults = {parameter.name: parameter.default for parameter in parameters}
     keywords = {n: v for n, v in wanted.items() if n in defaults and not _same(v, defaults[n])}
     call = dataclasses.replace(call, keywords=call.keywords | keywords)
-    made = evaluate(call)
-    for part in prefix.split(".")[:-1]:
-        made = getattr(made, part)
+    made = follow(evaluate(call), tuple(prefix.split(".")[:-1]))
     sets = {prefix + name: v for name, v in wanted.items() if not _same(getattr(made, name), v)}
     return dataclasses.replace(call, sets=call.sets | sets)
 
