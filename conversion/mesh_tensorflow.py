@@ -90,9 +90,8 @@ def find_prefix(path: AnyPath, step: int | None = None) -> AnyPath | None:
             raise ConversionError(f"{path} has no checkpoint of step {step}; it has {shown}.")
         return find_prefix(path / steps[step])
     note = path / "checkpoint"
-    latest = (
-        _LATEST.search(note.read_bytes().decode("utf-8", "replace")) if note.is_file() else None
-    )
+    text = note.read_bytes().decode("utf-8", "replace") if note.is_file() else ""
+    latest = _LATEST.search(text)
     is_noted = latest is not None and latest[1] in steps.values()
     return find_prefix(path / (latest[1] if latest and is_noted else steps[max(steps)]))
 

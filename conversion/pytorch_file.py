@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conversion.tensor import ConversionError, IncompleteCheckpoint, Index, Tensor, reason
+from conversion.tensor import ConversionError, IncompleteCheckpoint, Index, Tensor, damaged, reason
 from mtf.storage import AnyPath
 from mtf.storage.copies import local_copy
 
@@ -44,21 +44,17 @@ def _load(file: Path, path: AnyPath) -> dict[str, Any]:
         raise ConversionError(
             f"Reading {path} needs PyTorch. Run: pip install 'mtf-jax[torch]'"
         ) from error
-    try:
+    with damaged(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Unsafe pickles raise errors in any case.
         is_zip = zipfile.is_zipfile(file)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Unsafe pickles raise errors in any case.
+        try:
             found = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"Unsupported.*?(?=\. |$)|GLOBAL \S+", str(error), re.MULTILINE)
-        raise ConversionError(
-            f"{path} was not loaded, because its pickle is damaged or contains objects other than "
-            f"weights, which could run code: {found[0] if found else reason(error)}."
-        ) from error
-    except Exception as error:  # torch.load raises errors of many types for damaged files.
-        raise IncompleteCheckpoint(
-            f"{path} is truncated or damaged: {type(error).__name__} {reason(error)}."
-        ) from error
+        except pickle.UnpicklingError as error:
+            found = re.search(r"Unsupported.*?(?=\. |$)|GLOBAL \S+", str(error), re.MULTILINE)
+            raise ConversionError(
+                f"{path} was not loaded, because its pickle is damaged or contains objects other "
+                f"than weights, which could run code: {found[0] if found else reason(error)}."
+            ) from error
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in found.items()
     ):

@@ -16,7 +16,6 @@ from typing import Any
 import google_crc32c
 import ml_dtypes
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from conversion.protobuf import message_class
 from conversion.tensor import (
@@ -113,11 +112,8 @@ def _decoded(index: AnyPath) -> tuple[int, dict[str, Any]]:
         items = dict(_table(index.read_bytes()))
         if b"" not in items:
             raise ValueError("its header is missing")
-        try:
-            header = _Header.FromString(items.pop(b""))
-            entries = {name.decode(): _Entry.FromString(value) for name, value in items.items()}
-        except DecodeError as error:
-            raise ValueError(str(error)) from error
+        header = _Header.FromString(items.pop(b""))
+        entries = {name.decode(): _Entry.FromString(value) for name, value in items.items()}
     if header.endianness:
         raise ConversionError(f"{index}: the arrays are big-endian; expected little-endian ones.")
     return header.shards, entries

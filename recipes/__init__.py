@@ -2,74 +2,38 @@
 
 from pkgutil import extend_path
 
-from recipes.files import cache, convert
-from recipes.finetune import finetune
-from recipes.inference import evaluate, infer
-from recipes.mt0 import (
-    mt0_base,
-    mt0_eval,
-    mt0_large,
-    mt0_small,
-    mt0_xl,
-    mt0_xxl,
-    mt0_xxl_xmtf,
-    mt5_lm_adapt,
-)
-from recipes.pretraining import continue_pretraining
-from recipes.romanian import ro_mt5_base, ro_mt5_large, ro_t5_base, ro_t5_large
-from recipes.start import quickstart
-from recipes.t0 import (
-    t0_3b,
-    t0_eval,
-    t0_original_task_only_xxl,
-    t0_single_prompt_xxl,
-    t0_xxl,
-    t0p_xxl,
-    t0pp_xxl,
-)
-from recipes.t5 import (
-    t5_1_1_base_c4,
-    t5_1_1_finetune,
-    t5_1_1_large_c4,
-    t5_1_1_small_c4,
-    t5_1_1_xl_c4,
-    t5_1_1_xxl_c4,
-)
+from recipes.files import cache as cache
+from recipes.files import convert as convert
+from recipes.finetune import finetune as finetune
+from recipes.inference import evaluate as evaluate
+from recipes.inference import infer as infer
+from recipes.mt0 import mt0_base as mt0_base
+from recipes.mt0 import mt0_eval as mt0_eval
+from recipes.mt0 import mt0_large as mt0_large
+from recipes.mt0 import mt0_small as mt0_small
+from recipes.mt0 import mt0_xl as mt0_xl
+from recipes.mt0 import mt0_xxl as mt0_xxl
+from recipes.mt0 import mt0_xxl_xmtf as mt0_xxl_xmtf
+from recipes.mt0 import mt5_lm_adapt as mt5_lm_adapt
+from recipes.pretraining import continue_pretraining as continue_pretraining
+from recipes.romanian import ro_mt5_base as ro_mt5_base
+from recipes.romanian import ro_mt5_large as ro_mt5_large
+from recipes.romanian import ro_t5_base as ro_t5_base
+from recipes.romanian import ro_t5_large as ro_t5_large
+from recipes.start import quickstart as quickstart
+from recipes.t0 import t0_3b as t0_3b
+from recipes.t0 import t0_eval as t0_eval
+from recipes.t0 import t0_original_task_only_xxl as t0_original_task_only_xxl
+from recipes.t0 import t0_single_prompt_xxl as t0_single_prompt_xxl
+from recipes.t0 import t0_xxl as t0_xxl
+from recipes.t0 import t0p_xxl as t0p_xxl
+from recipes.t0 import t0pp_xxl as t0pp_xxl
+from recipes.t5 import t5_1_1_base_c4 as t5_1_1_base_c4
+from recipes.t5 import t5_1_1_finetune as t5_1_1_finetune
+from recipes.t5 import t5_1_1_large_c4 as t5_1_1_large_c4
+from recipes.t5 import t5_1_1_small_c4 as t5_1_1_small_c4
+from recipes.t5 import t5_1_1_xl_c4 as t5_1_1_xl_c4
+from recipes.t5 import t5_1_1_xxl_c4 as t5_1_1_xxl_c4
 
 # A user's recipes/more.py can also be imported as `recipes.more` if its folder has no __init__.py.
 __path__ = extend_path(__path__, __name__)
-
-__all__ = [
-    "cache",
-    "continue_pretraining",
-    "convert",
-    "evaluate",
-    "finetune",
-    "infer",
-    "mt0_base",
-    "mt0_eval",
-    "mt0_large",
-    "mt0_small",
-    "mt0_xl",
-    "mt0_xxl",
-    "mt0_xxl_xmtf",
-    "mt5_lm_adapt",
-    "quickstart",
-    "ro_mt5_base",
-    "ro_mt5_large",
-    "ro_t5_base",
-    "ro_t5_large",
-    "t0_3b",
-    "t0_eval",
-    "t0_original_task_only_xxl",
-    "t0_single_prompt_xxl",
-    "t0_xxl",
-    "t0p_xxl",
-    "t0pp_xxl",
-    "t5_1_1_base_c4",
-    "t5_1_1_finetune",
-    "t5_1_1_large_c4",
-    "t5_1_1_small_c4",
-    "t5_1_1_xl_c4",
-    "t5_1_1_xxl_c4",
-]

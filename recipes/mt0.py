@@ -316,7 +316,7 @@ def mt5_lm_adapt(
         train_steps=start.step + 100_000,
         batch_size=2048,
         trainer=fdl.Config(TrainerConfig),
-        partitioner=_partitioner(size),
+        partitioner=fdl.Config(PartitionerConfig, num_partitions=4 if size in ("xl", "xxl") else 1),
         checkpoint=builders.checkpoint.every(1000, restore=start),
     )
 
@@ -342,13 +342,10 @@ def _mt5(size: str, dropout_rate: float) -> fdl.Config:
     return builders.model.mt5(size, dropout_rate=dropout_rate, remat_policy=remat)
 
 
-def _partitioner(size: str) -> fdl.Config[PartitionerConfig]:
-    return fdl.Config(PartitionerConfig, num_partitions=4 if size in ("xl", "xxl") else 1)
-
-
 def _fully_sharded(size: str) -> fdl.Config[PartitionerConfig]:
     """Returns the repository's partitioning for XL and XXL, and one partition for other sizes."""
-    config = _partitioner(size)
-    if size in ("xl", "xxl"):
-        config.logical_axis_rules = FULLY_SHARDED_AXIS_RULES
-    return config
+    if size not in ("xl", "xxl"):
+        return fdl.Config(PartitionerConfig, num_partitions=1)
+    return fdl.Config(
+        PartitionerConfig, num_partitions=4, logical_axis_rules=FULLY_SHARDED_AXIS_RULES
+    )

@@ -164,13 +164,7 @@ def t5_1_1_finetune(
     return fdl.Config(
         Train,
         model=model,
-        data=_data(
-            files,
-            mixture,
-            cache_dir,
-            use_cached_tasks,
-            _text(vocabulary, *lengths),
-        ),
+        data=_data(files, mixture, cache_dir, use_cached_tasks, _text(vocabulary, *lengths)),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
         train_steps=start.step + finetuning_steps,
         batch_size=128,

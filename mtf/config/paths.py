@@ -102,8 +102,8 @@ def split_assignment(text: str) -> tuple[str, str]:
     return match["path"].strip(), match["value"].strip()
 
 
-def nearest_paths(path: str, known: Iterable[str], n: int = 3) -> list[str]:
-    """Returns up to `n` of the `known` paths that are similar to `path`, the most similar first.
+def nearest_paths(path: str, known: Iterable[str]) -> list[str]:
+    """Returns up to three of the `known` paths that are similar to `path`, the most similar first.
 
     Paths are similar if their last steps are. Of the paths with the same last step, those that end
     in `path` come first, followed by those with the fewest steps.
@@ -112,7 +112,7 @@ def nearest_paths(path: str, known: Iterable[str], n: int = 3) -> list[str]:
     for each in known:
         by_last.setdefault(each.rpartition(".")[2], []).append(each)
     found: list[str] = []
-    for last in difflib.get_close_matches(path.rpartition(".")[2], by_last, n):
+    for last in difflib.get_close_matches(path.rpartition(".")[2], by_last):
         by_last[last].sort(key=lambda each: (not each.endswith(f".{path}"), each.count(".")))
         found += by_last[last]
-    return found[:n]
+    return found[:3]

@@ -13,12 +13,7 @@ from typing import Any
 import fiddle as fdl
 
 from mtf.checkpoints.steps import CHECKPOINTS
-from mtf.partitioning.settings import (
-    FULLY_SHARDED_AXIS_RULES,
-    LOGICAL_AXIS_RULES,
-    Rules,
-    mesh_axes,
-)
+from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES, LOGICAL_AXIS_RULES, Rules, mesh_axes
 from mtf.storage import AnyPath, as_path
 from mtf.training.settings import LOGICAL_FACTOR_RULES
 
@@ -152,8 +147,3 @@ def decoder_params(decoding: fdl.Config | None) -> Any:
     if decoding is None or decoding.method != "beam" or decoding.num_beams == 1:
         return None
     return fdl.Config(symbol("t5x.models.DecoderParams"), num_decodes=decoding.num_beams)
-
-
-def loggers() -> list[Any]:
-    """Returns the SeqIO loggers that T5X's gin files use, except the logger that prints."""
-    return [symbol("seqio.TensorBoardLogger"), symbol("seqio.JSONLogger")]

@@ -23,16 +23,13 @@ INSTALL = (
 )
 
 
-def is_installed() -> bool:
-    """Returns whether T5X is installed; does not import T5X."""
-    spec = None if "t5x" in sys.modules else importlib.util.find_spec("t5x")
-    # If a directory `t5x` contains no code (but a checkpoint, for example), its spec has no origin.
-    return "t5x" in sys.modules or (spec is not None and spec.origin is not None)
-
-
 def check_installed() -> None:
     """Raises UserError if T5X is not installed; the message shows how to install it."""
-    if not is_installed():
+    if "t5x" in sys.modules:
+        return
+    spec = importlib.util.find_spec("t5x")
+    # If a directory `t5x` contains no code (but a checkpoint, for example), its spec has no origin.
+    if spec is None or spec.origin is None:
         commands = "".join(f"\n  {command}" for command in INSTALL)
         raise UserError(
             "--engine t5x needs T5X, which is not installed and is not on PyPI. Install commit "

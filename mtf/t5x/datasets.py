@@ -6,6 +6,7 @@ from __future__ import annotations
 from mtf.t5x import compatibility  # noqa: F401  # must precede the import of T5X
 # isort: on
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -65,21 +66,16 @@ class TrainIterator(DatasetIterator):
         self.restore(filename)
 
 
+@dataclasses.dataclass
 class EvalBatches:
     """An iterable over the batches of an evaluation. Every iteration yields the same batches."""
 
-    def __init__(
-        self,
-        batches: Callable[[], Iterator[HostBatch]],
-        num_batches: int | None,
-        element_spec: Mapping[str, ArraySpec],
-    ):
-        self._batches = batches
-        self._num_batches = num_batches
-        self.element_spec = element_spec
+    batches: Callable[[], Iterator[HostBatch]]
+    num_batches: int | None
+    element_spec: Mapping[str, ArraySpec]
 
     def __iter__(self) -> Iterator[HostBatch]:
-        return itertools.islice(self._batches(), self._num_batches)
+        return itertools.islice(self.batches(), self.num_batches)
 
 
 def get_dataset(

@@ -68,7 +68,8 @@ def run(lowered: fdl.Config, folder: AnyPath) -> None:
     write_atomically(folder / T5X_CONFIG_FILE, serialize.dump_json(lowered, defaults=False))
     trains = "model_dir" in lowered.__signature_info__.parameters
     with (
-        _heartbeat() as heartbeat,
+        # This heartbeat does not detect hangs, because T5X does not report progress.
+        Heartbeat(jax.process_index(), jax.process_count()) as heartbeat,
         heartbeat.recorded_in(folder),
         logged(folder, _more_metrics(lowered) if trains else dict),
     ):
@@ -91,11 +92,6 @@ def run(lowered: fdl.Config, folder: AnyPath) -> None:
             f"{name} {value:.2f}" for name, value in metrics.items() if isinstance(value, float)
         )
         print(f"{file.name.removesuffix('-metrics.jsonl')}  {values}", flush=True)
-
-
-def _heartbeat() -> Heartbeat:
-    """Returns a heartbeat that does not detect hangs, because T5X does not report progress."""
-    return Heartbeat(jax.process_index(), jax.process_count())
 
 
 def _more_metrics(lowered: fdl.Config) -> More:

@@ -31,13 +31,10 @@ def as_python(config: fdl.Config, name: str) -> str:
     return codegen.write_module(lowered, title, imports=_IMPORT, run=_RUN)
 
 
-def _directory_field(lowered: fdl.Config) -> str:
-    return "model_dir" if "model_dir" in lowered.__signature_info__.parameters else "output_dir"
-
-
 def _set_directory(lowered: fdl.Config, default: str) -> str:
     """Makes the output directory absolute, as Orbax requires, and returns the original path."""
-    field = _directory_field(lowered)
+    trains = "model_dir" in lowered.__signature_info__.parameters
+    field = "model_dir" if trains else "output_dir"
     folder = getattr(lowered, field) or default
     setattr(lowered, field, absolute_path(folder))
     return folder

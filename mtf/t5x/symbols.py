@@ -206,7 +206,9 @@ def _train(job: Settings) -> Any:
 
 
 def _evaluator(job: Settings) -> Any:
-    return job.partial("seqio.Evaluator", logger_cls=job.adapted(adapters.loggers))
+    # The loggers are those of T5X's gin files, except the one that prints.
+    loggers = [job.partial("seqio.TensorBoardLogger"), job.partial("seqio.JSONLogger")]
+    return job.partial("seqio.Evaluator", logger_cls=loggers)
 
 
 def _of_checkpoint(job: Settings, mixture: Any, split: str, data: str) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import recipes
 from mtf import config as config_lib
 from tests.recipes import parity
 
+RECIPES = [each.name.removeprefix("recipes.") for each in config_lib.list_recipes()]
 # The recipes that are complete without arguments.
 NAMES = [
     name
-    for name in recipes.__all__
+    for name in RECIPES
     if all(
         parameter.default is not parameter.empty
         for parameter in inspect.signature(getattr(recipes, name)).parameters.values()

@@ -108,7 +108,7 @@ def _main(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         raise UserError(
             "No gin file was given. Run python -m mtf gin FILE.gin …; use --help to show examples."
         )
-    wrong = [each for each in options.bindings if "=" not in each]
+    wrong = [each for each in options.bindings if not each.partition("=")[2].strip()]
     if wrong:
         raise UserError(
             f"{wrong[0]} has no value; expected --gin.NAME=VALUE or --gin_param='NAME = VALUE'. "

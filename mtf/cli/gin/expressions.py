@@ -1,4 +1,8 @@
-"""Defines expressions that can be evaluated to a config or converted to source code."""
+"""Defines expressions that can be evaluated to a config or converted to source code.
+
+An expression is a `Call`, a `Constant`, an `fdl.Config` whose arguments are expressions, or any
+other value.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import fiddle as fdl
+from fiddle import daglish
 
 from mtf.config.codegen import Writer, bracketed
+from mtf.config.paths import follow
 
 
 @dataclasses.dataclass
@@ -30,15 +35,6 @@ class Call:
 
 
 @dataclasses.dataclass
-class ConfigOf:
-    """The expression `fdl.Config(target, argument, …, name=value, …)`."""
-
-    target: Callable[..., Any]
-    keywords: dict[str, Any]
-    arguments: tuple[Any, ...] = ()
-
-
-@dataclasses.dataclass
 class Constant:
     """A constant that a package exports, such as `mtf.partitioning.FULLY_SHARDED_AXIS_RULES`."""
 
@@ -48,26 +44,20 @@ class Constant:
 
 def evaluate(expression: Any) -> Any:
     """Evaluates an expression to a config or another value."""
-    if isinstance(expression, Constant):
-        return getattr(importlib.import_module(expression.package), expression.name)
-    if isinstance(expression, ConfigOf):
-        arguments = [evaluate(each) for each in expression.arguments]
-        return fdl.Config(expression.target, *arguments, **_evaluated(expression.keywords))
-    if isinstance(expression, Call):
-        arguments = [evaluate(each) for each in expression.arguments]
-        made = expression.target(*arguments, **_evaluated(expression.keywords))
-        for path, value in expression.sets.items():
+
+    def evaluated(value: Any, state: daglish.State) -> Any:
+        if isinstance(value, Constant):
+            return getattr(importlib.import_module(value.package), value.name)
+        if not isinstance(value, Call):
+            return state.map_children(value)
+        keywords = {name: evaluate(each) for name, each in value.keywords.items()}
+        made = value.target(*value.arguments, **keywords)
+        for path, changed in value.sets.items():
             *parents, field = path.split(".")
-            owner = made
-            for parent in parents:
-                owner = getattr(owner, parent)
-            setattr(owner, field, evaluate(value))
+            setattr(follow(made, tuple(parents)), field, evaluate(changed))
         return made
-    return expression
 
-
-def _evaluated(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: evaluate(value) for name, value in keywords.items()}
+    return daglish.MemoizedTraversal.run(evaluated, expression)
 
 
 class Code(Writer):
@@ -94,11 +84,6 @@ class Code(Writer):
         if isinstance(value, Constant):
             self.imports[value.name] = (value.package, value.name)
             return value.name
-        if isinstance(value, ConfigOf):
-            items = [self.name(value.target)]
-            items += [self.value(each, depth + 1, "") for each in value.arguments]
-            items += self._keywords(value.keywords, depth)
-            return bracketed("fdl.Config(", items, ")", depth, prefix)
         if isinstance(value, Call) and value.sets:
             name = prefix.removesuffix("=")
             variable = name if name.isidentifier() else "part"
@@ -110,7 +95,8 @@ class Code(Writer):
             self.imports["builders"] = ("mtf", "builders")
             function = f"{value.target.__module__.removeprefix('mtf.')}.{value.target.__name__}"
             items = [self.value(each, depth + 1, "") for each in value.arguments]
-            items += self._keywords(value.keywords, depth)
+            for field, each in value.keywords.items():
+                items.append(f"{field}={self.value(each, depth + 1, f'{field}=')}")
             return bracketed(f"{function}(", items, ")", depth, prefix)
         if type(value) is int and abs(value) >= 10_000:
             return f"{value:_}"
@@ -118,8 +104,3 @@ class Code(Writer):
 
     def _assign(self, name: str, value: Any) -> None:
         self.lines.append(f"    {name} = {self.value(value, 1, f'{name} = ')}\n")
-
-    def _keywords(self, keywords: dict[str, Any], depth: int) -> list[str]:
-        return [
-            f"{name}={self.value(value, depth + 1, f'{name}=')}" for name, value in keywords.items()
-        ]

@@ -8,17 +8,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import fiddle as fdl
+
 from mtf.base.errors import UserError, did_you_mean
 from mtf.builders import checkpoint, model, schedule, vocabulary
 from mtf.checkpoints import RestoreCheckpointConfig
-from mtf.cli.gin.expressions import Call, ConfigOf, Constant, evaluate
+from mtf.cli.gin.expressions import Call, Constant, evaluate
 from mtf.cli.gin.t5x_table import FULLY_SHARDED
-from mtf.data import (
-    ByteVocabulary,
-    HubStreamConfig,
-    SentencePieceVocabulary,
-    TaskMixtureConfig,
-)
+from mtf.config.paths import follow
+from mtf.data import ByteVocabulary, HubStreamConfig, SentencePieceVocabulary, TaskMixtureConfig
 from mtf.evaluation import InferEvalConfig
 from mtf.inference import DecodingConfig
 from mtf.jobs import Evaluate, Infer, Train
@@ -83,7 +81,7 @@ class Command:
     tpu: bool = False
 
 
-def train(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
+def train(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
     """Returns the config expression for a training run."""
     restored, step = _restored(settings, remark)
     trainer = _below(settings, "trainer.")
@@ -98,80 +96,64 @@ def train(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
                 "checkpoint contains no step, so set total_steps (TRAIN_STEPS) instead."
             )
         steps = step + settings["relative_steps"]
-    keywords = {
-        "model": _model(settings),
-        "data": _training_data(settings, command, remark),
-        "optimizer": _optimizer(settings),
-        "train_steps": steps,
-        "batch_size": settings.get("batch_size"),
-        "trainer": _config(TrainerConfig, trainer),
-        "partitioner": _partitioner(settings, remark),
-        "checkpoint": _checkpoint(settings, restored),
-        "model_dir": settings.get("model_dir"),
-        "random_seed": settings.get("random_seed", 0),
-        "evaluator": evaluator,
-    }
-    return _config(Train, keywords)
+    return fdl.Config(
+        Train,
+        model=_model(settings),
+        data=_training_data(settings, command, remark),
+        optimizer=_optimizer(settings),
+        train_steps=steps,
+        trainer=fdl.Config(TrainerConfig, **trainer),
+        partitioner=_partitioner(settings, remark),
+        checkpoint=_checkpoint(settings, restored),
+        evaluator=evaluator,
+        **_given(settings, "batch_size", "model_dir", "random_seed"),
+    )
 
 
-def evaluation(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
+def evaluation(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
     """Returns the config expression for an evaluation."""
     data = {"pack": False, "eval_split": settings.get("data.eval_split")}
-    keywords = {
-        "checkpoint": settings.get("checkpoint"),
-        "data": _mixture(settings, command, remark, data),
-        "batch_size": settings.get("batch_size", 32),
-        "dtype": settings.get("dtype", "float32"),
-        "partitioner": _partitioner(settings, remark),
-        "output_dir": settings.get("output_dir"),
-        "decoding": _decoding(settings),
-        "checkpoint_steps": settings.get("checkpoint_steps"),
-    }
-    return _config(Evaluate, keywords)
+    return fdl.Config(
+        Evaluate,
+        data=_mixture(settings, command, remark, data),
+        partitioner=_partitioner(settings, remark),
+        decoding=_decoding(settings),
+        **_given(settings, "checkpoint", "batch_size", "dtype", "output_dir", "checkpoint_steps"),
+    )
 
 
-def inference(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
+def inference(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
     """Returns the config expression for batch inference."""
     if settings.get("checkpoint_steps") == "all":
         raise UserError(
             "RestoreCheckpointConfig.mode = 'all' has no equivalent for inference, because mtf's "
             "`Infer` reads only one checkpoint. Set mode = 'specific' and path = 'CHECKPOINT'."
         )
-    names = ("mode", "output_dir", "checkpoint_period", "shard_id", "num_shards")
     path = settings.get("data.vocabulary.path", "")
     released = {vocabulary.T5_PATH: "t5", vocabulary.MT5_PATH: "mt5"}
     words = "byt5" if "bytes" in settings.get("parts", ()) else released.get(path, path or None)
     mixture = settings.get("data.mixture_or_task_name")
     known = None if mixture is None else _module(mixture, settings, command, remark)
-    keywords = {
-        "checkpoint": settings.get("checkpoint"),
-        "mixture_or_task_name": mixture,
-        "split": (mixture and settings.get("data.eval_split")) or "validation",
-        **{name: settings[name] for name in names if name in settings},
-        "vocabulary": words,
-        "dtype": settings.get("dtype", "float32"),
-        "decoding": _decoding(settings, always=True),
-        "task_feature_lengths": _lengths(settings),
-        "batch_size": settings.get("batch_size", 32),
-        "module": known,
-        "partitioner": _partitioner(settings, remark),
-    }
-    return _config(Infer, keywords)
-
-
-def _config(target: type, keywords: dict[str, Any]) -> ConfigOf:
-    """Returns the expression for a config; omits values that equal the defaults."""
-    defaults = {field.name: field.default for field in dataclasses.fields(target)}
-    kept = {
-        name: value
-        for name, value in keywords.items()
-        if isinstance(value, Call | ConfigOf | Constant) or not _same(value, defaults[name])
-    }
-    return ConfigOf(target, kept)
+    return fdl.Config(
+        Infer,
+        mixture_or_task_name=mixture,
+        split=(mixture and settings.get("data.eval_split")) or "validation",
+        vocabulary=words,
+        decoding=_decoding(settings, always=True),
+        task_feature_lengths=_lengths(settings),
+        module=known,
+        partitioner=_partitioner(settings, remark),
+        **_given(settings, "checkpoint", "batch_size", "dtype", "output_dir", "mode"),
+        **_given(settings, "checkpoint_period", "shard_id", "num_shards"),
+    )
 
 
 def _same(value: Any, other: Any) -> bool:
     return type(value) is type(other) and bool(value == other)
+
+
+def _given(settings: Settings, *names: str) -> dict[str, Any]:
+    return {name: settings[name] for name in names if name in settings}
 
 
 def _below(settings: Settings, prefix: str) -> dict[str, Any]:
@@ -187,9 +169,7 @@ def _closest(call: Call, wanted: dict[str, Any], prefix: str = "") -> Call:
     defaults = {parameter.name: parameter.default for parameter in parameters}
     keywords = {n: v for n, v in wanted.items() if n in defaults and not _same(v, defaults[n])}
     call = dataclasses.replace(call, keywords=call.keywords | keywords)
-    made = evaluate(call)
-    for part in prefix.split(".")[:-1]:
-        made = getattr(made, part)
+    made = follow(evaluate(call), tuple(prefix.split(".")[:-1]))
     sets = {prefix + name: v for name, v in wanted.items() if not _same(getattr(made, name), v)}
     return dataclasses.replace(call, sets=call.sets | sets)
 
@@ -220,10 +200,10 @@ def _optimizer(settings: Settings) -> Any:
     if "optimizer" in settings:  # With optax, T5X only logs the trainer's schedule.
         return settings["optimizer"]
     rate = _schedule(_below(settings, "optimizer.learning_rate."))
-    return _config(AdafactorConfig, {"learning_rate": rate} | _below(settings, "optimizer."))
+    return fdl.Config(AdafactorConfig, learning_rate=rate, **_below(settings, "optimizer."))
 
 
-def _schedule(rate: dict[str, Any]) -> Call | ConfigOf:
+def _schedule(rate: dict[str, Any]) -> Call | fdl.Config:
     full = {f.name: rate.get(f.name, f.default) for f in dataclasses.fields(ScheduleConfig)}
     for build in _SCHEDULES:
         names = {"decay_steps": "steps_per_cycle", "learning_rate": "base_learning_rate"}
@@ -232,10 +212,10 @@ def _schedule(rate: dict[str, Any]) -> Call | ConfigOf:
         call = Call(build, (first,), dict(zip([*parameters][1:], others, strict=True)))
         if evaluate(call).factors == full["factors"]:
             return _closest(call, full)
-    return _config(ScheduleConfig, full)
+    return fdl.Config(ScheduleConfig, **full)
 
 
-def _partitioner(settings: Settings, remark: Remark) -> ConfigOf:
+def _partitioner(settings: Settings, remark: Remark) -> fdl.Config:
     values = _below(settings, "partitioner.")
     if values.get("model_parallel_submesh") is not None:
         values.pop("num_partitions", None)  # T5X ignores num_partitions here.
@@ -247,10 +227,10 @@ def _partitioner(settings: Settings, remark: Remark) -> ConfigOf:
             f"standard_logical_axis_rules with dimensions {dims[0]} and {dims[1]} has no "
             "equivalent; the recipe uses the standard rules (dimensions 1 and 1)."
         )
-    return _config(PartitionerConfig, values)
+    return fdl.Config(PartitionerConfig, **values)
 
 
-def _restored(settings: Settings, remark: Remark) -> tuple[Call | ConfigOf | None, int | None]:
+def _restored(settings: Settings, remark: Remark) -> tuple[Call | fdl.Config | None, int | None]:
     """Returns the initial checkpoint and its step (None if unknown); from scratch, (None, 0)."""
     values = _below(settings, "checkpoint.restore.")
     path = values.pop("path", None)
@@ -259,7 +239,7 @@ def _restored(settings: Settings, remark: Remark) -> tuple[Call | ConfigOf | Non
     name = _released(path)
     if name is None:
         step = path.rstrip("/").replace("-", "_").rpartition("_")[2]
-        config = _config(RestoreCheckpointConfig, {"path": path} | values)
+        config = fdl.Config(RestoreCheckpointConfig, path=path, **values)
         return config, int(step) if step.isdigit() else None
     start = Call(checkpoint.start, (name,))
     if evaluate(start).path != path:
@@ -279,7 +259,7 @@ def _released(path: str) -> str | None:
     return names.get(path.rstrip("/"))
 
 
-def _checkpoint(settings: Settings, restored: Call | ConfigOf | None) -> Call:
+def _checkpoint(settings: Settings, restored: Call | fdl.Config | None) -> Call:
     save = _below(settings, "checkpoint.save.")
     period = save.pop("period", None)
     if "best" in settings.get("parts", set()):
@@ -289,18 +269,18 @@ def _checkpoint(settings: Settings, restored: Call | ConfigOf | None) -> Call:
     return _closest(Call(checkpoint.every, (period,), keywords), save, "save.")
 
 
-def _evaluator(settings: Settings, trainer: dict[str, Any]) -> ConfigOf | None:
+def _evaluator(settings: Settings, trainer: dict[str, Any]) -> fdl.Config | None:
     if "infer_eval_data" not in settings.get("parts", set()):
         return None
-    keywords = {
-        "period": trainer.get("eval_period") or 1000,
-        "num_examples": settings.get("evaluator.num_examples"),
-        "decoding": _decoding(settings),
-    }
-    return _config(InferEvalConfig, keywords)
+    return fdl.Config(
+        InferEvalConfig,
+        period=trainer.get("eval_period") or 1000,
+        num_examples=settings.get("evaluator.num_examples"),
+        decoding=_decoding(settings),
+    )
 
 
-def _decoding(settings: Settings, *, always: bool = False) -> ConfigOf | None:
+def _decoding(settings: Settings, *, always: bool = False) -> fdl.Config | None:
     """Returns the decoding config, or None for beam search with one beam if `always` is False."""
     values = _below(settings, "decoding.")
     method = values.pop("method", "beam")
@@ -313,22 +293,22 @@ def _decoding(settings: Settings, *, always: bool = False) -> ConfigOf | None:
     if values == {"num_beams": 1} and method == "beam" and not always:
         return None
     values.setdefault("max_length", _lengths(settings)["targets"])
-    return _config(DecodingConfig, {"method": method} | values)
+    return fdl.Config(DecodingConfig, method=method, **values)
 
 
-def _vocabulary(settings: Settings) -> Call | ConfigOf:
+def _vocabulary(settings: Settings) -> Call | fdl.Config:
     extra_ids = settings.get("data.vocabulary.extra_ids", 0)
     parts = settings.get("parts", set())
     if {"pieces", "bytes"} <= parts:
         raise UserError("input_vocabulary and output_vocabulary differ; mtf has one vocabulary.")
     if "bytes" in parts:
-        return _config(ByteVocabulary, {"extra_ids": extra_ids})
+        return fdl.Config(ByteVocabulary, extra_ids=extra_ids)
     path = settings.get("data.vocabulary.path")
     if path in (None, vocabulary.T5_PATH):
         return Call(vocabulary.t5)
     if path == vocabulary.MT5_PATH:
         return Call(vocabulary.mt5)
-    return _config(SentencePieceVocabulary, {"path": path, "extra_ids": extra_ids})
+    return fdl.Config(SentencePieceVocabulary, path=path, extra_ids=extra_ids)
 
 
 def _lengths(settings: Settings) -> dict[str, int]:
@@ -341,11 +321,9 @@ def _lengths(settings: Settings) -> dict[str, int]:
     return dict(lengths)
 
 
-def _training_data(settings: Settings, command: Command, remark: Remark) -> ConfigOf:
+def _training_data(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
     given = _below(settings, "data.")
-    data: Settings = {n: given[n] for n in ("shuffle", "pack") if n in given}
-    data |= {"seed": given.get("seed", 0), "eval_split": given.get("eval_split")}
-    data |= {"split": given["split"]} if "split" in given else {}
+    data = _given(given, "shuffle", "pack", "seed", "eval_split", "split")
     shared = {"vocabulary": _vocabulary(settings), "task_feature_lengths": _lengths(settings)}
     name = settings["data.mixture_or_task_name"]
     cached = settings.get("data.use_cached") and command.cache_dirs
@@ -363,13 +341,13 @@ def _training_data(settings: Settings, command: Command, remark: Remark) -> Conf
     task = text_tasks()[name]
     stream = {"dataset": hub_name(task.dataset), "inputs_add_eos": task.inputs_add_eos}
     stream |= {} if task.subset is None else {"subsets": {task.subset: 1.0}}
-    objective = {"objective": _config(type(task.objective), vars(task.objective))}
-    return _config(HubStreamConfig, stream | shared | objective | data | streams)
+    objective = fdl.Config(type(task.objective), **vars(task.objective))
+    return fdl.Config(HubStreamConfig, objective=objective, **stream, **shared, **data, **streams)
 
 
 def _mixture(
     settings: Settings, command: Command, remark: Remark, data: dict[str, Any]
-) -> ConfigOf:
+) -> fdl.Config:
     name = settings["data.mixture_or_task_name"]
     keywords = {
         "mixture_or_task_name": name,
@@ -388,7 +366,7 @@ def _mixture(
                 f"{name} is tokenized during training, because no directory with SeqIO caches was "
                 "given. To read a cache instead, pass --seqio_additional_cache_dirs=DIR."
             )
-    return _config(TaskMixtureConfig, keywords)
+    return fdl.Config(TaskMixtureConfig, **keywords)
 
 
 def _module(name: str, settings: Settings, command: Command, remark: Remark) -> str | None:

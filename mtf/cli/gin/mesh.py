@@ -10,9 +10,10 @@ import dataclasses
 import math
 from typing import Any
 
+import fiddle as fdl
+
 from mtf.base.errors import UserError
 from mtf.builders import model, vocabulary
-from mtf.cli.gin.expressions import ConfigOf
 from mtf.cli.gin.jobs import Command, Remark, evaluation, train
 from mtf.cli.gin.reading import Bindings
 from mtf.cli.gin.rows import Row, Section, as_tuple, default_of, ignored, must, only
@@ -202,7 +203,7 @@ def is_mesh(bindings: Bindings) -> bool:
     return any(configurable in only_mesh for _, configurable, _ in bindings.parameters)
 
 
-def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Walk, ConfigOf]:
+def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Walk, fdl.Config]:
     """Returns the settings and the job's expression; raises UserError if mtf has no equivalent."""
     bound = bindings.of("run").get("mode")
     mode = "train" if bound is None else Walk(bindings, {}, Train).resolve(bound.value, bound)

@@ -61,8 +61,9 @@ def assignment_of(
         return ""  # The value is a reference or a macro.
     if "." not in binding:
         named = _MACROS.get(binding)
-        path = named if named in paths else _by_last_step(binding.lower(), paths)
-        return "" if path is None else (path, given)
+        found = [each for each in paths if each.rpartition(".")[2] == binding.lower()]
+        path = named if named in paths else min(found, key=lambda each: each.count("."), default="")
+        return (path, given) if path else ""
     rows = [
         row
         for section in [*(section for _, section in _sections(job)), *MESH.values()]
@@ -99,9 +100,3 @@ def _names(binding: str, full: str) -> bool:
     scope, _, name = binding.rpartition("/")
     full_scope, _, full_name = full.rpartition("/")
     return scope in ("", full_scope) and f".{full_name}".endswith(f".{name}")
-
-
-def _by_last_step(name: str, paths: Sequence[str]) -> str | None:
-    """Returns the shortest path whose last component is `name`, or None if there is none."""
-    found = [path for path in paths if path.rpartition(".")[2] == name]
-    return min(found, key=lambda path: path.count("."), default=None)

@@ -32,11 +32,9 @@ class Reference:
     configurable: str  # the canonical name if known, otherwise the name with aliases resolved
     called: bool
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         scope = f"{self.scope}/" if self.scope else ""
         return f"@{scope}{self.configurable}{'()' if self.called else ''}"
-
-    __repr__ = __str__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +43,8 @@ class Macro:
 
     name: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"%{self.name}"
-
-    __repr__ = __str__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,8 +209,7 @@ class _Reader:
         except (SyntaxError, tokenize.TokenError, ValueError) as error:
             if isinstance(error, UserError):
                 raise
-            problem = _argument_problem(text) if where == _COMMAND_LINE else None
-            raise UserError(problem or _syntax_problem(error, text, where)) from error
+            raise UserError(_syntax_problem(error, text, where)) from error
 
     def _add(self, statement: Any, aliases: dict[str, str], where: str, path: Path | None) -> None:
         if isinstance(statement, self._parser.IncludeStatement):
@@ -283,22 +278,14 @@ def _package_folders() -> list[Path]:
     return folders
 
 
-def _argument_problem(argument: str) -> str | None:
-    """Returns an error message if an argument has no value or an unquoted string, else None."""
-    name, _, value = argument.partition("=")
-    name, value = name.strip(), value.strip()
-    if not value:
-        return f"{_COMMAND_LINE}: {argument} has no value; expected NAME=VALUE."
-    if _BARE_TEXT.fullmatch(value):
-        return (
-            f"{_COMMAND_LINE} is not valid gin: {argument}. Strings need quotes inside the "
-            f"shell's quotes: {name}=\"'{value}'\"."
-        )
-    return None
-
-
 def _syntax_problem(error: Exception, text: str, where: str) -> str:
     """Returns an error message that contains the file, the line and the gin parser's reason."""
+    name, _, value = map(str.strip, text.partition("="))
+    if where == _COMMAND_LINE and _BARE_TEXT.fullmatch(value):
+        return (
+            f"{where} is not valid gin: {text}. Strings need quotes inside the shell's quotes: "
+            f"{name}=\"'{value}'\"."
+        )
     if isinstance(error, SyntaxError):
         line, reason = error.lineno, error.msg
     elif isinstance(error, tokenize.TokenError):

@@ -9,9 +9,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import fiddle as fdl
+
 from mtf.base.errors import UserError
 from mtf.cli.gin import jobs, mesh, reading
-from mtf.cli.gin.expressions import Code, ConfigOf, evaluate
+from mtf.cli.gin.expressions import Code, evaluate
 from mtf.cli.gin.jobs import Command, Remark
 from mtf.cli.gin.t5x_table import NETWORKS, T5X, T5X_NAMES
 from mtf.cli.gin.walking import Note, Walk
@@ -57,7 +59,7 @@ class Translation:
       files: the gin files in the order in which they were read.
     """
 
-    job: ConfigOf
+    job: fdl.Config
     notes: tuple[Note, ...]
     remarks: tuple[str, ...]
     files: tuple[str, ...]
@@ -99,7 +101,7 @@ def _read(command: Command, defaults: str) -> reading.Bindings:
     return reading.read(command.files, command.bindings, command.search_paths, known, defaults)
 
 
-def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[Walk, ConfigOf]:
+def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[Walk, fdl.Config]:
     name = _job_name(bindings)
     root, job, assemble = _JOBS[name]
     walk = Walk(bindings, T5X, job)
@@ -142,7 +144,7 @@ def _job_name(bindings: reading.Bindings) -> str:
     )
 
 
-def _check(job: ConfigOf, walk: Walk) -> None:
+def _check(job: fdl.Config, walk: Walk) -> None:
     """Raises UserError if the config has invalid values; the message shows their bindings."""
     config = evaluate(job)
     problems = checks.find_problems(config) or checks.find_refusals(config)
@@ -166,7 +168,7 @@ def as_text(translation: Translation, arguments: Sequence[str]) -> str:
     """
     job, code = translation.job, Code()
     body = code.value(job, 1, "return ")
-    kind = job.target.__name__
+    kind = fdl.get_callable(job).__name__
     what = _WHAT[kind]
     files = "\n".join(f"  * {file}" for file in translation.files)
     command = " \\\n    ".join([MADE_BY, *map(_quoted, arguments)])

@@ -104,14 +104,11 @@ _SAVE = "checkpoint.save."
 _RESTORE = "checkpoint.restore."
 _DEVICES = "partitioner."
 _SUBMESH = "model_parallel_submesh"
-_DATA = {"utils.DatasetConfig": "job_data"}
 _DIMS = "1 and 1 give the standard rules, 2 and 2 give FULLY_SHARDED_AXIS_RULES"
 _OF_ADAFACTOR = ("learning_rate", "logical_factor_rules")
 _ORDER = "the order does not change the result"
 _TASK = "data.mixture_or_task_name"
 _MODULES = "or a module that the gin files import"
-_MODEL = {"models.EncoderDecoderModel": "decoding_model"}
-_JOB_RESTORE = {"utils.RestoreCheckpointConfig": "job_restore"}
 _PARTITIONERS = dict.fromkeys(
     ("partitioning.PjitPartitioner", "partitioning.ModelBasedPjitPartitioner"), "partitioner"
 )
@@ -157,6 +154,17 @@ _OF_MODELS = (
             "decoding.temperature_sample": "temperature_sample",
         },
     ),
+)
+# Of evaluation and inference.
+_OF_JOBS = (
+    Row("model", parts={"models.EncoderDecoderModel": "decoding_model"}),
+    Row("dataset_cfg", parts={"utils.DatasetConfig": "job_data"}),
+    Row("restore_checkpoint_cfg", parts={"utils.RestoreCheckpointConfig": "job_restore"}),
+    Row("partitioner", parts=_PARTITIONERS),
+    only("train_state_initializer_cls", _BUILT_IN, note="built in"),
+    only("fallback_init_rng", None, note="mtf never evaluates or decodes initial parameters"),
+    *ignored("summarize_config_fn", "the output contains the config"),
+    *ignored("use_orbax", "mtf reads both layouts"),
 )
 
 # Name of a section → section with a configurable and the rows for its parameters.
@@ -261,18 +269,11 @@ T5X: dict[str, Section] = table(
     ),
     evaluate=(
         "eval_script.evaluate",
-        Row("model", parts=_MODEL),
-        Row("dataset_cfg", parts=_DATA),
-        Row("restore_checkpoint_cfg", parts=_JOB_RESTORE),
-        Row("partitioner", parts=_PARTITIONERS),
         Row("output_dir", "output_dir", "by default, `runs/evaluate-TIME`", optional=True),
         Row("inference_evaluator_cls", parts={"seqio.Evaluator": "job_evaluator"}),
         only("training_evaluator_cls", None, note="`Evaluate` does not compute training losses"),
-        *ignored("summarize_config_fn", "the output contains the config"),
-        only("train_state_initializer_cls", _BUILT_IN, note="built in"),
         *ignored("train_eval_get_dataset_fn", "this is used only for training losses"),
-        only("fallback_init_rng", None, note="mtf never evaluates initial parameters"),
-        *ignored("use_orbax", "mtf reads both layouts"),
+        *_OF_JOBS,
     ),
     job_data=(
         "utils.DatasetConfig",
@@ -289,24 +290,17 @@ T5X: dict[str, Section] = table(
     infer=(
         "infer_script.infer",
         Row("mode", "mode"),
-        Row("model", parts=_MODEL),
-        Row("dataset_cfg", parts=_DATA),
-        Row("restore_checkpoint_cfg", parts=_JOB_RESTORE),
-        Row("partitioner", parts=_PARTITIONERS),
         Row("output_dir", "output_dir", "by default, `RUN/inference`", optional=True),
         *fields("", "checkpoint_period shard_id num_shards"),
         *ignored("merge_chunked_results", "the last shard merges the results"),
         Row("write_fn", note="mtf writes JSON lines, as T5X does by default"),
         Row("merge_fn", note="mtf merges JSON lines, as T5X does by default"),
         *ignored("checkpoint_ds_iter", "mtf resumes killed jobs in any case"),
-        only("train_state_initializer_cls", _BUILT_IN, note="built in"),
-        only("fallback_init_rng", None, note="mtf never decodes with initial parameters"),
-        *ignored("summarize_config_fn", "the output contains the settings"),
         *ignored("verify_matching_vocabs_fn", "a checkpoint has only one vocabulary"),
         only("output_vocab_feature_name", "targets", note="mtf always decodes targets"),
         only("file_extension", "jsonl", note="mtf always writes .jsonl files"),
         only("keep_aux_as_numpy", False, note="mtf always writes JSON"),
-        *ignored("use_orbax", "mtf reads both layouts"),
+        *_OF_JOBS,
     ),
     checkpoint=(
         "utils.CheckpointConfig",

@@ -9,8 +9,9 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import fiddle as fdl
+
 from mtf.base.errors import UserError, did_you_mean, nearest, suggestion
-from mtf.cli.gin.expressions import ConfigOf
 from mtf.cli.gin.reading import Binding, Bindings, Macro, Reference
 from mtf.cli.gin.rows import ABSENT, NotTranslatedError, Row, Section
 from mtf.config.types import Mismatch, convert, members, type_hints
@@ -242,8 +243,8 @@ class Walk:
             else:
                 self._refuse(bound, f"{value.configurable} has no parameter {name}")
         if is_chain:
-            return ConfigOf(function, {}, keywords.get("transformations", ()))
-        return ConfigOf(function, keywords)
+            return fdl.Config(function, *keywords.get("transformations", ()))
+        return fdl.Config(function, **keywords)
 
     def resolve(self, value: Any, binding: Binding) -> Any:
         """Returns a value in which all macros are replaced, including macros in lists and dicts."""
