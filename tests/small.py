@@ -116,11 +116,7 @@ def run(arguments: list[str], cwd: Path, *, status: int = 0) -> str:
     Starting a process takes longer than such a run: `run_process` is for what depends on that.
     """
     out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         found = main(arguments)
     output = out.getvalue() + err.getvalue()
     assert found == status, output

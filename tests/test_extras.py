@@ -26,11 +26,7 @@ FILES = [
 ]
 NAMED = re.compile(r"(?:mtf-jax|'\.)\[([a-z0-9,-]+)\]|extra `([a-z0-9-]+)`")
 # Modules whose name differs from that of their package.
-DISTRIBUTIONS = {
-    "gin": "gin-config",
-    "rouge_score": "rouge-score",
-    "yaml": "pyyaml",
-}
+DISTRIBUTIONS = {"gin": "gin-config", "rouge_score": "rouge-score", "yaml": "pyyaml"}
 
 
 def packages(extra: str) -> set[str]:

@@ -19,15 +19,7 @@ from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator
 from mtf.data.settings import TextFilesConfig
 from mtf.data.tasks.objectives import PrefixLM, SpanCorruption
-from tests.data.helpers import (
-    BYTES,
-    EOS,
-    LENGTHS_32,
-    restore,
-    without_padding,
-    write,
-    write_pairs,
-)
+from tests.data.helpers import BYTES, EOS, LENGTHS_32, restore, without_padding, write, write_pairs
 
 PAIR_LENGTHS = {"inputs": 64, "targets": 32}
 

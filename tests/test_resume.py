@@ -145,9 +145,7 @@ def test_later_steps_do_not_disturb_a_save(tmp_path: Path, stacked: bool) -> Non
     state = _numbered_state(0)
     if stacked:
         state = dataclasses.replace(
-            state,
-            params=stack_layers(state.params),
-            param_states=stack_layers(state.param_states),
+            state, params=stack_layers(state.params), param_states=stack_layers(state.param_states)
         )
     add_one = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
     manager = CheckpointManager(tmp_path, SaveCheckpointConfig(period=1))

@@ -109,10 +109,7 @@ def test_macros_that_refer_to_each_other(pretrain: Gin, tmp_path: Path) -> None:
             "there is no flag --gin_params. Did you mean --gin_param",
         ),
         (["--gin_param=BATCH_SIZE", "=", "8"], "Quote bindings that contain spaces"),
-        (
-            ["--gin.MODEL_DIR=runs/x"],
-            "quotes inside the shell's quotes: MODEL_DIR=\"'runs/x'\".",
-        ),
+        (["--gin.MODEL_DIR=runs/x"], "quotes inside the shell's quotes: MODEL_DIR=\"'runs/x'\"."),
         (["--gin_file=folder"], "folder is a folder; expected a gin file"),
         (["--gin_file=binary.gin"], "binary.gin is not a gin file: it is not text"),
         (["--output=nowhere/x.py"], "--output nowhere/x.py: the folder nowhere does not exist"),

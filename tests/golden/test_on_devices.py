@@ -20,10 +20,7 @@ SLOW = tuple(name for name in cases.CASES if name not in FAST)
 
 @pytest.mark.parametrize(
     "names",
-    [
-        pytest.param(FAST, id="some"),
-        pytest.param(SLOW, id="others", marks=pytest.mark.slow),
-    ],
+    [pytest.param(FAST, id="some"), pytest.param(SLOW, id="others", marks=pytest.mark.slow)],
 )
 def test_on_four_devices(names: tuple[str, ...]) -> None:
     done = subprocess.run(

@@ -116,10 +116,7 @@ def test_a_rule_that_does_not_divide_the_dimension_is_passed_over() -> None:
     ("rule", "message"),
     [
         (("mlp", "modle"), r"\('mlp', 'modle'\): 'modle' is not a mesh axis.*mean model\?"),
-        (
-            ("batch", ("data", "replica")),
-            "'replica' is not a mesh axis; expected data, fsdp",
-        ),
+        (("batch", ("data", "replica")), "'replica' is not a mesh axis; expected data, fsdp"),
         (("head", "model"), r"'head' is not a logical axis; expected one of batch.*mean heads\?"),
         (("batch", ("data", "data")), "the rule contains a mesh axis twice"),
     ],

@@ -111,9 +111,7 @@ def test_bad_input_is_refused_in_one_message(capsys: pytest.CaptureFixture[str])
     assert "batch_size" in capsys.readouterr().err
 
 
-def test_a_mesh_that_the_devices_do_not_make_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mesh_that_the_devices_do_not_make_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([RECIPE, "--target", "cpu:3", *TINY, "partitioner.num_partitions=2"]) == 2
     assert "The mesh needs a multiple of fsdp × num_partitions" in capsys.readouterr().err
     assert main(["recipes.t0_eval", "--target", "cpu:4"]) == 2

@@ -92,11 +92,7 @@ def test_options_come_first() -> None:
 @pytest.mark.parametrize(
     ("environ", "given", "message"),
     [
-        (
-            {},
-            ["--coordinator-address=host:500"],
-            "--process-count is missing, --process-index",
-        ),
+        ({}, ["--coordinator-address=host:500"], "--process-count is missing, --process-index"),
         (LAUNCHED | {"MTF_COORDINATOR_ADDRESS": "host"}, [], "ADDRESS is host, .*node001:12345"),
         (LAUNCHED | {"MTF_COORDINATOR_ADDRESS": "host:99999"}, [], "ADDRESS is host:99999"),
         (LAUNCHED | {"MTF_PROCESS_INDEX": "3"}, [], "INDEX is 3.*less than the number of proc"),

@@ -194,10 +194,7 @@ def test_a_dataset_of_the_mirror(
     monkeypatch.setenv("MTF_DATA_DIR", str(datasets_dir))
     template = "review: {{text}} ||| {{['negative', 'positive'][label]}}"
     config = recipes.finetune(
-        str(folder / "hf"),
-        dataset="rotten_tomatoes",
-        template=template,
-        metrics="f1",
+        str(folder / "hf"), dataset="rotten_tomatoes", template=template, metrics="f1"
     )
     config.data.task.answer_choices = ("negative", "positive")
     assert config.checkpoint.save.metric_name_to_monitor == "inference_eval/rotten_tomatoes/f1"

@@ -11,12 +11,7 @@ import pytest
 
 from mtf.evaluation import seqio_registry
 from tests.evaluation import custom_tasks  # noqa: F401  # registers custom_mixture
-from tests.seqio.helpers import (
-    BYTES,
-    TRANSLATION,
-    write_mirror,
-    write_parquet,
-)
+from tests.seqio.helpers import BYTES, TRANSLATION, write_mirror, write_parquet
 
 seqio = pytest.importorskip("seqio")
 

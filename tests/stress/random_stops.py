@@ -55,7 +55,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # When a signal is sent: a random time after the line that begins so, or the step that it gives.
 MOMENTS = ("start", "import", "compile", "step", "evaluation", "save", "end")
 _CRASHES = re.compile(
-    r"Traceback|Fatal Python error|Exception ignored|Segmentation|terminate called|Check failed",
+    r"Traceback|Fatal Python error|Exception ignored|Segmentation|terminate called|Check failed"
 )
 
 
