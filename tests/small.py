@@ -79,14 +79,21 @@ def arguments(text: Path | str, **settings: Any) -> list[str]:
 
 
 def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    """Starts `python -m mtf.run …` in a process (and session) of its own, with pipes."""
+    """Starts `python -m mtf.run …` as `start_python` does."""
+    return start_python("-m", "mtf.run", *arguments, cwd=cwd, **environment)
+
+
+def start_python(
+    *arguments: str, cwd: Path = ROOT, stderr: int = subprocess.PIPE, **environment: str
+) -> subprocess.Popen[str]:
+    """Starts Python in a process (and session) of its own, with pipes."""
     with hearing_ctrl_c():
         return subprocess.Popen(
-            [sys.executable, "-m", "mtf.run", *arguments],
+            [sys.executable, *arguments],
             cwd=cwd,
             env={**environment_variables(), **environment},
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         )
@@ -135,6 +142,22 @@ def run_process(
             raise
     assert process.returncode == status, out + err
     return out + err
+
+
+def python(
+    *arguments: str, cwd: Path = ROOT, status: int | None = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python in a process of its own, and asserts its exit status, if one is given."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**environment_variables(), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done
 
 
 def read_until(stream: IO[str] | None, beginning: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 
 import fiddle as fdl
 import pytest
@@ -17,6 +15,7 @@ from mtf import config as config_lib
 from mtf.base.errors import UserError
 from mtf.jobs import Train
 from tests.recipes import regenerate
+from tests.small import python
 from tests.test_structure import HEAVY, ROOT
 
 NAMES = [f"recipes.{name}" for name in regenerate.NAMES]
@@ -58,10 +57,7 @@ for name in sys.argv[1:]:
 loaded = sorted({module.partition(".")[0] for module in sys.modules})
 print(json.dumps({"spent": spent, "shown": shown, "loaded": loaded}))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, *NAMES], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(python("-c", code, *NAMES).stdout)
     assert min(found["shown"]) > 20
     assert not set(found["loaded"]) & HEAVY
     # The first has paid for the imports.

@@ -27,15 +27,7 @@ IN_C = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
 def _start(script: str, *, ignored: int | None = None) -> subprocess.Popen[str]:
     # What is ignored is inherited.
     before = None if ignored is None else signal.signal(ignored, signal.SIG_IGN)
-    with small.hearing_ctrl_c():
-        process = subprocess.Popen(
-            [sys.executable, "-c", BEGINNING + textwrap.dedent(script)],
-            cwd=ROOT,
-            env=small.environment_variables(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    process = small.start_python("-c", BEGINNING + textwrap.dedent(script))
     if ignored is not None:
         signal.signal(ignored, before)
     assert process.stdout is not None

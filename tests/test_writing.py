@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +29,6 @@ from mtf.data.cache import build
 from mtf.training.train_state import TrainState
 from tests import small
 from tests.cache.helpers import mixture, settings
-from tests.small import ROOT, environment_variables
 from tests.stress import disk_full
 
 SMALL = "tests.config.example.small"
@@ -46,13 +44,7 @@ with locked(Path(sys.argv[1]), "model_dir"):
 
 def holder(folder: Path) -> subprocess.Popen[str]:
     """A process that holds the lock of a folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)],
-        cwd=ROOT,
-        env=environment_variables(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = small.start_python("-c", HOLD, str(folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process

@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -32,17 +30,7 @@ def arguments(folder: Path, output: str, num_rows: int = 60, num_shards: int = 3
 
 def run(folder: Path, *command: str) -> str:
     """Runs mtf.cache alone; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mtf.cache", *command],
-        cwd=folder,
-        env=small.environment_variables(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return small.python("-m", "mtf.cache", *command, cwd=folder).stdout
 
 
 def contents(cache: Path) -> dict[str, bytes]:
@@ -109,16 +97,11 @@ def test_processes_that_would_write_something_else(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     processes = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "mtf.cache", *arguments(tmp_path, "cache")),
-                *("--max-rows", str(20 + index), "--coordinator-address", address),
-                *("--process-count", "2", "--process-index", str(index)),
-            ],
+        small.start_python(
+            *("-m", "mtf.cache", *arguments(tmp_path, "cache")),
+            *("--max-rows", str(20 + index), "--coordinator-address", address),
+            *("--process-count", "2", "--process-index", str(index)),
             cwd=tmp_path,
-            env=small.environment_variables(),
-            stderr=subprocess.PIPE,
-            text=True,
         )
         for index in range(2)
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -38,18 +37,11 @@ def write_task(folder: Path) -> None:
 
 def command(output: str, *more: str, launch: tuple[str, ...] = ("mtf.cache",)) -> list[str]:
     options = ["slow", "--module", "slow_tasks", "--vocabulary", "byt5", "--num-shards", "2"]
-    return [sys.executable, "-m", *launch, *options, "--output", output, *more]
+    return ["-m", *launch, *options, "--output", output, *more]
 
 
 def start(folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        arguments,
-        cwd=folder,
-        env=small.environment_variables(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return small.start_python(*arguments, cwd=folder, stderr=subprocess.STDOUT)
 
 
 def run(folder: Path, arguments: list[str]) -> str:

@@ -22,20 +22,11 @@ from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
+from tests import made_up
 from tests.golden import cases, recorded
 from tests.golden.engine import Engine, flat
 
-SMALL = T5Config(
-    vocab_size=32,
-    emb_dim=8,
-    num_heads=2,
-    head_dim=4,
-    num_encoder_layers=2,
-    num_decoder_layers=1,
-    mlp_dim=12,
-    dtype="float32",
-    scan_layers=False,
-)
+SMALL = made_up.network(num_encoder_layers=2, dropout_rate=0.1)
 
 
 def make_trainer(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.gin.helpers import COMMON, Gin, bindings, write
+from tests.small import python
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = "t5x/examples/t5/t5_1_1/small.gin"
 RUN = "t5x/configs/runs/pretrain.gin"
 LEFT = "TRAIN_STEPS=1000"
@@ -248,11 +246,5 @@ def test_a_translation_imports_no_arrays(t5x: Path) -> None:
         "print(sorted({'jax', 'flax', 'tensorflow', 't5x', 'seqio'} & set(sys.modules)))"
     )
     arguments = [str(t5x / MODEL), str(t5x / RUN), *bindings(**COMMON), f"--gin.{LEFT}"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", code, *arguments)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import with_devices
 from tests.golden import cases, comparing, recorded
+from tests.small import python
 
-ROOT = Path(__file__).resolve().parents[2]
 FAST = ("rsqrt", "packed_per_sequence")
 SLOW = tuple(name for name in cases.CASES if name not in FAST)
 
@@ -23,14 +19,7 @@ SLOW = tuple(name for name in cases.CASES if name not in FAST)
     [pytest.param(FAST, id="some"), pytest.param(SLOW, id="others", marks=pytest.mark.slow)],
 )
 def test_on_four_devices(names: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.golden.ours", "4", *names],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": with_devices(4), "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    done = python("-m", "tests.golden.ours", "4", *names, XLA_FLAGS=with_devices(4))
     found = dict(map(json.loads, done.stdout.splitlines()))
     assert found.keys() == {*names}
     for name, losses in found.items():

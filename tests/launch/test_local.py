@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,15 +20,8 @@ from tests import small
 
 def start(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
     """Starts `python -m mtf launch …` in a session of its own, with its output in a pipe."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "mtf", "launch", *arguments],
-        cwd=cwd,
-        env={**small.environment_variables(), "XLA_FLAGS": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    command = ("-m", "mtf", "launch", *arguments)
+    return small.start_python(*command, cwd=cwd, stderr=subprocess.STDOUT, XLA_FLAGS="")
 
 
 def launch(processes: int, devices: int, cwd: Path, **settings: object) -> str:

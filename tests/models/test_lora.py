@@ -15,19 +15,9 @@ from mtf.checkpoints.finite import flat_names
 from mtf.models import LoraConfig, T5Config, lora, t5
 from mtf.models.stacking import stack_layers
 from mtf.models.types import Params
+from tests import made_up
 
-PLAIN = T5Config(
-    vocab_size=32,
-    emb_dim=8,
-    num_heads=2,
-    head_dim=6,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    mlp_dim=10,
-    dropout_rate=0.0,
-    dtype="float32",
-    scan_layers=False,
-)
+PLAIN = made_up.network(head_dim=6, num_encoder_layers=2, num_decoder_layers=2, mlp_dim=10)
 
 
 def adapted(**settings: Any) -> T5Config:

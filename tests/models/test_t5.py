@@ -17,18 +17,10 @@ from mtf.models.argmax import argmax
 from mtf.models.settings import T5Config
 from mtf.models.stacking import stack_layers, unstack_layers
 from mtf.models.types import Dropout, Params
+from tests import made_up
 
-SMALL = T5Config(
-    vocab_size=48,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=4,
-    num_encoder_layers=2,
-    num_decoder_layers=3,
-    mlp_dim=24,
-    dropout_rate=0.0,
-    dtype="float32",
-    scan_layers=False,
+SMALL = made_up.network(
+    vocab_size=48, emb_dim=16, num_encoder_layers=2, num_decoder_layers=3, mlp_dim=24
 )
 
 APPLY = jax.jit(t5.apply, static_argnums=0)

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.conftest import with_devices
+from tests.small import python
 
-ROOT = Path(__file__).resolve().parents[2]
 ONE, EIGHT = "(1, 1, 1)", "(2, 2, 2)"
 
 
 @pytest.mark.slow
 def test_no_mesh_and_no_microbatches_change_anything() -> None:
-    done = subprocess.run(  # It sees eight CPU devices.
-        [sys.executable, "-m", "tests.training.mesh_losses"],
-        env={**os.environ, "XLA_FLAGS": with_devices(8), "JAX_PLATFORMS": "cpu"},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
+    eight = {"XLA_FLAGS": with_devices(8), "JAX_PLATFORMS": "cpu"}
+    done = python("-m", "tests.training.mesh_losses", **eight)
     found = json.loads(done.stdout)
     # Losses of later steps also depend on the gradients and the optimizer's state.
     scanned = found[f"{ONE},1,True,None"]

@@ -23,7 +23,7 @@ from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
 from mtf.checkpoints.settings import RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.cli import run
 from mtf.jobs import Train
-from mtf.models.settings import ModelConfig, T5Config
+from mtf.models.settings import ModelConfig
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.training import settings
@@ -32,7 +32,7 @@ from mtf.training.metrics import MetricsWriter, summarize
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer, loss_fn, starting_state
 from mtf.training.watch import Watch
-from tests import small
+from tests import made_up, small
 from tests.golden import engine
 
 
@@ -45,18 +45,7 @@ def strictly(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-NETWORK = T5Config(
-    vocab_size=32,
-    emb_dim=8,
-    num_heads=2,
-    head_dim=4,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    mlp_dim=12,
-    dropout_rate=0.0,
-    dtype="float32",
-    scan_layers=False,
-)
+NETWORK = made_up.network()
 
 
 def make_trainer(
