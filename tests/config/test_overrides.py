@@ -12,6 +12,7 @@ import pytest
 from mtf import config as config_lib
 from mtf.base.errors import UserError
 from mtf.config import Override, apply_overrides
+from mtf.config.paths import format_path, parse_path
 from tests.config import example
 
 
@@ -227,3 +228,28 @@ def test_a_function_that_is_no_builder_is_not_called(tmp_path: Path, call: str, 
         assert (
             "was not called, because it has no return annotation. Expected a dataclass" in message
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("a", ("a",)),
+        ("a.b_c.d", ("a", "b_c", "d")),
+        ("a.0.b", ("a", 0, "b")),
+        ("a[0].b", ("a", 0, "b")),
+        ("a['x.y'].b", ("a", "x.y", "b")),
+        ("a['0']", ("a", "0")),
+        ("a[x]", ("a", "x")),
+        ("a.c4-en/3:x", ("a", "c4-en/3:x")),
+        ("a['x=y z']", ("a", "x=y z")),
+    ],
+)
+def test_parse(text: str, path: tuple[object, ...]) -> None:
+    assert parse_path(text) == path
+    assert parse_path(format_path(path)) == path
+
+
+@pytest.mark.parametrize("text", ["", ".", ".a", "a..b", "a[", "a]"])
+def test_no_path(text: str) -> None:
+    with pytest.raises(UserError, match="path"):
+        parse_path(text)

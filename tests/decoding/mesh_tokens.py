@@ -1,4 +1,4 @@
-"""Prints what is decoded and scored on one and on eight devices, as JSON. Run by test_mesh.py."""
+"""Prints what is decoded and scored on one and on eight devices, as JSON. Run by test_generate.py."""
 
 from __future__ import annotations
 

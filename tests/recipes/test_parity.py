@@ -1,4 +1,4 @@
-"""Every recipe against its original, value by value, and the page that shows the tables."""
+"""Every recipe against its golden config and its original, and the page that shows the tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import recipes
 from mtf import config as config_lib
 from mtf.config.paths import parse_path
 from tests.recipes import parity
-from tests.recipes.regenerate import NAMES, PAGE, page
+from tests.recipes.regenerate import GOLDEN, NAMES, PAGE, flat, page
 
 ROWS = [
     pytest.param(name, row, id=f"{name}-{row.setting}-{row.path}")
@@ -81,3 +81,13 @@ def test_a_docstring_names_the_deviations_or_the_recipe_that_does(name: str) -> 
 def test_the_page_shows_these_tables() -> None:
     text = PAGE.read_text()
     assert text == page(text), "run python -m tests.recipes.regenerate"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_is_the_golden_one(name: str) -> None:
+    golden = (GOLDEN / f"{name}.txt").read_text()
+    assert flat(name) == golden, "if it was meant: python -m tests.recipes.regenerate"
+
+
+def test_there_is_no_golden_config_without_a_recipe() -> None:
+    assert {file.stem for file in GOLDEN.glob("*.txt")} == set(NAMES)
