@@ -216,6 +216,16 @@ def read_metrics(run_dir: AnyPath, kind: str = "train") -> list[dict[str, float]
     ]
 
 
+def assert_resumes(folder: Path, first_steps: int, train_steps: int, **settings: Any) -> str:
+    """Asserts that a run, `whole`, ends like one that resumes; returns what `whole` printed."""
+    text = folder / "text.txt"
+    said = run(arguments(text, **settings, train_steps=train_steps, model_dir="whole"), folder)
+    run(arguments(text, **settings, train_steps=first_steps, model_dir="parts"), folder)
+    run(["--from", "parts", "--set", f"train_steps={train_steps}"], folder)
+    assert_same_end(folder / "parts", folder / "whole", train_steps)
+    return said
+
+
 def assert_same_end(run_dir: AnyPath, reference: AnyPath, step: int) -> None:
     """Asserts that two runs ended with the same bits: tensors, place in the data, metrics."""
     expected = read_checkpoint(reference, step)

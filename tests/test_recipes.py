@@ -36,12 +36,9 @@ def test_recipe_is_sound(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recipe_is_listed_and_documented(name: str) -> None:
+def test_recipe_is_listed(name: str) -> None:
     listed = {listing.name: listing.summary for listing in config_lib.list_recipes()}
     assert listed[name]
-    docstring = getattr(recipes, name.removeprefix("recipes.")).__doc__
-    for word in ("Command:", "Hardware:", "Expect:"):
-        assert word in docstring
 
 
 def test_every_recipe_is_shown_within_a_second_and_without_array_libraries() -> None:

@@ -14,8 +14,7 @@ import pytest
 
 from mtf.base.writing import JOB_FILE
 from tests import small
-from tests.launch.test_local import _pid_of as pid_of
-from tests.launch.test_local import start
+from tests.launch.test_local import pid_of, start
 
 
 def arguments(folder: Path, output: str, num_rows: int = 60, num_shards: int = 3) -> list[str]:

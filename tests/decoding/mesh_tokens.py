@@ -1,4 +1,4 @@
-"""Prints what is decoded and scored on one and on eight devices, as JSON. Run by test_generate.py."""
+"""Prints what is decoded and scored on one and on eight devices, as JSON."""
 
 from __future__ import annotations
 

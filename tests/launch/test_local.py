@@ -34,6 +34,28 @@ def launch(processes: int, devices: int, cwd: Path, **settings: object) -> str:
     return output
 
 
+def start_two(folder: Path, devices: int = 1, **settings: object) -> subprocess.Popen[str]:
+    """Starts an endless run of two processes in the directory `run`."""
+    options = ["local", "--processes", "2", "--devices-per-process", str(devices), "--"]
+    values = {"train_steps": 100_000, "model_dir": "run", **settings}
+    return start([*options, *small.arguments(small.write_text(folder), **values)], folder)
+
+
+def kill(launcher: subprocess.Popen[str], index: int) -> str:
+    """Kills one of a launcher's processes, which must end the others; returns what was printed."""
+    os.kill(pid_of(launcher.pid, index), signal.SIGKILL)
+    killed = time.monotonic()
+    output = launcher.communicate(timeout=120)[0]
+    assert time.monotonic() - killed < 60
+    assert launcher.returncode == 137
+    assert re.search(rf"error: {died(index)}", output)
+    return output
+
+
+def died(index: int) -> str:
+    return rf"Process {index} \(host .*, process id \d+\) died\."
+
+
 def is_running(pid: int) -> bool:
     """Whether a process runs; one that has ended may wait for its parent to notice."""
     with contextlib.suppress(FileNotFoundError):
@@ -106,12 +128,9 @@ def test_inference_gives_the_predictions_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_processes_end_with_a_killed_launcher(tmp_path: Path) -> None:
-    text = small.write_text(tmp_path)
-    options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
-    settings = {"train_steps": 100_000, "model_dir": "run"}
-    process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    process = start_two(tmp_path)
     small.read_until(process.stdout, "step 25/")
-    workers = [_pid_of(process.pid, index) for index in (0, 1)]
+    workers = [pid_of(process.pid, index) for index in (0, 1)]
     process.kill()
     process.communicate(timeout=60)  # Until the workers, too, have closed the pipe.
     assert not any(map(is_running, workers))
@@ -123,13 +142,9 @@ def test_the_processes_end_with_a_killed_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_ends_the_processes_before_the_launcher(tmp_path: Path) -> None:
-    text = small.write_text(tmp_path)
-    options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
-    settings = {"train_steps": 100_000, "model_dir": "run"}
-    with small.hearing_ctrl_c():
-        process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    process = start_two(tmp_path)
     small.read_until(process.stdout, "step 5/")
-    workers = [_pid_of(process.pid, index) for index in (0, 1)]
+    workers = [pid_of(process.pid, index) for index in (0, 1)]
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
@@ -147,28 +162,18 @@ def test_a_second_ctrl_c_ends_the_processes_before_the_launcher(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_process_is_killed(tmp_path: Path, killed: int) -> None:
-    text = small.write_text(tmp_path)
-    options = ["local", "--processes", "2", "--devices-per-process", "2", "--"]
-    settings = {"train_steps": 100_000, "model_dir": "run", "checkpoint.save.period": 10}
-    process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    process = start_two(tmp_path, 2, **{"checkpoint.save.period": 10})
     small.read_until(process.stdout, "step 25/")
-    os.kill(_pid_of(process.pid, killed), signal.SIGKILL)
-    started = time.monotonic()
-    output = process.communicate(timeout=120)[0]
-    assert time.monotonic() - started < 60
-    assert process.returncode == 137
+    output = kill(process, killed)
     assert f"mtf launch: process {killed} of 2 was ended by SIGKILL" in output
-    died = rf"Process {killed} \(host .*, process id \d+\) died\."
-    assert re.search(f"error: {died}", output)
     found = status.read_status(tmp_path / "run")
     assert found.state == "failed"
-    assert re.fullmatch(died, str(found.reason))
+    assert re.fullmatch(died(killed), str(found.reason))
     conditions = {each["index"]: each["condition"] for each in found.processes}
     assert conditions == {killed: "dead", 1 - killed: "ended"}
 
     steps = small.steps(tmp_path / "run")[-1] + 5
-    settings |= {"train_steps": steps}
-    process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    process = start_two(tmp_path, 2, **{"checkpoint.save.period": 10, "train_steps": steps})
     output = process.communicate(timeout=240)[0]
     assert process.returncode == 0, output
     assert f"resuming from step {steps - 5}" in output
@@ -178,12 +183,9 @@ def test_one_process_is_killed(tmp_path: Path, killed: int) -> None:
 @pytest.mark.parametrize("to_one", [False, True])
 def test_sigterm_saves_once(tmp_path: Path, to_one: bool) -> None:
     """It goes to the launcher, or to one process as before its host is taken away."""
-    text = small.write_text(tmp_path)
-    settings = {"train_steps": 100_000, "model_dir": "run"}
-    options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
-    process = start([*options, *small.arguments(text, **settings)], tmp_path)
+    process = start_two(tmp_path)
     small.read_until(process.stdout, "step 3/")
-    os.kill(_pid_of(process.pid, 1) if to_one else process.pid, signal.SIGTERM)
+    os.kill(pid_of(process.pid, 1) if to_one else process.pid, signal.SIGTERM)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 0, output
     (saved,) = re.findall(r"saved step (\d+)", output)
@@ -191,7 +193,7 @@ def test_sigterm_saves_once(tmp_path: Path, to_one: bool) -> None:
     assert ("another process's signal: saved step" in output) == to_one
 
 
-def _pid_of(launcher: int, index: int) -> int:
+def pid_of(launcher: int, index: int) -> int:
     """Returns the id of one of a launcher's processes, from Linux's table of processes."""
     variable = f"MTF_PROCESS_INDEX={index}\0"
     for entry in Path("/proc").iterdir():

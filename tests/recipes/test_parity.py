@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 import fiddle as fdl
 import pytest
 
-import recipes
 from mtf import config as config_lib
 from mtf.config.paths import parse_path
 from tests.recipes import parity
@@ -69,13 +67,6 @@ def test_whatever_an_original_says_of_training_is_in_its_table(name: str) -> Non
     said = {row.path for rows in parity.TABLES.values() for row in rows if name in row.recipes}
     assert said >= SAID_OF_TRAINING
     assert "checkpoint.restore" in said or "checkpoint.restore.path" in said
-
-
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"evaluate", "infer", "quickstart"}))
-def test_a_docstring_names_the_deviations_or_the_recipe_that_does(name: str) -> None:
-    text = getattr(recipes, name).__doc__
-    named = [getattr(recipes, other, None) for other in re.findall(r"`(\w+)`", text)]
-    assert "Deviations" in text or any("Deviations" in (r.__doc__ or "") for r in named if r)
 
 
 def test_the_page_shows_these_tables() -> None:

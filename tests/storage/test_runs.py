@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,7 @@ from mtf.t5x.logs import LOG_FILE, logged
 from tests import small, stores
 from tests.conversion import writers
 from tests.jobs.test_dry_run import NETWORK, tiny
-from tests.launch.test_local import _pid_of as pid_of
-from tests.launch.test_local import start
+from tests.launch.test_local import died, kill, start
 from tests.storage.conftest import BUCKET, put
 
 
@@ -33,14 +30,10 @@ def test_one_is_killed_and_the_run_goes_on(store: RemotePath, tmp_path: Path) ->
     found = status.read_status(store / "run")
     assert found.state == "running"
     assert [each["condition"] for each in found.processes] == ["running", "running"]
-    os.kill(pid_of(process.pid, 1), signal.SIGKILL)
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 137
-    died = r"Process 1 \(host .*, process id \d+\) died\."
-    assert re.search(f"error: {died}", output)
+    kill(process, 1)
     found = status.read_status(store / "run")
     assert found.state == "failed"
-    assert re.fullmatch(died, str(found.reason))
+    assert re.fullmatch(died(1), str(found.reason))
 
     saved = found.checkpoint_step
     assert saved is not None and saved >= 2

@@ -109,7 +109,7 @@ def test_a_registered_task_and_a_mixture_are_found_by_name(tmp_path: Path) -> No
     ]
 
 
-def test_an_unkncustom_task_points_to_the_module_only_if_none_was_imported(tmp_path: Path) -> None:
+def test_an_unknown_task_points_to_the_module_only_if_none_was_imported(tmp_path: Path) -> None:
     write_files(tmp_path)
     assert "Custom tasks need --module/data.module." in refusal(mixture, "numbers")
     registry.import_module("custom")

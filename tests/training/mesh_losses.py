@@ -1,4 +1,4 @@
-"""Prints the losses of one training on every mesh of eight devices, as JSON. Run by test_processes.py.
+"""Prints the losses of one training on every mesh of eight devices, as JSON.
 
 Each key is "(data, fsdp, model),microbatches,scanned,loss normalisation".
 """

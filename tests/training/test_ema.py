@@ -12,24 +12,13 @@ import conversion
 import mtf
 from mtf import convert
 from mtf.checkpoints.finite import flat_names
-from mtf.models.settings import ModelConfig
-from mtf.partitioning.mesh import PjitPartitioner
-from mtf.partitioning.settings import PartitionerConfig
-from mtf.training import AdamWConfig, EmaConfig, ScheduleConfig, TrainerConfig
-from mtf.training.trainer import Trainer
+from mtf.training import EmaConfig
 from tests import small
-from tests.training.test_not_finite import NETWORK, make_batch
-
-
-def make_trainer(ema: EmaConfig | None, *frozen: str) -> Trainer:
-    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
-    optimizer = AdamWConfig(ScheduleConfig("constant", 0.1))
-    config = TrainerConfig(ema=ema, frozen=frozen)
-    return Trainer(ModelConfig(NETWORK), optimizer, partitioner, config)
+from tests.training.test_not_finite import make_batch, make_trainer
 
 
 def test_the_average_follows_its_definition() -> None:
-    trainer = make_trainer(EmaConfig(decay=0.7), "encoder/.*")
+    trainer = make_trainer(ema=EmaConfig(decay=0.7), frozen=("encoder/.*",))
     state = trainer.init_state()
     expected = jax.device_get(flat_names(state.params))
     for _ in range(4):
@@ -38,7 +27,7 @@ def test_the_average_follows_its_definition() -> None:
             expected[name] = 0.7 * expected[name] + 0.3 * value
     averages = jax.device_get(flat_names(state.ema))
     assert averages and all(not name.startswith("encoder/") for name in averages)
-    assert make_trainer(EmaConfig(evaluate=False)).eval_params(state) is state.params
+    assert make_trainer(ema=EmaConfig(evaluate=False)).eval_params(state) is state.params
     found = jax.device_get(flat_names(trainer.eval_params(state)))
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -59,14 +48,7 @@ def test_a_run_resumes_its_average_and_exports_it(
         "trainer.eval_period": 2,
     }
 
-    def train(run_dir: str, last: int) -> None:
-        values = {**settings, "train_steps": last, "model_dir": run_dir}
-        small.run(small.arguments("text.txt", **values), tmp_path)
-
-    train("whole", 8)
-    train("parts", 6)
-    small.run(["--from", "parts", "--set", "train_steps=8"], tmp_path)
-    small.assert_same_end(tmp_path / "parts", tmp_path / "whole", 8)
+    small.assert_resumes(tmp_path, 6, 8, **settings)
 
     # The average starts from the base's parameters, and exports have it in their place.
     def read(path: Path) -> np.ndarray:

@@ -119,15 +119,8 @@ def test_a_run_with_adapters_resumes_and_is_exported_merged(
         "trainer.eval_period": 4,
     }
 
-    def train(run_dir: str, last: int) -> str:
-        values = {**settings, "train_steps": last, "model_dir": run_dir}
-        return small.run(small.arguments("text.txt", **values), tmp_path)
-
     # Six kernels of 32 × 32 have adapters of 32 × 2 and 2 × 32.
-    assert " (768 trained) on " in train("whole", 12)
-    train("parts", 8)
-    small.run(["--from", "parts", "--set", "train_steps=12"], tmp_path)
-    small.assert_same_end(tmp_path / "parts", tmp_path / "whole", 12)
+    assert " (768 trained) on " in small.assert_resumes(tmp_path, 8, 12, **settings)
 
     # What the export holds is the base and the product of the adapters.
     own = small.read_checkpoint(tmp_path / "whole", 12)
