@@ -22,6 +22,7 @@ MT0_PAGE = ("mt0_small", "mt0_base", "mt0_large", "mt0_xl", "mt0_xxl")
 _LM = ("mt5_lm_adapt",)
 _XMTF = ("mt0_xxl_xmtf",)
 _EVAL = ("mt0_eval",)
+_ADDED = "added to the initial step 1,000,000"
 _WIDE = "does not fit on the page's one partition; the repository has (4, 1, 1, 1)"
 
 ROWS = [
@@ -137,14 +138,7 @@ ROWS = [
     *lengths(_XMTF, "lengths", 1024, 1024),
     Row(_XMTF, "pack", False, "data.pack"),
     Row(_XMTF, "loss", "AVERAGE_PER_SEQUENCE", "model.loss_normalizing_factor"),
-    Row(
-        _XMTF,
-        "steps",
-        30_000,
-        "train_steps",
-        1_030_000,
-        derived="added to the initial step 1,000,000",
-    ),
+    Row(_XMTF, "steps", 30_000, "train_steps", 1_030_000, derived=_ADDED),
     Row(
         _XMTF,
         "start",
@@ -222,14 +216,7 @@ ROWS = [
         4,
         derived="as in the fine-tuning of XXL",
     ),
-    Row(
-        _LM,
-        "steps",
-        100_000,
-        "train_steps",
-        1_100_000,
-        derived="added to the initial step 1,000,000",
-    ),
+    Row(_LM, "steps", 100_000, "train_steps", 1_100_000, derived=_ADDED),
     Row(_LM, "batch size", 2048, "batch_size"),
     Row(_LM, "length", 512, "data.task_feature_lengths.inputs"),
     Row(_LM, "target length", 256, "data.task_feature_lengths.targets"),
