@@ -60,6 +60,12 @@ def write_text(folder: Path, num_lines: int = 200) -> Path:
     return file
 
 
+def contents(folder: Path, *without: str) -> dict[str, bytes]:
+    """The files below a folder, but those with some names: path → content."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name not in without]
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+
+
 def flip_a_bit(folder: Path) -> Path:
     """Flips a bit in the middle of the largest file in a folder; returns the file."""
     file = max(

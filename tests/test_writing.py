@@ -61,20 +61,12 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         yield
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file() and file.name != LOCK_FILE
-    }
-
-
 def test_second_run_is_refused_and_told_who_holds_the_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_command.main([SMALL, "--set", "model_dir=runs/one"]) == 0
-    before = contents(tmp_path)
+    before = small.contents(tmp_path, LOCK_FILE)
     with holder(tmp_path / "runs/one") as process:
         try:
             for arguments in (["--from", "runs/one"], [SMALL, "--set", "model_dir=runs/one"]):
@@ -86,7 +78,7 @@ def test_second_run_is_refused_and_told_who_holds_the_directory(
                     f"{process.pid} on {socket.gethostname()}, since 20"
                 )
                 assert "-c" in said  # its command
-            assert contents(tmp_path) == before
+            assert small.contents(tmp_path, LOCK_FILE) == before
             # Looking is not writing.
             assert run_command.main(["--from", "runs/one", "--print", "flat"]) == 0
             assert run_command.main(["--from", "runs/one", "--dry-run"]) == 0

@@ -32,18 +32,15 @@ def run(folder: Path, *command: str) -> str:
     return small.python("-m", "mtf.cache", *command, cwd=folder).stdout
 
 
-def contents(cache: Path) -> dict[str, bytes]:
-    files = [file for file in cache.rglob("*") if file.is_file() and file.name != JOB_FILE]
-    return {str(file.relative_to(cache)): file.read_bytes() for file in files}
-
-
 def test_three_processes_write_the_cache_of_one(tmp_path: Path) -> None:
     one = run(tmp_path, *arguments(tmp_path, "one"))
     options = ["local", "--processes", "3", "--", "mtf.cache"]
     process = start([*options, *arguments(tmp_path, "three")], tmp_path)
     output = process.communicate(timeout=240)[0]
     assert process.returncode == 0, output
-    assert contents(tmp_path / "three") == contents(tmp_path / "one")
+    assert small.contents(tmp_path / "three", JOB_FILE) == small.contents(
+        tmp_path / "one", JOB_FILE
+    )
     assert "120 examples from 120 records" in one
     assert output.count("120 examples from 120 records") == 1
 
@@ -59,7 +56,7 @@ def test_two_processes_run_the_recipe(tmp_path: Path) -> None:
     process = start(options, tmp_path)
     output = process.communicate(timeout=240)[0]
     assert process.returncode == 0, output
-    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert small.contents(tmp_path / "two", JOB_FILE) == small.contents(tmp_path / "one", JOB_FILE)
 
 
 @pytest.mark.slow
@@ -88,7 +85,9 @@ def test_a_killed_process_ends_the_others_and_finished_shards_are_kept(tmp_path:
     # Each process may have written a file without its description.
     assert len(kept.items() & now.items()) >= len(kept) - 2
     run(tmp_path, *arguments(tmp_path, "one", 40_000, 16))
-    assert contents(tmp_path / "cache") == contents(tmp_path / "one")
+    assert small.contents(tmp_path / "cache", JOB_FILE) == small.contents(
+        tmp_path / "one", JOB_FILE
+    )
 
 
 def test_processes_that_would_write_something_else(tmp_path: Path) -> None:

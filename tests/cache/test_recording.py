@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mtf.base import signals
+from mtf.base.writing import JOB_FILE
 from mtf.cli import status
 from mtf.data.cache.recording import recorded
 from tests import small
-from tests.cache.test_hosts import contents
 
 # Record 150 waits as long as there is a file `blocked`.
 MODULE = """
@@ -92,7 +92,9 @@ def test_a_record_that_never_ends(
     assert lines["state"] == "finished"
     assert lines["tasks"] == "1 complete, 0 incomplete"
     run(tmp_path, command("other", "--num-workers", "1", "--hang-seconds", "0"))
-    assert contents(tmp_path / "cache") == contents(tmp_path / "other")
+    assert small.contents(tmp_path / "cache", JOB_FILE) == small.contents(
+        tmp_path / "other", JOB_FILE
+    )
     assert not (tmp_path / "cache" / "processes").exists()
 
 

@@ -19,6 +19,7 @@ from mtf.cli.run import main
 from mtf.data import DatasetTaskConfig
 from mtf.jobs import Cache, Convert
 from tests.inference import models
+from tests.small import contents
 
 TASK = "task=@mtf.data.DatasetTaskConfig(files={'train': 'q.jsonl'}, inputs=q, targets=a)"
 CACHE = ["mine", "--files", "train=q.jsonl", "--inputs", "q", "--targets", "a", "--output"]
@@ -47,11 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     models.write_run(Path("run"))
     return tmp_path
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def test_recipe_and_command_write_the_same_cache(run: Run) -> None:
