@@ -16,7 +16,7 @@ import pytest
 from mtf.cli import status
 from mtf.cli.launch.local import _free_port
 from tests import small
-from tests.launch.test_local import losses, start
+from tests.launch.test_local import ended, losses, start
 
 RECIPES = Path(__file__).with_name("slow_data.py")
 
@@ -60,8 +60,7 @@ def test_a_late_process_is_waited_for(tmp_path: Path) -> None:
     command = arguments(recipe, tmp_path, train_steps=2, partitioner__fsdp=2)
     options = ["local", "--processes", "2", "--devices-per-process", "2"]
     process = start([*options, "--", *command], tmp_path)
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == 0, output
+    ended(process)
     assert len(losses(tmp_path / "run")) == 2
 
 

@@ -1,4 +1,4 @@
-"""`mtf launch local` trains and evaluates in several processes on this machine."""
+"""`mtf launch local` trains and evaluates in several processes, also on data of your own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from mtf.cli import status
 from mtf.cli.launch.command import main
 from tests import small
 from tests.launch import recorded, slow_data
+from tests.small import SETTINGS
 
 
 def start(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
@@ -27,14 +28,17 @@ def start(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
     return small.start_python(*command, cwd=cwd, stderr=subprocess.STDOUT, XLA_FLAGS="")
 
 
-def launch(processes: int, devices: int, cwd: Path, **settings: object) -> str:
-    """Runs a tiny recipe to its end; returns what was printed."""
-    text = small.write_text(cwd)
-    options = ["local", "--processes", str(processes), "--devices-per-process", str(devices)]
-    process = start([*options, "--", *small.arguments(text, **settings)], cwd)
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == 0, output
+def ended(process: subprocess.Popen[str], seconds: float = 240, *, status: int = 0) -> str:
+    """Waits for the end of a process with this exit status; returns what was printed."""
+    output = process.communicate(timeout=seconds)[0]
+    assert process.returncode == status, output
     return output
+
+
+def run(folder: Path, processes: int, devices: int, *command: str) -> str:
+    """Runs a command in several processes to its end; returns what was printed."""
+    options = ["local", "--processes", str(processes), "--devices-per-process", str(devices)]
+    return ended(start([*options, "--", *command], folder), 1200)
 
 
 def start_two(folder: Path, devices: int = 1, **settings: object) -> subprocess.Popen[str]:
@@ -98,7 +102,8 @@ def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixt
 
 @pytest.mark.slow
 def test_the_new_run_directory_is_one(tmp_path: Path) -> None:
-    output = launch(2, 1, tmp_path, **{"train_steps": 2, "trainer.profile": 2})
+    settings = {"train_steps": 2, "trainer.profile": 2}
+    output = run(tmp_path, 2, 1, *small.arguments(small.write_text(tmp_path), **settings))
     run_dirs = list((tmp_path / "runs").iterdir())
     assert len(run_dirs) == 1
     assert len(losses(run_dirs[0])) == 2
@@ -121,8 +126,7 @@ def test_inference_gives_the_predictions_of_one_process(tmp_path: Path) -> None:
         recipe = "recipes.infer(checkpoint='run', files='in.txt', batch_size=4)"
         output = ["--set", f"output_dir={name}"]
         process = start(["local", "--processes", *options, "--", recipe, *output], tmp_path)
-        shown = process.communicate(timeout=240)[0]
-        assert process.returncode == 0, shown
+        ended(process)
         files = list((tmp_path / name).rglob("*.jsonl*"))
         found.append([line for file in files for line in file.read_text().splitlines()])
     assert len(found[0]) == 5
@@ -177,8 +181,7 @@ def test_one_process_is_killed(tmp_path: Path, killed: int) -> None:
 
     steps = small.steps(tmp_path / "run")[-1] + 5
     process = start_two(tmp_path, 2, **{"checkpoint.save.period": 10, "train_steps": steps})
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == 0, output
+    output = ended(process)
     assert f"resuming from step {steps - 5}" in output
 
 
@@ -189,8 +192,7 @@ def test_sigterm_saves_once(tmp_path: Path, to_one: bool) -> None:
     process = start_two(tmp_path)
     small.read_until(process.stdout, "step 3/")
     os.kill(pid_of(process.pid, 1) if to_one else process.pid, signal.SIGTERM)
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 0, output
+    output = ended(process, 120)
     (saved,) = re.findall(r"saved step (\d+)", output)
     assert small.steps(tmp_path / "run")[-1] == int(saved)
     assert ("another process's signal: saved step" in output) == to_one
@@ -247,8 +249,7 @@ def test_two_processes_give_the_results_of_one(folder: Path) -> None:
     found = []
     for processes in (1, 2):
         process = evaluate(folder, processes, f"with-{processes}")
-        shown = process.communicate(timeout=240)[0]
-        assert process.returncode == 0, shown
+        ended(process)
         results = json.loads((folder / f"with-{processes}" / "results.json").read_text())
         files = sorted((folder / f"with-{processes}").rglob("*.jsonl*"))
         found.append((results["tasks"], [file.read_text() for file in files]))
@@ -294,21 +295,11 @@ def test_a_process_that_dies(folder: Path) -> None:
     assert re.fullmatch(died(1), str(found.reason))
     # What was written is used, and the results are those of an evaluation that was not killed.
     process = evaluate(folder, 2, "dies")
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == 0, output
+    ended(process)
     assert status.read_status(folder / "dies").state == "finished"
 
 
 RECIPES = Path(recorded.__file__)
-
-
-def run(folder: Path, processes: int, devices: int, *command: str) -> str:
-    """Runs a command in several processes to its end; returns what was printed."""
-    options = ["local", "--processes", str(processes), "--devices-per-process", str(devices)]
-    process = start([*options, "--", *command], folder)
-    output = process.communicate(timeout=1200)[0]
-    assert process.returncode == 0, output
-    return output
 
 
 def assert_same_batch(ours: Path, expected: Path, step: int) -> None:
@@ -380,3 +371,106 @@ def test_a_restart_reads_the_same_batches(tmp_path: Path) -> None:
     for step in range(last):
         folder = "before" if step < saved else "with-4"
         assert_same_batch(tmp_path / folder, tmp_path / "uninterrupted-batches", step)
+
+
+# A user's file: the same numbers in the same order, as a Grain dataset and as a class.
+PARTS = """
+import grain
+
+ORDER = [number * 389 % 1000 for number in range(1000)]
+
+
+def reverse(number):
+    return {"inputs": f"number {number}", "targets": f"{number}"[::-1]}
+
+
+def dataset(shard_index, shard_count):
+    numbers = grain.MapDataset.source(ORDER)[shard_index::shard_count]
+    return numbers.repeat().map(reverse)
+
+
+class Numbers:
+    def __init__(self, shard_index: int, shard_count: int):
+        print(f"part {shard_index} of {shard_count}", flush=True)
+        self.at, self.shard_count = shard_index, shard_count
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        number = ORDER[self.at % 1000]
+        self.at += self.shard_count
+        return reverse(number)
+
+    def get_state(self):
+        return {"at": self.at}
+
+    def set_state(self, state):
+        self.at = state["at"]
+
+
+def numbers(shard_index, shard_count):
+    return Numbers(shard_index, shard_count)
+"""
+
+
+def launch_own(
+    cwd: Path, processes: int, devices: int, run: str, steps: int, *more: str, refused: bool = False
+) -> str:
+    """Trains in several processes, up to a step; returns what was printed."""
+    own = {name: each for name, each in SETTINGS.items() if not name.startswith("data.")}
+    own |= {
+        # Each process has its own rows of a batch, so the order of rows depends on their number.
+        "model.network.dropout_rate": 0.0,
+        "checkpoint.save.period": 3,
+        "model_dir": run,
+        "train_steps": steps,
+    }
+    options = ["--processes", str(processes), "--devices-per-process", str(devices)]
+    settings = [*(f"{name}={value}" for name, value in own.items()), *more]
+    process = start(["local", *options, "--", "recipes.quickstart", "--set", *settings], cwd)
+    output = process.communicate(timeout=280)[0]
+    # All processes refuse. The status of one that first hears of another's refusal is 1.
+    assert process.returncode in ((1, 2) if refused else (0,)), output
+    return output
+
+
+def data(function: str) -> str:
+    return (
+        f"data=@mtf.data.CustomDataConfig(train=@parts.{function}, pack=False, "
+        "vocabulary=@mtf.data.ByteVocabulary(extra_ids=125), "
+        "task_feature_lengths={'inputs': 16, 'targets': 8})"
+    )
+
+
+@pytest.mark.slow
+def test_losses_and_a_resume(tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text(PARTS)
+    launch_own(tmp_path, 1, 4, "one", 6, data("dataset"))
+    launch_own(tmp_path, 2, 2, "two", 6, data("dataset"))
+    expected, found = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert len(set(expected)) == 6
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    launch_own(tmp_path, 2, 2, "parts", 3, data("dataset"))
+    # With another number of processes, nobody knows where the new parts would have to go on.
+    refused = launch_own(tmp_path, 1, 4, "parts", 6, data("dataset"), refused=True)
+    assert re.search(r"error: .*in 2 parts, but now there are 1\. Resume with as many", refused)
+    refused = launch_own(tmp_path, 4, 1, "parts", 6, data("dataset"), refused=True)
+    assert "in 2 parts, but now there are 4. Resume with as many processes as before" in refused
+    assert len(losses(tmp_path / "parts")) == 3
+
+    assert "resuming from step 3" in launch_own(tmp_path, 2, 2, "parts", 6, data("dataset"))
+    assert losses(tmp_path / "parts") == found
+
+
+@pytest.mark.slow
+def test_processes_that_share_the_rows_of_a_batch_read_the_same(tmp_path: Path) -> None:
+    """The model is split over both processes, so there is one part, whatever their number."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    split = [data("numbers"), "partitioner.num_partitions=4"]
+    launch_own(tmp_path, 1, 4, "one", 6, *split)
+    said = launch_own(tmp_path, 2, 2, "parts", 3, *split)
+    assert said.count("part 0 of 1") == 2
+    assert "resuming from step 3" in launch_own(tmp_path, 1, 4, "parts", 6, *split)
+    np.testing.assert_allclose(losses(tmp_path / "parts"), losses(tmp_path / "one"), rtol=1e-5)

@@ -16,7 +16,7 @@ from mtf.t5x.logs import LOG_FILE, logged
 from tests import small, stores
 from tests.conversion import writers
 from tests.jobs.test_dry_run import NETWORK, tiny
-from tests.launch.test_local import died, kill, start
+from tests.launch.test_local import died, ended, kill, start
 from tests.storage.conftest import BUCKET, put
 
 
@@ -39,8 +39,7 @@ def test_one_is_killed_and_the_run_goes_on(store: RemotePath, tmp_path: Path) ->
     assert saved is not None and saved >= 2
     last = saved + 2
     process = start([*options, *small.arguments(text, train_steps=last, **settings)], tmp_path)
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == 0, output
+    output = ended(process)
     assert f"resuming from step {saved}" in output
     found = status.read_status(store / "run")
     assert (found.state, found.step, found.checkpoint_step) == ("finished", last, last)
