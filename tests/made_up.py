@@ -9,6 +9,10 @@ import string
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mtf.models import T5Config
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="mtf-made-up-")
 # Sentences of our own; not translations of each other.
@@ -98,3 +102,12 @@ def sentencepiece_model(
         piece = model.pieces.add(piece=f"▁<extra_id_{index}>", score=0.0)
         piece.type = piece.USER_DEFINED
     return bytes(model.SerializeToString())
+
+
+def network(**values: Any) -> T5Config:
+    """Returns a small network without dropout and scans, in float32; `values` differ from that."""
+    from mtf.models import T5Config
+
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "scan_layers": False}
+    sizes = {"vocab_size": 32, "emb_dim": 8, "num_heads": 2, "head_dim": 4, "mlp_dim": 12}
+    return T5Config(**{**layers, **sizes, "dropout_rate": 0.0, "dtype": "float32", **values})

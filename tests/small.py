@@ -60,6 +60,12 @@ def write_text(folder: Path, num_lines: int = 200) -> Path:
     return file
 
 
+def contents(folder: Path, *without: str) -> dict[str, bytes]:
+    """The files below a folder, but those with some names: path → content."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name not in without]
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+
+
 def flip_a_bit(folder: Path) -> Path:
     """Flips a bit in the middle of the largest file in a folder; returns the file."""
     file = max(
@@ -79,14 +85,21 @@ def arguments(text: Path | str, **settings: Any) -> list[str]:
 
 
 def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    """Starts `python -m mtf.run …` in a process (and session) of its own, with pipes."""
+    """Starts `python -m mtf.run …` as `start_python` does."""
+    return start_python("-m", "mtf.run", *arguments, cwd=cwd, **environment)
+
+
+def start_python(
+    *arguments: str, cwd: Path = ROOT, stderr: int = subprocess.PIPE, **environment: str
+) -> subprocess.Popen[str]:
+    """Starts Python in a process (and session) of its own, with pipes."""
     with hearing_ctrl_c():
         return subprocess.Popen(
-            [sys.executable, "-m", "mtf.run", *arguments],
+            [sys.executable, *arguments],
             cwd=cwd,
             env={**environment_variables(), **environment},
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         )
@@ -116,11 +129,7 @@ def run(arguments: list[str], cwd: Path, *, status: int = 0) -> str:
     Starting a process takes longer than such a run: `run_process` is for what depends on that.
     """
     out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         found = main(arguments)
     output = out.getvalue() + err.getvalue()
     assert found == status, output
@@ -139,6 +148,22 @@ def run_process(
             raise
     assert process.returncode == status, out + err
     return out + err
+
+
+def python(
+    *arguments: str, cwd: Path = ROOT, status: int | None = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python in a process of its own, and asserts its exit status, if one is given."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**environment_variables(), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done
 
 
 def read_until(stream: IO[str] | None, beginning: str) -> str:
@@ -195,6 +220,16 @@ def read_metrics(run_dir: AnyPath, kind: str = "train") -> list[dict[str, float]
         {name: value for name, value in json.loads(line).items() if not name.startswith("timing/")}
         for line in lines
     ]
+
+
+def assert_resumes(folder: Path, first_steps: int, train_steps: int, **settings: Any) -> str:
+    """Asserts that a run, `whole`, ends like one that resumes; returns what `whole` printed."""
+    text = folder / "text.txt"
+    said = run(arguments(text, **settings, train_steps=train_steps, model_dir="whole"), folder)
+    run(arguments(text, **settings, train_steps=first_steps, model_dir="parts"), folder)
+    run(["--from", "parts", "--set", f"train_steps={train_steps}"], folder)
+    assert_same_end(folder / "parts", folder / "whole", train_steps)
+    return said
 
 
 def assert_same_end(run_dir: AnyPath, reference: AnyPath, step: int) -> None:

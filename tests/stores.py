@@ -103,10 +103,7 @@ def _teach_generations() -> None:
     }
     replaced[objects.ls] = listed
     server.HANDLERS = tuple(
-        (
-            regex,
-            {method: serialized(replaced.get(each, each)) for method, each in handlers.items()},
-        )
+        (regex, {method: serialized(replaced.get(each, each)) for method, each in handlers.items()})
         for regex, handlers in server.HANDLERS
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,10 @@ from typing import Any
 
 import pytest
 
+import recipes
+from mtf.base.errors import UserError
 from mtf.cli.run import main
+from mtf.t5x import lowering
 from tests import small
 
 Refusal = Callable[[list[str]], str]
@@ -248,3 +253,117 @@ def test_restore_path_is_one_checkpoint(refusal: Refusal, finished: Path) -> Non
     message = refusal(_arguments(train_steps=4, **_restoring(path)))
     assert "is a single checkpoint" in message
     assert "checkpoint.restore.mode=specific" in message
+
+
+SMALL = "tests.config.example.small"
+T0 = "recipes.t0pp_xxl"
+
+
+@pytest.fixture
+def message_of(refusal: Refusal) -> Callable[..., str]:
+    """Runs a command line that is refused; returns its message."""
+    return lambda *arguments: refusal([*arguments]).removeprefix("error: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([SMALL, "--train_steps=5"], "There is no option --train_steps. Write --set train_steps=5"),
+        (["--train-steps", "5", SMALL], "--set train_steps=5"),
+        (["--train_steps=5", SMALL, "--print", "flat"], "--set train_steps=5"),
+        ([SMALL, "--set", "batch_size=4", "--train_steps=5"], "Write --set train_steps=5"),
+        ([SMALL, "--z_loss", "-1"], "Write --set model.z_loss=-1"),
+        ([SMALL, "--data.files", "my.txt"], "Write --set data.files=my.txt"),
+        ([SMALL, "--model_dir=a b"], "Write --set 'model_dir=a b'"),
+        ([SMALL, "--data.lengths={'a': 1}"], "Write --set \"data.lengths={'a': 1}\""),
+        ([SMALL, "--batch_sise=3"], "Did you mean --set batch_size=3?"),
+        (
+            [SMALL, "--emb_dim=8"],
+            "Did you mean --set model.network.emb_dim=8 or --set evaluation.network.emb_dim=8?",
+        ),
+        ([SMALL, "--prnt", "flat"], "There is no option --prnt. Did you mean --print?"),
+        (["--dryrun", SMALL], "There is no option --dryrun. Did you mean --dry-run?"),
+        ([SMALL, "--zzz"], "There is no option --zzz. --help lists the options."),
+    ],
+)
+def test_a_flag_that_is_a_path(
+    message_of: Callable[..., str], arguments: list[str], message: str
+) -> None:
+    assert message_of(*arguments).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--gin.TRAIN_STEPS=1_000", "write --set train_steps=1000"),
+        ("--gin.MIXTURE_OR_TASK_NAME='c4'", "write --set data.mixture_or_task_name=c4"),
+        ("--gin.INITIAL_CHECKPOINT_PATH='gs://a'", "write --set checkpoint.restore.path=gs://a"),
+        ("--gin.DROPOUT_RATE=0.0", "write --set model.network.dropout_rate=0.0"),
+        ("--gin.train/utils.DatasetConfig.batch_size=8", "write --set batch_size=8"),
+        ("--gin.train_eval/DatasetConfig.split='x'", "write --set data.eval_split=x"),
+        ("--gin.trainer.Trainer.num_microbatches=None", "write --set trainer.num_microbatches=1"),
+        ("--gin.Adafactor.decay_rate=0.5", "write --set optimizer.decay_rate=0.5"),
+        ("--gin_param=run.train_steps = 5", "write --set train_steps=5"),
+        ("--gin_bindings=network.T5Config.emb_dim=8", "write --set model.network.emb_dim=8"),
+        ("--gin.train.use_orbax=True", "mtf has no setting for it (mtf reads both checkpoint"),
+        ("--gin.train.model=@models.MyModel()", "python -m mtf gin translates gin files"),
+        ("--gin.MY_MACRO=1", "python -m mtf gin translates gin files"),
+        ("--gin_file=my.gin", "python -m mtf gin my.gin --output my_recipe.py"),
+        ("--gin_search_paths=a", "python -m mtf gin FILE.gin --output my_recipe.py"),
+    ],
+)
+def test_a_gin_flag(message_of: Callable[..., str], flag: str, message: str) -> None:
+    found = message_of(T0, flag)
+    assert found.startswith(f"{flag}: ")
+    assert message in found
+
+
+def test_what_the_message_says_is_accepted(
+    message_of: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = "--gin.TASK_FEATURE_LENGTHS={'inputs': 8, 'targets': 6}"
+    option, assignment = shlex.split(message_of(T0, flag).partition("write ")[2])
+    assert main([T0, option, assignment, "--print", "flat"]) == 0
+    assert "data.task_feature_lengths.targets = 6\n" in capsys.readouterr().out
+
+
+def test_flags_are_reported_with_all_other_mistakes(message_of: Callable[..., str]) -> None:
+    found = message_of(SMALL, "--train_steps=5", "--prnt=flat", "--set", "modl=3", "batch_size=x")
+    assert found.startswith("4 mistakes:")
+    for part in ("--set train_steps=5", "mean --print?", "has no field modl", "got the word x"):
+        assert part in found
+
+
+def test_flags_without_a_recipe(message_of: Callable[..., str]) -> None:
+    assert "no option --train_steps" in message_of("--train_steps=5")
+    assert "Did you mean recipes.quickstart?" in message_of("recipes.quickstrt", "--train_steps=5")
+
+
+REFUSED = "--engine t5x needs T5X, which is not installed"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("t5x") is not None, reason="T5X is installed")
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--print", "python"]])
+def test_without_t5x_the_message_has_the_command_that_installs_it(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    arguments = ["recipes.quickstart", "--set", f"model_dir={run_dir}", "--engine", "t5x"]
+    assert main([*arguments, *more]) == 2
+    shown = capsys.readouterr().err
+    assert REFUSED in shown and "pip install" in shown and "cc342d4" in shown
+    assert not run_dir.exists()
+
+
+def test_what_t5x_lacks_is_refused_before_it_is_imported() -> None:
+    config = recipes.quickstart()
+    config.partitioner.fsdp = 4
+    config.trainer.profile = "10:12"
+    with pytest.raises(UserError, match=r"trainer\.profile = '10:12': ") as error:
+        lowering.check(config)
+    assert "partitioner.fsdp = 4: T5X's mesh has no axis fsdp" in str(error.value)
+
+
+def test_lowering_accounts_for_every_setting_of_every_recipe() -> None:
+    for name in ("quickstart", "t5_1_1_finetune", "t5_1_1_xl_c4", "mt0_xxl", "t0pp_xxl"):
+        lowering.check(getattr(recipes, name)())

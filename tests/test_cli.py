@@ -18,6 +18,7 @@ import mtf
 from mtf import __main__ as cli
 from mtf import config as config_lib
 from mtf.cli.run import main
+from tests.small import python
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tests.config.example"
@@ -288,14 +289,7 @@ def in_project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         (tmp_path / "recipes" / name).write_text(textwrap.dedent(text))
 
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "mtf.run", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return python("-m", "mtf.run", *arguments, cwd=tmp_path, status=None)
 
     return call
 
@@ -356,9 +350,7 @@ def _assert_quick(program: list[str], seconds: float) -> str:
     """Asserts how much CPU time a process takes, in one of three tries; returns its stdout."""
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
-            [sys.executable, *program], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        done = python(*program)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         if spent < seconds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mtf.cli.completion import main
+from tests.small import python
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = "mtf run tests.config.example.small"
@@ -100,10 +100,7 @@ def test_a_tab_imports_no_framework(line: str, tmp_path: Path) -> None:
         "os._exit = lambda _: print(heavy & set(sys.modules))\n"
         "mtf.__main__.main()"
     )
-    environment = {**os.environ, **request(line, tmp_path / "answer")}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    done = python("-c", program, status=None, **request(line, tmp_path / "answer"))
     assert "set()" in done.stdout.splitlines(), done.stderr
     assert (tmp_path / "answer").read_text().startswith(line.split()[-1])
 

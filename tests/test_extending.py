@@ -7,7 +7,6 @@ import importlib.util
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ from mtf.partitioning import memory
 from mtf.partitioning.chips import CHIPS
 from mtf.t5x.unsupported import is_of_t5x
 from mtf.training.flops import peak_flops
-from tests.small import ROOT, SETTINGS, assert_same_end, read_metrics, run, write_text
+from tests.small import ROOT, SETTINGS, assert_same_end, python, read_metrics, run, write_text
 
 _PAGE = (ROOT / "docs" / "extending.md").read_text()
 _BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
@@ -247,14 +246,12 @@ def test_the_help_shows_no_name_of_t5x_for_an_own_optimizer(folder: Path) -> Non
 
 
 def test_a_format_is_unknown_without_its_module(folder: Path) -> None:
-    command = [sys.executable, "-m", "mtf.convert", "nowhere", "exported", "--to", "npz"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
+    command = ["-m", "mtf.convert", "nowhere", "exported", "--to", "npz"]
+    done = python(*command, cwd=folder, status=2)
+    assert done.stdout == ""
     assert "invalid choice: 'npz'" in done.stderr
-    done = subprocess.run(
-        [*command, "--module", "my_part"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
+    done = python(*command, "--module", "my_part", cwd=folder, status=2)
+    assert done.stdout == ""
     assert "--module: there is no module my_part" in done.stderr
     assert "Did you mean my_parts" in done.stderr
 

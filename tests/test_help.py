@@ -106,11 +106,7 @@ def test_help_of_a_default(shown: Help) -> None:
     found = rows(shown(T0, "--help", "trainer.stats_period"))
     assert (found["default"], found["value"], found["origin"]) == ("100", "100", "default")
     found = rows(shown("tests.config.example.unfinished", "--help", "model.network.emb_dim"))
-    assert found == {
-        "type": "int",
-        "value": "not set",
-        "change": "--set model.network.emb_dim=…",
-    }
+    assert found == {"type": "int", "value": "not set", "change": "--set model.network.emb_dim=…"}
 
 
 def test_help_of_a_component_lists_its_fields(shown: Help) -> None:

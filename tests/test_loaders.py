@@ -19,15 +19,7 @@ from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator
 from mtf.data.settings import TextFilesConfig
 from mtf.data.tasks.objectives import PrefixLM, SpanCorruption
-from tests.data.helpers import (
-    BYTES,
-    EOS,
-    LENGTHS_32,
-    restore,
-    without_padding,
-    write,
-    write_pairs,
-)
+from tests.data.helpers import BYTES, EOS, LENGTHS_32, restore, without_padding, write, write_pairs
 
 PAIR_LENGTHS = {"inputs": 64, "targets": 32}
 
@@ -65,6 +57,10 @@ def pair_number(inputs: list[int], targets: list[int]) -> int:
     return int(left[:4])
 
 
+def of_files(files: str, lengths: dict[str, int] = LENGTHS_32, **settings: Any) -> TextFilesConfig:
+    return TextFilesConfig(vocabulary=BYTES, task_feature_lengths=lengths, files=files, **settings)
+
+
 def write_documents(path: Path, num_documents: int) -> str:
     rng = np.random.default_rng(1)
     return write(
@@ -74,20 +70,13 @@ def write_documents(path: Path, num_documents: int) -> str:
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> TextFilesConfig:
-    return TextFilesConfig(
-        vocabulary=BYTES,
-        task_feature_lengths=PAIR_LENGTHS,
-        files=write_pairs(tmp_path / "pairs.tsv", 90),
-        num_held_out=7,
-    )
+    return of_files(write_pairs(tmp_path / "pairs.tsv", 90), PAIR_LENGTHS, num_held_out=7)
 
 
 @pytest.fixture
 def documents(tmp_path: Path) -> TextFilesConfig:
-    return TextFilesConfig(
-        vocabulary=BYTES,
-        task_feature_lengths=LENGTHS_32,
-        files=write_documents(tmp_path / "documents.txt", 43),
+    return of_files(
+        write_documents(tmp_path / "documents.txt", 43),
         objective=SpanCorruption(merge_documents=4),
         num_held_out=4,
     )
@@ -164,7 +153,7 @@ def test_every_document_is_used_once_an_epoch(
 @pytest.mark.parametrize("pack", [True, False])
 def test_tiny_files_train(tmp_path: Path, num_lines: int, pack: bool) -> None:
     path = write(tmp_path / "tiny.txt", "\n".join(f"line number {i}" for i in range(num_lines)))
-    data = TextFilesConfig(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path, pack=pack)
+    data = of_files(path, pack=pack)
     batches = take(make_train_iterator(data, batch_size=16), 5)
     assert all((batch["decoder_loss_weights"].sum(axis=1) > 0).all() for batch in batches)
     assert len(sample_examples(data, 10)) == (num_lines > 1)
@@ -176,9 +165,7 @@ def test_tiny_files_train(tmp_path: Path, num_lines: int, pack: bool) -> None:
 
 def test_pairs_are_truncated_with_their_end(tmp_path: Path) -> None:
     path = write(tmp_path / "long.tsv", "abcdefgh\tijklmnop\n")
-    data = TextFilesConfig(
-        vocabulary=BYTES, task_feature_lengths={"inputs": 4, "targets": 3}, files=path, pack=False
-    )
+    data = of_files(path, {"inputs": 4, "targets": 3}, pack=False)
     batch = next(make_train_iterator(data, batch_size=1))
     assert batch["encoder_input_tokens"].tolist() == [[100, 101, 102, EOS]]
     assert batch["decoder_target_tokens"].tolist() == [[108, 109, EOS]]
@@ -191,7 +178,7 @@ def test_pairs_are_truncated_with_their_end(tmp_path: Path) -> None:
 
 def test_segments_fill_the_inputs(tmp_path: Path) -> None:
     path = write(tmp_path / "long.txt", "a" * 5000)
-    data = TextFilesConfig(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path)
+    data = of_files(path)
     for batch in take(make_train_iterator(data, batch_size=2), 30):
         assert (batch["encoder_input_tokens"] != 0).all()
         assert (batch["decoder_target_tokens"][:, -1] == EOS).all()
@@ -203,13 +190,8 @@ def test_segments_fill_the_inputs(tmp_path: Path) -> None:
 def test_a_long_document_gives_one_aligned_chunk_an_epoch(tmp_path: Path) -> None:
     chunks = ["a" * 100, "b" * 100, "c" * 50]
     path = write(tmp_path / "long.txt", "".join(chunks))
-    data = TextFilesConfig(
-        vocabulary=BYTES,
-        task_feature_lengths=LENGTHS_32,
-        files=path,
-        objective=SpanCorruption(max_document_tokens=100),
-        pack=False,
-        shuffle=False,
+    data = of_files(
+        path, objective=SpanCorruption(max_document_tokens=100), pack=False, shuffle=False
     )
     text = ""
     for batch in take(make_train_iterator(data, batch_size=1), 200):
@@ -222,12 +204,7 @@ def test_a_long_document_gives_one_aligned_chunk_an_epoch(tmp_path: Path) -> Non
 
 def test_noise_differs_between_epochs_and_seeds(tmp_path: Path) -> None:
     path = write(tmp_path / "one.txt", "a line of text that is one document " * 3)
-    data = TextFilesConfig(
-        vocabulary=BYTES,
-        task_feature_lengths={"inputs": 128, "targets": 32},
-        files=path,
-        pack=False,
-    )
+    data = of_files(path, {"inputs": 128, "targets": 32}, pack=False)
     targets = [
         batch["decoder_target_tokens"].tobytes()
         for batch in take(make_train_iterator(data, batch_size=1), 20)
@@ -331,13 +308,8 @@ def test_a_place_of_other_examples_is_refused(
 def test_romanian_is_written_with_commas(tmp_path: Path, suffix: str) -> None:
     line = "şi ţară ŞI ŢARĂ façade"
     path = write(tmp_path / f"ro.{suffix}", f"{line}\n" if suffix == "txt" else f"{line}\t{line}\n")
-    data = TextFilesConfig(
-        vocabulary=BYTES,
-        task_feature_lengths=PAIR_LENGTHS,
-        files=path,
-        normalization="romanian_diacritics",
-        objective=PrefixLM(),
-        pack=False,
+    data = of_files(
+        path, PAIR_LENGTHS, normalization="romanian_diacritics", objective=PrefixLM(), pack=False
     )
     ((inputs, targets),) = examples_of_row(next(make_train_iterator(data, batch_size=1)), 0)
     text = BYTES.decode(inputs) + BYTES.decode(targets)
@@ -355,9 +327,7 @@ def test_a_batch_that_processes_cannot_share_is_refused(pairs: TextFilesConfig) 
 
 def test_a_bad_line_stops_training_with_its_place(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.tsv", "a\tb\n" * 1500 + "c\n")
-    data = TextFilesConfig(
-        vocabulary=BYTES, task_feature_lengths=PAIR_LENGTHS, files=path, num_held_out=0
-    )
+    data = of_files(path, PAIR_LENGTHS, num_held_out=0)
     with pytest.raises(UserError, match=r"bad\.tsv:1501: expected 2 columns .*, not 1"):
         take(make_train_iterator(data, batch_size=2), 1000)
 
@@ -367,7 +337,7 @@ def test_files_without_any_token_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the training text contains no tokens"):
         next(
             make_train_iterator(
-                TextFilesConfig(vocabulary=BYTES, task_feature_lengths=LENGTHS_32, files=path),
+                of_files(path),
                 batch_size=2,
             )
         )
@@ -377,8 +347,6 @@ def test_lengths_are_checked_when_json_lines_turn_out_to_be_documents(tmp_path: 
     path = write(tmp_path / "a.jsonl", '{"text": "one"}\n')
     with pytest.raises(UserError, match=r"\['targets'\] must be at least 14, not 4"):
         make_train_iterator(
-            TextFilesConfig(
-                vocabulary=BYTES, task_feature_lengths={"inputs": 64, "targets": 4}, files=path
-            ),
+            of_files(path, {"inputs": 64, "targets": 4}),
             batch_size=2,
         )

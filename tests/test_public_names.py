@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import mtf
+from tests.small import python
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
@@ -17,9 +16,7 @@ SHOWN = {name for name in dir(mtf) if not name.startswith("_")}
 
 def printed(code: str) -> list[str]:
     """Words that a fresh process prints."""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    return python("-c", code).stdout.split()
 
 
 def exports(package: Path) -> bool:

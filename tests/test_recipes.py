@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 
 import fiddle as fdl
 import pytest
@@ -17,6 +15,7 @@ from mtf import config as config_lib
 from mtf.base.errors import UserError
 from mtf.jobs import Train
 from tests.recipes import regenerate
+from tests.small import python
 from tests.test_structure import HEAVY, ROOT
 
 NAMES = [f"recipes.{name}" for name in regenerate.NAMES]
@@ -37,12 +36,9 @@ def test_recipe_is_sound(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recipe_is_listed_and_documented(name: str) -> None:
+def test_recipe_is_listed(name: str) -> None:
     listed = {listing.name: listing.summary for listing in config_lib.list_recipes()}
     assert listed[name]
-    docstring = getattr(recipes, name.removeprefix("recipes.")).__doc__
-    for word in ("Command:", "Hardware:", "Expect:"):
-        assert word in docstring
 
 
 def test_every_recipe_is_shown_within_a_second_and_without_array_libraries() -> None:
@@ -58,10 +54,7 @@ for name in sys.argv[1:]:
 loaded = sorted({module.partition(".")[0] for module in sys.modules})
 print(json.dumps({"spent": spent, "shown": shown, "loaded": loaded}))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, *NAMES], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(python("-c", code, *NAMES).stdout)
     assert min(found["shown"]) > 20
     assert not set(found["loaded"]) & HEAVY
     # The first has paid for the imports.

@@ -145,9 +145,7 @@ def test_later_steps_do_not_disturb_a_save(tmp_path: Path, stacked: bool) -> Non
     state = _numbered_state(0)
     if stacked:
         state = dataclasses.replace(
-            state,
-            params=stack_layers(state.params),
-            param_states=stack_layers(state.param_states),
+            state, params=stack_layers(state.params), param_states=stack_layers(state.param_states)
         )
     add_one = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
     manager = CheckpointManager(tmp_path, SaveCheckpointConfig(period=1))
@@ -235,31 +233,21 @@ def test_start_that_was_killed_early_can_be_repeated(
     assert "is not empty and is not a run directory" in capsys.readouterr().err
 
 
-def test_a_flipped_bit_is_not_believed(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_a_damaged_checkpoint_is_not_believed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     run_dir = shutil.copytree(folder / "whole", tmp_path / "whole")
     latest = run_dir / "checkpoints" / f"checkpoint_{LAST_STEP}"
-    damaged = small.flip_a_bit(latest / "state")
+    if damage == "flipped":
+        said = f"{small.flip_a_bit(latest / 'state')} is damaged"
+    else:
+        (latest / "state" / "manifest.ocdbt").unlink()
+        said = f"{latest} is incomplete: state/manifest.ocdbt is missing. If it is a copy"
     again = ["--from", str(run_dir), "--set", f"train_steps={LAST_STEP + 1}"]
     assert main(again) == 2
     error = capsys.readouterr().err
-    assert f"{damaged} is damaged" in error
-    assert "Delete this checkpoint to resume from the previous one." in error
-    shutil.rmtree(latest)
-    assert main([*again, "--dry-run"]) == 0
-
-
-def test_a_half_copied_run_says_how_to_continue(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_dir = shutil.copytree(folder / "whole", tmp_path / "whole")
-    latest = run_dir / "checkpoints" / f"checkpoint_{LAST_STEP}"
-    (latest / "state" / "manifest.ocdbt").unlink()
-    again = ["--from", str(run_dir), "--set", f"train_steps={LAST_STEP + 1}"]
-    assert main(again) == 2
-    error = capsys.readouterr().err
-    assert f"{latest} is incomplete: state/manifest.ocdbt is missing. If it is a copy" in error
+    assert said in error
     assert "Delete this checkpoint to resume from the previous one." in error
     shutil.rmtree(latest)
     assert main([*again, "--dry-run"]) == 0

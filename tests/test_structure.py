@@ -6,13 +6,13 @@ import ast
 import functools
 import graphlib
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.small import python
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("mtf", "recipes", "conversion")
@@ -25,10 +25,7 @@ SEQIO_FOLDERS = {ROOT / "mtf/data/seqio", ROOT / "mtf/data/seqio_tasks"}
 def imported(statement: str) -> set[str]:
     """Top-level modules loaded in a fresh process after `statement`."""
     code = f"import sys\n{statement}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.split())
+    return set(python("-c", code).stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +29,6 @@ from mtf.data.cache import build
 from mtf.training.train_state import TrainState
 from tests import small
 from tests.cache.helpers import mixture, settings
-from tests.small import ROOT, environment_variables
 from tests.stress import disk_full
 
 SMALL = "tests.config.example.small"
@@ -46,13 +44,7 @@ with locked(Path(sys.argv[1]), "model_dir"):
 
 def holder(folder: Path) -> subprocess.Popen[str]:
     """A process that holds the lock of a folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)],
-        cwd=ROOT,
-        env=environment_variables(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = small.start_python("-c", HOLD, str(folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
@@ -69,20 +61,12 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         yield
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file() and file.name != LOCK_FILE
-    }
-
-
 def test_second_run_is_refused_and_told_who_holds_the_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_command.main([SMALL, "--set", "model_dir=runs/one"]) == 0
-    before = contents(tmp_path)
+    before = small.contents(tmp_path, LOCK_FILE)
     with holder(tmp_path / "runs/one") as process:
         try:
             for arguments in (["--from", "runs/one"], [SMALL, "--set", "model_dir=runs/one"]):
@@ -94,7 +78,7 @@ def test_second_run_is_refused_and_told_who_holds_the_directory(
                     f"{process.pid} on {socket.gethostname()}, since 20"
                 )
                 assert "-c" in said  # its command
-            assert contents(tmp_path) == before
+            assert small.contents(tmp_path, LOCK_FILE) == before
             # Looking is not writing.
             assert run_command.main(["--from", "runs/one", "--print", "flat"]) == 0
             assert run_command.main(["--from", "runs/one", "--dry-run"]) == 0

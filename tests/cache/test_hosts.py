@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,8 +14,7 @@ import pytest
 
 from mtf.base.writing import JOB_FILE
 from tests import small
-from tests.launch.test_local import _pid_of as pid_of
-from tests.launch.test_local import start
+from tests.launch.test_local import pid_of, start
 
 
 def arguments(folder: Path, output: str, num_rows: int = 60, num_shards: int = 3) -> list[str]:
@@ -32,22 +29,7 @@ def arguments(folder: Path, output: str, num_rows: int = 60, num_shards: int = 3
 
 def run(folder: Path, *command: str) -> str:
     """Runs mtf.cache alone; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mtf.cache", *command],
-        cwd=folder,
-        env=small.environment_variables(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def contents(cache: Path) -> dict[str, bytes]:
-    files = [file for file in cache.rglob("*") if file.is_file() and file.name != JOB_FILE]
-    return {str(file.relative_to(cache)): file.read_bytes() for file in files}
+    return small.python("-m", "mtf.cache", *command, cwd=folder).stdout
 
 
 def test_three_processes_write_the_cache_of_one(tmp_path: Path) -> None:
@@ -56,7 +38,9 @@ def test_three_processes_write_the_cache_of_one(tmp_path: Path) -> None:
     process = start([*options, *arguments(tmp_path, "three")], tmp_path)
     output = process.communicate(timeout=240)[0]
     assert process.returncode == 0, output
-    assert contents(tmp_path / "three") == contents(tmp_path / "one")
+    assert small.contents(tmp_path / "three", JOB_FILE) == small.contents(
+        tmp_path / "one", JOB_FILE
+    )
     assert "120 examples from 120 records" in one
     assert output.count("120 examples from 120 records") == 1
 
@@ -72,7 +56,7 @@ def test_two_processes_run_the_recipe(tmp_path: Path) -> None:
     process = start(options, tmp_path)
     output = process.communicate(timeout=240)[0]
     assert process.returncode == 0, output
-    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert small.contents(tmp_path / "two", JOB_FILE) == small.contents(tmp_path / "one", JOB_FILE)
 
 
 @pytest.mark.slow
@@ -101,7 +85,9 @@ def test_a_killed_process_ends_the_others_and_finished_shards_are_kept(tmp_path:
     # Each process may have written a file without its description.
     assert len(kept.items() & now.items()) >= len(kept) - 2
     run(tmp_path, *arguments(tmp_path, "one", 40_000, 16))
-    assert contents(tmp_path / "cache") == contents(tmp_path / "one")
+    assert small.contents(tmp_path / "cache", JOB_FILE) == small.contents(
+        tmp_path / "one", JOB_FILE
+    )
 
 
 def test_processes_that_would_write_something_else(tmp_path: Path) -> None:
@@ -109,16 +95,11 @@ def test_processes_that_would_write_something_else(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     processes = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "mtf.cache", *arguments(tmp_path, "cache")),
-                *("--max-rows", str(20 + index), "--coordinator-address", address),
-                *("--process-count", "2", "--process-index", str(index)),
-            ],
+        small.start_python(
+            *("-m", "mtf.cache", *arguments(tmp_path, "cache")),
+            *("--max-rows", str(20 + index), "--coordinator-address", address),
+            *("--process-count", "2", "--process-index", str(index)),
             cwd=tmp_path,
-            env=small.environment_variables(),
-            stderr=subprocess.PIPE,
-            text=True,
         )
         for index in range(2)
     ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from tests.cache.helpers import (
     write_cache,
 )
 from tests.data.helpers import restore
+from tests.small import python
 from tests.test_loaders import assert_same, examples_of_row, take
 
 BYTES = ByteVocabulary()
@@ -169,8 +168,7 @@ next(loaders.make_train_iterator(data, batch_size=2))
 loaders.provenance(data)
 print(*sorted({{name.split(".")[0] for name in sys.modules}}))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    loaded = set(python("-c", code).stdout.split())
     assert "array_record" in loaded
     assert not loaded & {"tensorflow", "seqio", "jinja2", "yaml", "pyarrow", "datasets"}
 

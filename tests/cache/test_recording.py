@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from mtf.base import signals
+from mtf.base.writing import JOB_FILE
 from mtf.cli import status
 from mtf.data.cache.recording import recorded
 from tests import small
-from tests.cache.test_hosts import contents
 
 # Record 150 waits as long as there is a file `blocked`.
 MODULE = """
@@ -38,18 +37,11 @@ def write_task(folder: Path) -> None:
 
 def command(output: str, *more: str, launch: tuple[str, ...] = ("mtf.cache",)) -> list[str]:
     options = ["slow", "--module", "slow_tasks", "--vocabulary", "byt5", "--num-shards", "2"]
-    return [sys.executable, "-m", *launch, *options, "--output", output, *more]
+    return ["-m", *launch, *options, "--output", output, *more]
 
 
 def start(folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        arguments,
-        cwd=folder,
-        env=small.environment_variables(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return small.start_python(*arguments, cwd=folder, stderr=subprocess.STDOUT)
 
 
 def run(folder: Path, arguments: list[str]) -> str:
@@ -100,7 +92,9 @@ def test_a_record_that_never_ends(
     assert lines["state"] == "finished"
     assert lines["tasks"] == "1 complete, 0 incomplete"
     run(tmp_path, command("other", "--num-workers", "1", "--hang-seconds", "0"))
-    assert contents(tmp_path / "cache") == contents(tmp_path / "other")
+    assert small.contents(tmp_path / "cache", JOB_FILE) == small.contents(
+        tmp_path / "other", JOB_FILE
+    )
     assert not (tmp_path / "cache" / "processes").exists()
 
 

@@ -17,25 +17,17 @@ from mtf.base.errors import UserError
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.restore import checkpoint_paths
 from mtf.checkpoints.settings import RestoreCheckpointConfig, SaveCheckpointConfig
+from mtf.checkpoints.steps import select_steps
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
+from tests import made_up
 from tests.golden import cases, recorded
 from tests.golden.engine import Engine, flat
 
-SMALL = T5Config(
-    vocab_size=32,
-    emb_dim=8,
-    num_heads=2,
-    head_dim=4,
-    num_encoder_layers=2,
-    num_decoder_layers=1,
-    mlp_dim=12,
-    dtype="float32",
-    scan_layers=False,
-)
+SMALL = made_up.network(num_encoder_layers=2, dropout_rate=0.1)
 
 
 def make_trainer(
@@ -213,8 +205,7 @@ def test_a_part_is_restored_alike_scanned_or_not(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "near"),
-    [("decoder/layers_0/.*", ".*decoder/layers_0/.*"), (".*layers_7/.*", None)],
+    ("pattern", "near"), [("decoder/layers_0/.*", ".*decoder/layers_0/.*"), (".*layers_7/.*", None)]
 )
 def test_a_pattern_that_matches_nothing_is_refused(
     saved: tuple[Path, dict[str, np.ndarray]], pattern: str, near: str | None
@@ -223,3 +214,48 @@ def test_a_pattern_that_matches_nothing_is_refused(
         make_trainer().restore_state(saved[0], assignment_map=((pattern, None), ("state/.*", None)))
     assert repr(pattern) in str(error.value) and "'state/.*'" not in str(error.value)
     assert (f"Did you mean {near!r}?" in str(error.value)) == (near is not None)
+
+
+STEPS = [0, 100, 150, 200, 1000]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("all", STEPS),
+        (150, [150]),
+        ((1000, 0), [0, 1000]),
+        ("100", [100]),
+        ("1000, 0,1000", [0, 1000]),
+        ("101:999", [150, 200]),
+        (":100", [0, 100]),
+        (":", STEPS),
+        ("100:1000:50", [100, 150, 200, 1000]),
+        ("50::100", [150]),
+    ],
+)
+def test_a_choice_selects_existing_steps(choice: Any, expected: list[int]) -> None:
+    assert select_steps(choice, reversed(STEPS), "steps") == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        (
+            (100, 250, 300),
+            "^steps: there is no checkpoint of step 250, 300; .* are 0, 100, 150, 20",
+        ),
+        ("300:900", "there is no checkpoint of step 300:900"),
+        (-1, "^steps must be 'all', .* not -1"),
+        ("100;200", "^steps must be 'all', 'FIRST:LAST', .* not '100;200'"),
+        ("1:2:0", "^steps must be 'all'"),
+    ],
+)
+def test_other_choices_name_the_steps_or_the_forms(choice: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        select_steps(choice, STEPS, "steps")
+
+
+def test_only_the_last_of_many_steps_are_named() -> None:
+    with pytest.raises(UserError, match=r"are 80, 81, .*, 99 and 80 earlier ones\.$"):
+        select_steps(100, range(100), "steps")

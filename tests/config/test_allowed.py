@@ -8,8 +8,6 @@ import importlib.metadata
 import io
 import itertools
 import json
-import os
-import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +28,6 @@ from mtf.evaluation.infer_eval import comparison
 from tests import small
 from tests.conversion import writers
 
-ROOT = Path(__file__).resolve().parents[2]
 # Each call of what it defines, and its import, adds a line to `called` beside it.
 EVIL = """
 import pathlib
@@ -317,14 +314,7 @@ def test_only_trust_imports_a_module(project: Path, command: list[str]) -> None:
     (project / "run" / "environment.json").write_text('{"working_directory": "elsewhere"}')
 
     def message(*more: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", *command, *more],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stderr
+        return small.python("-m", *command, *more, cwd=project, status=None).stderr
 
     assert "run/config.json names evil, which mtf does not define" in message()
     assert not [*project.rglob("called")]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from mtf.base.environment import resume_command
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.small import python
 
 RECIPE = """
     import dataclasses
@@ -37,14 +33,7 @@ RECIPE = """
 
 def _run(folder: Path, *arguments: str) -> tuple[int, str, str]:
     """Returns the exit status, stdout and stderr of a command of mtf in a folder."""
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", *arguments, cwd=folder, status=None)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -84,4 +73,4 @@ def test_importing_mtf_changes_nothing() -> None:
         "import sys, signal; a = (list(sys.meta_path), signal.getsignal(2)); import mtf; "
         "assert a == (list(sys.meta_path), signal.getsignal(2))"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python("-c", code)

@@ -16,20 +16,10 @@ from conversion.adapters import merged
 from conversion.peft_writer import write_adapters
 from conversion.tensor import array_tensor
 from mtf.checkpoints.finite import flat_names
-from mtf.models import LoraConfig, T5Config, t5
+from mtf.models import LoraConfig, t5
+from tests import made_up
 
-NETWORK = T5Config(
-    vocab_size=32,
-    emb_dim=8,
-    num_heads=2,
-    head_dim=6,
-    num_encoder_layers=2,
-    num_decoder_layers=1,
-    mlp_dim=10,
-    dropout_rate=0.0,
-    dtype="float32",
-    scan_layers=False,
-)
+NETWORK = made_up.network(head_dim=6, num_encoder_layers=2, mlp_dim=10)
 
 
 def checkpoint(lora: LoraConfig | None, *, scale: float | None = None) -> Checkpoint:

@@ -85,10 +85,7 @@ def test_settings_of_hugging_face(
     ],
 )
 def test_contradictions_are_refused(
-    values: dict[str, Any],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    values: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = writers.write_t5x(tmp_path, writers.random_parameters())
     config = write_config(tmp_path, **values)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from conversion import Checkpoint, Tensor, blocks, huggingface
 from mtf import convert
 from tests.conversion import writers
 from tests.inference import models
+from tests.small import python
 
 
 def run(*arguments: object) -> int:
@@ -256,9 +254,6 @@ def test_help_imports_nothing_heavy() -> None:
         "except SystemExit as end: assert end.code == 0\n"
         "print(sorted({'jax', 'numpy', 'tensorstore', 'torch'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ)
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-c", code)
     assert "CHECKPOINT OUT_DIR" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"

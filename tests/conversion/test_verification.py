@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.small import python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
 pytest.importorskip("transformers", reason="transformers is not installed (extra: torch)")
@@ -151,10 +152,8 @@ def test_memory_is_that_of_a_layer(tmp_path: Path) -> None:
     del parameters
     (tmp_path / "out").mkdir()
     huggingface.write_export(export, tmp_path / "out")
-    command = [sys.executable, "-c", _MEASURE, str(export.checkpoint.path), str(tmp_path / "out")]
-    passed, growth = subprocess.run(
-        command, capture_output=True, text=True, check=True
-    ).stdout.split()
+    done = python("-c", _MEASURE, str(export.checkpoint.path), str(tmp_path / "out"))
+    passed, growth = done.stdout.split()
     assert passed == "True"
     # What JAX, PyTorch and transformers import later, and one layer (34 MB) with its copies.
     assert int(growth) < 400e6 < 0.5 * total

@@ -102,9 +102,7 @@ def test_verify_and_greedy(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert ("both tokenizers return the same ids" in printed) == ("byt5" in options)
     dtype = "bfloat16" if "bfloat16" in options else "float32"
     export = huggingface.Export(
-        open_checkpoint(source),
-        dtype=dtype,
-        model_type="mt5" if name.startswith("mt5") else None,
+        open_checkpoint(source), dtype=dtype, model_type="mt5" if name.startswith("mt5") else None
     )
     assert_same_as_loaded(export, out)
 

@@ -213,12 +213,7 @@ def write_t5x(
             "gcs": {"kvstore": {"driver": "gcs", "bucket": "b", "path": f"models/c_7/{dotted}/"}},
             "older": {"kvstore": {"driver": "gfile"}, "path": dotted},
         }
-        leaves[name] = {
-            "driver": "zarr",
-            "dtype": own,
-            "metadata": metadata,
-            **places[kvstore],
-        }
+        leaves[name] = {"driver": "zarr", "dtype": own, "metadata": metadata, **places[kvstore]}
     leaves["state/step"] = flax_extension(np.asarray(step, np.int32))
     optimizer = unflatten_dict(leaves, sep="/")
     optimizer["state"].setdefault("param_states", {})

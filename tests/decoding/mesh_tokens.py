@@ -1,4 +1,4 @@
-"""Prints what is decoded and scored on one and on eight devices, as JSON. Run by test_mesh.py."""
+"""Prints what is decoded and scored on one and on eight devices, as JSON."""
 
 from __future__ import annotations
 
@@ -14,23 +14,15 @@ from mtf.inference.decoding.generate import generate
 from mtf.inference.decoding.settings import DecodingConfig
 from mtf.inference.predictor import Predictor
 from mtf.models import t5
-from mtf.models.settings import ModelConfig, T5Config
+from mtf.models.settings import ModelConfig
 from mtf.models.stacking import stack_layers
 from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
+from tests import made_up
 
-NETWORK = T5Config(
-    vocab_size=64,
-    emb_dim=16,
-    num_heads=4,
-    head_dim=8,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-    mlp_dim=32,
-    dropout_rate=0.0,
-    dtype="float32",
-    scan_layers=False,
+NETWORK = made_up.network(
+    vocab_size=64, emb_dim=16, num_heads=4, head_dim=8, num_decoder_layers=2, mlp_dim=32
 )
 METHODS = {
     "greedy": DecodingConfig(max_length=6),

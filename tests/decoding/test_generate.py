@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from mtf.base.errors import UserError
 from mtf.inference.decoding import beam_search as beam
 from mtf.inference.decoding import sample, step
 from mtf.inference.decoding.generate import Generated, generate
@@ -18,8 +20,10 @@ from mtf.inference.decoding.settings import DecodingConfig
 from mtf.models import t5
 from mtf.models.stacking import stack_layers
 from mtf.models.types import Params
+from tests.conftest import with_devices
 from tests.decoding import reference
 from tests.models.test_t5 import SMALL
+from tests.small import python
 
 LENGTH = 8
 
@@ -201,3 +205,49 @@ def test_best_first_and_as_many_as_asked() -> None:
             num_different = len({tuple(tokens) for tokens in row.tolist()})
             # Samples may coincide, hypotheses never do.
             assert num_different > 1 if decoding.method == "sample" else num_different == 3
+
+
+@pytest.mark.slow
+def test_a_mesh_decodes_the_tokens_of_one_device() -> None:
+    eight = {"XLA_FLAGS": with_devices(8), "JAX_PLATFORMS": "cpu"}
+    done = python("-m", "tests.decoding.mesh_tokens", **eight)
+    alone, on_mesh = json.loads(done.stdout)
+    assert len({str(rows) for rows in alone["greedy"]}) > 1
+    for one, other in zip(alone.pop("scores"), on_mesh.pop("scores"), strict=True):
+        assert other == pytest.approx(one, abs=1e-4)
+    assert on_mesh == alone
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"method": "bream"}, ["'greedy', 'sample' or 'beam'", "'bream'"]),
+        ({"max_length": 0}, ["max_length", "at least 1"]),
+        ({"method": "sample", "temperature": -0.1}, ["temperature", "-0.1"]),
+        ({"method": "sample", "top_p": 0.0}, ["top_p", "greater than 0 and at most 1"]),
+        (
+            {"method": "sample", "top_k": 5, "top_p": 0.9},
+            ["top_k (5)", "top_p (0.9)", "both be set"],
+        ),
+        ({"top_k": 5}, ["top_k", "method='sample'"]),
+        ({"method": "beam", "temperature": 0.7}, ["temperature", "method='sample'"]),
+        ({"num_return": 2}, ["num_return is 2", "'beam' or 'sample'"]),
+        ({"method": "beam", "num_return": 5}, ["num_return (5)", "num_beams (4)"]),
+        ({"method": "beam", "length_penalty_form": "gnmt"}, ["'t5x' or 'hf'", "'gnmt'"]),
+        ({"method": "beam", "length_penalty": -1.0}, ["length_penalty", "-1.0"]),
+        ({"method": "beam", "early_stopping": True}, ["early_stopping", "'hf'"]),
+        ({"seed": -1}, ["seed", "-1"]),
+        ({"max_length": "8"}, ["max_length must be a whole number", "'8'"]),
+        ({"method": "sample", "temperature": "hot"}, ["temperature must be a number", "'hot'"]),
+    ],
+)
+def test_refused(settings: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        DecodingConfig(**settings)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_taken() -> None:
+    DecodingConfig(method="sample", temperature=0.0, num_return=8)
+    DecodingConfig(method="beam", num_return=4, length_penalty=-1.0, length_penalty_form="hf")

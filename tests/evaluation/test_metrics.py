@@ -11,11 +11,7 @@ from mtf.base.errors import UserError
 from mtf.evaluation.metrics import METRICS, compute
 
 # Metric → the library that it needs from the extra `eval`.
-LIBRARIES = {
-    "bleu": "sacrebleu",
-    "rouge": "rouge_score",
-    "edit_distance": "nltk",
-}
+LIBRARIES = {"bleu": "sacrebleu", "rouge": "rouge_score", "edit_distance": "nltk"}
 
 
 def scores(name: str, targets: list[Any], predictions: list[Any]) -> dict[str, float]:
@@ -77,12 +73,7 @@ EXAMPLES: list[tuple[str, list[Any], list[Any], dict[str, float]]] = [
     # `intl` parts words from punctuation that is not ASCII, which `13a` does not.
     ("bleu", ["« yes » he said"], ["«yes» he said"], {"bleu": 100}),
     # Precision 2/3 and 1/2, recall 1.
-    (
-        "rouge",
-        ["The cat"],
-        ["the CAT sat"],
-        {"rouge1": 80, "rouge2": 200 / 3, "rougeLsum": 80},
-    ),
+    ("rouge", ["The cat"], ["the CAT sat"], {"rouge1": 80, "rouge2": 200 / 3, "rougeLsum": 80}),
     # Sentences in another order: each has its own longest common subsequence.
     (
         "rouge",
@@ -92,12 +83,7 @@ EXAMPLES: list[tuple[str, list[Any], list[Any], dict[str, float]]] = [
     ),
     ("pearson_corrcoef", ["1", "2", "3"], ["1.0", "3.0", "2.0"], {"pearson_corrcoef": 50}),
     # Ranks 2, 3, 4, 1 of 1, 2, 3, 4: 1 - 6 · 12 / (4 · 15). "none" counts as -1.
-    (
-        "spearman_corrcoef",
-        [1, 2, 3, 4],
-        ["10", "100", "1000", "none"],
-        {"spearman_corrcoef": -20},
-    ),
+    ("spearman_corrcoef", [1, 2, 3, 4], ["10", "100", "1000", "none"], {"spearman_corrcoef": -20}),
     (
         "edit_distance",
         ["the whale eats krill", "yes", "no"],

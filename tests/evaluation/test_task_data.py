@@ -67,10 +67,7 @@ def test_equal_choices_are_equally_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (
-            {**GOOD, "label": 2},
-            "2: label is 2; expected the index of the correct .* from 0 to 1",
-        ),
+        ({**GOOD, "label": 2}, "2: label is 2; expected the index of the correct .* from 0 to 1"),
         ({**GOOD, "label": -1}, "2: label is -1"),
         ({**GOOD, "label": "no"}, "2: label is 'no'"),
         ({**GOOD, "label": True}, "2: label is True"),

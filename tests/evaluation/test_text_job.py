@@ -97,7 +97,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def kncustom_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+def custom_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defines the mixture `sights`; other mixtures are found as usual."""
 
     def find(data: TaskMixtureConfig) -> Mixture:

@@ -23,10 +23,7 @@ WORDS = {
     "seven": "șapte",
     "eight": "opt",
 }
-SMALL = {
-    "recipes.finetune": hub.SMALL,
-    "recipes.evaluate": ["--set", "decoding.max_length=8"],
-}
+SMALL = {"recipes.finetune": hub.SMALL, "recipes.evaluate": ["--set", "decoding.max_length=8"]}
 
 
 def _row(rng: random.Random) -> dict[str, dict[str, str]]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.gin.helpers import COMMON, Gin, bindings, write
+from tests.small import python
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = "t5x/examples/t5/t5_1_1/small.gin"
 RUN = "t5x/configs/runs/pretrain.gin"
 LEFT = "TRAIN_STEPS=1000"
@@ -109,10 +107,7 @@ def test_macros_that_refer_to_each_other(pretrain: Gin, tmp_path: Path) -> None:
             "there is no flag --gin_params. Did you mean --gin_param",
         ),
         (["--gin_param=BATCH_SIZE", "=", "8"], "Quote bindings that contain spaces"),
-        (
-            ["--gin.MODEL_DIR=runs/x"],
-            "quotes inside the shell's quotes: MODEL_DIR=\"'runs/x'\".",
-        ),
+        (["--gin.MODEL_DIR=runs/x"], "quotes inside the shell's quotes: MODEL_DIR=\"'runs/x'\"."),
         (["--gin_file=folder"], "folder is a folder; expected a gin file"),
         (["--gin_file=binary.gin"], "binary.gin is not a gin file: it is not text"),
         (["--output=nowhere/x.py"], "--output nowhere/x.py: the folder nowhere does not exist"),
@@ -251,11 +246,5 @@ def test_a_translation_imports_no_arrays(t5x: Path) -> None:
         "print(sorted({'jax', 'flax', 'tensorflow', 't5x', 'seqio'} & set(sys.modules)))"
     )
     arguments = [str(t5x / MODEL), str(t5x / RUN), *bindings(**COMMON), f"--gin.{LEFT}"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", code, *arguments)
     assert done.stdout.splitlines()[-1] == "[]"

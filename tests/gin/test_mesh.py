@@ -178,10 +178,7 @@ def test_an_operative_config_of_the_first_models(gin: Gin, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "run.sequence_length = {'inputs': 0, 'targets': 0}",
-            "expected lengths of at least 1",
-        ),
+        ("run.sequence_length = {'inputs': 0, 'targets': 0}", "expected lengths of at least 1"),
         ("run.model_type = 'lm'", "run.model_type = 'lm' (command line): mtf supports only"),
         ("run.mode = 'export'", "run.mode = 'export' has no equivalent"),
         ("run.learning_rate_schedule = @mine", "run.learning_rate_schedule"),

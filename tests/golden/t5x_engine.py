@@ -70,8 +70,7 @@ class Engine:
             **{**cases.MODEL_DEFAULTS, **case.model},
         )
         self.partitioner = t5x.partitioning.PjitPartitioner(
-            num_partitions=1,
-            logical_axis_rules=t5x.partitioning.standard_logical_axis_rules(),
+            num_partitions=1, logical_axis_rules=t5x.partitioning.standard_logical_axis_rules()
         )
         example = cases.batches(case.packed)[0]
         self.initializer = t5x.utils.TrainStateInitializer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 
 import jax
 import numpy as np
@@ -15,7 +16,9 @@ from mtf.inference.predictor import Predictor
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
+from tests.conftest import with_devices
 from tests.golden import cases, comparing, engine, recorded
+from tests.small import python
 
 # The others compile for minutes; `pytest -m slow` runs them. test_checkpoints.py runs "rsqrt".
 FAST = (
@@ -101,3 +104,22 @@ def test_decoding(network: str, method: str) -> None:
     # They differ in length and have many tokens.
     assert len(np.unique(np.sum(theirs > 0, axis=-1))) > 2
     assert len(np.unique(theirs)) > 20
+
+
+FAST_ON_FOUR = ("rsqrt", "packed_per_sequence")
+SLOW_ON_FOUR = tuple(name for name in cases.CASES if name not in FAST_ON_FOUR)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(FAST_ON_FOUR, id="some"),
+        pytest.param(SLOW_ON_FOUR, id="others", marks=pytest.mark.slow),
+    ],
+)
+def test_on_four_devices(names: tuple[str, ...]) -> None:
+    done = python("-m", "tests.golden.ours", "4", *names, XLA_FLAGS=with_devices(4))
+    found = dict(map(json.loads, done.stdout.splitlines()))
+    assert found.keys() == {*names}
+    for name, losses in found.items():
+        comparing.assert_losses(cases.CASES[name], losses, recorded.read(name)["losses"]["4"])

@@ -43,10 +43,6 @@ def _config(folder: Path, **settings: Any) -> fdl.Config[Train]:
     return config_lib.apply_overrides(recipes.quickstart(), overrides)
 
 
-def _content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     """The result of `fdl.build(config).run()` in `FOLDER/run`; no test changes its directory."""
@@ -85,11 +81,11 @@ def test_export_and_inference_know_the_network(trained: TrainResult) -> None:
 
 def test_another_config_is_refused_in_the_same_directory(trained: TrainResult) -> None:
     run_dir = trained.model_dir
-    before = _content(run_dir)
+    before = small.contents(run_dir)
     other = fdl.build(_config(run_dir.parent, model_dir=run_dir, random_seed=3))
     with pytest.raises(UserError, match="random_seed: 0 → 3"):
         other.run()
-    assert _content(run_dir) == before
+    assert small.contents(run_dir) == before
     assert other.run(allow=["random_seed"]).step == STEPS
 
 
@@ -98,14 +94,14 @@ def test_a_finished_run_says_so_at_once(
 ) -> None:
     """Nothing is written, and what trains is not even imported."""
     run_dir = trained.model_dir
-    before = _content(run_dir)
+    before = small.contents(run_dir)
     monkeypatch.delitem(sys.modules, "mtf.training.loop")
     assert main(["--from", str(run_dir)]) == 0
     assert f"at step {STEPS} of {STEPS}: nothing to train" in capsys.readouterr().out
     again = fdl.build(_config(run_dir.parent, model_dir=run_dir)).run()
     assert again == trained
     assert "mtf.training.loop" not in sys.modules
-    assert _content(run_dir) == before
+    assert small.contents(run_dir) == before
 
 
 def _plain_job(run_dir: Path | None = None, **settings: Any) -> Train:

@@ -1,4 +1,4 @@
-"""Tiny runs that store the batches they read. Run by test_meshes.py through `mtf launch`."""
+"""Tiny runs that store the batches they read. Run by test_local.py through `mtf launch`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes whose data comes late or never. Run by test_hangs.py and test_evaluation.py."""
+"""Recipes whose data comes late or never. Run by test_hangs.py and test_local.py."""
 
 from __future__ import annotations
 

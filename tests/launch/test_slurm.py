@@ -42,9 +42,7 @@ def test_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert words[3:] == [sys.executable, "-m", "mtf.run", *expected]
 
 
-def test_a_run_without_a_directory_is_not_started_again(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_without_a_directory_is_not_started_again(capsys: pytest.CaptureFixture[str]) -> None:
     lines = lines_of(["--job-name", "mine", *COMMAND], capsys)
     assert not [line for line in lines if "requeue" in line]
     assert "#SBATCH --output=slurm/mine-%j.log" in lines
@@ -147,10 +145,7 @@ def wait_for(expected: str, command: list[str]) -> None:
 
 @pytest.mark.slow
 def test_slurm_runs_a_job_of_two_tasks(
-    slurm: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(small.ROOT))

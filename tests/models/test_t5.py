@@ -1,9 +1,10 @@
-"""The network: its size, its parts, what may and what may not influence what."""
+"""The network: its size, its parts, attention, adapters, and what may not influence what."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import fiddle as fdl
 import jax
@@ -12,23 +13,18 @@ import numpy as np
 import pytest
 
 from mtf import builders
-from mtf.models import t5
+from mtf.base.errors import UserError
+from mtf.checkpoints.finite import flat_names
+from mtf.models import LoraConfig, lora, t5
 from mtf.models.argmax import argmax
+from mtf.models.attention import dot_product_attention
 from mtf.models.settings import T5Config
 from mtf.models.stacking import stack_layers, unstack_layers
 from mtf.models.types import Dropout, Params
+from tests import made_up
 
-SMALL = T5Config(
-    vocab_size=48,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=4,
-    num_encoder_layers=2,
-    num_decoder_layers=3,
-    mlp_dim=24,
-    dropout_rate=0.0,
-    dtype="float32",
-    scan_layers=False,
+SMALL = made_up.network(
+    vocab_size=48, emb_dim=16, num_encoder_layers=2, num_decoder_layers=3, mlp_dim=24
 )
 
 APPLY = jax.jit(t5.apply, static_argnums=0)
@@ -277,3 +273,197 @@ def test_bfloat16_activations_and_float32_logits() -> None:
 def test_the_first_of_equal_logits_is_taken() -> None:
     logits = np.random.default_rng(0).integers(0, 5, (7, 3, 11)).astype(np.float32)
     np.testing.assert_array_equal(argmax(logits), np.argmax(logits, axis=-1))
+
+
+ROWS, QUERIES, KEYS, HEADS, SIZE = 3, 6, 5, 2, 4
+KEEP = 0.75
+
+
+def random_arguments(has_bias: bool) -> dict[str, jax.Array]:
+    rng = np.random.default_rng(0)
+    shapes = {
+        "query": (ROWS, QUERIES, HEADS, SIZE),
+        "key": (ROWS, KEYS, HEADS, SIZE),
+        "value": (ROWS, KEYS, HEADS, SIZE),
+    }
+    if has_bias:
+        shapes["bias"] = (1, HEADS, QUERIES, KEYS)
+    return {name: jnp.asarray(2 * rng.standard_normal(s), "float32") for name, s in shapes.items()}
+
+
+def textbook(
+    arguments: dict[str, jax.Array], mask: jax.Array, kept: jax.Array | float
+) -> jax.Array:
+    """softmax(QKᵀ + bias) V, head by head, and dropout of the weights."""
+    logits = jnp.einsum("bqhd,bkhd->bhqk", arguments["query"], arguments["key"])
+    logits = jnp.where(mask, logits + arguments.get("bias", 0.0), -1e10)
+    weights = jax.nn.softmax(logits, axis=-1) * kept
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, arguments["value"])
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("rate", [0.0, 1 - KEEP])
+def test_attention_and_its_gradient_are_those_of_the_formula(has_bias: bool, rate: float) -> None:
+    arguments = random_arguments(has_bias)
+    seen = np.ones((ROWS, 1, QUERIES, KEYS), bool)
+    seen[0, :, :, 3:] = False
+    seen[1] = np.tril(seen[1])
+    seen[2, :, 4] = False  # a query that sees no key, such as padding
+    mask = jnp.asarray(seen)
+    place, rng = 0, jax.random.PRNGKey(3)
+    kept: jax.Array | float = 1.0
+    if rate:
+        key = jax.random.fold_in(rng, place)
+        kept = jax.random.bernoulli(key, KEEP, (ROWS, HEADS, 1, KEYS)) / KEEP
+    direction = jnp.asarray(
+        np.random.default_rng(1).standard_normal((ROWS, QUERIES, HEADS, SIZE)), "float32"
+    )
+
+    def ours(arguments: dict[str, jax.Array]) -> jax.Array:
+        bias = arguments.get("bias")
+        names = ("query", "key", "value")
+        y = dot_product_attention(
+            *(arguments[name] for name in names), mask, bias, Dropout(rate, rng)
+        )
+        return jnp.sum(y * direction)
+
+    def theirs(arguments: dict[str, jax.Array]) -> jax.Array:
+        return jnp.sum(textbook(arguments, mask, kept) * direction)
+
+    value, gradient = jax.value_and_grad(ours)(arguments)
+    expected, expected_gradient = jax.value_and_grad(theirs)(arguments)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for name in arguments:
+        np.testing.assert_allclose(
+            gradient[name], expected_gradient[name], rtol=1e-4, atol=1e-5, err_msg=name
+        )
+
+
+def test_training_keeps_no_logits_of_attention() -> None:
+    length, rows, heads = 256, 4, 4
+
+    def temporary_bytes(num_layers: int) -> int:
+        config = T5Config(
+            **{"vocab_size": 64, "emb_dim": 16, "num_heads": heads, "head_dim": 4, "mlp_dim": 16},
+            **{"num_encoder_layers": num_layers, "num_decoder_layers": 1, "dropout_rate": 0.0},
+            dtype="float32",
+            remat_policy="none",
+        )
+        tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+        batch = {
+            "encoder_input_tokens": tokens,
+            "decoder_input_tokens": tokens,
+            "decoder_target_tokens": tokens,
+        }
+        params = t5.param_shapes(config, stacked=True)
+
+        def loss(params: Params, batch: t5.Batch) -> jax.Array:
+            return jnp.sum(t5.apply(config, params, batch))
+
+        compiled = jax.jit(jax.grad(loss)).lower(params, batch).compile()
+        return int(compiled.memory_analysis().temp_size_in_bytes)
+
+    logits_bytes = rows * heads * length * length * 4
+    assert (temporary_bytes(10) - temporary_bytes(2)) / 8 < logits_bytes / 2
+
+
+PLAIN = made_up.network(head_dim=6, num_encoder_layers=2, num_decoder_layers=2, mlp_dim=10)
+
+
+def adapted(**settings: Any) -> T5Config:
+    return dataclasses.replace(PLAIN, lora=LoraConfig(**{"rank": 3, "alpha": 6.0, **settings}))
+
+
+def random_params(config: T5Config) -> Params:
+    """Initial parameters, but with adapters that are not zero."""
+    params = t5.init_params(config, jax.random.PRNGKey(0))
+    rng = np.random.default_rng(1)
+
+    def changed(path: Any, x: jax.Array) -> jax.Array:
+        if path[-1].key != "lora_b":
+            return x
+        return jnp.asarray(rng.normal(size=x.shape).astype(np.float32))
+
+    return jax.tree_util.tree_map_with_path(changed, params)
+
+
+def batch() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(2)
+    names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
+    return {name: rng.integers(2, 32, (3, 5)).astype(np.int32) for name in names}
+
+
+def test_queries_and_values_are_adapted_by_default() -> None:
+    names = flat_names(t5.param_shapes(adapted()))
+    found = {name: shape.shape for name, shape in names.items() if "/lora_" in name}
+    # Encoder self-attention, decoder self-attention, cross-attention; two layers; two kernels.
+    assert len(found) == 3 * 2 * 2 * 3
+    assert found["decoder/layers_1/encoder_decoder_attention/value/lora_a"] == (8, 3)
+    assert found["decoder/layers_1/encoder_decoder_attention/value/lora_b"] == (3, 12)
+    assert found["encoder/layers_0/attention/query/lora_scale"] == ()
+    plain = set(flat_names(t5.param_shapes(PLAIN)))
+    assert set(names) - set(found) == plain
+
+
+@pytest.mark.slow
+def test_new_adapters_change_nothing() -> None:
+    config = adapted(targets=(".*",))
+    params = t5.init_params(config, jax.random.PRNGKey(0))
+    with_adapters = t5.apply(config, params, batch())
+    # The other parameters do not depend on the adapters.
+    plain = t5.apply(PLAIN, t5.init_params(PLAIN, jax.random.PRNGKey(0)), batch())
+    np.testing.assert_array_equal(with_adapters, plain)
+    a = params["encoder"]["layers_0"]["mlp"]["wo"]["lora_a"]
+    assert np.abs(a).max() <= 10**-0.5 and np.abs(a).max() > 0.9 * 10**-0.5
+    assert not params["encoder"]["layers_0"]["mlp"]["wo"]["lora_b"].any()
+    assert params["encoder"]["layers_0"]["mlp"]["wo"]["lora_scale"] == 2.0
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_adapters_act_as_if_added_to_their_kernels(stacked: bool) -> None:
+    config = dataclasses.replace(adapted(targets=(".*",)), scan_layers=stacked)
+    params = random_params(config)
+
+    def added(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        out = {name: added(x) for name, x in node.items() if not name.startswith("lora_")}
+        if "lora_a" in node:
+            a, b = (np.asarray(node[name], np.float64) for name in ("lora_a", "lora_b"))
+            out["kernel"] = np.asarray(node["kernel"] + 6.0 / 3 * (a @ b), np.float32)
+        return out
+
+    expected = t5.apply(PLAIN, added(params), batch())
+    params = stack_layers(params) if stacked else params
+    np.testing.assert_allclose(t5.apply(config, params, batch()), expected, rtol=2e-4, atol=2e-4)
+    merged = t5.apply(PLAIN, lora.merged(params), batch())
+    np.testing.assert_allclose(merged, expected, rtol=1e-4, atol=1e-4)
+    assert "lora_a" not in str(jax.tree.structure(lora.merged(params)))
+
+
+def test_dropout_is_of_the_adapters_inputs_only() -> None:
+    config = adapted(targets=("encoder/mlp/wo",), dropout_rate=0.5)
+    params = random_params(config)
+    rng = jax.random.PRNGKey(5)
+    plain = t5.apply(config, params, batch())
+    dropped = t5.apply(config, params, batch(), dropout_rng=rng)
+    assert np.abs(dropped - plain).max() > 1e-3
+    np.testing.assert_array_equal(t5.apply(config, params, batch(), dropout_rng=rng), dropped)
+    without = dataclasses.replace(config, lora=dataclasses.replace(config.lora, dropout_rate=0.0))
+    np.testing.assert_array_equal(t5.apply(without, params, batch(), dropout_rng=rng), plain)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"targets": ("query",)}, r"'query'; expected .*encoder/attention/query.* mean .*/query"),
+        ({"targets": ("token_embedder",)}, "no kernel of a layer matches 'token_embedder'"),
+        ({"targets": ()}, "targets is empty"),
+        ({"targets": ("(",)}, r"'\(' is not a valid regular expression"),
+        ({"rank": 0}, "rank must be at least 1, not 0"),
+        ({"alpha": 0.0}, "alpha must be positive"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        t5.param_shapes(adapted(**settings))

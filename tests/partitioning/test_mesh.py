@@ -26,28 +26,17 @@ from mtf.partitioning.settings import (
 )
 
 
-def spec(axes: tuple[str, ...], shape: tuple[int, ...], **mesh: int) -> PartitionSpec:
-    return partition_spec(axes, shape, mesh, LOGICAL_AXIS_RULES)
+def spec(axes: tuple[str, ...], shape: tuple[int, ...], **mesh: int) -> tuple[Any, ...]:
+    return tuple(partition_spec(axes, shape, mesh, LOGICAL_AXIS_RULES))
 
 
-def test_parameters_are_split_over_fsdp_and_model() -> None:
-    assert spec(("embed", "mlp"), (64, 128), data=2, fsdp=2, model=2) == PartitionSpec(
-        "fsdp", "model"
-    )
-    assert spec(("vocab", "embed"), (128, 64), data=8, fsdp=1, model=1) == PartitionSpec(None, None)
-
-
-def test_activations_are_split_by_batch_and_never_by_embed() -> None:
-    assert spec(
-        ("batch", "length", "embed"), (8, 16, 64), data=2, fsdp=2, model=2
-    ) == PartitionSpec(("data", "fsdp"), None, None)
-
-
-def test_a_dimension_that_the_mesh_does_not_divide_is_not_split() -> None:
-    # T5 1.1 small has 6 heads.
-    assert spec(("heads", "relpos_buckets"), (6, 32), data=1, fsdp=1, model=4) == PartitionSpec(
-        None, None
-    )
+def test_where_parameters_and_activations_are_split() -> None:
+    assert spec(("embed", "mlp"), (64, 128), data=2, fsdp=2, model=2) == ("fsdp", "model")
+    assert spec(("vocab", "embed"), (128, 64), data=8, fsdp=1, model=1) == (None, None)
+    activations = spec(("batch", "length", "embed"), (8, 16, 64), data=2, fsdp=2, model=2)
+    assert activations == (("data", "fsdp"), None, None)
+    # A dimension that the mesh does not divide is not split: T5 1.1 small has 6 heads.
+    assert spec(("heads", "relpos_buckets"), (6, 32), data=1, fsdp=1, model=4) == (None, None)
 
 
 AXES = ("batch", "length", "vocab", "embed", "mlp", "heads", "joined_kv", "kv", "layers")
@@ -116,10 +105,7 @@ def test_a_rule_that_does_not_divide_the_dimension_is_passed_over() -> None:
     ("rule", "message"),
     [
         (("mlp", "modle"), r"\('mlp', 'modle'\): 'modle' is not a mesh axis.*mean model\?"),
-        (
-            ("batch", ("data", "replica")),
-            "'replica' is not a mesh axis; expected data, fsdp",
-        ),
+        (("batch", ("data", "replica")), "'replica' is not a mesh axis; expected data, fsdp"),
         (("head", "model"), r"'head' is not a logical axis; expected one of batch.*mean heads\?"),
         (("batch", ("data", "data")), "the rule contains a mesh axis twice"),
     ],

@@ -1,4 +1,4 @@
-"""One process of a rendezvous. Run by test_rendezvous.py.
+"""One process of a rendezvous. Run by test_heartbeat.py.
 
 python -m tests.processes.one_of_several PROCESS NUM_PROCESSES PORT WHAT…
 

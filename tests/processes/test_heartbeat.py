@@ -1,7 +1,8 @@
-"""A process records what it does, and ends if it makes no progress for long."""
+"""Processes find each other, record what they do, and end if they make no progress."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import threading
@@ -14,8 +15,10 @@ from mtf.base import signals
 from mtf.base.errors import UserError
 from mtf.base.processes import heartbeat
 from mtf.base.processes.heartbeat import READING, TRAINING, Heartbeat
+from mtf.base.processes.process_info import add_process_options, find_processes
 from mtf.base.processes.records import read_states
 from mtf.base.run_end import read_end
+from tests.processes import start_processes
 
 
 @pytest.fixture
@@ -98,3 +101,163 @@ def test_a_process_in_a_step_waits_for_one_that_saves(ended: threading.Event) ->
         beats.beat(TRAINING, 5)
         assert not ended.wait(1.2)
         assert ended.wait(30)
+
+
+def join(count: int, *whats: str) -> list[tuple[int, str]]:
+    """Returns the exit status of each process, and what it printed."""
+    started = time.monotonic()
+    processes = start_processes("tests.processes.one_of_several", count, *whats)
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert time.monotonic() - started < 40
+    return [(p.returncode, text) for p, text in zip(processes, outputs, strict=True)]
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_all_get_what_the_first_broadcasts(count: int) -> None:
+    for status, text in join(count, "leave"):
+        assert status == 0, text
+        assert "joined, number 0\nleft\n" in text
+        assert "error" not in text
+
+
+@pytest.mark.slow
+def test_one_runs_something_else() -> None:
+    for status, text in join(3, "leave", "differ", "leave"):
+        assert status == 2, text
+        assert "error: Process 1 (host" in text
+        assert "differ in the config:\n  process 0: b = 2\n  process 1: b = 3\n" in text
+        assert "joined" not in text
+
+
+@pytest.mark.parametrize(
+    ("dead", "others"), [(1, (0, 2)), pytest.param(0, (1, 2), marks=pytest.mark.slow)]
+)
+def test_one_dies(dead: int, others: tuple[int, ...]) -> None:
+    whats = ["wait"] * 3
+    whats[dead] = "die"
+    results = join(3, *whats)
+    assert results[dead][0] == -9
+    for other in others:
+        status, text = results[other]
+        assert status == 1, text
+        assert f"error: Process {dead} (host" in text
+        assert "died." in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 2])
+def test_one_fails(failing: int) -> None:
+    whats = ["wait"] * 3
+    whats[failing] = "fail"
+    for process, (status, text) in enumerate(join(3, *whats)):
+        assert status == 1, text
+        if process != failing:
+            assert f"error: Process {failing} (host" in text
+            assert "died. See its output for the reason." in text
+        else:
+            assert "error: the disk is full" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whats", [("leave", "leave", "absent"), ("absent", "leave")])
+def test_one_never_comes(whats: tuple[str, ...]) -> None:
+    for what, (status, text) in zip(whats, join(len(whats), *whats), strict=True):
+        if what != "absent":
+            assert status == 2, text
+            assert "error: Waited 5 s, but not all processes of this run joined (the test" in text
+
+
+SLURM = {
+    "SLURM_JOB_ID": "5000",
+    "SLURM_STEP_NODELIST": "gpu[003-004]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+}
+ONE_PER_NODE = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+TPU = {"TPU_WORKER_HOSTNAMES": "w-0.svc,w-1.svc", "TPU_WORKER_ID": "1"}
+LAUNCHED = {
+    "MTF_COORDINATOR_ADDRESS": "host:700",
+    "MTF_PROCESS_COUNT": "3",
+    "MTF_PROCESS_INDEX": "2",
+}
+
+
+def options(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_process_options(parser)
+    return parser.parse_args(arguments)
+
+
+def explicit(address: str, count: int, index: int) -> dict[str, object]:
+    """Arguments for `jax.distributed.initialize` that leave nothing to detect."""
+    found = {"coordinator_address": address, "num_processes": count, "process_id": index}
+    return {**found, "cluster_detection_method": "deactivate"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "source", "arguments"),
+    [
+        (SLURM, "SLURM", {"num_processes": 4, "local_device_ids": None}),
+        (ONE_PER_NODE, "SLURM", {"num_processes": 2, "local_device_ids": [0, 1, 2, 3]}),
+        (
+            {**SLURM, "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "2"},
+            "SLURM",
+            {"num_processes": 4, "local_device_ids": [0]},
+        ),
+        (OPEN_MPI, "Open MPI", {"local_device_ids": None}),
+        (TPU, "TPU_WORKER_HOSTNAMES", {}),
+        (LAUNCHED, "MTF_COORDINATOR_ADDRESS", explicit("host:700", 3, 2)),
+        ({**SLURM, **LAUNCHED}, "MTF_COORDINATOR_ADDRESS", explicit("host:700", 3, 2)),
+    ],
+)
+def test_environments(environ: dict[str, str], source: str, arguments: dict[str, object]) -> None:
+    found = find_processes(environ)
+    assert found is not None
+    assert (found.found_in, found.arguments) == (source, arguments)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {**SLURM, "SLURM_STEP_NUM_TASKS": "1"},
+        # A shell in an allocation of 4 tasks is one process.
+        {name: value for name, value in SLURM.items() if "STEP" not in name},
+        {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
+        {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"},
+        {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"},
+    ],
+)
+def test_a_process_alone(environ: dict[str, str]) -> None:
+    assert find_processes(environ) is None
+
+
+def test_options_come_first() -> None:
+    given = ["--coordinator-address", "[fe80::1]:500", "--process-count", "2"]
+    found = find_processes(SLURM, options(*given, "--process-index", "1"))
+    assert found is not None
+    assert found.arguments == explicit("[fe80::1]:500", 2, 1)
+    assert find_processes(SLURM, options("--process-count", "1")) is None
+    found = find_processes({}, options("--coordinator-address", "auto"))
+    assert found is not None
+    assert found.arguments == {}
+
+
+@pytest.mark.parametrize(
+    ("environ", "given", "message"),
+    [
+        ({}, ["--coordinator-address=host:500"], "--process-count is missing, --process-index"),
+        (LAUNCHED | {"MTF_COORDINATOR_ADDRESS": "host"}, [], "ADDRESS is host, .*node001:12345"),
+        (LAUNCHED | {"MTF_COORDINATOR_ADDRESS": "host:99999"}, [], "ADDRESS is host:99999"),
+        (LAUNCHED | {"MTF_PROCESS_INDEX": "3"}, [], "INDEX is 3.*less than the number of proc"),
+        (LAUNCHED | {"MTF_PROCESS_COUNT": "x"}, [], "MTF_PROCESS_COUNT is x"),
+        (SLURM, ["--process-count", "two"], "--process-count is two, --process-index is missing"),
+    ],
+)
+def test_mistakes(environ: dict[str, str], given: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_processes(environ, options(*given))

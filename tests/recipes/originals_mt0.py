@@ -22,6 +22,7 @@ MT0_PAGE = ("mt0_small", "mt0_base", "mt0_large", "mt0_xl", "mt0_xxl")
 _LM = ("mt5_lm_adapt",)
 _XMTF = ("mt0_xxl_xmtf",)
 _EVAL = ("mt0_eval",)
+_ADDED = "added to the initial step 1,000,000"
 _WIDE = "does not fit on the page's one partition; the repository has (4, 1, 1, 1)"
 
 ROWS = [
@@ -132,24 +133,12 @@ ROWS = [
         "xP3/*/merged_*.jsonl",
         derived="the file of each language; the others are parts of it",
     ),
-    Row(
-        _XMTF,
-        "EOS on inputs (xP3's preprocessing, the repository)",
-        False,
-        "data.inputs_add_eos",
-    ),
+    Row(_XMTF, "EOS on inputs (xP3's preprocessing, the repository)", False, "data.inputs_add_eos"),
     Row(_XMTF, "batch", 512, "batch_size"),
     *lengths(_XMTF, "lengths", 1024, 1024),
     Row(_XMTF, "pack", False, "data.pack"),
     Row(_XMTF, "loss", "AVERAGE_PER_SEQUENCE", "model.loss_normalizing_factor"),
-    Row(
-        _XMTF,
-        "steps",
-        30_000,
-        "train_steps",
-        1_030_000,
-        derived="added to the initial step 1,000,000",
-    ),
+    Row(_XMTF, "steps", 30_000, "train_steps", 1_030_000, derived=_ADDED),
     Row(
         _XMTF,
         "start",
@@ -227,14 +216,7 @@ ROWS = [
         4,
         derived="as in the fine-tuning of XXL",
     ),
-    Row(
-        _LM,
-        "steps",
-        100_000,
-        "train_steps",
-        1_100_000,
-        derived="added to the initial step 1,000,000",
-    ),
+    Row(_LM, "steps", 100_000, "train_steps", 1_100_000, derived=_ADDED),
     Row(_LM, "batch size", 2048, "batch_size"),
     Row(_LM, "length", 512, "data.task_feature_lengths.inputs"),
     Row(_LM, "target length", 256, "data.task_feature_lengths.targets"),
@@ -249,14 +231,7 @@ ROWS = [
         derived="drawn from the whole segment; too long targets are truncated",
     ),
     Row(_LM, "EOS on inputs (the repository's tasks)", False, "data.inputs_add_eos"),
-    Row(
-        _LM,
-        "dropout",
-        None,
-        "model.network.dropout_rate",
-        0.0,
-        derived="both mean no dropout",
-    ),
+    Row(_LM, "dropout", None, "model.network.dropout_rate", 0.0, derived="both mean no dropout"),
     Row(
         _LM,
         "corpus",

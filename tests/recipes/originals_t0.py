@@ -108,14 +108,7 @@ ROWS = [
         ),
     ),
     Row(T0_TRAIN, "run.keep_checkpoint_max (the default)", None, "checkpoint.save.keep"),
-    Row(
-        T0_TRAIN,
-        "recomputation",
-        None,
-        "model.network.remat_policy",
-        "minimal",
-        deviation=REMAT,
-    ),
+    Row(T0_TRAIN, "recomputation", None, "model.network.remat_policy", "minimal", deviation=REMAT),
     Row(
         T0_TRAIN,
         "layout (the operative config)",

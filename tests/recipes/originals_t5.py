@@ -73,12 +73,7 @@ ROWS = [
         None,
         derived="both mean no checkpoint",
     ),
-    Row(
-        (*C4[:3], *_FINETUNE),
-        "PjitPartitioner.num_partitions",
-        1,
-        "partitioner.num_partitions",
-    ),
+    Row((*C4[:3], *_FINETUNE), "PjitPartitioner.num_partitions", 1, "partitioner.num_partitions"),
     Row(
         C4[3:],
         "PjitPartitioner.num_partitions",
@@ -88,14 +83,7 @@ ROWS = [
         deviation="as in Mesh TensorFlow's gin files for these sizes; the parameters do not fit on "
         "one partition",
     ),
-    Row(
-        C4[3:],
-        "recomputation",
-        None,
-        "model.network.remat_policy",
-        "full",
-        deviation=REMAT,
-    ),
+    Row(C4[3:], "recomputation", None, "model.network.remat_policy", "full", deviation=REMAT),
     *vocabulary((*C4, *_FINETUNE), T5_VOCABULARY, 100),
     *network(
         dict(zip((*C4, *_FINETUNE), ("small", "base", "large", "xl", "xxl", "small"), strict=True)),

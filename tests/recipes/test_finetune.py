@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from tests import small
 from tests.conversion import writers
 from tests.golden import recorded
 from tests.inference import models
-from tests.test_structure import HEAVY, ROOT
+from tests.test_structure import HEAVY
 
 PAIRS = [("is the sky blue", "yes"), ("is the sea red", "no"), ("is it so", "maybe not")]
 
@@ -194,10 +192,7 @@ def test_a_dataset_of_the_mirror(
     monkeypatch.setenv("MTF_DATA_DIR", str(datasets_dir))
     template = "review: {{text}} ||| {{['negative', 'positive'][label]}}"
     config = recipes.finetune(
-        str(folder / "hf"),
-        dataset="rotten_tomatoes",
-        template=template,
-        metrics="f1",
+        str(folder / "hf"), dataset="rotten_tomatoes", template=template, metrics="f1"
     )
     config.data.task.answer_choices = ("negative", "positive")
     assert config.checkpoint.save.metric_name_to_monitor == "inference_eval/rotten_tomatoes/f1"
@@ -249,15 +244,7 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
         f'assert main(["{recipe}", "--print", "flat"]) == 0; '
         "print(*{m.partition('.')[0] for m in sys.modules}); print(time.process_time())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**small.environment_variables(), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    *_, modules, seconds = done.stdout.splitlines()
+    *_, modules, seconds = small.python("-c", code, cwd=folder).stdout.splitlines()
     assert not set(modules.split()) & (HEAVY - {"numpy"})
     assert float(seconds) < 3
 

@@ -92,10 +92,7 @@ def test_losses_are_those_of_pytorch(tmp_path: Path, kind: str) -> None:
     model = write_model(tmp_path / "model", kind, [*TEXTS, *ANSWERS.values()])
     (tmp_path / "train.tsv").write_text("".join(LINES))
     config = recipes.finetune(
-        str(tmp_path / "model"),
-        str(tmp_path / "train.tsv"),
-        steps=NUM_STEPS,
-        batch_size=BATCH_SIZE,
+        str(tmp_path / "model"), str(tmp_path / "train.tsv"), steps=NUM_STEPS, batch_size=BATCH_SIZE
     )
     config.model.network.dropout_rate, config.model.network.dtype = 0.0, "float32"
     config.model.z_loss = 0.0

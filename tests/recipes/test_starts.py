@@ -1,7 +1,9 @@
-"""Steps are counted from the checkpoint that a run starts from, whatever its form."""
+"""Steps are counted from the checkpoint that a run starts from; what fiddlers make of a config."""
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,15 @@ import fiddle as fdl
 import pytest
 
 import recipes
+from mtf import config as config_lib
 from mtf.base.errors import UserError
+from mtf.data.settings import HubStreamConfig, TaskMixtureConfig, TextCorporaConfig, TextFilesConfig
+from mtf.models import LoraConfig
+from mtf.training import AdamWConfig
 from mtf.training.trainer import starting_state
 from recipes import fiddlers
+from tests import small
+from tests.recipes.regenerate import NAMES
 
 # Recipe → its updates after the start.
 STEPS: list[tuple[Callable[..., fdl.Config], dict[str, Any], int]] = [
@@ -99,3 +107,165 @@ def test_a_start_of_another_step_is_refused(tmp_path: Path) -> None:
     assert "checkpoint.restore.step=1000000 is the expected step, but" in message
     assert "is at step 0" in message
     assert "--set checkpoint.restore.step=0 train_steps=4" in message
+
+
+def applied(recipe: str, *fiddlers: str) -> Any:
+    """The job of a recipe with fiddlers, as the command line makes it."""
+    overrides = [config_lib.Override("apply", fiddler) for fiddler in fiddlers]
+    config = config_lib.apply_overrides(config_lib.resolve(f"recipes.{recipe}"), overrides)
+    assert config_lib.find_problems(config) == []
+    return config_lib.build(config)
+
+
+TRAINING = sorted(set(NAMES) - {"evaluate", "infer", "mt0_eval", "t0_eval"})
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_any_recipe_becomes_small(name: str) -> None:
+    before, job = applied(name), applied(name, "smoke_test")
+    network = job.model.network
+    stack = (network.num_encoder_layers + network.num_decoder_layers) * network.emb_dim
+    assert stack * network.mlp_dim < 50_000
+    assert network.vocab_size == before.model.network.vocab_size
+    assert network.dtype == "float32" and not network.scan_layers
+    assert job.train_steps <= 20 and job.batch_size <= 8
+    assert max(job.data.task_feature_lengths.values()) < 100
+    assert job.checkpoint.restore is None
+    assert job.checkpoint.save.period < job.train_steps
+    assert job.partitioner.mesh_shape(1) == (1, 1, 1)
+    assert job.model.loss_normalizing_factor == before.model.loss_normalizing_factor
+    assert job.optimizer == before.optimizer
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_smoke_test_needs_no_network(name: str) -> None:
+    before, data = applied(name).data, applied(name, "smoke_test").data
+    assert isinstance(data, TextFilesConfig)
+    if isinstance(before, TextFilesConfig):
+        assert data.files == before.files
+    else:
+        assert data.files is None
+    assert "://" not in getattr(data.vocabulary, "path", "")
+    if isinstance(before, HubStreamConfig):
+        assert data.objective == before.objective
+        assert data.inputs_add_eos == before.inputs_add_eos
+    assert data.vocabulary.vocab_size <= applied(name).model.network.vocab_size
+
+
+def test_a_smoke_test_keeps_local_data_and_vocabulary() -> None:
+    name = "t0pp_xxl(cache_dir='CACHE', vocabulary='t5.model')"
+    data = applied(name, "smoke_test").data
+    assert isinstance(data, TaskMixtureConfig)
+    assert (data.mixture_or_task_name, data.cache_dir) == ("t0++_train", "CACHE")
+    assert (data.vocabulary.path, data.vocabulary.extra_ids) == ("t5.model", 100)
+
+    data = applied("mt5_lm_adapt(files={'ro': 'ro.txt', 'en': 'en.txt'})", "smoke_test").data
+    assert isinstance(data, TextCorporaConfig)
+    assert data.files == {"ro": "ro.txt", "en": "en.txt"}
+    assert data.vocabulary.vocab_size == 384  # 259 bytes and specials, 125 sentinels.
+
+    data = applied("ro_t5_base(files='ro.txt', vocabulary='ro.model')", "smoke_test").data
+    assert (data.files, data.vocabulary.path, data.vocabulary.extra_ids) == (
+        "ro.txt",
+        "ro.model",
+        0,
+    )
+    assert not data.inputs_add_eos
+
+
+def test_a_cache_keeps_its_vocabulary_even_if_that_is_remote() -> None:
+    data = applied("t0_xxl(cache_dir='CACHE')", "smoke_test").data
+    assert data.vocabulary.path.startswith("gs://")
+
+
+def test_a_mirror_and_local_files_are_local_data() -> None:
+    mirrored = ["data.loader=seqio", "data.data_dir=mirror"]
+    overrides = [*mirrored, config_lib.Override("apply", "smoke_test")]
+    config = config_lib.apply_overrides(config_lib.resolve("recipes.t0_xxl"), overrides)
+    assert config_lib.build(config).data.data_dir == "mirror"
+
+    files = ["data.dataset=json", "data.subsets=None", "data.data_files=en.jsonl"]
+    overrides = [*files, config_lib.Override("apply", "smoke_test")]
+    config = config_lib.apply_overrides(config_lib.resolve("recipes.t5_1_1_small_c4"), overrides)
+    job = config_lib.build(config)
+    assert job.data.data_files == "en.jsonl"
+    assert job.batch_size % job.data.num_streams == 0
+
+
+def test_a_smoke_test_takes_pythons_text_if_asked() -> None:
+    data = applied("mt0_xxl_xmtf", "smoke_test(python_text=True)").data
+    assert data.files is None and not data.pack
+
+
+def test_an_evaluation_becomes_small_too() -> None:
+    job = applied("t0_eval(checkpoint='run/checkpoints/checkpoint_20')", "smoke_test")
+    assert job.batch_size <= 8
+    assert job.partitioner.mesh_shape(1) == (1, 1, 1)
+    assert job.checkpoint == "run/checkpoints/checkpoint_20"
+
+
+def test_deterministic_is_t5xs() -> None:
+    job = applied("t5_1_1_small_c4", "deterministic")
+    assert (job.data.seed, job.random_seed, job.checkpoint.save.period) == (42, 42, 1000)
+
+
+def test_steps_count_from_the_start() -> None:
+    assert applied("t0pp_xxl", "short(steps=7)").train_steps == 1_100_007
+    assert applied("ro_t5_base", "short(steps=7)").train_steps == 7
+    job = applied("t0pp_xxl", "from_scratch")
+    assert (job.train_steps, job.checkpoint.restore) == (12_200, None)
+    assert applied("t0pp_xxl", "from_scratch", "short").train_steps == 100
+
+
+def test_the_others_set_what_they_say() -> None:
+    assert applied("ro_t5_base", "no_eval").trainer.eval_period is None
+    assert applied("t5_1_1_finetune").evaluator is not None
+    assert applied("t5_1_1_finetune", "no_eval").evaluator is None
+    job = applied("t5_1_1_finetune", "lora(rank=4, targets=('.*/out',), learning_rate=0.01)")
+    assert job.model.network.lora == LoraConfig(rank=4, alpha=16.0, targets=(".*/out",))
+    assert isinstance(job.optimizer, AdamWConfig)
+    assert job.optimizer.learning_rate.base_learning_rate == 0.01
+    rules = applied("ro_t5_large", "fully_sharded").partitioner.logical_axis_rules
+    assert rules == applied("mt0_xxl").partitioner.logical_axis_rules
+    local = applied("t0pp_xxl", "local_cpu")
+    assert local.model.network.dtype == "float32" and not local.model.network.scan_layers
+    assert local.partitioner.mesh_shape(1) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("fiddler", ["short", "no_eval", "deterministic", "from_scratch"])
+def test_what_changes_training_refuses_an_evaluation(fiddler: str) -> None:
+    with pytest.raises(
+        UserError, match=f"^{fiddler}: expected the config of a training job, .*of Evaluate$"
+    ):
+        applied("t0_eval", fiddler)
+
+
+def test_fiddlers_are_documented_functions_that_return_nothing() -> None:
+    tree = ast.parse(Path(fiddlers.__file__).read_text())
+    public = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"]
+    page = (small.ROOT / "docs" / "recipes.md").read_text()
+    for function in public:
+        assert ast.unparse(function.returns) == "None"  # type: ignore[arg-type]
+        assert f"`{function.name}" in page
+
+
+# What follows trains for real: a process each, with few steps.
+
+FEW_STEPS = ["--apply", "smoke_test", "--set", "train_steps=2", "model.network.emb_dim=16"]
+FEW_STEPS += ["trainer.stats_period=1", "trainer.eval_period=None", "num_samples=0"]
+
+
+def first_metrics(recipe: str, folder: Path) -> dict[str, float]:
+    """Trains for two steps; what the first one measured, before anything was learned."""
+    small.run([f"recipes.{recipe}", *FEW_STEPS, "model_dir=run"], folder)
+    assert small.steps(folder / "run") == [2]
+    first, _ = small.read_metrics(folder / "run")
+    return first
+
+
+@pytest.mark.slow
+def test_real_run_of_t0pp_offline(tmp_path: Path) -> None:
+    first = first_metrics("t0pp_xxl", tmp_path)
+    # Divided by all positions of the targets, padding included; its rows are T5's.
+    filled = first["non_padding_fraction/decoder"]
+    assert first["loss"] == pytest.approx(filled * math.log(32128), rel=0.1)

@@ -17,13 +17,7 @@ from mtf.data.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import mixture as our_mixture
 from mtf.data.tasks.prompts.templates import load_templates
-from tests.seqio.helpers import (
-    BYTES,
-    DOCUMENTS,
-    TRANSLATION,
-    mixture,
-    write_mirror,
-)
+from tests.seqio.helpers import BYTES, DOCUMENTS, TRANSLATION, mixture, write_mirror
 
 seqio = pytest.importorskip("seqio")
 RANKED = "super_glue_copa_best_option_score_eval"

@@ -207,10 +207,7 @@ def test_p3_is_read_from_the_hub(
     write_seqio(repository / "data")  # as before 2024
     (repository / "another_task").mkdir()
     (repository / "another_task" / "train-00000-of-00001.parquet").write_text("")
-    with (
-        serve({"bigscience/P3": repository}) as server,
-        use(server, tmp_path / "hf", monkeypatch),
-    ):
+    with serve({"bigscience/P3": repository}) as server, use(server, tmp_path / "hf", monkeypatch):
         monkeypatch.setitem(sys.modules, "datasets", types.ModuleType("datasets"))
         address = "hf://datasets/bigscience/P3"
         assert take(tmp_path, address) == TEXTS

@@ -15,13 +15,7 @@ from mtf.data import loaders
 from mtf.data.examples import Example
 from mtf.data.packing import HostBatch, to_batch
 from mtf.data.text.vocabularies import ByteVocabulary
-from tests.seqio.helpers import (
-    BYTES,
-    DOCUMENTS,
-    NUM_SENTENCES,
-    mixture,
-    write_mirror,
-)
+from tests.seqio.helpers import BYTES, DOCUMENTS, NUM_SENTENCES, mixture, write_mirror
 
 pytest.importorskip("seqio")
 
@@ -183,9 +177,7 @@ def test_a_missing_cache_is_named_with_the_command_that_makes_it(
 
 
 def test_a_mixture_without_some_datasets_is_refused_unless_allowed(
-    prompts: Path,
-    datasets_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    prompts: Path, datasets_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     data = mixture(datasets_dir, "t0++_train")

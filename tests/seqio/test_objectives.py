@@ -1,14 +1,16 @@
-"""Objectives through SeqIO: the lengths of T5's definitions, nothing lost, seeds that decide."""
+"""T5's objectives and the texts of ids, beside SeqIO's."""
 
 from __future__ import annotations
 
 import itertools
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mtf.data.tasks.mixtures import mixture
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from tests.data.helpers import restore
 from tests.seqio.helpers import BYTES, write_parquet
 
@@ -67,3 +69,26 @@ def test_prefix_lm_splits_and_joins_to_the_text(mirror: Path, texts: list[str]) 
 def test_targets_that_are_too_short_are_refused(mirror: Path) -> None:
     with pytest.raises(ValueError, match="114"):
         examples(mirror, "c4_v220_span_corruption", sequence_length={"inputs": 512, "targets": 113})
+
+
+def assert_same_text(vocabulary: Vocabulary, ids: list[int]) -> None:
+    """Decodes random sequences of some ids, of padding and of end of sequence."""
+    from mtf.data.seqio_tasks import tasks as seqio_tasks
+
+    theirs: Any = seqio_tasks.seqio_vocabulary(vocabulary)
+    rng = random.Random(0)
+    for _ in range(500):
+        drawn = rng.choices([*rng.choices(ids, k=20), 0, 1], k=rng.randrange(30))
+        assert vocabulary.decode(drawn) == theirs.decode(drawn), drawn
+
+
+@pytest.mark.parametrize("extra_ids", [0, 20])
+def test_bytes(extra_ids: int) -> None:
+    # The last eleven bytes and the extra ids are shown as sentinels here, and dropped there.
+    assert_same_text(ByteVocabulary(extra_ids), [*range(248), 300, 5000])
+
+
+@pytest.mark.parametrize("extra_ids", [0, 100])
+def test_pieces(extra_ids: int, t5_model: Path) -> None:
+    vocabulary = SentencePieceVocabulary(str(t5_model), extra_ids)
+    assert_same_text(vocabulary, [*range(vocabulary.vocab_size + 20)])

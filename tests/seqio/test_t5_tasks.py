@@ -107,14 +107,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def write_cache(name: str, folder: str) -> int:
-    options = [
-        "--module",
-        "t5.data.mixtures",
-        "--vocabulary",
-        T5_MODEL,
-        "--output",
-        folder,
-    ]
+    options = ["--module", "t5.data.mixtures", "--vocabulary", T5_MODEL, "--output", folder]
     return cache_main([name, *options, "--num-workers", "1"])
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mtf.storage import remote
 from mtf.storage.remote import RemotePath
-from tests import stores
+from tests import made_up, stores
 
 BUCKET = "bucket"
 ORIGINALS = ("t5-data", "myv4-bucket")  # The buckets in the recipes' addresses.
@@ -31,22 +31,10 @@ class Servers:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SentencePiece model file."""
-    import sentencepiece
-
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "text.txt").write_text("hello world, this is a text about words\n" * 20)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text.txt"),
-        model_prefix=str(folder / "sentencepiece"),
-        vocab_size=40,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    return folder / "sentencepiece.model"
+    file = tmp_path_factory.mktemp("model") / "sentencepiece.model"
+    texts = ["hello world, this is a text about words"] * 20
+    file.write_bytes(made_up.sentencepiece_model(texts, num_pieces=40))
+    return file
 
 
 @pytest.fixture(scope="session")

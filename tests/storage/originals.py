@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 from mtf.storage.remote import RemotePath
+from tests import made_up
 from tests.conversion import writers
 from tests.storage.conftest import put
 
@@ -69,34 +69,10 @@ def upload(folder: Path) -> None:
                 )
                 put(written, RemotePath(f"gs://{T5X}/{name}/{written.name}"))
     model = folder / "sentencepiece.model"
-    model.write_bytes(sentencepiece_model())
+    content = made_up.sentencepiece_model(sentences(500), num_pieces=400, num_sentinels=100)
+    model.write_bytes(content)
     for key in VOCABULARIES:
         put(model, RemotePath(f"gs://{key}"))
-
-
-def sentencepiece_model() -> bytes:
-    """Returns a model whose last hundred pieces are the sentinels, as in the original models."""
-    import sentencepiece
-    from sentencepiece import sentencepiece_model_pb2
-
-    content = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=sentences(500),
-        model_writer=content,
-        vocab_size=400,
-        byte_fallback=True,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    model = sentencepiece_model_pb2.ModelProto.FromString(content.getvalue())
-    for i in reversed(range(100)):
-        piece = model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0)
-        piece.type = piece.USER_DEFINED
-    return bytes(model.SerializeToString())
 
 
 def write_hub(folder: Path) -> dict[str, Path]:

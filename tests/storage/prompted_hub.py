@@ -64,8 +64,7 @@ _COLUMNS: dict[str, tuple[dict[str, Any], str, str]] = {
         *("DESC ||| ENTY ||| ABBR ||| HUM ||| NUM ||| LOC", "{{ answer_choices[label_coarse] }}"),
     ),
     **dict.fromkeys(
-        ("anli", "multi_nli", "xnli/en"),
-        (_NLI, "entailment ||| neutral ||| contradiction", _LABEL),
+        ("anli", "multi_nli", "xnli/en"), (_NLI, "entailment ||| neutral ||| contradiction", _LABEL)
     ),
 }
 # Not ranked by T0, but with answer choices; mixtures leave them out by their names.

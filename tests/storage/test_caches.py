@@ -21,6 +21,7 @@ from mtf.data.settings import TaskMixtureConfig
 from mtf.data.text.vocabularies import ByteVocabulary
 from mtf.storage.errors import StorageError
 from mtf.storage.remote import RemotePath
+from tests import small
 from tests.storage.conftest import BUCKET, Servers, put
 
 LENGTHS = {"inputs": 64, "targets": 32}
@@ -59,8 +60,7 @@ def batches(cache_dir: Any) -> list[Any]:
 def contents(directory: Path | RemotePath) -> dict[str, bytes]:
     if isinstance(directory, RemotePath):
         return {name: (directory / name).read_bytes() for name in directory.infos()}
-    files = (path for path in directory.rglob("*") if path.is_file())
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
+    return small.contents(directory)
 
 
 def assert_same(remote: RemotePath, local: Path) -> None:

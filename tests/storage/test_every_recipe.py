@@ -93,11 +93,7 @@ def _mt0(size: str) -> Run:
 _C4 = Run(T5, streamed="en/c4-train")
 TRAINED = {
     "quickstart": Run(),
-    "t5_1_1_small_c4": _C4,
-    "t5_1_1_base_c4": _C4,
-    "t5_1_1_large_c4": _C4,
-    "t5_1_1_xl_c4": _C4,
-    "t5_1_1_xxl_c4": _C4,
+    **{f"t5_1_1_{size}_c4": _C4 for size in ("small", "base", "large", "xl", "xxl")},
     "t5_1_1_finetune": Run(T5, "t5_1_1_small"),
     "finetune": _given(T5, "t5_1_1_small", None, ", train='train.tsv', vocabulary='t5'"),
     "continue_pretraining": _given(
@@ -109,11 +105,7 @@ TRAINED = {
     "t0_3b": _t0("t0_train", "t5_1_1_lm100k_xl"),
     "t0_single_prompt_xxl": _t0("t0_train_one_og_prompt"),
     "t0_original_task_only_xxl": _t0("t0_train_all_og_prompts"),
-    "mt0_small": _mt0("small"),
-    "mt0_base": _mt0("base"),
-    "mt0_large": _mt0("large"),
-    "mt0_xl": _mt0("xl"),
-    "mt0_xxl": _mt0("xxl"),
+    **{f"mt0_{size}": _mt0(size) for size in ("small", "base", "large", "xl", "xxl")},
     "mt0_xxl_xmtf": Run(MT5, "mt5_xxl"),
     "mt5_lm_adapt": Run(MT5, "mt5_xxl", streamed="multilingual/c4-"),
     "ro_t5_base": Run(ROMANIAN, streamed="train"),

@@ -90,10 +90,7 @@ def test_it_is_converted_and_loaded(address: str, local: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("write", [writers.write_pytorch, writers.write_flax])
 def test_other_weights_are_fetched(
-    write: Callable[[Path], Path],
-    servers: Servers,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Path], Path], servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if write is writers.write_pytorch:
         pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")

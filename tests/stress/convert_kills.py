@@ -27,7 +27,7 @@ from pathlib import Path
 
 from conversion import open_checkpoint
 from tests.conversion import writers
-from tests.small import ROOT, environment_variables, hearing_ctrl_c
+from tests.small import start_python
 from tests.stress import disk_full
 
 FORMATS = ("t5x", "t5x_orbax", "mtf", "hf")
@@ -44,17 +44,9 @@ def write_source(folder: Path) -> Path:
 
 def start(source: Path, out: Path, to: str) -> subprocess.Popen[str]:
     """Starts a conversion in a process of its own."""
-    command = [sys.executable, "-m", "mtf.convert", str(source), str(out), "--to", to]
+    command = ["-m", "mtf.convert", str(source), str(out), "--to", to]
     command += ["--no-verify"] * (to == "hf")
-    with hearing_ctrl_c():
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**environment_variables(), "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    return start_python(*command, PYTHONUNBUFFERED="1")
 
 
 def convert(source: Path, out: Path, to: str) -> float:

@@ -29,17 +29,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests import small
-from tests.stress.random_stops import check_saved
+from tests.stress import random_stops
+from tests.stress.random_stops import LAST_STEP, check_saved
 
-LAST_STEP = 40
-SETTINGS = {
-    "train_steps": LAST_STEP,
-    "checkpoint.save.period": 4,
-    "checkpoint.save.keep": None,
-    "trainer.eval_period": 10,
-    "trainer.stats_period": 1,
-    "model.network.scan_layers": True,
-}
+SETTINGS = {name: x for name, x in random_stops.SETTINGS.items() if name != "evaluator"}
 SIZE = 64 * 2**20
 MAX_SECONDS = 300.0  # on a busy machine; else some twenty
 CANNOT_MOUNT = 77

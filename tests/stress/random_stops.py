@@ -55,7 +55,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # When a signal is sent: a random time after the line that begins so, or the step that it gives.
 MOMENTS = ("start", "import", "compile", "step", "evaluation", "save", "end")
 _CRASHES = re.compile(
-    r"Traceback|Fatal Python error|Exception ignored|Segmentation|terminate called|Check failed",
+    r"Traceback|Fatal Python error|Exception ignored|Segmentation|terminate called|Check failed"
 )
 
 
@@ -106,31 +106,17 @@ class Run:
         else:
             values = {**SETTINGS, **settings, "model_dir": self.name}
             arguments = small.arguments(self.folder / "text.txt", **values)
-        commands = [[sys.executable, "-m", "mtf.run", *arguments]]
+        commands = [["-m", "mtf.run", *arguments]]
         if self.num_processes > 1:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 port = free.getsockname()[1]
-            module = [sys.executable, "-m", "tests.stress.one_of_processes"]
+            module = ["-m", "tests.stress.one_of_processes"]
             commands = [
                 [*module, str(i), str(self.num_processes), str(port), *arguments]
                 for i in range(self.num_processes)
             ]
-        with small.hearing_ctrl_c():
-            return [
-                Process(
-                    subprocess.Popen(
-                        command,
-                        cwd=self.folder,
-                        env=small.environment_variables(),
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        text=True,
-                        start_new_session=True,
-                    )
-                )
-                for command in commands
-            ]
+        return [Process(small.start_python(*each, cwd=self.folder)) for each in commands]
 
     def finish(self, **settings: object) -> str:
         """Runs it to its end; returns what the first process printed."""

@@ -108,11 +108,7 @@ COMMANDS = (
     ("run", INFER, "decoding.method=greedy decoding.max_length=32 output_dir=greedy"),
     ("run", INFER, "decoding.method=beam decoding.num_beams=4 output_dir=beams"),
     ("run", INFER, "decoding.method=sample decoding.top_k=8 output_dir=sampled"),
-    (
-        "cache",
-        "fruit_which_is_it_score_eval --output prompts --vocabulary t5.spiece.model",
-        "",
-    ),
+    ("cache", "fruit_which_is_it_score_eval --output prompts --vocabulary t5.spiece.model", ""),
     ("cache", "fruit_which_is_it --output prompts --vocabulary t5.spiece.model", ""),
     (
         "run",

@@ -230,10 +230,7 @@ def test_inference(mode: str, name: str, folder: Path) -> None:
         assert numbers == pytest.approx(others, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "decoding",
-    ["method='beam',num_return=2,max_length=16", "max_length=8"],
-)
+@pytest.mark.parametrize("decoding", ["method='beam',num_return=2,max_length=16", "max_length=8"])
 def test_decoding_that_t5x_lacks_is_refused(
     decoding: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +46,7 @@ def run_on_four(folder: Path, commands: list[list[str]]) -> None:
         "import json, sys, jax\nfrom mtf.cli.run import main\nassert jax.device_count() == 4\n"
         "for arguments in json.loads(sys.argv[1]):\n    assert main(arguments) == 0, arguments\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", code, json.dumps(commands)],
-        cwd=folder,
-        env={**os.environ, "XLA_FLAGS": with_devices(4), "PYTHONPATH": str(small.ROOT)},
-        check=True,
-    )
+    small.python("-c", code, json.dumps(commands), cwd=folder, XLA_FLAGS=with_devices(4))
 
 
 def both(arguments: list[str], field: str, folder: Path) -> list[list[str]]:

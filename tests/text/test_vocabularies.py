@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from sentencepiece import sentencepiece_model_pb2
 from mtf.base.errors import UserError
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests import made_up
+from tests.small import python
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,4 @@ def test_fingerprints_tell_vocabularies_apart(tmp_path: Path, small_model: str) 
 )
 def test_imports_are_light(module: str, absent: str) -> None:
     code = f"import sys, {module}; print(*[m for m in {absent.split()} if m in sys.modules])"
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.split() == []
+    assert python("-c", code).stdout.split() == []

@@ -1,4 +1,4 @@
-"""Prints the losses of one training on every mesh of eight devices, as JSON. Run by test_mesh.py.
+"""Prints the losses of one training on every mesh of eight devices, as JSON.
 
 Each key is "(data, fsdp, model),microbatches,scanned,loss normalisation".
 """
@@ -23,6 +23,7 @@ from mtf.partitioning.settings import (
 )
 from mtf.training import settings
 from mtf.training.trainer import Trainer
+from tests import made_up
 
 BATCH_SIZE = 32
 SIZES = (1, 2, 4, 8)
@@ -93,17 +94,10 @@ def losses(
 ) -> list[float]:
     """Losses of three steps on one mesh."""
     data, fsdp, model = mesh
-    network = T5Config(
-        vocab_size=64,
-        emb_dim=16,
-        num_heads=4,
-        head_dim=8,
-        num_encoder_layers=2 if scanned else 1,
-        num_decoder_layers=2 if scanned else 1,
-        mlp_dim=32,
-        dropout_rate=0.0,
-        dtype="float32",
-        scan_layers=scanned,
+    layers = 2 if scanned else 1
+    network = made_up.network(
+        **{"vocab_size": 64, "emb_dim": 16, "num_heads": 4, "head_dim": 8, "mlp_dim": 32},
+        **{"num_encoder_layers": layers, "num_decoder_layers": layers, "scan_layers": scanned},
     )
     partitioner = PjitPartitioner.create(
         PartitionerConfig(num_partitions=model, fsdp=fsdp, logical_axis_rules=rules),

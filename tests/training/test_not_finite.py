@@ -1,4 +1,4 @@
-"""Loss, gradients or state that are not finite: the run ends, and good checkpoints stay."""
+"""Runs that fail because numbers are not finite, or because their directory is deleted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,21 @@ import conversion
 from mtf.base.errors import RunError, UserError
 from mtf.base.progress import Progress
 from mtf.base.signals import Interrupts
-from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError
+from mtf.checkpoints.manager import CheckpointManager, StateNotFiniteError, failures_explained
 from mtf.checkpoints.settings import RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.cli import run
 from mtf.jobs import Train
-from mtf.models.settings import ModelConfig, T5Config
+from mtf.models.settings import ModelConfig
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
-from mtf.training import settings
+from mtf.training import settings, watch
 from mtf.training.loop import TrainLoop
 from mtf.training.metrics import MetricsWriter, summarize
+from mtf.training.settings import ScheduleConfig
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer, loss_fn, starting_state
 from mtf.training.watch import Watch
-from tests import small
+from tests import made_up, small
 from tests.golden import engine
 
 
@@ -45,18 +47,7 @@ def strictly(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-NETWORK = T5Config(
-    vocab_size=32,
-    emb_dim=8,
-    num_heads=2,
-    head_dim=4,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    mlp_dim=12,
-    dropout_rate=0.0,
-    dtype="float32",
-    scan_layers=False,
-)
+NETWORK = made_up.network()
 
 
 def make_trainer(
@@ -304,3 +295,41 @@ def test_going_on_from_a_checkpoint_that_is_not_finite_is_refused(
     restore = RestoreCheckpointConfig(str(bad), "specific")
     with pytest.raises(UserError, match=r"Set checkpoint\.restore\.path to an earlier checkpoint"):
         starting_state(skipping, tmp_path / "new", restore, 10)
+
+
+class Deletes(Batches):
+    """Deletes a directory before the third batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.number = folder, 0
+
+    def __next__(self) -> dict[str, Any]:
+        self.number += 1
+        if self.number == 3:
+            while self.folder.exists():  # A checkpoint may be written at the same time.
+                shutil.rmtree(self.folder, ignore_errors=True)
+        return super().__next__()
+
+
+@pytest.mark.parametrize("period", [2, 100])
+def test_a_deleted_run_directory_is_not_created_again(tmp_path: Path, period: int) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    manager = CheckpointManager(run_dir, SaveCheckpointConfig(period=period))
+    trainer = make_trainer(stats_period=1, eval_period=None)
+    said = f"{run_dir}, or a part of it, was deleted during the run."
+    with pytest.raises(RunError) as error, failures_explained(manager):
+        train(trainer, run_dir, batches=Deletes(run_dir), manager=manager)
+    assert str(error.value) == said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("rate", "advised"), [(0.01, "0.005"), (1e6, "0.001")])
+def test_the_advised_learning_rate_is_one_that_trains(
+    tmp_path: Path, rate: float, advised: str
+) -> None:
+    trainer = make_trainer(ScheduleConfig("constant", rate))
+    manager = CheckpointManager(tmp_path / "a run", SaveCheckpointConfig())
+    said = str(watch.Watch(trainer, manager, None, None).failure("It diverged."))  # type: ignore[arg-type]
+    assert f"base_learning_rate={advised}\n" in said
+    assert f"--from '{tmp_path}/a run' --set" in said

@@ -1,4 +1,4 @@
-"""The compiled training step."""
+"""The compiled training step, also with a custom loss function."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from mtf.models.settings import ModelConfig
+from mtf.training.metrics import summarize
 from mtf.training.trainer import Trainer
 from tests.training.test_not_finite import NETWORK, make_batch, make_trainer
 
@@ -29,3 +32,36 @@ def test_a_run_that_goes_on_compiles_what_a_new_one_does() -> None:
     assert keys(resumed) == keys(new) != []
     # It can make them afterwards.
     jax.tree.map(np.testing.assert_array_equal, resumed.init_state(), state)
+
+
+def cross_entropy(logits: Any, batch: Any, weights: Any) -> tuple[Any, dict[str, Any]]:
+    """Equals mtf's own loss without z-loss."""
+    one_hot = jax.nn.one_hot(batch["decoder_target_tokens"], logits.shape[-1])
+    each = -jnp.sum(jax.nn.log_softmax(logits) * one_hot, axis=-1)
+    return jnp.sum(each * weights), {"weights": jnp.sum(weights)}
+
+
+def trained(trainer: Trainer) -> tuple[Any, list[dict[str, Any]]]:
+    state, metrics = trainer.init_state(), []
+    for _ in range(2):
+        state, measured = trainer.train_step(state, make_batch())
+        metrics.append(measured)
+    return jax.device_get(state.params), metrics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_microbatches", [1, 2])
+def test_a_cross_entropy_trains_as_our_own(num_microbatches: int) -> None:
+    """With a normalizing factor, and in parts."""
+    factor = "NUM_REAL_TARGET_TOKENS"
+    own = ModelConfig(NETWORK, z_loss=0.0, loss_normalizing_factor=factor)
+    theirs = dataclasses.replace(own, loss_fn=cross_entropy)
+    trainer = make_trainer(num_microbatches=num_microbatches)
+    a, expected = trained(dataclasses.replace(make_trainer(), model=own))
+    b, found = trained(dataclasses.replace(trainer, model=theirs))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2e-5), a, b)
+    ours, summary = summarize(expected), summarize(found)
+    for name in ("loss", "loss_per_target_token", "accuracy", "weight_gradient_norm"):
+        assert summary[name] == pytest.approx(ours[name], rel=1e-5)
+    assert summary["loss_fn/weights"] == pytest.approx(1.0)  # normalized by their sum
+    assert "loss_fn/weights" not in ours

@@ -1,0 +1,120 @@
+"""Runs in stores: their processes, failures, starts and logs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from absl import logging
+
+from mtf.cli import status
+from mtf.storage import as_path
+from mtf.storage.remote import RemotePath
+from mtf.t5x.logs import LOG_FILE, logged
+from tests import small, stores
+from tests.conversion import writers
+from tests.jobs.test_dry_run import NETWORK, tiny
+from tests.launch.test_local import died, ended, kill, start
+from tests.storage.conftest import BUCKET, put
+
+
+@pytest.mark.slow
+def test_one_is_killed_and_the_run_goes_on(store: RemotePath, tmp_path: Path) -> None:
+    text = small.write_text(tmp_path)
+    options = ["local", "--processes", "2", "--devices-per-process", "1", "--"]
+    settings = {"model_dir": f"{store}/run", "checkpoint.save.period": 2}
+    process = start([*options, *small.arguments(text, train_steps=1000, **settings)], tmp_path)
+    small.read_until(process.stdout, "step 5/")
+    found = status.read_status(store / "run")
+    assert found.state == "running"
+    assert [each["condition"] for each in found.processes] == ["running", "running"]
+    kill(process, 1)
+    found = status.read_status(store / "run")
+    assert found.state == "failed"
+    assert re.fullmatch(died(1), str(found.reason))
+
+    saved = found.checkpoint_step
+    assert saved is not None and saved >= 2
+    last = saved + 2
+    process = start([*options, *small.arguments(text, train_steps=last, **settings)], tmp_path)
+    output = ended(process)
+    assert f"resuming from step {saved}" in output
+    found = status.read_status(store / "run")
+    assert (found.state, found.step, found.checkpoint_step) == ("finished", last, last)
+    assert found.seconds_since_write is not None and found.seconds_since_write < 60
+    lines = (store / "run/train/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, last + 1))
+
+
+SETTINGS = {"checkpoint.save.period": 5, "trainer.eval_period": 10}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_run_says_what_was_saved_and_continues_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """The store refuses requests, or answers that it is not available, which is tried again."""
+    text = small.write_text(tmp_path)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with stores.gcs("bucket") as address:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        run_dir = "gs://bucket/run"
+        endless = small.arguments(text, **SETTINGS, train_steps=100_000, model_dir=run_dir)
+        with small.start(endless, tmp_path) as process:
+            small.read_until(process.stdout, "step 8/")
+            stores.REFUSES.append(status)
+            try:
+                out, err = process.communicate(timeout=400)
+            finally:
+                stores.REFUSES.clear()
+                process.kill()
+        assert process.returncode == 1, out + err
+        (message,) = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert "Traceback" not in err
+        assert f"{run_dir} cannot be written to: " in message
+        assert "Last complete checkpoint: checkpoint_" in message
+        assert message.endswith(f"resume with: python -m mtf.run --from {run_dir}")
+        last_step = int(re.search(r"checkpoint_(\d+)", message)[1]) + 5
+        small.run_process(["--from", run_dir, "--set", f"train_steps={last_step}"], tmp_path)
+        local = small.arguments(text, **SETTINGS, train_steps=last_step, model_dir="local")
+        small.run_process(local, tmp_path)
+        small.assert_same_end(as_path(run_dir), tmp_path / "local", last_step)
+
+
+def start_of(path: object) -> str:
+    """The text of the start, or the problem, of a run from a checkpoint."""
+    restore = "@mtf.checkpoints.RestoreCheckpointConfig"
+    found = tiny(
+        checkpoint__restore=f"{restore}(path={str(path)!r}, mode='specific', "
+        "fallback_to_scratch=True)"
+    )
+    return "\n".join(found.problems) or found.rows["start"]
+
+
+def test_a_start_checkpoint_in_a_store_is_checked(store: RemotePath, tmp_path: Path) -> None:
+    local = writers.write_t5x(tmp_path / "model", writers.random_parameters(), step=7)
+    put(local, store / "checkpoint_7")
+    stores.SERVED.clear()
+    number = len(writers.random_parameters()) + 1
+    expected = f"{store / 'checkpoint_7'} (t5x-zarr, step 7): {number} tensors fit"
+    assert start_of(store / "checkpoint_7").startswith(expected)
+    size = 4 * NETWORK["vocab_size"] * NETWORK["emb_dim"]
+    assert all(end - begin < size for _, begin, end in stores.SERVED), "no embedding is read"
+    assert "checkpoint_8 does not exist" in start_of(store / "checkpoint_8")
+    gone = str(store).replace(BUCKET, "no-such-bucket", 1)
+    assert "no-such-bucket" in start_of(f"{gone}/checkpoint_7")
+
+
+def test_the_log_of_t5x_is_in_the_store_at_the_end(store: RemotePath) -> None:
+    run = store / "run"
+    with logged(run):
+        logging.info("step 3 of 5")
+        logging.info("[3] collection=train loss=2.5, accuracy=0.5")
+    lines = (run / LOG_FILE).read_text(encoding="utf-8").splitlines()
+    assert [line.partition("INFO ")[2] for line in lines] == [
+        "step 3 of 5",
+        "[3] collection=train loss=2.5, accuracy=0.5",
+    ]
