@@ -57,7 +57,7 @@ def row_major(tensors: Sequence[Tensor], dtype: np.dtype[Any]) -> Iterator[memor
 
     def read(tensor: Tensor, rows: slice) -> memoryview:
         part = tensor.read((rows,) if tensor.shape else ...)
-        return _contiguous(part, dtype).reshape(-1).view(np.uint8).data
+        return contiguous(part, dtype).reshape(-1).view(np.uint8).data
 
     def jobs() -> Iterator[tuple[int, Callable[[], memoryview]]]:
         for tensor in tensors:
@@ -80,7 +80,7 @@ def row_blocks(tensor: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + rows, num_rows))
 
 
-def _contiguous(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def contiguous(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Converts an array to `dtype` in row-major order, by tiles, three times as fast as NumPy."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return np.ascontiguousarray(array, dtype=dtype)

@@ -125,14 +125,15 @@ class Tensor:
         """Returns a tensor whose `read` converts the values to `dtype`, rounding to nearest."""
         return self if dtype == self.dtype else self.mapped(lambda x: x.astype(dtype), dtype)
 
-    def reporting(self, report: Callable[[int], object]) -> Tensor:
-        """Returns a tensor whose `read` calls `report` with the number of bytes that were read."""
+    def observed(self, observe: Callable[[Index, np.ndarray[Any, Any]], object]) -> Tensor:
+        """Returns a tensor whose `read` calls `observe` with the index and the array it returns."""
 
-        def reported(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            report(array.nbytes)
+        def read(index: Index) -> np.ndarray[Any, Any]:
+            array = self.read(index)
+            observe(index, array)
             return array
 
-        return self.mapped(reported)
+        return dataclasses.replace(self, _reader=read)
 
     def finite(self) -> Tensor:
         """Returns a tensor whose `read` raises ConversionError if a value is NaN or infinite."""
