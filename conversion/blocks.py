@@ -7,12 +7,13 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
 
 from conversion.tensor import Tensor
+from mtf.storage.pool import ReadingPool
 
 # The maximum size, in bytes, of a block of rows, unless the stored chunks are larger.
 _BLOCK_BYTES = 64 * 2**20
@@ -35,7 +36,7 @@ def in_order(jobs: Iterable[tuple[int, Callable[[], _T]]]) -> Iterator[_T]:
     """
     started: deque[tuple[int, Future[_T]]] = deque()
     in_progress = 0
-    pool = ThreadPoolExecutor(_NUM_THREADS)
+    pool = ReadingPool(_NUM_THREADS)
     try:
         for size, job in jobs:
             while started and in_progress + size > _BYTES_IN_PROGRESS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -20,7 +19,8 @@ from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.models.stacking import Tree, is_stacked, unstacked_names
 from mtf.storage import AnyPath, as_path, is_listable, is_remote
-from mtf.storage.copies import nearest_copy
+from mtf.storage.copies import nearest_copy, unchanged
+from mtf.storage.pool import ReadingPool
 
 AssignmentMap = tuple[tuple[str, str | None], ...]
 
@@ -93,7 +93,7 @@ def restore_tree(
       UserError: the checkpoint lacks a tensor, a tensor's shape differs from that in `shapes`, or
         a pattern of `assignment_map` matches no tensor of this model.
     """
-    _, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
+    checkpoint, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     leaf_shapes, leaf_shardings = flat_names(shapes), flat_names(shardings)
 
     # Initialize before reading, and keep only what is needed, so that only one state is in memory.
@@ -123,7 +123,7 @@ def restore_tree(
 
         return jax.make_array_from_callback(shape.shape, leaf_shardings[name], piece)
 
-    with ThreadPoolExecutor(8) as pool:
+    with unchanged(checkpoint.path), ReadingPool(8) as pool:
         leaves = list(pool.map(read, plans))
     restored: Tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return restored

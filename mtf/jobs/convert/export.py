@@ -43,6 +43,7 @@ from mtf.inference import opening
 from mtf.jobs.convert.read_back import Written
 from mtf.jobs.convert.settings import Convert
 from mtf.storage import AnyPath, as_path, file_sizes, is_remote
+from mtf.storage.copies import unchanged
 
 # Whether models are verified by default; tests may set this to False.
 VERIFY_BY_DEFAULT = True
@@ -93,7 +94,8 @@ def _to_huggingface(job: Convert, output: AnyPath) -> Iterator[Plan]:
     # Verification reads local files.
     with nullcontext(output) if directly else new_directory(output) as directory:
         dtype = DTYPES[export.dtype]
-        with _recording(source, source.path.name, "target/", dtype) as record:
+        recording = _recording(source, source.path.name, "target/", dtype)
+        with unchanged(source.path), recording as record:
             huggingface.write_export(export, directory)
         if job.verify is not False and not directly:
             _check_written(record, lambda: _opened(directory).tensors)
@@ -135,7 +137,7 @@ def _to_training_state(job: Convert, output: AnyPath) -> Iterator[Plan]:
     with new_directory(output) as directory:
         folder = directory if named else directory / name
         folder.mkdir(exist_ok=True)
-        with _recording(export, name) as record:
+        with unchanged(source.path), _recording(export, name) as record:
             write_state(export, folder)
         if job.verify is not False and formats.find(folder):  # mtf may not read a user's format.
             _check_written(record, lambda: _opened(folder).tensors)
