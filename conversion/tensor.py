@@ -17,7 +17,7 @@ import numpy as np
 import tensorstore as ts
 
 from mtf.storage import AnyPath
-from mtf.storage.errors import StorageError
+from mtf.storage.errors import StorageError, failure_kind
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 # The maximum number of chunks of an array; a damaged .zarray may imply too many to list.
@@ -93,7 +93,8 @@ class Tensor:
         except ConversionError:  # The message already names the tensor.
             raise
         except Exception as error:  # Libraries raise errors of many types for damaged files.
-            raise ConversionError(
+            is_damage = failure_kind(error) in (None, "missing")
+            raise (IncompleteCheckpoint if is_damage else ConversionError)(
                 f"The tensor {self.name} of {self.where} cannot be read: {reason(error)}"
             ) from error
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mtf.base import strict_json
 from mtf.base.writing import write_atomically
 from mtf.storage import AnyPath, as_path
 
@@ -71,7 +72,7 @@ def write_environment(run_dir: str | AnyPath, devices: Sequence[str]) -> None:
 def working_directory(run_dir: str | AnyPath) -> str | None:
     """Returns the directory in which a run was first started, or None if it is unknown or gone."""
     try:
-        before = json.loads((as_path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
+        before = strict_json.read_object(as_path(run_dir) / ENVIRONMENT_FILE)
         folder = before["working_directory"]
     except (OSError, ValueError, KeyError, TypeError):
         return None

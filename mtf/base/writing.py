@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from mtf.base import signals
+from mtf.base import signals, strict_json
 from mtf.base.errors import RunError, UserError
 from mtf.storage import AnyPath, is_remote, unfinished
 from mtf.storage.errors import StorageError, why_not_written
@@ -298,10 +298,11 @@ def process_exists(holder: Mapping[str, str | int]) -> bool | None:
 
 def _holder(file: AnyPath) -> dict[str, str | int]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = strict_json.read_object(file)
+        int(found.get("pid", 0)).to_bytes(4)
+        return found
+    except (OSError, ValueError, TypeError, OverflowError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _named_process_lives(file: Path) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
+from mtf.base import strict_json
 from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import CHECKPOINTS, saved_steps
 from mtf.storage import AnyPath
@@ -43,9 +43,9 @@ def train_result(model_dir: AnyPath, step: int, stopped_by: str | None = None) -
     for kind in METRIC_KINDS:
         files: list[AnyPath] = sorted((model_dir / kind).rglob("metrics.jsonl"), key=str)
         for file in files:
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = strict_json.read_lines(file)
             name = str(file.parent).removeprefix(f"{model_dir}/")
-            values = json.loads(lines[-1]) if lines else {}
+            values = lines[-1] if lines else {}
             metrics |= {f"{name}/{key}": value for key, value in values.items() if key != "step"}
     return TrainResult(model_dir, step, stopped_by, metrics, checkpoints)
 
