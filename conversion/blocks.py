@@ -7,12 +7,13 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
 
 from conversion.tensor import Tensor
+from mtf.storage.pool import ReadingPool
 
 # The maximum size, in bytes, of a block of rows, unless the stored chunks are larger.
 _BLOCK_BYTES = 64 * 2**20
@@ -35,7 +36,7 @@ def in_order(jobs: Iterable[tuple[int, Callable[[], _T]]]) -> Iterator[_T]:
     """
     started: deque[tuple[int, Future[_T]]] = deque()
     in_progress = 0
-    pool = ThreadPoolExecutor(_NUM_THREADS)
+    pool = ReadingPool(_NUM_THREADS)
     try:
         for size, job in jobs:
             while started and in_progress + size > _BYTES_IN_PROGRESS:
@@ -57,7 +58,7 @@ def row_major(tensors: Sequence[Tensor], dtype: np.dtype[Any]) -> Iterator[memor
 
     def read(tensor: Tensor, rows: slice) -> memoryview:
         part = tensor.read((rows,) if tensor.shape else ...)
-        return _contiguous(part, dtype).reshape(-1).view(np.uint8).data
+        return contiguous(part, dtype).reshape(-1).view(np.uint8).data
 
     def jobs() -> Iterator[tuple[int, Callable[[], memoryview]]]:
         for tensor in tensors:
@@ -80,7 +81,7 @@ def row_blocks(tensor: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + rows, num_rows))
 
 
-def _contiguous(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def contiguous(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Converts an array to `dtype` in row-major order, by tiles, three times as fast as NumPy."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return np.ascontiguousarray(array, dtype=dtype)

@@ -118,7 +118,7 @@ FORMATS = [
         name="peft",
         title="PEFT",
         outputs={"peft": "the LoRA adapters only, for PEFT"},
-        refused=("verify", "dtype", "optimizer", *_ONLY_HF),
+        refused=("dtype", "optimizer", *_ONLY_HF),
         has_state=False,
     ),
 ]

@@ -94,11 +94,11 @@ def open_huggingface(directory: AnyPath, step: None = None) -> Checkpoint:
       IncompleteCheckpoint: a file is missing or truncated.
     """
     config = read_config(directory / "config.json")
-    tensors = _tensors(config.architecture, config.scaled, _stored(directory), directory)
+    tensors = _tensors(config.architecture, config.scaled, stored_tensors(directory), directory)
     return Checkpoint(directory, "huggingface", step, tensors, config.described)
 
 
-def _stored(directory: AnyPath) -> dict[str, Tensor]:
+def stored_tensors(directory: AnyPath) -> dict[str, Tensor]:
     """Returns a dict mapping PyTorch's names to all tensors in a directory, in PyTorch's layout."""
     if weights := _weights(lambda name: (directory / name).is_file()):
         opener = _OPENERS[weights.removesuffix(_INDEX)]

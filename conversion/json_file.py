@@ -15,7 +15,7 @@ def read_json(path: AnyPath) -> dict[str, Any]:
         raise IncompleteCheckpoint(f"{path.parent} has no file {path.name}.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConversionError(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
         raise ConversionError(f"{path} is not a JSON object.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -18,8 +19,8 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 def write_adapters(
     checkpoint: Checkpoint, directory: Path, *, base: str | None, dropout_rate: float
-) -> int:
-    """Writes the adapters' config and weights for PEFT; returns their number of parameters.
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Writes the adapters' config and weights for PEFT; returns the weights by their names.
 
     Args:
       checkpoint: a checkpoint that was opened with `merge_adapters=False`.
@@ -68,7 +69,7 @@ def write_adapters(
     (directory / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
     write_checksums(directory)
-    return sum(array.size for array in weights.values())
+    return weights
 
 
 def check_adapters(checkpoint: Checkpoint) -> None:

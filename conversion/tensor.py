@@ -17,7 +17,7 @@ import numpy as np
 import tensorstore as ts
 
 from mtf.storage import AnyPath
-from mtf.storage.errors import StorageError
+from mtf.storage.errors import StorageError, failure_kind
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 # The maximum number of chunks of an array; a damaged .zarray may imply too many to list.
@@ -93,7 +93,8 @@ class Tensor:
         except ConversionError:  # The message already names the tensor.
             raise
         except Exception as error:  # Libraries raise errors of many types for damaged files.
-            raise ConversionError(
+            is_damage = failure_kind(error) in (None, "missing")
+            raise (IncompleteCheckpoint if is_damage else ConversionError)(
                 f"The tensor {self.name} of {self.where} cannot be read: {reason(error)}"
             ) from error
 
@@ -125,14 +126,15 @@ class Tensor:
         """Returns a tensor whose `read` converts the values to `dtype`, rounding to nearest."""
         return self if dtype == self.dtype else self.mapped(lambda x: x.astype(dtype), dtype)
 
-    def reporting(self, report: Callable[[int], object]) -> Tensor:
-        """Returns a tensor whose `read` calls `report` with the number of bytes that were read."""
+    def observed(self, observe: Callable[[Index, np.ndarray[Any, Any]], object]) -> Tensor:
+        """Returns a tensor whose `read` calls `observe` with the index and the array it returns."""
 
-        def reported(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            report(array.nbytes)
+        def read(index: Index) -> np.ndarray[Any, Any]:
+            array = self.read(index)
+            observe(index, array)
             return array
 
-        return self.mapped(reported)
+        return dataclasses.replace(self, _reader=read)
 
     def finite(self) -> Tensor:
         """Returns a tensor whose `read` raises ConversionError if a value is NaN or infinite."""

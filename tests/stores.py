@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import http.client
 import http.server
+import itertools
 import logging
 import re
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 # The emulator is not written for requests at the same time.
 _LOCK = threading.RLock()
@@ -193,8 +199,16 @@ def s3(*buckets: str) -> Iterator[str]:
         started.stop()
 
 
-class _Files(http.server.SimpleHTTPRequestHandler):
-    """Serves files with byte ranges."""
+class Files(http.server.SimpleHTTPRequestHandler):
+    """Serves files with byte ranges and, unless a test changes this, with entity tags."""
+
+    has_tags = True
+
+    def end_headers(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if self.has_tags and path.is_file():
+            self.send_header("ETag", f'"{path.stat().st_mtime_ns}-{path.stat().st_size}"')
+        super().end_headers()
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -216,9 +230,160 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 @contextlib.contextmanager
 def http_files(directory: Path) -> Iterator[str]:
     """Serves a directory over HTTP; yields the address."""
-    handler = functools.partial(_Files, directory=str(directory))
+    handler = functools.partial(Files, directory=str(directory))
     with serving(handler) as address:
         yield address
+
+
+@dataclasses.dataclass
+class Fault:
+    """What a proxy does to the answers to GET requests of content.
+
+    Attributes:
+      kind: a status, or one of `KINDS`.
+      first: the number of the first such request that is answered wrongly.
+      times: how many requests are answered wrongly from then on.
+      replace: a function that replaces the files in the store, for the kind "replaced".
+    """
+
+    kind: int | str
+    first: int = 0
+    times: int = 1000
+    replace: Callable[[], object] = lambda: None
+
+
+KINDS = (
+    *(401, 403, 429, 500, 503),
+    *("reset", "reset_inside", "truncated", "flipped", "too_long", "hanging", "hanging_inside"),
+    *("replaced", "no_ranges"),
+)
+
+
+@contextlib.contextmanager
+def faulty(address: str, fault: Fault) -> Iterator[str]:
+    """Starts a proxy of a server; yields its address."""
+    count, lock, stopped = itertools.count(), threading.Lock(), threading.Event()
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def forward(self) -> None:
+            # Requests for metadata have `alt=json` (gcsfs) or list a bucket (S3).
+            asks = f"{self.path}?"
+            is_content = self.command == "GET" and (
+                "alt=media" in asks
+                or not ("/o" in asks.partition("?")[0] or "list-type=" in asks or "/b/" in asks)
+            )
+            with lock:
+                number = next(count) if is_content else -1
+            kind = fault.kind if fault.first <= number < fault.first + fault.times else None
+            if kind == "hanging":
+                stopped.wait()
+            if kind == "reset":
+                self.reset()
+                return
+            if isinstance(kind, int):
+                self.answer(kind, {}, b"")
+                return
+            status, headers, body = self.ask(drops_range=kind == "no_ranges")
+            if kind == "replaced" and number == fault.first:
+                fault.replace()
+                later = self.ask()[2]
+                middle = len(body) // 2
+                body = body[:middle] + later[middle:]
+            middle = len(body) // 2
+            if kind == "flipped" and body:
+                body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+            if kind == "truncated":
+                body = body[:middle]
+            if kind == "too_long":
+                body += body[-7:]
+            if kind in ("reset_inside", "hanging_inside"):
+                self.head(status, headers, len(body))
+                self.wfile.write(body[:middle])
+                self.wfile.flush()
+                if kind == "hanging_inside":
+                    stopped.wait()
+                self.reset()
+                return
+            self.answer(status, headers, body)
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = forward
+
+        def ask(self, drops_range: bool = False) -> tuple[int, dict[str, str], bytes]:
+            """Asks the server; returns the status, the headers and the body."""
+            sent = getattr(self, "sent", None)
+            if sent is None:
+                sent = self.sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+            dropped = {"range"} if drops_range else set()
+            headers = {k: v for k, v in self.headers.items() if k.lower() not in dropped}
+            connection.request(self.command, self.path, sent, headers)
+            answer = connection.getresponse()
+            found = {
+                name: value
+                for name, value in answer.getheaders()
+                if name.lower() not in ("connection", "transfer-encoding", "date", "server")
+            }
+            body = answer.read()
+            connection.close()
+            return answer.status, found, body
+
+        def head(self, status: int, headers: dict[str, str], length: int) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                if name.lower() != "content-length":
+                    self.send_header(name, value)
+            if self.command == "HEAD":
+                length = int(headers.get("Content-Length", length))
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+
+        def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            self.head(status, headers, len(body))
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def handle_one_request(self) -> None:
+            self.sent = None
+            super().handle_one_request()
+
+        def reset(self) -> None:
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.close_connection = True
+            self.connection.close()
+
+    with serving(Proxy) as proxied:
+        try:
+            yield proxied
+        finally:
+            stopped.set()
+
+
+def put_gcs(address: str, bucket: str, name: str, content: bytes) -> None:
+    """Writes an object without the libraries that a test observes."""
+    path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
+    _send(address, "POST", path, content)
+
+
+def put_s3(address: str, bucket: str, name: str, content: bytes) -> None:
+    """Writes an object without the libraries that a test observes."""
+    _send(address, "PUT", f"/{bucket}/{name}", content)
+
+
+def _send(address: str, method: str, path: str, content: bytes) -> None:
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+    # moto serves anonymous clients only what is public, and does not check signatures.
+    signed = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, Signature=0"
+    headers = {"Content-Type": "application/octet-stream", "Authorization": signed}
+    connection.request(method, path, content, headers)
+    answer = connection.getresponse()
+    assert answer.status == HTTPStatus.OK, (answer.status, answer.read())
+    connection.close()
 
 
 def variables(gcs_address: str, s3_address: str) -> dict[str, str]:

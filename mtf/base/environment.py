@@ -95,7 +95,7 @@ def resume_command(run_dir: str | AnyPath) -> str:
 def _recorded(run_dir: str | AnyPath, name: str) -> Any:
     """Returns a value in environment.json, or None if there is none."""
     try:
-        return json.loads((as_path(run_dir) / ENVIRONMENT_FILE).read_text(encoding="utf-8"))[name]
+        return strict_json.read_object(as_path(run_dir) / ENVIRONMENT_FILE)[name]
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
+from mtf.base import strict_json
 from mtf.base.errors import StoreFailedError, UserError
 from mtf.base.writing import restored_on_refusal, write_atomically
 from mtf.storage import AnyPath
@@ -53,7 +54,7 @@ def write_end(run_dir: AnyPath, end: RunEnd) -> None:
 def read_end(run_dir: AnyPath) -> RunEnd | None:
     """Returns how the last run in a directory ended; None if the run is running or was killed."""
     try:
-        return RunEnd(**json.loads((run_dir / END_FILE).read_text(encoding="utf-8")))
+        return RunEnd(**strict_json.read_object(run_dir / END_FILE))
     except (OSError, ValueError, TypeError):
         return None
 

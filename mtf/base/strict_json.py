@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from mtf.base.errors import UserError
 from mtf.storage import AnyPath
 
 
@@ -14,17 +15,44 @@ def dumps(value: Any, **options: Any) -> str:
     return json.dumps(_finite(value), allow_nan=False, **options)
 
 
+def loads(text: str | bytes) -> Any:
+    """Returns the value of a JSON text; raises ValueError, also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_object(path: AnyPath) -> dict[str, Any]:
+    """Returns the JSON object in a file; raises ValueError if the file contains none."""
+    value = loads(path.read_bytes())
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
+
+
+def read_own(path: AnyPath, advice: str) -> dict[str, Any]:
+    """Returns the JSON object in a file that mtf wrote; raises UserError if it is damaged."""
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}. {advice}") from error
+
+
 def read_lines(path: AnyPath) -> list[dict[str, Any]]:
-    """Returns the objects in a JSON Lines file up to the first line that is incomplete.
+    """Returns the objects in a JSON Lines file up to the first line that is incomplete or damaged.
 
     Floats that were NaN or infinite when they were written are None.
     """
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
+            value = loads(line)
+        except ValueError:
             break
+        if not isinstance(value, dict):
+            break
+        lines.append(value)
     return lines
 
 

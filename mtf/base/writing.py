@@ -288,10 +288,11 @@ def lock_holder(file: AnyPath) -> dict[str, str | int]:
     describes the killed process.
     """
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = strict_json.read_object(file)
+        int(found.get("pid", 0)).to_bytes(4)
+        return found
+    except (OSError, ValueError, TypeError, OverflowError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def process_exists(holder: Mapping[str, str | int]) -> bool | None:

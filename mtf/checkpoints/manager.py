@@ -256,8 +256,13 @@ class CheckpointManager:
                 f"start another run with checkpoint.restore.path={path} and "
                 "checkpoint.restore.mode=specific."
             )
-        restored = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore()))
-        return restored["data"]
+        args = ocp.args.Composite(data=ocp.args.JsonRestore())
+        try:
+            return self._manager.restore(step, args=args)["data"]
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{path / 'data'} is damaged: {error}. {steps.RESUME_FROM_PREVIOUS}"
+            ) from error
 
     def is_gone(self) -> bool:
         """Returns whether a local run directory was deleted, or replaced by another one."""

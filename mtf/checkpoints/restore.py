@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -22,7 +21,8 @@ from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.models.stacking import Tree, is_stacked, unstacked_names
 from mtf.storage import AnyPath, as_path, is_listable, is_remote
-from mtf.storage.copies import nearest_copy
+from mtf.storage.copies import nearest_copy, unchanged
+from mtf.storage.pool import ReadingPool
 
 AssignmentMap = tuple[tuple[str, str | None], ...]
 
@@ -127,7 +127,7 @@ def restore_tree(
         return jax.make_array_from_callback(shape.shape, leaf_shardings[name], piece)
 
     share = slice(jax.process_index(), None, jax.process_count())
-    with checking(checkpoint.path, share), ThreadPoolExecutor(8) as pool:
+    with checking(checkpoint.path, share), unchanged(checkpoint.path), ReadingPool(8) as pool:
         leaves = list(pool.map(read, plans))
     restored: Tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return restored

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from mtf.base.errors import UserError
+from mtf.base.strict_json import read_own
 from mtf.base.writing import T5X_CONFIG_FILE, write_atomically
 from mtf.storage import AnyPath, as_path
 
 CHECKPOINTS = "checkpoints"
+RESUME_FROM_PREVIOUS = "Delete this checkpoint to resume from the previous one."
 
 
 def checkpoints_dir(model_dir: str | AnyPath) -> AnyPath:
@@ -114,4 +116,4 @@ def add_measured(model_dir: str | AnyPath, step: int, metrics: Mapping[str, floa
 def _measured(model_dir: str | AnyPath, step: int) -> tuple[AnyPath, dict[str, float]]:
     """Returns the path of a checkpoint's metrics file and its content ({} if it does not exist)."""
     file = checkpoint_dir(model_dir, step) / "metrics" / "metrics"
-    return file, json.loads(file.read_text()) if file.is_file() else {}
+    return file, read_own(file, RESUME_FROM_PREVIOUS) if file.is_file() else {}

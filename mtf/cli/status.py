@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mtf.base import strict_json
 from mtf.base.environment import resume_command
 from mtf.base.errors import UserError
 from mtf.base.processes.records import FOLDER, read_states
@@ -233,8 +234,9 @@ def _last_line(file: AnyPath) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     for line in reversed(lines):
-        with contextlib.suppress(ValueError):  # The run may still be writing this line.
-            return dict(json.loads(line))
+        # The run may still be writing this line.
+        with contextlib.suppress(ValueError, TypeError):
+            return dict(strict_json.loads(line))
     return {}
 
 
@@ -369,11 +371,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> None:
-    statuses = [read_status(run_dir) for run_dir in _run_dirs(options.run_dirs)]
+    statuses = [_checked_status(run_dir) for run_dir in _run_dirs(options.run_dirs)]
     if options.json:
         print("\n".join(json.dumps(dataclasses.asdict(status)) for status in statuses))
     else:
         print(as_text(statuses[0]) if len(statuses) == 1 else as_table(statuses))
+
+
+def _checked_status(run_dir: str) -> Status:
+    """Returns the state of a run; raises UserError if a file of the run is damaged."""
+    try:
+        status = read_status(run_dir)
+        as_text(status)  # Values of a wrong type are noticed when they are shown.
+    except (OSError, UserError):
+        raise
+    except Exception as error:  # Damaged files cause errors of many types.
+        raise UserError(
+            f"{run_dir} cannot be shown, because one of its files (config.txt, metrics.jsonl, "
+            f"processes/, {LOCK_FILE}, {END_FILE}) is damaged: {type(error).__name__}: {error}."
+        ) from error
+    return status
 
 
 def _run_dirs(paths: Sequence[str]) -> list[str]:

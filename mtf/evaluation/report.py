@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -184,7 +183,7 @@ def write(folder: AnyPath, results: Sequence[TaskResult], about: Mapping[str, An
 
 def read(folder: AnyPath) -> tuple[dict[str, Any], list[TaskResult]]:
     """Returns `about` and the results, both read from the `results.json` that `write` wrote."""
-    values = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    values = strict_json.read_own(folder / RESULTS, f"Delete {folder} to evaluate again.")
     tasks = values["tasks"].items()
     return values, [TaskResult.from_json({"task": name, **value}) for name, value in tasks]
 

@@ -18,6 +18,7 @@ from mtf.data.sources.problems import Problems
 from mtf.storage import AnyPath, remove_tree
 
 _PART = re.compile(r"(\d{5,})\.(\d+)\.jsonl")
+_DELETE = "Delete the files of these results to compute them again."
 
 
 class Request(NamedTuple):
@@ -163,7 +164,7 @@ class Results:
     def num_truncated(self) -> int:
         """The number of examples truncated so far."""
         if self.done:
-            return int(json.loads(self._description.read_text(encoding="utf-8"))["num_truncated"])
+            return int(strict_json.read_own(self._description, _DELETE)["num_truncated"])
         return sum(number for _, number in self.parts)
 
     def _check_same(self) -> None:
@@ -171,7 +172,7 @@ class Results:
         for shard in self._shards:
             for name in (f"{self._name}.json-{shard}", f"tmp-{self._name}-{shard}/described.json"):
                 file = self._output_dir / name
-                there = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+                there = strict_json.read_own(file, _DELETE) if file.is_file() else None
                 if there and (changed := changed_values(there, self._described)):
                     raise UserError(
                         f"output_dir: {self._output_dir} contains results {self._name} "
@@ -201,7 +202,13 @@ class Results:
     def read(self) -> Iterator[dict[str, Any]]:
         """Yields the lines of a complete result."""
         with self.path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield strict_json.loads(line)
+                except ValueError as error:
+                    raise UserError(
+                        f"{self.path}:{number} is damaged: {error}. {_DELETE}"
+                    ) from error
 
     def merged(self) -> AnyPath:
         """Joins the shards if all of them are complete.

@@ -160,18 +160,25 @@ def kvstore(directory: AnyPath) -> dict[str, Any]:
         return {"driver": "file", "path": f"{directory.resolve()}/"}  # TensorStore rejects "..".
     folder = str(directory).split("/", 3)[3:]
     path = f"{folder[0]}/" if folder else ""
+    # By default, TensorStore waits without an end, and retries for a quarter of an hour.
+    os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "6")
+    os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
+    retries = {"max_retries": 4, "max_delay": "8s"}
     if directory.protocol == "gs":
         use_emulator()
-        return {"driver": "gcs", "bucket": directory.bucket, "path": path}
+        place = {"bucket": directory.bucket, "path": path}
+        return {"driver": "gcs", **place, "gcs_request_retries": retries}
     if directory.protocol == "s3":
         spec: dict[str, Any] = {"driver": "s3", "bucket": directory.bucket, "path": path}
+        spec["s3_request_retries"] = retries
         if "AWS_ACCESS_KEY_ID" in os.environ:  # Keeps TensorStore from logging its search.
             spec["aws_credentials"] = {"type": "environment"}
         if url := endpoint("s3"):
             spec |= {"endpoint": url, "aws_region": os.environ.get("AWS_REGION", "us-east-1")}
         return spec
     base = f"{directory.protocol}://{directory.bucket}"
-    return {"driver": "http", "base_url": base, "path": f"/{path}"}
+    place = {"base_url": base, "path": f"/{path}"}
+    return {"driver": "http", **place, "http_request_retries": retries}
 
 
 def use_emulator() -> None:

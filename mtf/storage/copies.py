@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtf.storage import AnyPath, is_remote
+import google_crc32c
+
+from mtf.storage import AnyPath, is_listable, is_remote
 from mtf.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -20,8 +23,12 @@ if TYPE_CHECKING:
 Bar = Callable[[int, str], contextlib.AbstractContextManager[Callable[[int, int, str], None]]]
 
 _FILES_AT_ONCE = 8
+_BLOCK_BYTES = 2**20
 # Fields of fsspec's file descriptions that identify the content; the first one that is set is used.
-_VERSIONS = ("md5Hash", "crc32c", "ETag", "etag", "generation", "mtime", "LastModified", "size")
+_VERSIONS = (
+    *("md5Hash", "crc32c", "ETag", "etag", "generation"),
+    *("mtime", "LastModified", "Last-Modified", "size"),
+)
 
 
 def cache_directory() -> Path:
@@ -88,6 +95,8 @@ def local_copy(
     for name in files:
         if ".." in name.split("/") or name.startswith("/"):
             raise StorageError(path, f"the name {name!r} would be outside the local copy {target}.")
+    if any(info["size"] is None for info in files.values()):
+        raise StorageError(path, "the server does not send the size of the file.")
     done, total = 0, sum(info["size"] for info in files.values())
     target.parent.mkdir(parents=True, exist_ok=True)
     for file in target.rglob("*"):
@@ -96,9 +105,9 @@ def local_copy(
             file.unlink(missing_ok=True)
     if not all(_is_copied(target / name, info) for name, info in files.items()):
         _described(target).unlink(missing_ok=True)
-    from concurrent.futures import ThreadPoolExecutor  # Showing a recipe does not need it.
+    from mtf.storage.pool import ReadingPool  # Showing a recipe does not need threads.
 
-    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool, bar(total, "MB") as report:
+    with ReadingPool(_FILES_AT_ONCE) as pool, bar(total, "MB") as report:
         copies = pool.map(
             lambda each: _copy(path / each[0], target / each[0], each[1]), files.items()
         )
@@ -108,6 +117,25 @@ def local_copy(
     if len(files) == len(stored) and "" not in files:
         _described(target).touch()  # This file marks the copy of the directory as complete.
     return target
+
+
+@contextlib.contextmanager
+def unchanged(directory: AnyPath) -> Iterator[None]:
+    """Raises StorageError if the files of a remote checkpoint change while the block reads them.
+
+    Metrics are excepted, because a run adds those of later evaluations. Directories that cannot be
+    listed are not checked.
+    """
+
+    def versions() -> dict[str, str]:
+        found = directory.infos() if is_remote(directory) and is_listable(directory) else {}
+        return {name: _version(x) for name, x in found.items() if not name.startswith("metrics/")}
+
+    before = versions()
+    yield
+    after = versions()
+    if changed := sorted(name for name, _ in before.items() ^ after.items()):
+        raise StorageError(directory, f"{changed[0]} changed while the directory was read.")
 
 
 def _stored(path: RemotePath, names: Collection[str] | None) -> dict[str, dict[str, Any]]:
@@ -147,6 +175,32 @@ def _copy(path: RemotePath, file: Path, info: Mapping[str, Any]) -> None:
         if _is_copied(file, info):
             partial.unlink(missing_ok=True)
             return
-        path.fs.get_file(path.path, str(partial))
-        os.replace(partial, file)
-        _described(file).write_text(_version(info))
+        for _ in range(2):
+            path.download(partial)
+            # The file may have been replaced since it was listed, or while it was copied.
+            before, info = info, path.fs.info(path.path)
+            if _version(info) == _version(before) and _is_whole(partial, info):
+                os.replace(partial, file)
+                _described(file).write_text(_version(info))
+                return
+        partial.unlink()
+        raise StorageError(
+            path,
+            "the file changes while it is copied, or the server sends wrong content. Try again "
+            "when nothing writes the file.",
+        )
+
+
+def _is_whole(file: Path, info: Mapping[str, Any]) -> bool:
+    """Returns whether a copy has the size and, for `gs://`, the checksum of the file in a store."""
+    if info.get("contentEncoding"):  # gcsfs decompresses the content.
+        return True
+    if file.stat().st_size != info["size"]:
+        return False
+    if "crc32c" not in info:
+        return True
+    checksum = google_crc32c.Checksum()
+    with file.open("rb") as opened:
+        while part := opened.read(_BLOCK_BYTES):
+            checksum.update(part)
+    return base64.b64encode(checksum.digest()).decode() == info["crc32c"]

@@ -34,8 +34,9 @@ _KINDS = (
     ("bucket", r"NoSuchBucket|specified bucket|bucket does not exist|[Ii]nvalid.{0,20}[Bb]ucket"),
     ("missing", r"\b404\b|NOT_FOUND|Not Found|NoSuchKey|FileNotFoundError"),
     ("network", r"Connect|Timeout|timed out|UNAVAILABLE|DEADLINE|resolve|ServerDisconnected"),
-    ("network", r"\b50[0234]\b|ClientOSError|TransportError|CURL error|retry attempts failed"),
-    ("network", r"gaierror|[Uu]nreachable"),
+    ("network", r"\b(429|50[0234])\b|ClientOSError|TransportError|CURL error"),
+    ("network", r"PayloadError|IncompleteRead|retry attempts failed|gaierror|[Uu]nreachable"),
+    ("content", r"ChecksumError"),
 )
 _STORE_LIBRARIES = ("gcsfs", "s3fs", "aiobotocore", "botocore")
 _LIBRARIES = (*_STORE_LIBRARIES, "fsspec", "aiohttp", "google", "requests")
@@ -98,7 +99,7 @@ def explained(path: object, *, writes: bool = False) -> Iterator[None]:
 
 
 def failure_kind(error: BaseException) -> str | None:
-    """Classifies an error as "credentials", "permission", "bucket", "missing" or "network".
+    """Returns the kind of an error of a store library, one of those in `_KINDS`.
 
     Returns None if neither the error nor any of its causes is a known error of a store library.
     """
@@ -136,6 +137,8 @@ def _reason(path: object, kind: str, error: BaseException) -> str:
         where = f" ({name}={os.environ[name]})" if os.environ.get(name) else ""
         detail = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         return f"the store{where} cannot be reached: {detail}. Check the network, and try again."
+    if kind == "content":
+        return f"the server sent wrong content: {str(error)[:200]}"
     if url.scheme in READ_ONLY:
         return f"access is denied. Only public files can be read from {url.scheme}:// addresses."
     if kind == "credentials":

@@ -24,7 +24,10 @@ from mtf.storage.errors import GCS_URL, PACKAGES, READ_ONLY, StorageError, endpo
 
 # The part size of a multipart upload, in bytes. S3 allows 10,000 parts.
 BYTES_OF_PART = 32 * 2**20
-_SECONDS_TO_ANSWER = 6
+# With these times, a command says within a minute that a store does not answer. gcsfs waits for
+# 33 s between its six tries.
+_SECONDS_TO_ANSWER, _SECONDS_FOR_GCS = 6, 4
+_TRIES_OF_S3 = 3
 _WRITING = ("open", "pipe_file", "put_file", "rm", "rm_file", "mkdir")
 
 
@@ -155,6 +158,12 @@ class RemotePath(UPath):
         """Uploads a local file to this path."""
         self.fs.put_file(str(file), self.path)
 
+    def download(self, file: Path) -> None:
+        """Copies this file to a local path."""
+        # With several connections for a file, gcsfs repeats its six tries six times.
+        options = {"concurrency": 1} if self.protocol == "gs" else {}
+        self.fs.get_file(self.path, str(file), **options)
+
     def mkdir(self, *_: Any, **__: Any) -> None:
         """Does nothing (stores have no empty directories), or raises StorageError for https://."""
         if self.protocol in READ_ONLY:
@@ -240,4 +249,17 @@ def filesystem(scheme: str) -> Any:
         fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
         if name.startswith("g") and endpoint("gs"):
             fsspec.config.conf[name]["token"] = "anon"
-    return fsspec.filesystem(scheme)
+    if package == "s3fs":
+        retries = {"total_max_attempts": _TRIES_OF_S3}
+        options = {"config_kwargs": {"read_timeout": _SECONDS_TO_ANSWER, "retries": retries}}
+        found = fsspec.filesystem(scheme, **options)
+        found.retries = 2  # each with all attempts of the library below
+        return found
+    from aiohttp import ClientTimeout  # Both packages need it.
+
+    # By default, aiohttp ends downloads that take more than five minutes, and gcsfs waits forever.
+    seconds = _SECONDS_FOR_GCS if package == "gcsfs" else _SECONDS_TO_ANSWER
+    timeout = ClientTimeout(sock_connect=seconds, sock_read=seconds)
+    if package == "gcsfs":
+        return fsspec.filesystem(scheme, requests_timeout=timeout)
+    return fsspec.filesystem(scheme, client_kwargs={"timeout": timeout})

@@ -24,7 +24,12 @@ from mtf.checkpoints.restore import (
     restore_tree,
 )
 from mtf.checkpoints.settings import RestoreCheckpointConfig
-from mtf.checkpoints.steps import checkpoint_dir, owed_evaluations, saved_steps
+from mtf.checkpoints.steps import (
+    RESUME_FROM_PREVIOUS,
+    checkpoint_dir,
+    owed_evaluations,
+    saved_steps,
+)
 from mtf.data.packing import HostBatch, trimmed
 from mtf.models import t5
 from mtf.models.settings import ModelConfig
@@ -511,8 +516,7 @@ def _start(
     saved = [] if run_dir is None else saved_steps(run_dir)
     if run_dir is not None and saved:
         path = checkpoint_dir(run_dir.resolve(), saved[-1])
-        advice = "Delete this checkpoint to resume from the previous one."
-        return path, RestoreCheckpointConfig(str(path), "specific"), advice
+        return path, RestoreCheckpointConfig(str(path), "specific"), RESUME_FROM_PREVIOUS
     if restore is None:
         return None
     advice = "Set checkpoint.restore.path to an earlier checkpoint."

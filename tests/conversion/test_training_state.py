@@ -122,7 +122,6 @@ def test_dtype_is_that_of_the_parameters_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--verify"], "--verify cannot be used with --to t5x"),
         (["--vocabulary", "byt5", "--config", "x"], "--config cannot be used with --to t5x"),
         (["--dtype", "float16"], "dtype must be float32 or bfloat16, not float16"),
     ],

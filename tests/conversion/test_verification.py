@@ -106,12 +106,12 @@ def test_the_default(
 
     assert "Verified: float32 logits" in printed("fits")
     assert "erified" not in printed("off", "--no-verify")
-    assert "Not verified: NaN and infinity" in printed("non_finite", "--allow-non-finite")
+    assert "Logits not compared: NaN and infinity" in printed("non_finite", "--allow-non-finite")
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "torch" else find_spec(name)
     )
-    assert "Not verified: torch not installed" in printed("absent")
+    assert "Logits not compared: torch not installed" in printed("absent")
     assert convert.main([str(source), str(tmp_path / "x"), "--to", "hf", "--verify"]) == 2
     assert "--verify: torch not installed (pip install" in capsys.readouterr().err
 

@@ -138,7 +138,7 @@ def test_checkpoint_of_t5x(layout: str, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"scale_decoder_outputs": True}, {"relative_attention_max_distance": 20}]
+    "wrong", [{"feed_forward_proj": "gated-silu"}, {"relative_attention_max_distance": 20}]
 )
 def test_other_numbers_fail(
     wrong: dict[str, Any],

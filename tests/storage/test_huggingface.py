@@ -138,7 +138,7 @@ def test_wrong_directories_are_refused(
 def test_a_server_must_send_ranges(
     local: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores._Files, "do_GET", stores.http.server.SimpleHTTPRequestHandler.do_GET)
+    monkeypatch.setattr(stores.Files, "do_GET", stores.http.server.SimpleHTTPRequestHandler.do_GET)
     with stores.http_files(local) as address, pytest.raises(StorageError, match="range requests"):
         conversion.open_checkpoint(f"{address}/.")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import small, stores
-from tests.stress import convert_kills, disk_full, random_stops, store_kills
+from tests.stress import convert_kills, disk_full, random_stops, store_faults, store_kills
 
 pytestmark = pytest.mark.slow
 
@@ -51,3 +51,19 @@ def test_kills_of_runs_in_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for scheme, number in (("gs", 2), ("s3", 1)):
             lines = store_kills.kill_runs(f"{scheme}://runs", number, expected, random.Random(1))
             assert len(lines) == number
+
+
+def test_faults_of_stores(tmp_path: Path) -> None:
+    pytest.importorskip("gcp_storage_emulator")
+    chosen = [
+        store_faults.Case("gs", "fetch", "truncated", 1, 1),
+        store_faults.Case("gs", "infer", 503, 2, 1000),
+        store_faults.Case("gs", "cache", "replaced", 0, 1),
+        store_faults.Case("gs", "convert_hf", "hanging", 5, 1000),
+        store_faults.Case("s3", "fetch_hf", "flipped", 1, 1000),
+        store_faults.Case("s3", "convert", "reset_inside", 2, 1000),
+        store_faults.Case("http", "convert_hf", "no_ranges", 0, 1000),
+        store_faults.Case("http", "fetch_hf", 429, 1, 1),
+    ]
+    problems = [problem for _, problem in store_faults.run_cases(chosen, tmp_path) if problem]
+    assert not problems

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 
+from mtf.base import strict_json
 from mtf.base.writing import process_exists, write_atomically
 from mtf.storage import AnyPath
 
@@ -71,7 +72,7 @@ def read_states(run_dir: AnyPath) -> list[ProcessState]:
     states = []
     for file in (run_dir / FOLDER).glob("*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored = strict_json.read_object(file)
             stored.pop("devices", None)  # Earlier versions recorded the devices, too.
             states.append(ProcessState(**stored))
     states.sort(key=lambda state: state.index)

@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from mtf.base import strict_json
 from mtf.base.errors import UserError
 from mtf.base.writing import write_atomically
 from mtf.data.tasks.task import TaskKind
@@ -274,7 +275,7 @@ def write_json(path: Path, info: Info) -> None:
 def read_json(path: Path, cls: type[Info]) -> Info:
     """Reads a description; raises UserError if the file is damaged or has another version."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = strict_json.read_object(path)
         version = values.get("format_version", FORMAT_VERSION)
         if version != FORMAT_VERSION:
             raise UserError(

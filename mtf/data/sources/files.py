@@ -18,7 +18,6 @@ import bisect
 import codecs
 import contextlib
 import itertools
-import json
 import os
 import pickle
 import tempfile
@@ -27,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtf.base import signals
+from mtf.base import signals, strict_json
 from mtf.base.errors import UserError
 from mtf.base.extras import import_extra
 from mtf.data.sources.lines import Lines, parse_line, read_content, split_suffix
@@ -168,10 +167,16 @@ def open_parquet(path: Path) -> Rows:
                 if position + size <= start or stop <= position:
                     position += size
                     continue
-                for batch in file.iter_batches(batch_size=1000, row_groups=[group]):
+                for batch in decoded(file.iter_batches(batch_size=1000, row_groups=[group])):
                     first = max(start - position, 0)
                     yield from batch.slice(first, max(stop - position - first, 0)).to_pylist()
                     position += len(batch)
+
+    def decoded(batches: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from batches
+        except (OSError, ValueError) as error:  # pyarrow's errors are also of these types.
+            raise UserError(f"{path} is damaged: {error}") from error
 
     with opened() as file:
         return SlicedRows(int(file.metadata.num_rows), rows)
@@ -239,7 +244,7 @@ def in_memory(records: Sequence[dict[str, Any]]) -> Rows:
 def _read_list(path: Path, content: bytes) -> Rows:
     """Returns the objects of a JSON file that contains a list."""
     try:
-        records = json.loads(content)
+        records = strict_json.loads(content)
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
     for number, record in enumerate(records, 1):

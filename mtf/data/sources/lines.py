@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from mtf.base import strict_json
 from mtf.base.errors import UserError, did_you_mean
 
 TEXT_SUFFIXES = (".txt", ".txt.gz")
@@ -106,7 +107,7 @@ def parse_line(suffix: str, line: bytes, expected: str) -> str | list[str] | dic
     if suffix != ".jsonl":
         return text.split("\t") if suffix == ".tsv" else text
     try:
-        values = json.loads(text)
+        values = strict_json.loads(text)
     except ValueError as error:
         column = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise UserError(f"not valid JSON: {getattr(error, 'msg', error)}{column}") from error

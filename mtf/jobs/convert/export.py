@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
-from conversion import Checkpoint, adapters, huggingface, open_checkpoint
+import numpy as np
+
+from conversion import (
+    Checkpoint,
+    ConversionError,
+    adapters,
+    formats,
+    huggingface,
+    open_checkpoint,
+)
 from conversion.architecture import infer_architecture
 from conversion.families import describe
-from conversion.formats import output_formats
 from conversion.huggingface_config import read_config
 from conversion.inspection import has_state
-from conversion.peft_writer import check_adapters, write_adapters
+from conversion.peft_writer import WEIGHTS_FILE, check_adapters, write_adapters
+from conversion.safetensors_file import open_tensors
 from conversion.sentencepiece_model import read_sentencepiece
+from conversion.tensor import DTYPES, Index, Tensor
 from conversion.tokenizer import TOKENIZER_FILES, Tokenizer, default_extra_ids, tokenizer_adds_eos
 from conversion.training_state import StateExport, write_state
 from mtf.base import signals
@@ -28,8 +40,10 @@ from mtf.config.run_dir import write_job
 from mtf.data.sources.hub import copied_model
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.inference import opening
+from mtf.jobs.convert.read_back import Written
 from mtf.jobs.convert.settings import Convert
 from mtf.storage import AnyPath, as_path, file_sizes, is_remote
+from mtf.storage.copies import unchanged
 
 # Whether models are verified by default; tests may set this to False.
 VERIFY_BY_DEFAULT = True
@@ -69,20 +83,24 @@ def export(job: Convert) -> Iterator[Plan]:
 
 def _to_huggingface(job: Convert, output: AnyPath) -> Iterator[Plan]:
     """Exports a Hugging Face model."""
-    is_verified, notes = _verification(job, output)
+    compares_logits, notes = _verification(job, output)
     export = _huggingface_export(job, notes)
     source, shapes = export.checkpoint, [entry.shape for entry in export.entries]
     plan = Plan(source, output, notes, _content(shapes, export.dtype))
     yield plan
-    directly = is_remote(output) and not is_verified
+    directly = is_remote(output) and not compares_logits
     if is_remote(output):
         signals.hint("run the same command again to replace the files in OUT_DIR")
     # Verification reads local files.
     with nullcontext(output) if directly else new_directory(output) as directory:
-        with _bytes_bar(source, source.path.name, "target/"):
+        dtype = DTYPES[export.dtype]
+        recording = _recording(source, source.path.name, "target/", dtype)
+        with unchanged(source.path), recording as record:
             huggingface.write_export(export, directory)
-        if is_verified:
-            _verify(export, directory)
+        if job.verify is not False and not directly:
+            _check_written(record, lambda: _opened(directory).tensors)
+        if compares_logits:
+            _compare_logits(export, directory)
         write_job(directory, job)
     _print_written(plan, job)
     if has_state(source):
@@ -93,13 +111,9 @@ def _to_huggingface(job: Convert, output: AnyPath) -> Iterator[Plan]:
 def _to_training_state(job: Convert, output: AnyPath) -> Iterator[Plan]:
     """Exports a checkpoint to a format that can contain a training state."""
     source = opening.open_source(job.checkpoint, job.step, ema=job.ema)
-    is_huggingface = source.layout == "huggingface"
-    if job.verify and not is_huggingface:
-        raise UserError(
-            f"--verify cannot be used with --to {job.to}, unless CHECKPOINT is a Hugging Face "
-            "model."
-        )
-    is_verified, notes = _verification(job, source.path) if is_huggingface else (False, [])
+    compares_logits, notes = False, list[str]()
+    if source.layout == "huggingface":
+        compares_logits, notes = _verification(job, source.path)
     export = StateExport(
         source,
         job.to,
@@ -123,16 +137,18 @@ def _to_training_state(job: Convert, output: AnyPath) -> Iterator[Plan]:
     with new_directory(output) as directory:
         folder = directory if named else directory / name
         folder.mkdir(exist_ok=True)
-        with _bytes_bar(export, name):
+        with unchanged(source.path), _recording(export, name) as record:
             write_state(export, folder)
-        if is_verified:
+        if job.verify is not False and formats.find(folder):  # mtf may not read a user's format.
+            _check_written(record, lambda: _opened(folder).tensors)
+        if compares_logits:
             model = huggingface.Export(
-                dataclasses.replace(open_checkpoint(folder), described=source.described),
+                dataclasses.replace(_opened(folder), described=source.described),
                 model_type=read_config(source.path / "config.json").model_type,
                 dtype=job.dtype or "float32",  # float32 represents all stored types
                 **source.described,
             )
-            _verify(model, source.path)
+            _compare_logits(model, source.path)
         write_job(directory, job)
     _print_written(plan, job)
     state = "dropped;" if has_state(source) else "none in the source;"
@@ -153,12 +169,17 @@ def _to_adapters(job: Convert, output: AnyPath) -> Iterator[Plan]:
     plan = Plan(source, output, _source_notes(source), _content(shapes, "float32"))
     yield plan
     with new_directory(output) as directory:
-        write_adapters(
+        weights = write_adapters(
             source,
             directory,
             base=start if start is not None and opening.is_for_transformers(start) else None,
             dropout_rate=0.0 if lora is None else lora.dropout_rate,
         )
+        record = Written()
+        for name, array in weights.items():
+            record.add(name, ..., array)
+        if job.verify is not False:
+            _check_written(record, lambda: open_tensors(directory / WEIGHTS_FILE))
         write_job(directory, job)
     _print_written(plan, job)
     print(
@@ -180,7 +201,7 @@ def _print_written(plan: Plan, job: Convert) -> None:
 
 
 def _verification(job: Convert, model: AnyPath) -> tuple[bool, list[str]]:
-    """Returns whether to verify a conversion from or to the Hugging Face directory `model`.
+    """Returns whether to compare logits with those of the Hugging Face directory `model`.
 
     Also returns the reason if that is impossible; with --verify, raises UserError instead.
     """
@@ -197,10 +218,37 @@ def _verification(job: Convert, model: AnyPath) -> tuple[bool, list[str]]:
     reason = next((text for text, applies in reasons.items() if applies), None)
     if reason and asked:
         raise UserError(f"--verify: {reason}.")
-    return (False, [f"Not verified: {reason}"]) if reason else (True, [])
+    return (False, [f"Logits not compared: {reason}"]) if reason else (True, [])
 
 
-def _verify(export: huggingface.Export, directory: AnyPath) -> None:
+def _opened(directory: AnyPath) -> Checkpoint:
+    """Opens an export whose directory still has a temporary name, which `open_checkpoint` refuses.
+
+    Raises ConversionError if the directory contains no checkpoint.
+    """
+    if (found := formats.find(directory)) is None:
+        raise ConversionError(f"{directory} contains no checkpoint.")
+    checkpoint: Checkpoint = found[0].open(found[1], None)
+    return checkpoint
+
+
+def _check_written(record: Written, read: Callable[[], Mapping[str, Tensor]]) -> None:
+    """Raises VerificationError if the tensors that `read` returns are not those written."""
+    try:
+        found = read()
+        differ = record.differences(found)
+        problem = f"{', '.join(differ[:3])}: {len(differ)} of {len(found)} tensors differ."
+    except ConversionError as error:
+        differ, problem = [""], str(error)
+    if differ:
+        raise VerificationError(
+            f"The files do not contain what was written, so they were deleted. {problem} Check the "
+            "disk and the memory of this machine."
+        )
+    print(f"Verified: the {len(found)} tensors in the files equal those that were written")
+
+
+def _compare_logits(export: huggingface.Export, directory: AnyPath) -> None:
     """Compares an export with a Hugging Face model; raises VerificationError if they differ."""
     from mtf.jobs.convert.verification import compare  # This imports JAX and PyTorch.
 
@@ -230,7 +278,7 @@ def _huggingface_export(job: Convert, notes: list[str]) -> huggingface.Export:
         checkpoint,
         model_type=job.model_type or model_type,
         tokenizer=_tokenizer(job, vocabulary, vocab_size),
-        dtype=job.dtype or str(output_formats()[job.to].dtype),
+        dtype=job.dtype or str(formats.output_formats()[job.to].dtype),
         max_shard_size=job.max_shard_bytes,
         inputs_add_eos=add_eos,
         allow_non_finite=job.allow_non_finite,
@@ -293,19 +341,31 @@ def _print_usage(export: huggingface.Export, out: str) -> None:
 
 
 @contextmanager
-def _bytes_bar(holder: Checkpoint | StateExport, title: str, root: str = "") -> Iterator[None]:
-    """Shows a progress bar, in MB, while the block reads tensors whose names start with `root`."""
-    before, sizes = holder.tensors, list[int]()
+def _recording(
+    holder: Checkpoint | StateExport,
+    title: str,
+    root: str = "",
+    dtype: np.dtype[Any] | None = None,
+) -> Iterator[Written]:
+    """Shows a progress bar, in MB, while the block reads tensors whose names start with `root`.
+
+    Yields a record of the tensors that are read, as they are after a cast to `dtype`.
+    """
+    before, sizes, written = holder.tensors, list[int](), Written(dtype)
     total = sum(x.nbytes for name, x in before.items() if name.startswith(root))
     with rate_bar(-(-total // _MEGABYTE), "MB") as report:
 
-        def advance(size: int) -> None:  # Several threads call this function.
-            sizes.append(size)
+        def observe(name: str, index: Index, array: np.ndarray[Any, Any]) -> None:
+            written.add(name, index, array)
+            sizes.append(array.nbytes)  # Several threads call this function.
             done = sum(sizes) // _MEGABYTE
             report(done, done, title)
 
-        holder.tensors = {name: tensor.reporting(advance) for name, tensor in before.items()}
+        holder.tensors = {
+            name: tensor.observed(functools.partial(observe, name))
+            for name, tensor in before.items()
+        }
         try:
-            yield
+            yield written
         finally:
             holder.tensors = before

@@ -48,9 +48,9 @@ class Convert(Job[tuple[AnyPath, ...]]):
       to: the output format.
       step: the step of the checkpoint; None for the latest.
       ema: whether to convert the averaged parameters that a run with `trainer.ema` keeps.
-      verify: whether to compare float32 logits in JAX and PyTorch, with one layer's parameters in
-        memory at a time; None for True if one of the models is in Hugging Face's format and PyTorch
-        is installed.
+      verify: whether to read the tensors back, and compare float32 logits in JAX and PyTorch if one
+        of the models is in Hugging Face's format; None for True, without logits if PyTorch is not
+        installed.
       vocabulary: a SentencePiece model, byt5 for bytes, or none for no tokenizer; None for that of
         the run or Hugging Face directory, byt5 if that is the model type, otherwise none.
       config: a run directory or config.json of the run that wrote the checkpoint, or Hugging Face

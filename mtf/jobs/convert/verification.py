@@ -23,9 +23,9 @@ from safetensors import safe_open
 
 from conversion import huggingface, mapping
 from conversion.huggingface_config import read_config
+from conversion.huggingface_reader import stored_tensors
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.tensor import DTYPES, Tensor
-from mtf.base.errors import UserError
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
 from mtf.inference.opening import network_config
 from mtf.models import t5
@@ -213,12 +213,14 @@ def _stored_tensors(directory: Path) -> _Stored:
         tensors = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
         for name, tensor in tensors.items():
             found[name] = (tuple(tensor.shape), tensor.clone)
-    if not found:
-        raise UserError(
-            f"{directory} contains neither safetensors files nor pytorch_model.bin, one of which "
-            "is needed for verification. To skip it, pass --no-verify."
-        )
+    if not found:  # PyTorch cannot read Flax's files.
+        for name, tensor in stored_tensors(directory).items():
+            found[name] = (tensor.shape, functools.partial(_to_torch, tensor))
     return found
+
+
+def _to_torch(tensor: Tensor) -> torch.Tensor:
+    return torch.from_numpy(tensor.read().astype(np.float32))
 
 
 def _check_tensors(model: Any, found: dict[str, tuple[int, ...]]) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mtf.base import strict_json
 from mtf.base.run_end import RunEnd, failure
 from mtf.base.writing import write_atomically
 from mtf.storage import AnyPath
@@ -41,7 +42,8 @@ class Tracking(contextlib.AbstractContextManager["Tracking"]):
     def start(self, run_dir: AnyPath, run: TrackedRun) -> None:
         """Starts each tracker with the id from its earlier start, if the run directory has one."""
         file, lock = run_dir / IDS_FILE, threading.Lock()
-        ids = json.loads(file.read_bytes()) if self._trackers and file.is_file() else {}
+        is_used = self._trackers and file.is_file()
+        ids = strict_json.read_own(file, "Delete it to start new runs.") if is_used else {}
 
         def serve(key: str, tracker: Tracker, calls: _Calls) -> None:
             """Calls a tracker's methods from `start` to `end`; stops if `start` fails."""
