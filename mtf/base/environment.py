@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mtf.base import strict_json
 from mtf.base.writing import write_atomically
 from mtf.storage import AnyPath, as_path
 

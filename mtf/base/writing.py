@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from mtf.base import signals
+from mtf.base import signals, strict_json
 from mtf.base.errors import RunError, UserError, with_causes
 from mtf.storage import AnyPath, is_remote, unfinished
 from mtf.storage.errors import StorageError, why_not_written
