@@ -72,9 +72,8 @@ def _run(job: Evaluate, heartbeat: Heartbeat) -> EvaluateResult:
             stack.enter_context(locked(output_dir, "output_dir"))
         stack.enter_context(recorded(heartbeat, output_dir))
         if chosen is None or metric is None:
-            results = evaluator.evaluate(opened, output_dir)
+            results = evaluator.evaluate(opened, output_dir, with_events=True)
             if is_first_process():
-                report.write_events(output_dir, {opened.checkpoint.step or 0: results})
                 print(report.summary(results, output_dir))
             result = EvaluateResult(output_dir, tuple(results))
         else:
