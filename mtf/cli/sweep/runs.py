@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import math
+import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -139,8 +138,8 @@ def _run(arguments: Sequence[str], run_dir: Path, interrupts: signals.Interrupts
     process = subprocess.Popen(
         [sys.executable, "-m", "mtf.run", *arguments],
         stdin=subprocess.DEVNULL,
+        env={**os.environ, signals.LAUNCHER: str(os.getpid())},
         start_new_session=True,  # The run gets signals only from this process.
-        preexec_fn=_end_with_parent,
     )
     forwarded = 0
     while process.poll() is None:
@@ -149,8 +148,3 @@ def _run(arguments: Sequence[str], run_dir: Path, interrupts: signals.Interrupts
             forwarded = interrupts.number
             process.send_signal(forwarded)
     return _is_finished(run_dir)
-
-
-def _end_with_parent() -> None:
-    """Makes Linux send SIGTERM to this process when its parent dies, so that the run can save."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG.
