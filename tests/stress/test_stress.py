@@ -24,9 +24,10 @@ def test_random_stops_of_two_processes(tmp_path: Path) -> None:
 
 
 def test_stops_of_commands(tmp_path: Path) -> None:
+    pytest.importorskip("gcp_storage_emulator")
     rng = random.Random(1)
     with command_stops.prepared(tmp_path) as variables:
-        for name in ("infer", "cache", "t5x", "launch 2"):
+        for name in ("infer", "cache", "t5x", "fetch"):
             stops = command_stops.Stops(command_stops.KINDS[name], tmp_path, variables)
             assert len(list(stops.stops(1, rng))) == 1
 
