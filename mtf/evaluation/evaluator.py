@@ -86,12 +86,10 @@ class Evaluator:
         found = from_first_process(found)
         return None if found is None else list(map(TaskResult.from_json, found))
 
-    def evaluate(
-        self, opened: Opened, folder: AnyPath, *, with_events: bool = False
-    ) -> list[TaskResult]:
+    def evaluate(self, opened: Opened, folder: AnyPath, *, events: bool) -> list[TaskResult]:
         """Evaluates a checkpoint and writes the results to `folder`.
 
-        TensorBoard events are written only if `with_events` is true. Reuses the predictions of an
+        TensorBoard events are written only if `events` is true. Reuses the predictions of an
         interrupted evaluation with the same settings. Raises UserError if `folder` contains
         predictions computed with other settings, or if a score is NaN or infinite.
         """
@@ -123,7 +121,7 @@ class Evaluator:
         if ranked := [r.task for r in results if r.kind == "rank" and r.absent is None]:
             parts = [_rank_results(folder, name, {}).path for name in ranked]
             join_files(parts, folder / report.PREDICTIONS)
-        if with_events:
+        if events:
             report.write_events(folder, {opened.checkpoint.step or 0: results})
         report.write(folder, results, about)
         remove_tree(folder / _RANKED)

@@ -72,7 +72,7 @@ def _run(job: Evaluate, heartbeat: Heartbeat) -> EvaluateResult:
             stack.enter_context(locked(output_dir, "output_dir"))
         stack.enter_context(recorded(heartbeat, output_dir))
         if chosen is None or metric is None:
-            results = evaluator.evaluate(opened, output_dir, with_events=True)
+            results = evaluator.evaluate(opened, output_dir, events=True)
             if is_first_process():
                 print(report.summary(results, output_dir))
             result = EvaluateResult(output_dir, tuple(results))
@@ -94,7 +94,7 @@ def _evaluate_steps(
         opened, folder = open_checkpoint(job, step), output_dir / f"checkpoint_{step}"
         results = evaluator.finished(opened, folder)
         if results is None:
-            results = evaluator.evaluate(opened, folder)
+            results = evaluator.evaluate(opened, folder, events=False)
         elif is_first_process():
             print(f"{opened.checkpoint.path}: already evaluated in {folder}", flush=True)
         by_step[step], checkpoints[step] = results, opened.checkpoint.path
