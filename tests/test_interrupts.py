@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -128,32 +125,3 @@ def test_ctrl_c_before_training(folder: Path) -> None:
         out, err = process.communicate()
     assert process.returncode == 130, err
     assert (out, err) == ("", "Interrupted.\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_all_processes_of_a_cache_while_workers_start(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    """A terminal sends Ctrl-C to all of them."""
-    (tmp_path / "asked.jsonl").write_text('{"question": "?", "answer": "!"}\n' * 8)
-    command = ["-m", "mtf.cache", "asked", "--files", "train=asked.jsonl", "--output", "cache"]
-    command += ["--inputs", "{{question}}", "--targets", "{{answer}}", "--vocabulary", "byt5"]
-    with small.hearing_ctrl_c():
-        process = subprocess.Popen(
-            [sys.executable, *command, "--num-shards", "2", "--num-workers", "2"],
-            cwd=tmp_path,
-            env=small.environment_variables(),
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-    while not (tmp_path / "cache" / "cache.json").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    time.sleep(0.3)
-    os.killpg(process.pid, number)
-    _, err = process.communicate()
-    what = "Interrupted" if number == signal.SIGINT else f"Stopped by {number.name}"
-    said = f"{what}: run the same command again to continue.\n"
-    assert (process.returncode, err) == (128 + number, said)

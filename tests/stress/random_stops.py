@@ -54,7 +54,7 @@ MAX_SECONDS_TO_MOMENT = 300.0
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # When a signal is sent: a random time after the line that begins so, or the step that it gives.
 MOMENTS = ("start", "import", "compile", "step", "evaluation", "save", "end")
-CRASHES = re.compile(
+_CRASHES = re.compile(
     r"Traceback|Fatal Python error|Exception ignored|Segmentation|terminate called|Check failed",
 )
 
@@ -214,12 +214,17 @@ def at_once(number: signal.Signals, process: Process) -> str:
     own = not err or "KeyboardInterrupt" in err  # Python's, before mtf's first line has run
     if not out and own and "main()" not in err and status in (-number, 128 + number, 1):
         return "before mtf"
-    assert not CRASHES.search(err), shown(process)
+    check_no_crash(process)
     if status != 128 + number:
         return ""
     what = "Interrupted" if number == signal.SIGINT else f"Stopped by {number.name}"
     assert re.search(rf"^{what}[.:]", err, re.MULTILINE), shown(process)
     return "nothing to save"
+
+
+def check_no_crash(process: Process) -> None:
+    """Asserts that a process has written no traceback, and nothing else of a crash."""
+    assert not _CRASHES.search("".join(process.errors)), shown(process)
 
 
 def shown(process: Process) -> str:
