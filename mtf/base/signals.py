@@ -184,6 +184,16 @@ def removed_on_stop(path: str | os.PathLike[str]) -> Iterator[None]:
             _unfinished.remove(name)
 
 
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Blocks signals in this thread and, as long as they run, in processes that it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _install(handle: Any) -> dict[int, Any]:
     """Sets the handler of each signal that is not ignored, and returns the previous handlers."""
     before = {}

@@ -85,12 +85,12 @@ class Evaluator:
         found = from_first_process(found)
         return None if found is None else list(map(TaskResult.from_json, found))
 
-    def evaluate(self, opened: Opened, folder: AnyPath) -> list[TaskResult]:
-        """Evaluates a checkpoint and writes the results, except TensorBoard events, to `folder`.
+    def evaluate(self, opened: Opened, folder: AnyPath, *, events: bool) -> list[TaskResult]:
+        """Evaluates a checkpoint and writes the results to `folder`.
 
-        Reuses the predictions of an interrupted evaluation with the same settings. Raises UserError
-        if `folder` contains predictions computed with other settings, or if a score is NaN or
-        infinite.
+        TensorBoard events are written only if `events` is true. Reuses the predictions of an
+        interrupted evaluation with the same settings. Raises UserError if `folder` contains
+        predictions computed with other settings, or if a score is NaN or infinite.
         """
         started, settings = time.perf_counter(), self._settings(opened)
         self.heartbeat.beat("loading the checkpoint", opened.checkpoint.step)
@@ -120,6 +120,8 @@ class Evaluator:
         if ranked := [r.task for r in results if r.kind == "rank" and r.absent is None]:
             parts = [_rank_results(folder, name, {}).path for name in ranked]
             join_files(parts, folder / report.PREDICTIONS)
+        if events:
+            report.write_events(folder, {opened.checkpoint.step or 0: results})
         report.write(folder, results, about)
         remove_tree(folder / _RANKED)
         return results

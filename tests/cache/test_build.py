@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from mtf.data.sources import hub
 from mtf.data.tasks.prompted import PromptedTask
 from mtf.data.tasks.task import Task
 from mtf.data.text.vocabularies import ByteVocabulary
+from tests import small
 from tests.cache.helpers import (
     FRUIT,
     NAME,
@@ -203,3 +208,32 @@ def test_the_command_line_refuses_what_it_does_not_know(
     assert "unrecognized arguments: --num-wrokers 2" in capsys.readouterr().err
     assert command.main(["x", "--output", str(tmp_path / "no"), "--check"]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_of_a_cache_while_workers_start(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """A terminal sends Ctrl-C to all of them."""
+    (tmp_path / "asked.jsonl").write_text('{"question": "?", "answer": "!"}\n' * 8)
+    command = ["-m", "mtf.cache", "asked", "--files", "train=asked.jsonl", "--output", "cache"]
+    command += ["--inputs", "{{question}}", "--targets", "{{answer}}", "--vocabulary", "byt5"]
+    with small.hearing_ctrl_c():
+        process = subprocess.Popen(
+            [sys.executable, *command, "--num-shards", "2", "--num-workers", "2"],
+            cwd=tmp_path,
+            env=small.environment_variables(),
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    while not (tmp_path / "cache" / "cache.json").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.killpg(process.pid, number)
+    _, err = process.communicate()
+    what = "Interrupted" if number == signal.SIGINT else f"Stopped by {number.name}"
+    said = f"{what}: run the same command again to continue.\n"
+    assert (process.returncode, err) == (128 + number, said)

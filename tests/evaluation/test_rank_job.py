@@ -153,6 +153,22 @@ def test_prompts_without_data_or_with_failures_do_not_count_and_are_named(
     assert "https://example.org" in (tmp_path / "out" / "results.md").read_text()
 
 
+def test_results_are_not_complete_before_the_events_are_written(
+    checkpoint: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mtf.evaluation.report.write_events", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            job(checkpoint, file, tmp_path / "out").run()
+    assert not (tmp_path / "out" / "results.json").exists()
+    job(checkpoint, file, tmp_path / "out").run()
+    assert (tmp_path / "out" / "results.json").exists()
+    assert list((tmp_path / "out" / "tensorboard").iterdir())
+
+
 @pytest.mark.slow
 def test_an_interrupted_evaluation_continues_after_the_last_complete_task(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,6 +303,7 @@ def test_a_file_has_eos_if_the_export_says_so(
     if by != "mtf":
         described = export / "tokenizer_config.json"
         described.write_text('{"tokenizer_class": "ByT5Tokenizer", "extra_ids": 125}')
+        (export / "checksums.json").unlink()
     evaluate = config_lib.build(recipes.t0_eval(checkpoint=str(export), files=str(file)))
     (task,) = run_of._tasks(evaluate, run_of.open_checkpoint(evaluate))
     assert task.load is not None

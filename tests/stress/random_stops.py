@@ -188,30 +188,52 @@ def wait_for(stop: Stop, processes: Sequence[Process], run_dir: Path, first_step
     time.sleep(stop.delay * scale.get(stop.moment, 0.5 if stop.moment == "end" else 0.005))
 
 
-def outcome(stop: Stop, process: Process, is_first: bool, run_dir: Path) -> str:
-    """How a process ended, in a word; raises AssertionError where that is not as documented."""
-    status, number = process.popen.returncode, stop.number
+def at_once(number: signal.Signals, process: Process) -> str:
+    """How a process ended, in a word, if a signal ended it at once; otherwise "".
+
+    Raises AssertionError if it crashed, or did not say what docs/config.md promises.
+    """
+    status = process.popen.returncode
     out, err = "".join(process.lines), "".join(process.errors)
-    shown = f"status {status}\nstdout: {out[-2000:]}\nstderr: {err[-4000:]}"
     if number == signal.SIGKILL and status == -signal.SIGKILL:
         return "killed"
     own = not err or "KeyboardInterrupt" in err  # Python's, before mtf's first line has run
     if not out and own and "main()" not in err and status in (-number, 128 + number, 1):
         return "before mtf"
-    assert not _CRASHES.search(err), shown
-    if status == 128 + number:
-        assert not re.search(r"^step \d+/", out, re.MULTILINE), f"lost a step: {shown}"
-        what = "Interrupted." if number == signal.SIGINT else f"Stopped by {number.name}."
-        assert what in err, shown
-        return "nothing to save"
-    assert status == 0, shown
+    check_no_crash(process)
+    if status != 128 + number:
+        return ""
+    what = "Interrupted" if number == signal.SIGINT else f"Stopped by {number.name}"
+    assert re.search(rf"^{what}[.:]", err, re.MULTILINE), shown(process)
+    return "nothing to save"
+
+
+def check_no_crash(process: Process) -> None:
+    """Asserts that a process has written no traceback, and nothing else of a crash."""
+    assert not _CRASHES.search("".join(process.errors)), shown(process)
+
+
+def shown(process: Process) -> str:
+    """How a process ended, and the last that it wrote."""
+    out, err = "".join(process.lines), "".join(process.errors)
+    return f"status {process.popen.returncode}\nstdout: {out[-2000:]}\nstderr: {err[-4000:]}"
+
+
+def outcome(stop: Stop, process: Process, is_first: bool, run_dir: Path) -> str:
+    """How a process ended, in a word; raises AssertionError where that is not as documented."""
+    out, found = "".join(process.lines), at_once(stop.number, process)
+    if found:
+        lost = found == "nothing to save" and re.search(r"^step \d+/", out, re.MULTILINE)
+        assert not lost, f"lost a step: {shown(process)}"
+        return found
+    assert process.popen.returncode == 0, shown(process)
     saved = re.search(r"^(?:SIG\w+|another process's signal): saved step (\d+) in", out, re.M)
     if saved:
-        assert int(saved[1]) in small.steps(run_dir), shown
+        assert int(saved[1]) in small.steps(run_dir), shown(process)
         return "saved"
     if not is_first:
         return "with the first"  # which alone prints
-    assert LAST_STEP in small.steps(run_dir), shown
+    assert LAST_STEP in small.steps(run_dir), shown(process)
     return "finished"
 
 

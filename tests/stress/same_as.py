@@ -223,24 +223,26 @@ def differences(old: Path, new: Path) -> list[str]:
         if small.read_metrics(old / name) != small.read_metrics(new / name):
             found.append(f"{name}: losses")
     for name in FOLDERS:
-        files = _files(old, name)
-        if files != _files(new, name):
+        there = files(old, name)
+        if there != files(new, name):
             found.append(f"{name}: other files")
             continue
-        found += [str(file) for file in files if _content(old, file) != _content(new, file)]
+        found += [str(file) for file in there if content(old, file) != content(new, file)]
     return found
 
 
-def _files(folder: Path, name: str) -> list[Path]:
-    files = [file for file in (folder / name).rglob("*") if file.is_file()]
+def files(folder: Path, name: str) -> list[Path]:
+    """The files that a command has written to a folder, relative to `folder`."""
+    found = [file for file in (folder / name).rglob("*") if file.is_file()]
     return sorted(
         file.relative_to(folder)
-        for file in files
+        for file in found
         if file.name not in NOT_COMPARED and not file.name.startswith("events.out.tfevents")
     )
 
 
-def _content(folder: Path, file: Path) -> object:
+def content(folder: Path, file: Path) -> object:
+    """What of a file is not about time and place; `file` is relative to `folder`."""
     content = (folder / file).read_bytes().replace(str(folder).encode(), b"FOLDER")
     if ".json" not in file.name and file.suffix != ".md":
         return content

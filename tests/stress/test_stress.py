@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests import small, stores
-from tests.stress import convert_kills, disk_full, random_stops, store_faults, store_kills
+from tests.stress import (
+    command_stops,
+    convert_kills,
+    disk_full,
+    random_stops,
+    store_faults,
+    store_kills,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +28,15 @@ def test_random_stops(tmp_path: Path) -> None:
 def test_random_stops_of_two_processes(tmp_path: Path) -> None:
     small.write_text(tmp_path)
     assert len(random_stops.run_stops(tmp_path, 2, 2, random.Random(1))) == 2
+
+
+def test_stops_of_commands(tmp_path: Path) -> None:
+    pytest.importorskip("gcp_storage_emulator")
+    rng = random.Random(1)
+    with command_stops.prepared(tmp_path) as variables:
+        for name in ("infer", "cache", "t5x", "fetch"):
+            stops = command_stops.Stops(command_stops.KINDS[name], tmp_path, variables)
+            assert len(list(stops.stops(1, rng))) == 1
 
 
 def test_disk_full(tmp_path: Path) -> None:

@@ -137,8 +137,8 @@ def _run(arguments: Sequence[str], run_dir: Path, interrupts: signals.Interrupts
         return True
     process = subprocess.Popen(
         [sys.executable, "-m", "mtf.run", *arguments],
-        env={**os.environ, signals.LAUNCHER: str(os.getpid())},
         stdin=subprocess.DEVNULL,
+        env={**os.environ, signals.LAUNCHER: str(os.getpid())},
         start_new_session=True,  # The run gets signals only from this process.
     )
     forwarded = 0

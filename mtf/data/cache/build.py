@@ -21,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Any
 
+from mtf.base import signals
 from mtf.base.environment import package_versions
 from mtf.base.errors import UserError, did_you_mean
 from mtf.base.processes.rendezvous import Rendezvous
@@ -451,13 +452,16 @@ def _write_apart(works: Sequence[ShardWork], num_workers: int) -> _Steps:
     """Writes shards in worker processes."""
     # Forking is not safe, because the libraries `datasets` and `pyarrow` start threads.
     context = multiprocessing.get_context("spawn")
-    counters = context.Array("q", 2)
+    with signals.blocked():  # also in the process that cleans up after `multiprocessing`
+        counters = context.Array("q", 2)
     executor = ProcessPoolExecutor(
         min(num_workers, max(len(works), 1)), context, start_worker, (counters,)
     )
     futures = {}
     try:
-        futures = {executor.submit(write_shard_in_worker, work): work for work in works}
+        # A signal may reach the whole process group. The parent ends its workers.
+        with signals.blocked():
+            futures = {executor.submit(write_shard_in_worker, work): work for work in works}
         pending = set(futures)
         while pending:
             finished, pending = wait(pending, _POLL_SECONDS, return_when=FIRST_COMPLETED)

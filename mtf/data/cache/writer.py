@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -146,9 +145,6 @@ def start_worker(counters: Any) -> None:
     """Prepares a worker process, which updates `counters` and ends when its parent ends."""
     global _counters
     _counters = counters
-    # A signal may reach the whole process group. Workers ignore it because their parent ends them.
-    for number in signals.NUMBERS:
-        signal.signal(number, signal.SIG_IGN)
 
     def die_with_parent() -> None:
         parent = multiprocessing.parent_process()

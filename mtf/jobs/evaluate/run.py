@@ -67,9 +67,8 @@ def _run(job: Evaluate, heartbeat: Heartbeat) -> EvaluateResult:
         print(describe_missing(data_name(job.data), len(tasks), evaluator.missing))
     with in_output_dir(heartbeat, output_dir):
         if chosen is None or metric is None:
-            results = evaluator.evaluate(opened, output_dir)
+            results = evaluator.evaluate(opened, output_dir, events=True)
             if is_first_process():
-                report.write_events(output_dir, {opened.checkpoint.step or 0: results})
                 print(report.summary(results, output_dir))
             result = EvaluateResult(output_dir, tuple(results))
         else:
@@ -90,7 +89,7 @@ def _evaluate_steps(
         opened, folder = open_checkpoint(job, step), output_dir / f"checkpoint_{step}"
         results = evaluator.finished(opened, folder)
         if results is None:
-            results = evaluator.evaluate(opened, folder)
+            results = evaluator.evaluate(opened, folder, events=False)
         elif is_first_process():
             print(f"{opened.checkpoint.path}: already evaluated in {folder}", flush=True)
         by_step[step], checkpoints[step] = results, opened.checkpoint.path
