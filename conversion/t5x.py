@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -22,6 +21,7 @@ from conversion.tensor import (
     zarr_tensor,
 )
 from mtf.storage import AnyPath, file_sizes, is_listable, kvstore
+from mtf.storage.pool import ReadingPool
 
 # flax.serialization's extension types, and its key for an array of over 1 GiB, stored in chunks.
 # Flax is not used, because it imports JAX and cannot read bfloat16 arrays of its older versions.
@@ -92,7 +92,7 @@ class _Arrays:
     def __init__(self, path: AnyPath, folders: Collection[str]):
         self.path, self.cache = path, new_cache()
         files = [path / folder / ".zarray" for folder in folders]
-        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        with ReadingPool(_FILES_AT_ONCE) as pool:
             self.metadata = dict(zip(folders, pool.map(_content, files), strict=True))
         self.files: dict[str, set[str]] | None = {} if is_listable(path) else None
         for name in file_sizes(path) if is_listable(path) else ():

@@ -7,7 +7,7 @@ Each case chooses a store (gs, s3 or https's stand-in, http), what reads from it
 
 * what was read is what the store has, or had before the file was replaced;
 * otherwise, the command ends with status 2, or 1, and one message, without a traceback;
-* it ends within a minute, in addition to the time that it needs without a fault.
+* it ends within a minute, which begins when its modules have been imported.
 
 The output is a line for each case. Exit status 1: something did not hold.
 """
@@ -46,8 +46,9 @@ from tests.conversion import writers
 _SECONDS = 60
 _AT_ONCE = 4
 _STEP = "checkpoint_7"
-# Nothing but the transport, which is TLS outside of this machine, protects what is read in place.
-_NOT_CHECKED = "flipped"
+# These copy files, whose checksums `gs://` has. Nothing else protects against flipped bits but the
+# transport (TLS outside of this machine), and checksums of S3 objects that were uploaded with one.
+_COPIES = ("cache", "fetch", "fetch_hf")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,24 +234,24 @@ def check_case(case: Case, folder: Path, expected: dict[str, set[str]]) -> tuple
     messages = [line for line in err.splitlines() if line.startswith("error: ")]
     outcome = f"{case}: status {status}, {seconds:.0f} s, {' '.join(messages)[:300]}"
     problem = ""
-    if seconds > _SECONDS + float(next(iter(expected["seconds"]))):
-        problem = "it took too long"
+    measured = out.rpartition("SECONDS ")[2].split()
+    if not measured or float(measured[0]) > _SECONDS:
+        problem = f"it took too long: {measured}"
     elif status == "0" and not digests <= expected[case.reader]:
-        problem = "" if case.kind == _NOT_CHECKED else "wrong content was read"
-        outcome += " (flipped bit not noticed)" * (case.kind == _NOT_CHECKED)
+        is_checked = case.kind != "flipped" or (case.scheme == "gs" and case.reader in _COPIES)
+        problem = "wrong content was read" if is_checked else ""
+        outcome += " (flipped bit not noticed)" * (not is_checked)
     elif status != "0" and (status not in ("1", "2") or len(messages) != 1 or "Traceback" in err):
         problem = f"no message: {err[-1500:]}"
     return outcome, problem
 
 
 def expectations(folder: Path) -> dict[str, set[str]]:
-    """Returns what each reader may read, and the seconds that the slowest one needs."""
+    """Returns what each reader may read."""
     found: dict[str, set[str]] = collections.defaultdict(set)
-    longest = 0.0
     for reader, (_, inside, _) in READERS.items():
         for version in ("first", "second"):
             with tempfile.TemporaryDirectory() as work:
-                start = time.monotonic()
                 address = str(folder / version / inside)
                 if reader.startswith("fetch"):
                     path = folder / version / ("hf" if reader == "fetch_hf" else f"t5x/{_STEP}")
@@ -267,9 +268,7 @@ def expectations(folder: Path) -> dict[str, set[str]]:
                     text=True,
                     check=True,
                 )
-                longest = max(longest, time.monotonic() - start)
                 found[reader].add(done.stdout.rpartition("DIGEST ")[2].split()[0])
-    found["seconds"] = {str(longest)}
     return found
 
 
@@ -290,7 +289,12 @@ def main() -> int:
     parser.add_argument("--read", nargs=2, metavar=("READER", "ADDRESS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.read:
-        return READERS[options.read[0]][0](options.read[1])
+        import jax.numpy  # noqa: F401 - what the commands import takes seconds on a busy machine
+
+        start = time.monotonic()
+        status = READERS[options.read[0]][0](options.read[1])
+        print("SECONDS", time.monotonic() - start)
+        return status
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for outcome, problem in run_cases([*cases(options.count, options.seed)], Path(folder)):
