@@ -13,6 +13,7 @@ import pytest
 import conversion
 import mtf
 from mtf import storage
+from mtf.base.writing import JOB_FILE
 from mtf.cli import fetch
 from mtf.cli.convert.command import main as convert_main
 from mtf.storage import as_path, remote
@@ -81,7 +82,7 @@ def test_it_is_converted_and_loaded(address: str, local: Path, tmp_path: Path) -
     for source, out in ((str(local), "a"), (address, "b")):
         assert convert_main([source, str(tmp_path / out), "--to", "hf"]) == 0
     for file in (tmp_path / "a").iterdir():
-        if file.name != "README.md":  # The model card names the source.
+        if file.name not in ("README.md", JOB_FILE):  # These name the source.
             assert (tmp_path / "b" / file.name).read_bytes() == file.read_bytes(), file.name
     assert f"Source: `{address}`" in (tmp_path / "b" / "README.md").read_text()
     expected = mtf.load(local).score("inputs", "targets")
