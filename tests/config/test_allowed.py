@@ -24,7 +24,7 @@ from mtf.cli.convert.command import main as convert
 from mtf.cli.plan.command import main as plan
 from mtf.cli.run import main as run
 from mtf.config import allowed
-from mtf.evaluation.infer_eval import comparison
+from mtf.evaluation import infer_eval
 from tests import small
 from tests.conversion import writers
 
@@ -266,10 +266,12 @@ def test_trust_in_python(project: Path) -> None:
     assert [*project.rglob("called")] == [project / "called"]
 
 
-def test_a_cache_names_no_functions() -> None:
+def test_a_cache_names_no_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     cached: Any = types.SimpleNamespace(name="mine", metrics=["evil.run"])
     registered: Any = types.SimpleNamespace(name="mine", metrics=["bleu"])
-    assert comparison(cached, find_task=lambda: registered).metrics == ("bleu",)
+    monkeypatch.setattr(infer_eval, "find_task", lambda data, name: registered)
+    mixture: Any = object()
+    assert infer_eval.comparison(cached, data=mixture).metrics == ("bleu",)
 
 
 def test_own_functions_of_a_named_module(project: Path) -> None:

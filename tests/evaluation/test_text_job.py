@@ -227,9 +227,9 @@ def test_only_the_first_checkpoint_compiles(
 
     evaluate = Evaluator.evaluate
 
-    def counted(self: Evaluator, *args: Any) -> Any:
+    def counted(self: Evaluator, *args: Any, **kwargs: Any) -> Any:
         compiled.append(0)
-        return evaluate(self, *args)
+        return evaluate(self, *args, **kwargs)
 
     monkeypatch.setattr(Evaluator, "evaluate", counted)
     jax.monitoring.register_event_duration_secs_listener(listen)
