@@ -210,7 +210,9 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
         lines = config_lib.as_flat_text(config).splitlines()
         rendezvous.compare({"the config": lines, "the packages": versions})
         if is_new:
-            run_dir = config.model_dir = rendezvous.broadcast(config_lib.new_run_dir(name))
+            run_dir = config.model_dir = rendezvous.broadcast(
+                "model_dir", config_lib.new_run_dir(name)
+            )
             job = config_lib.build(config)
         start()
 

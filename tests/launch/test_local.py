@@ -106,6 +106,7 @@ def test_the_new_run_directory_is_one(tmp_path: Path) -> None:
     output = run(tmp_path, 2, 1, *small.arguments(small.write_text(tmp_path), **settings))
     run_dirs = list((tmp_path / "runs").iterdir())
     assert len(run_dirs) == 1
+    assert "mtf.run recipes.quickstart" in (run_dirs[0] / "overrides.txt").read_text()
     assert len(losses(run_dirs[0])) == 2
     # Only the first process reports.
     assert len(re.findall(r"^run directory", output, re.MULTILINE)) == 1
