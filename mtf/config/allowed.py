@@ -41,6 +41,7 @@ _STRUCTURE = {
 _NEVER_FOREIGN = {*sys.stdlib_module_names, "mtf", "conversion", "fiddle", "optax"}
 
 _named: set[str] = set()
+_own_configs: list[fdl.Buildable] = []
 _trusted: set[AnyPath] = set()
 
 
@@ -51,7 +52,7 @@ def name_module(module: str) -> None:
 
 def name_modules(config: fdl.Buildable) -> None:
     """Allows stored configs to name the modules of a config that the user has made."""
-    _named.update(own_modules(config))
+    _own_configs.append(config)  # Finding the modules takes milliseconds, and is seldom needed.
 
 
 def own_modules(config: fdl.Buildable) -> set[str]:
@@ -108,7 +109,7 @@ def _modules_in_fields(config: fdl.Buildable) -> set[str]:
 def _check_modules(modules: set[str], source: str, trust: bool) -> None:
     run = as_path(source)
     run = run.parent if run.suffix == ".json" else run
-    refused = sorted(modules - _named)
+    refused = sorted(modules.difference(_named, *map(own_modules, _own_configs)))
     if refused and not trust and run.resolve() not in _trusted:
         raise UserError(
             f"{source} names {', '.join(refused)}, which mtf does not define. Importing it would "

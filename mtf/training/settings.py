@@ -297,7 +297,7 @@ class TrainerConfig:
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
         check_patterns(self, "frozen")
         if self.profile not in (None, SIGNAL_TO_PROFILE):
-            steps = chosen_steps(self.profile, "profile")
+            steps = chosen_steps(self.profile, f"profile, unless it is {SIGNAL_TO_PROFILE!r},")
             if isinstance(steps, range) and steps.step == 1 and len(steps) > _MAX_TRACED:
                 raise UserError(
                     f"profile {self.profile!r} is one trace of more than {_MAX_TRACED:,} steps. "

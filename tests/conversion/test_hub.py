@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import sys
 from pathlib import Path
@@ -74,9 +75,15 @@ class _Hub:
             raise self._error
         self.created.append(repo)
 
-    def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> str:
+    def upload_folder(
+        self, *, repo_id: str, folder_path: str, commit_message: str, ignore_patterns: str
+    ) -> str:
         assert repo_id in self.created and commit_message
-        self.files = {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
+        self.files = {
+            path.name: path.read_bytes()
+            for path in Path(folder_path).iterdir()
+            if not fnmatch.fnmatch(path.name, ignore_patterns)
+        }
         return f"https://huggingface.co/{repo_id}/commit/0"
 
 
@@ -88,7 +95,9 @@ def test_upload(
     status, out = export(tmp_path, "--push-to-hub", "me/t5")
     assert status == 0
     assert "Uploaded to https://huggingface.co/me/t5/commit/0" in capsys.readouterr().out
-    assert hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
+    files = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert b"test_upload" in files.pop("mtf_job.json")  # paths of this machine
+    assert hub.files == files
 
 
 def test_a_failed_upload_says_how_to_repeat_it(
@@ -99,7 +108,7 @@ def test_a_failed_upload_says_how_to_repeat_it(
     message = capsys.readouterr().err
     assert status == 1 and (out / "config.json").is_file()
     assert f"{out} is complete, but it could not be uploaded to me/t5: no network." in message
-    assert f"run: hf upload me/t5 {out} .\n" in message
+    assert f"run: hf upload me/t5 {out} . --exclude mtf_job.json\n" in message
 
 
 @pytest.mark.parametrize("module", [None, SimpleNamespace(get_token=lambda: None)])
@@ -112,4 +121,5 @@ def test_without_a_token_the_command_is_printed(
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)  # None: it cannot be imported.
     status, out = export(tmp_path / "my models", "--push-to-hub", "me/t5")
     assert status == 0
-    assert f"hf auth login\n  hf upload me/t5 '{out}' .\n" in capsys.readouterr().out
+    command = f"hf upload me/t5 '{out}' . --exclude mtf_job.json"
+    assert f"hf auth login\n  {command}\n" in capsys.readouterr().out

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -121,7 +120,7 @@ def f1(targets: Classes, predictions: Classes) -> Scores:
 @metric(compares="class")
 def mean_3class_f1(targets: Classes, predictions: Classes) -> Scores:
     """Returns the mean of the F1 scores of classes 0, 1 and 2."""
-    return [100 * statistics.mean(class_f1(targets, predictions, 3))]
+    return [100 * math.fsum(class_f1(targets, predictions, 3)) / 3]
 
 
 def _sklearn() -> Any:
@@ -256,11 +255,13 @@ def spearman_corrcoef(targets: Sequence[Any], predictions: Sequence[Any]) -> Sco
 )
 def edit_distance(targets: Texts, predictions: Texts) -> Scores:
     """Returns statistics of nltk's edit distance between lowercase texts, counted in words."""
+    from statistics import mean, median  # Showing a recipe needs no statistics.
+
     from nltk.metrics.distance import edit_distance as distance
 
     words = [[re.split(r"[^\w]", t.lower()) for t in texts] for texts in (targets, predictions)]
     found = [distance(target, prediction) for target, prediction in zip(*words, strict=True)]
-    return [min(found), max(found), statistics.mean(found), statistics.median(found), sum(found)]
+    return [min(found), max(found), mean(found), median(found), sum(found)]
 
 
 def _normalize(text: str, punctuation: _Punctuation) -> str:

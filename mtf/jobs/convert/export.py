@@ -237,10 +237,11 @@ def _check_written(record: Written, read: Callable[[], Mapping[str, Tensor]]) ->
     try:
         found = read()
         differ = record.differences(found)
-        problem = f"{', '.join(differ[:3])}: {len(differ)} of {len(found)} tensors differ."
+        names = ", ".join(differ[:3])
+        problem = f"{names}: {len(differ)} of {len(found)} tensors differ." if differ else ""
     except ConversionError as error:
-        differ, problem = [""], str(error)
-    if differ:
+        problem = str(error)
+    if problem:
         raise VerificationError(
             f"The files do not contain what was written, so they were deleted. {problem} Check the "
             "disk and the memory of this machine."

@@ -6,6 +6,7 @@ import re
 import shlex
 
 from mtf.base.errors import RunError, UserError
+from mtf.base.writing import JOB_FILE
 from mtf.storage import AnyPath, is_remote
 
 _REPO = re.compile(r"(?:[\w.-]+/)?[\w.-]{1,96}", re.ASCII)
@@ -22,9 +23,10 @@ def check_repo(repo: str, out_dir: AnyPath) -> None:
 def push(directory: AnyPath, repo: str) -> None:
     """Uploads a directory, or prints the command to do so if huggingface_hub or a token is missing.
 
-    The token comes from `hf auth login` or $HF_TOKEN. Raises RunError if the upload fails.
+    JOB_FILE contains paths of this machine, so it is not uploaded. The token comes from
+    `hf auth login` or $HF_TOKEN. Raises RunError if the upload fails.
     """
-    command = f"hf upload {shlex.join([repo, str(directory), '.'])}"
+    command = f"hf upload {shlex.join([repo, str(directory), '.', '--exclude', JOB_FILE])}"
     try:
         import huggingface_hub
 
@@ -40,7 +42,10 @@ def push(directory: AnyPath, repo: str) -> None:
     try:
         huggingface_hub.create_repo(repo, exist_ok=True)
         done = huggingface_hub.upload_folder(
-            repo_id=repo, folder_path=str(directory), commit_message="Upload the model"
+            repo_id=repo,
+            folder_path=str(directory),
+            commit_message="Upload the model",
+            ignore_patterns=JOB_FILE,
         )
     except Exception as error:  # Each network library has its own exceptions.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
