@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ END_FILE = "end.json"
 # Environment variable for schedulers, such as JobSet, that restart a run only if it fails. If this
 # variable is set, a run that a signal stopped exits with this status instead of 0.
 STOPPED_FAILS, STOPPED_STATUS = "MTF_STOPPED_FAILS", 128 + signal.SIGTERM
+# A compiled function may raise an error of XLA as a ValueError, which begins with its status.
+_OF_JAX = re.compile(r"JaxRuntimeError: |ValueError: [A-Z_]{5,}: ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,11 @@ def failure(error: BaseException) -> RunEnd:
     """Returns the record of a run that failed with `error`."""
     first_line = str(error).strip().partition("\n")[0]
     return RunEnd("failed", without_user(f"{type(error).__name__}: {first_line}"))
+
+
+def is_of_jax(end: RunEnd) -> bool:
+    """Returns whether JAX raised the error, as it does when another process has died."""
+    return end.reason is not None and _OF_JAX.match(end.reason) is not None
 
 
 def write_end(run_dir: AnyPath, end: RunEnd) -> None:

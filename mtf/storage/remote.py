@@ -26,7 +26,7 @@ from mtf.storage.errors import GCS_URL, PACKAGES, READ_ONLY, StorageError, endpo
 BYTES_OF_PART = 32 * 2**20
 # With these times, a command says within a minute that a store does not answer. gcsfs waits for
 # 33 s between its six tries.
-_SECONDS_TO_ANSWER, _SECONDS_FOR_GCS = 6, 4
+_SECONDS_TO_ANSWER, _SECONDS_FOR_GCS = 6, 3
 _TRIES_OF_S3 = 3
 _WRITING = ("open", "pipe_file", "put_file", "rm", "rm_file", "mkdir")
 

@@ -41,6 +41,7 @@ def main() -> None:
         rendezvous.compare({"the config": ["a = 1", "b = 2" if what != "differ" else "b = 3"]})
         print(f"joined, number {rendezvous.broadcast('number', process)}", flush=True)
         if what == "die":
+            time.sleep(2)  # The other processes have read the names by then.
             os.kill(os.getpid(), 9)
         if what == "fail":
             raise RunError("the disk is full")

@@ -81,7 +81,7 @@ def test_a_run_that_ends_within_a_trace_writes_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("profile", "message"),
-    [("10-20", "profile must be 'all'"), ("10:", "one trace of more than 1,000 steps")],
+    [("10-20", "must be 'all', 'FIRST:LAST'"), ("10:", "one trace of more than 1,000 steps")],
 )
 def test_a_choice_that_is_refused(profile: str, message: str) -> None:
     with pytest.raises(UserError, match=message):

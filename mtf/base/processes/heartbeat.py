@@ -19,7 +19,7 @@ from mtf.base import signals
 from mtf.base.errors import UserError
 from mtf.base.processes import rendezvous
 from mtf.base.processes.records import FOLDER, ProcessState, write_state
-from mtf.base.run_end import RunEnd, read_end, write_end
+from mtf.base.run_end import RunEnd, is_of_jax, read_end, write_end
 from mtf.base.writing import restored_on_refusal
 from mtf.storage import AnyPath, is_remote
 
@@ -161,7 +161,7 @@ class Heartbeat:
         self._closed.set()
         end = read_end(run_dir)
         # The process that failed may have recorded why; JAX's error here is only a consequence.
-        if end is None or (end.reason or "").startswith("JaxRuntimeError"):
+        if end is None or is_of_jax(end):
             write_end(run_dir, RunEnd("failed", failure))
         self._write(ended=True)
 

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mtf.base import signals
+from mtf.base import run_end, signals
 from mtf.base.errors import UserError, with_causes
 from mtf.base.processes.process_info import ProcessInfo
 
@@ -125,7 +125,7 @@ class Rendezvous:
             try:
                 work()
             except BaseException as error:
-                if any(isinstance(each, self._error) for each in with_causes(error)):
+                if any(run_end.is_of_jax(run_end.failure(each)) for each in with_causes(error)):
                     time.sleep(1.5 * _SILENCE)  # `_watch` ends this process if another one is dead.
                 self._ended.set()
                 raise
