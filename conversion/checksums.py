@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import google_crc32c
+import numpy as np
 
 from conversion.json_file import write_json
 from conversion.tensor import IncompleteCheckpoint, damaged
@@ -28,8 +29,8 @@ CHECKSUMS = "checksums.json"
 _UNLISTED = (CHECKSUMS, UNFINISHED, "README.md", "metrics/", "commit_success", "_CHECKPOINT_META")
 # Files above this size are read while the tensors are read, others when the checkpoint is opened.
 _SMALL_BYTES = 2**20
-# Blocks of local files fit the processor's caches; each block of a remote file is a request.
-_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 2**20, 2**25
+# A block of a local file fits a cache of the processor; each block of a remote file is a request.
+_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 2**18, 2**25
 
 # Name of a file → its `size` in bytes and, if known, its `crc32c` (in base64) and `sha256`.
 _Contents = dict[str, dict[str, Any]]
@@ -110,7 +111,7 @@ def _read(directory: AnyPath, names: Iterable[str]) -> _Contents:
         for part in _parts(file, size):
             crc32c.update(part)
             if size <= _SMALL_BYTES:
-                sha256.update(part)
+                sha256.update(bytes(part))
         content = {"size": size, "crc32c": base64.b64encode(crc32c.digest()).decode()}
         return name, content | ({"sha256": sha256.hexdigest()} if size <= _SMALL_BYTES else {})
 
@@ -118,14 +119,15 @@ def _read(directory: AnyPath, names: Iterable[str]) -> _Contents:
         return dict(pool.map(read, names))
 
 
-def _parts(file: AnyPath, size: int) -> Iterator[bytes]:
+def _parts(file: AnyPath, size: int) -> Iterator[bytes | np.ndarray]:
     if is_remote(file):
         for start in range(0, size, _REMOTE_BLOCK_BYTES):
             yield file.read_range(start, min(start + _REMOTE_BLOCK_BYTES, size))
         return
+    block = np.empty(_BLOCK_BYTES, np.uint8)
     with file.open("rb", buffering=0) as opened:
-        while part := opened.read(_BLOCK_BYTES):
-            yield part
+        while count := opened.readinto(block.data):
+            yield block[:count]
 
 
 def _compare(directory: AnyPath, listed: _Contents, found: _Contents) -> None:
