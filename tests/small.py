@@ -151,7 +151,11 @@ def run_process(
 
 
 def python(
-    *arguments: str, cwd: Path = ROOT, status: int | None = 0, **environment: str
+    *arguments: str,
+    cwd: Path = ROOT,
+    status: int | None = 0,
+    timeout: float | None = None,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python in a process of its own, and asserts its exit status, if one is given."""
     done = subprocess.run(
@@ -160,6 +164,7 @@ def python(
         env={**environment_variables(), **environment},
         capture_output=True,
         text=True,
+        timeout=timeout,
         check=False,
     )
     assert status in (None, done.returncode), done.stdout + done.stderr

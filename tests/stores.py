@@ -13,6 +13,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -244,12 +245,17 @@ class Fault:
       first: the number of the first such request that is answered wrongly.
       times: how many requests are answered wrongly from then on.
       replace: a function that replaces the files in the store, for the kind "replaced".
+      every_request: whether to count and to answer wrongly other requests, too.
+      began, latest: the times of the first and the latest wrong answer.
     """
 
     kind: int | str
     first: int = 0
     times: int = 1000
     replace: Callable[[], object] = lambda: None
+    every_request: bool = False
+    began: float | None = None
+    latest: float | None = None
 
 
 KINDS = (
@@ -266,6 +272,7 @@ def faulty(address: str, fault: Fault) -> Iterator[str]:
 
     class Proxy(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        sent: bytes | None = None
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -278,14 +285,18 @@ def faulty(address: str, fault: Fault) -> Iterator[str]:
                 or not ("/o" in asks.partition("?")[0] or "list-type=" in asks or "/b/" in asks)
             )
             with lock:
-                number = next(count) if is_content else -1
+                number = next(count) if is_content or fault.every_request else -1
             kind = fault.kind if fault.first <= number < fault.first + fault.times else None
+            if kind is not None:
+                fault.latest = time.monotonic()
+                fault.began = fault.began or fault.latest
             if kind == "hanging":
                 stopped.wait()
             if kind == "reset":
                 self.reset()
                 return
             if isinstance(kind, int):
+                self.read()
                 self.answer(kind, {}, b"")
                 return
             status, headers, body = self.ask(drops_range=kind == "no_ranges")
@@ -315,9 +326,7 @@ def faulty(address: str, fault: Fault) -> Iterator[str]:
 
         def ask(self, drops_range: bool = False) -> tuple[int, dict[str, str], bytes]:
             """Asks the server; returns the status, the headers and the body."""
-            sent = getattr(self, "sent", None)
-            if sent is None:
-                sent = self.sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            sent = self.read()
             connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
             dropped = {"range"} if drops_range else set()
             headers = {k: v for k, v in self.headers.items() if k.lower() not in dropped}
@@ -331,6 +340,12 @@ def faulty(address: str, fault: Fault) -> Iterator[str]:
             body = answer.read()
             connection.close()
             return answer.status, found, body
+
+        def read(self) -> bytes:
+            """Reads the body of the request; returns it again when it is called again."""
+            if self.sent is None:
+                self.sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            return self.sent
 
         def head(self, status: int, headers: dict[str, str], length: int) -> None:
             self.send_response(status)

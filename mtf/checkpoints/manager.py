@@ -40,7 +40,7 @@ from mtf.storage.errors import StorageError
 
 _MAX_LOOKS = 50
 _SECONDS_BETWEEN_LOOKS = 0.2
-_SECONDS_FOR_STORES = 30.0
+_SECONDS_FOR_STORES = 5.0
 
 
 @functools.cache
@@ -100,7 +100,8 @@ def failures_explained(checkpoints: CheckpointManager) -> Iterator[None]:
                     folder.rmdir()
             raise RunError(f"{run_dir}, or a part of it, was deleted during the run.") from None
         if reason := write_failure(error, run_dir):
-            what = f"{run_dir} cannot be written to: {reason}{free_space(run_dir)}."
+            detail = f"{reason.removesuffix('.')}{free_space(run_dir)}"
+            what = f"{run_dir} cannot be written to: {detail}."
             when = "When the directory is writable again"
         elif isinstance(error, StorageError):
             what, when = str(error), "When it can be read again"
@@ -141,6 +142,9 @@ class CheckpointManager:
             options.atomicity_options = stores.ATOMICITY
         items = ("state", "data")
         self._manager = ocp.CheckpointManager(str(folder), options=options, item_names=items)
+        # If a store fails, Orbax takes it for empty.
+        if is_remote(folder) and set(steps.saved_steps(model_dir)) - {*self._manager.all_steps()}:
+            raise StorageError(folder, "the store did not list all checkpoints. Try again.")
         # While the directory is open, its inode number is not given to another one.
         self._opened: int | None = None
         if not is_remote(self.model_dir):
@@ -288,7 +292,7 @@ class CheckpointManager:
     def wait_after_failure(self) -> None:
         """If the run has one process, waits until no save is in progress, and ignores errors.
 
-        For a store, which may not answer any more, waits at most 30 s.
+        For a store, which may not answer any more, waits at most 5 s.
         """
         if jax.process_count() > 1:  # Several processes would wait for each other.
             return

@@ -161,9 +161,9 @@ def kvstore(directory: AnyPath) -> dict[str, Any]:
     folder = str(directory).split("/", 3)[3:]
     path = f"{folder[0]}/" if folder else ""
     # By default, TensorStore waits without an end, and retries for a quarter of an hour.
-    os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "6")
+    os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "5")
     os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
-    retries = {"max_retries": 4, "max_delay": "8s"}
+    retries = {"max_retries": 3, "max_delay": "8s"}
     if directory.protocol == "gs":
         use_emulator()
         place = {"bucket": directory.bucket, "path": path}

@@ -28,6 +28,7 @@ BYTES_OF_PART = 32 * 2**20
 # 33 s between its six tries.
 _SECONDS_TO_ANSWER, _SECONDS_FOR_GCS = 6, 3
 _TRIES_OF_S3 = 3
+_NAMES = {"gcsfs": ("gs", "gcs"), "s3fs": ("s3", "s3a")}
 _WRITING = ("open", "pipe_file", "put_file", "rm", "rm_file", "mkdir")
 
 
@@ -241,25 +242,29 @@ def filesystem(scheme: str) -> Any:
     # Otherwise gcsfs asks another service for the type of each bucket, which can take a minute.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     package, _ = PACKAGES[scheme]
-    importlib.import_module(package)
+    library = importlib.import_module(package)
     # Otherwise the package logs a traceback for each error that it raises.
     logging.getLogger(package).setLevel(logging.CRITICAL)
-    for name in ("gs", "gcs", "s3", "s3a"):
-        # Listings are not cached, because TensorStore and Orbax write files, too.
-        fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
-        if name.startswith("g") and endpoint("gs"):
-            fsspec.config.conf[name]["token"] = "anon"
-    if package == "s3fs":
-        retries = {"total_max_attempts": _TRIES_OF_S3}
-        options = {"config_kwargs": {"read_timeout": _SECONDS_TO_ANSWER, "retries": retries}}
-        found = fsspec.filesystem(scheme, **options)
-        found.retries = 2  # each with all attempts of the library below
-        return found
-    from aiohttp import ClientTimeout  # Both packages need it.
-
-    # By default, aiohttp ends downloads that take more than five minutes, and gcsfs waits forever.
-    seconds = _SECONDS_FOR_GCS if package == "gcsfs" else _SECONDS_TO_ANSWER
-    timeout = ClientTimeout(sock_connect=seconds, sock_read=seconds)
+    if package == "aiohttp":
+        return fsspec.filesystem(scheme, client_kwargs={"timeout": _timeout(_SECONDS_TO_ANSWER)})
+    # Orbax's file systems get these options, too. Listings are not cached, because TensorStore and
+    # Orbax write files.
+    options: dict[str, Any] = {"use_listings_cache": False}
     if package == "gcsfs":
-        return fsspec.filesystem(scheme, requests_timeout=timeout)
-    return fsspec.filesystem(scheme, client_kwargs={"timeout": timeout})
+        options["requests_timeout"] = _timeout(_SECONDS_FOR_GCS)
+        if endpoint("gs"):
+            options["token"] = "anon"
+    else:
+        retries = {"total_max_attempts": _TRIES_OF_S3}
+        options["config_kwargs"] = {"read_timeout": _SECONDS_TO_ANSWER, "retries": retries}
+        library.S3FileSystem.retries = 2  # each with all attempts of the library below
+    for name in _NAMES[package]:
+        fsspec.config.conf.setdefault(name, {}).update(options)
+    return fsspec.filesystem(scheme)
+
+
+def _timeout(seconds: float) -> Any:
+    # By default, aiohttp ends downloads that take more than five minutes, and gcsfs waits forever.
+    from aiohttp import ClientTimeout
+
+    return ClientTimeout(sock_connect=seconds, sock_read=seconds)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from absl import logging
+from etils.epath.backend import _FileSystemSpecBackend
 
 from mtf.cli import status
 from mtf.storage import as_path
@@ -46,6 +47,19 @@ def test_one_is_killed_and_the_run_goes_on(store: RemotePath, tmp_path: Path) ->
     assert found.seconds_since_write is not None and found.seconds_since_write < 60
     lines = (store / "run/train/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, last + 1))
+
+
+@pytest.mark.slow
+def test_orbax_takes_a_store_that_fails_for_empty(
+    store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = small.write_text(tmp_path)
+    small.run(small.arguments(text, train_steps=4, model_dir=f"{store}/run"), tmp_path)
+    before = [*(store / "run/checkpoints").glob("*")]
+    monkeypatch.setattr(_FileSystemSpecBackend, "exists", lambda *_: False)
+    output = small.run(["--from", f"{store}/run", "--set", "train_steps=9"], tmp_path, status=2)
+    assert f"{store}/run/checkpoints: the store did not list all checkpoints" in output
+    assert [*(store / "run/checkpoints").glob("*")] == before
 
 
 SETTINGS = {"checkpoint.save.period": 5, "trainer.eval_period": 10}

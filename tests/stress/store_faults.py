@@ -3,11 +3,15 @@
     python -m tests.stress.store_faults --count 60 --seed 0
 
 Each case chooses a store (gs, s3 or https's stand-in, http), what reads from it (a token cache,
-`mtf fetch`, a conversion or `mtf.load`), and a fault of `tests.stores.KINDS`. What must hold:
+`mtf fetch`, a conversion or `mtf.load`), and a fault of `tests.stores.KINDS`. Each fourth case is a
+run whose run directory is in a store that fails for one request or for all that follow, and that is
+resumed when the store works again. What must hold:
 
 * what was read is what the store has, or had before the file was replaced;
 * otherwise, the command ends with status 2, or 1, and one message, without a traceback;
-* it ends within a minute, which begins when its modules have been imported.
+* it ends within a minute, which begins when its modules have been imported; a run that fails,
+  within a minute after it tried the last time, and two minutes after the first fault;
+* a resumed run ends with the bits of one that was never interrupted.
 
 The output is a line for each case. Exit status 1: something did not hold.
 """
@@ -42,6 +46,7 @@ from mtf.storage.copies import copy_of
 from tests import small, stores
 from tests.cache import helpers as caches
 from tests.conversion import writers
+from tests.stress import store_kills
 
 _SECONDS = 60
 _AT_ONCE = 4
@@ -131,6 +136,39 @@ def _load(address: str) -> int:
     return exit_status(load, only_shows=False)
 
 
+# What a run can do nothing about, or notices: nothing but TLS protects other answers than contents.
+_FAULTS_OF_RUNS = (401, 403, 429, 500, 503, "reset", "reset_inside", "hanging", "hanging_inside")
+_TRAIN = "train"
+
+
+def check_run(case: Case, folder: Path, store: str) -> tuple[str, str]:
+    """Trains with a fault of the store at the address `store`; returns what `check_case` does."""
+    run_dir = f"{case.scheme}://runs/{case.kind}_{case.first}_{case.times}"
+    settings = {**store_kills.SETTINGS, "model_dir": run_dir}
+    command = ["-m", "mtf.run", *small.arguments(folder / "text.txt", **settings)]
+    fault = stores.Fault(case.kind, case.first, case.times, every_request=True)
+    with tempfile.TemporaryDirectory() as work, stores.faulty(store, fault) as proxy:
+        run = functools.partial(small.python, cwd=Path(work), timeout=5 * _SECONDS)
+        try:
+            done = run(*command, status=None, **stores.variables(proxy, proxy))
+        except subprocess.TimeoutExpired as error:
+            return str(case), f"it did not end: {error.stderr!r}"
+        now = time.monotonic()
+        seconds, since_latest = now - (fault.began or now), now - (fault.latest or now)
+        status, err = done.returncode, done.stderr
+        messages = [line for line in err.splitlines() if line.startswith("error: ")]
+        outcome = f"{case}: status {status}, {seconds:.0f} s, {' '.join(messages)[:300]}"
+        if status and (status not in (1, 2) or len(messages) != 1 or "Traceback" in err):
+            return outcome, f"no message: {err[-1500:]}"
+        if status and (since_latest > _SECONDS or seconds > 2 * _SECONDS):
+            return outcome, f"it took too long, {since_latest:.0f} s after the last try"
+        if status:
+            is_stored = (as_path(run_dir) / "config.json").is_file()
+            run(*(["-m", "mtf.run", "--from", run_dir] if is_stored else command))
+    small.assert_same_end(as_path(run_dir), folder / "reference", store_kills.LAST_STEP)
+    return outcome, ""
+
+
 # Reader → function that reads from an address, the folder that it reads, and the schemes.
 READERS: dict[str, tuple[Callable[[str], int], str, tuple[str, ...]]] = {
     "cache": (_read_cache, "cache", ("gs", "s3")),
@@ -159,8 +197,12 @@ def cases(count: int, seed: int) -> Iterator[Case]:
     places = [(scheme, name) for name, (_, _, schemes) in READERS.items() for scheme in schemes]
     for number in range(count):
         kind = stores.KINDS[number % len(stores.KINDS)]
-        scheme, reader = rng.choice(places)
-        yield Case(scheme, reader, kind, rng.choice((0, 1, 2, 5)), rng.choice((1, 1, 1000)))
+        times = rng.choice((1, 1, 1000))
+        if number % 4 == 3:
+            kind, first = _FAULTS_OF_RUNS[number // 4 % len(_FAULTS_OF_RUNS)], rng.randrange(400)
+            yield Case(rng.choice(("gs", "s3")), _TRAIN, kind, first, times)
+        else:
+            yield Case(*rng.choice(places), kind, rng.choice((0, 1, 2, 5)), times)
 
 
 def run_case(case: Case, folder: Path) -> tuple[str, str, float]:
@@ -277,8 +319,16 @@ def run_cases(chosen: list[Case], folder: Path) -> Iterator[tuple[str, str]]:
     for version, seed in (("first", 0), ("second", 1)):
         write(folder / version, seed)
     expected = expectations(folder)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        yield from pool.map(lambda case: check_case(case, folder, expected), chosen)
+    store_kills.reference(folder)
+    with stores.gcs("runs") as gcs, stores.s3("runs") as s3, ThreadPoolExecutor(_AT_ONCE) as pool:
+        os.environ |= stores.variables(gcs, s3)
+
+        def check(case: Case) -> tuple[str, str]:
+            if case.reader != _TRAIN:
+                return check_case(case, folder, expected)
+            return check_run(case, folder, gcs if case.scheme == "gs" else s3)
+
+        yield from pool.map(check, chosen)
 
 
 def main() -> int:
