@@ -38,8 +38,8 @@ _KINDS = (
     ("network", r"PayloadError|IncompleteRead|retry attempts failed|gaierror|[Uu]nreachable"),
     ("content", r"ChecksumError"),
 )
-_STORE_LIBRARIES = ("gcsfs", "s3fs", "aiobotocore", "botocore")
-_LIBRARIES = (*_STORE_LIBRARIES, "fsspec", "aiohttp", "google", "requests")
+_STORE_LIBRARIES = ("gcsfs", "s3fs", "aiobotocore", "botocore", "fsspec")
+_LIBRARIES = (*_STORE_LIBRARIES, "aiohttp", "google", "requests")
 _STATUS = re.compile(r"[A-Z_]+: ")  # TensorStore raises ValueError("STATUS: …").
 
 
