@@ -48,7 +48,6 @@ def test_every_model_with_every_run(gin: Gin, t5x: Path, folder: str, size: str,
     if kind in ("eval", "infer"):
         assert found["checkpoint"] == "'start/checkpoint_1000000'"
         return
-    assert f'"{size.lower()}"' in out or size == "tiny"
     expected = {"emb_dim": 8, "num_heads": 4, "head_dim": 3, "mlp_dim": 16}
     if size != "tiny":
         expected = FAMILIES[folder][2][size]._asdict()
@@ -82,13 +81,9 @@ def test_finetuning_is_the_recipe(gin: Gin, t5x: Path) -> None:
         ),
     )
     assert status == 0
-    assert 'builders.checkpoint.start("t5_1_1_small")' in out
     assert differences(config_of(out), recipes.t5_1_1_finetune(mixture="t0_train")) == set()
 
     _, out, _ = gin(t5x / SMALL, t5x / PRETRAIN, *bindings(**C4, MODEL_DIR="'gs://b/run'"))
-    assert 'model=builders.model.t5_1_1("small", dropout_rate=0.0),' in out
-    assert "builders.schedule.rsqrt(1.0, warmup_steps=10_000)" in out
-    assert "checkpoint=builders.checkpoint.every(1000)," in out
     assert 'model_dir="gs://b/run"' in out
     assert str(t5x / PRETRAIN) in out
 
@@ -411,13 +406,10 @@ def test_every_layer_of_scalable_t5_has_a_position_bias(gin: Gin, t5x: Path, sca
     files = (t5x / "t5x/examples/scalable_t5/t5_1_1/small.gin", t5x / PRETRAIN)
     given = (*bindings(**COMMON, TRAIN_STEPS="10"), f"--gin.network.T5Config.scan_layers={scanned}")
     _, out, _ = gin(*files, *given)
-    assert 'builders.model.t5_1_1("small"' in out
     network = values(config_of(out))
     assert network["model.network.relpos_bias_per_layer"] == "True"
     assert network["model.network.scan_layers"] == scanned
     assert network["model.network.remat_policy"] == "'minimal'"
-    _, out, _ = gin(*files, *given, "--gin.network.T5Config.vocab_size=256384")
-    assert 'builders.model.umt5("small"' in out
     _, out, _ = gin(t5x / SMALL, t5x / PRETRAIN, *bindings(**COMMON, TRAIN_STEPS="10"))
     assert values(config_of(out))["model.network.relpos_bias_per_layer"] == "False"
 
