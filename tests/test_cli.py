@@ -102,7 +102,6 @@ def test_resume_with_another_config(run: Run, tmp_path: Path) -> None:
         ((SMALL, "--from", "x"), "Leave out"),
         (("--from", "x"), "There is no run directory or config file x"),
         ((SMALL, "--diff", "nothing.there"), "There is no recipe nothing.there"),
-        ((SMALL, "--graph", "x.jpeg"), ".svg"),
         ((), "No recipe was given"),
         (("missing.py:recipe",), "There is no file missing.py"),
     ],
@@ -191,18 +190,6 @@ def test_diff_against_a_recipe_and_a_run(run: Run) -> None:
     for other in ("out", "out/config.json"):
         out = run(SMALL, "--set", "model_dir=out", "--diff", other)[1]
         assert out == f"# {other} → small: the same\n"
-
-
-def test_graph(run: Run, tmp_path: Path) -> None:
-    assert run(SMALL, "--graph", "x.dot")[0] == 0
-    assert "emb_dim" in (tmp_path / "x.dot").read_text()
-    status, _, err = run(SMALL, "--graph", "x.svg")
-    if shutil.which("dot"):
-        assert (tmp_path / "x.svg").read_text().startswith("<?xml")
-    else:
-        assert status == 2
-        assert "apt install graphviz" in err
-        assert not (tmp_path / "x.svg").exists()
 
 
 RECIPE_FILE = """

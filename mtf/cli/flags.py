@@ -65,4 +65,4 @@ def is_recipe_name(text: str) -> bool:
 
 def only_shows(options: argparse.Namespace) -> bool:
     """Returns whether the options show help or a config instead of running a job."""
-    return bool(options.print or options.diff or options.graph or options.help is not None)
+    return bool(options.print or options.diff or options.help is not None)
