@@ -30,13 +30,6 @@ _JOBS: dict[str, tuple[str, type, Any]] = {
     "evaluate": ("eval_script.evaluate", Evaluate, jobs.evaluation),
     "infer": ("infer_script.infer", Infer, jobs.inference),
 }
-# T5X function without an equivalent in mtf → message that names an alternative.
-_OTHER_JOBS = {
-    "t5x.export_lib.save": "export_lib.save has no equivalent in a recipe; to export a checkpoint, "
-    "run python -m mtf.convert RUN OUTPUT --to hf",
-    "__main__.precompile": "train_script.precompile has no equivalent; translate the gin files of "
-    "the training run instead",
-}
 # Job → settings that the job requires.
 _NEEDED = {
     "train": ("data.mixture_or_task_name", "train_steps", "batch_size"),
@@ -134,9 +127,6 @@ def _job_name(bindings: reading.Bindings) -> str:
     if roots:
         found = ", ".join(f"{_JOBS[name][0]} ({bound[_JOBS[name][0]]})" for name in roots)
         raise UserError(f"The gin files configure several jobs: {found}. Expected only one job.")
-    for name, instead in _OTHER_JOBS.items():
-        if name in bound:
-            raise UserError(f"{bound[name]}: {instead}.")
     expected = ", ".join(root for root, _, _ in _JOBS.values())
     raise UserError(
         f"The gin files do not configure a job; expected bindings for one of {expected}. Add one "
