@@ -13,6 +13,9 @@ from mtf.base.errors import UserError, did_you_mean
 from mtf.builders import checkpoint, vocabulary
 from mtf.checkpoints import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.data import ByteVocabulary, HubStreamConfig, SentencePieceVocabulary, TaskMixtureConfig
+from mtf.data.sources.datasets import hub_name
+from mtf.data.tasks.mixtures import list_mixtures
+from mtf.data.tasks.text import text_tasks
 from mtf.evaluation import InferEvalConfig
 from mtf.inference import DecodingConfig
 from mtf.jobs import Evaluate, Infer, Train
@@ -273,10 +276,6 @@ def _training_data(settings: Settings, command: Command, remark: Remark) -> fdl.
     remark(f"{name} is streamed from the Hugging Face hub.{hint if wants_cache else ''}")
     _module(name, settings, command, remark)
     streams = {"num_streams": math.gcd(_NUM_STREAMS, settings.get("batch_size") or _NUM_STREAMS)}
-    # These imports are slow, and `mtf.cli.gin.names` does not need them.
-    from mtf.data.sources.datasets import hub_name
-    from mtf.data.tasks.text import text_tasks
-
     task = text_tasks()[name]
     stream = {"dataset": hub_name(task.dataset), "inputs_add_eos": task.inputs_add_eos}
     stream |= {} if task.subset is None else {"subsets": {task.subset: 1.0}}
@@ -312,10 +311,6 @@ def _module(name: str, settings: Settings, command: Command, remark: Remark) -> 
     """Returns the module that registers a mixture; None if mtf defines it or no module is given."""
     given = settings.get("data.module")
     modules = list(dict.fromkeys([*([given] if given else []), *command.modules]))
-    # These imports are slow, and `mtf.cli.gin.names` does not need them.
-    from mtf.data.tasks.mixtures import list_mixtures
-    from mtf.data.tasks.text import text_tasks
-
     if name in list_mixtures() or name in text_tasks():
         if modules:
             remark(f"mtf defines {name}; the definition in {', '.join(modules)} is not used.")
