@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,15 @@ def test_restore_path_is_one_checkpoint(refusal: Refusal, finished: Path) -> Non
     message = refusal(_arguments(train_steps=4, **_restoring(path)))
     assert "is a single checkpoint" in message
     assert "checkpoint.restore.mode=specific" in message
+
+
+def test_a_sweep_without_optuna_names_the_extra(
+    refusal: Refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    message = refusal([*_arguments(model_dir="sweep"), "--sweep", "random_seed=0,1"])
+    assert "--sweep needs the package optuna, which is not installed" in message
+    assert "run: pip install 'mtf-jax[optuna]'" in message
 
 
 SMALL = "tests.config.example.small"

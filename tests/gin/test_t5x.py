@@ -13,7 +13,6 @@ import pytest
 
 import recipes
 from mtf import config as config_lib
-from tests.gin.example import FAMILIES, RUNS
 from tests.gin.helpers import COMMON, OWN, Gin, bindings, config_of, differences, values, write
 
 SMALL = "t5x/examples/t5/t5_1_1/small.gin"
@@ -32,28 +31,6 @@ def on_top(folder: Path, t5x: Path, *lines: str, run: str = PRETRAIN) -> Path:
     """A gin file that includes a model and a run, and has lines of its own."""
     includes = (f"include '{t5x / SMALL}'", f"include '{t5x / run}'")
     return write(folder, "mine.gin", *includes, *lines)
-
-
-CASES = [(folder, size, "pretrain") for folder in FAMILIES for size in ("tiny", "base", "xxl")]
-CASES += [(folder, "small", kind) for folder in FAMILIES for kind in RUNS[1:]]
-
-
-@pytest.mark.parametrize(("folder", "size", "kind"), CASES)
-def test_every_model_with_every_run(gin: Gin, t5x: Path, folder: str, size: str, kind: str) -> None:
-    files = [t5x / f"t5x/examples/{folder}/{size}.gin", t5x / f"t5x/configs/runs/{kind}.gin"]
-    status, out, err = gin(*files, *bindings(**COMMON, **OWN[kind]))
-    assert status == 0, err
-    assert "Not understood" not in err
-    found = values(config_of(out))
-    if kind in ("eval", "infer"):
-        assert found["checkpoint"] == "'start/checkpoint_1000000'"
-        return
-    expected = {"emb_dim": 8, "num_heads": 4, "head_dim": 3, "mlp_dim": 16}
-    if size != "tiny":
-        expected = FAMILIES[folder][2][size]._asdict()
-    expected["vocab_size"] = FAMILIES[folder][3]
-    for name, value in expected.items():
-        assert found[f"model.network.{name}"] == repr(value), name
 
 
 def test_pretraining_on_c4_is_the_recipe(gin: Gin, t5x: Path) -> None:
