@@ -140,18 +140,17 @@ def run_process(
     arguments: list[str], cwd: Path, *, status: int = 0, timeout: float = 240, **environment: str
 ) -> str:
     """Runs a command line in a process of its own; otherwise as `run`."""
-    with start(arguments, cwd, **environment) as process:
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    assert process.returncode == status, out + err
-    return out + err
+    command = ("-m", "mtf.run", *arguments)
+    done = python(*command, cwd=cwd, status=status, timeout=timeout, **environment)
+    return done.stdout + done.stderr
 
 
 def python(
-    *arguments: str, cwd: Path = ROOT, status: int | None = 0, **environment: str
+    *arguments: str,
+    cwd: Path = ROOT,
+    status: int | None = 0,
+    timeout: float | None = None,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python in a process of its own, and asserts its exit status, if one is given."""
     done = subprocess.run(
@@ -161,6 +160,7 @@ def python(
         capture_output=True,
         text=True,
         check=False,
+        timeout=timeout,
     )
     assert status in (None, done.returncode), done.stdout + done.stderr
     return done
