@@ -25,6 +25,7 @@ PACKAGE = "tests.config.example"
 SMALL = f"{PACKAGE}.small"
 
 Run = Callable[..., tuple[int, str, str]]
+Project = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -268,7 +269,7 @@ RECIPES = {
 
 
 @pytest.fixture
-def in_project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def in_project(tmp_path: Path) -> Project:
     """Runs a command line in a project with recipes of its own."""
     (tmp_path / "recipes").mkdir()
     for name, text in RECIPES.items():
@@ -280,7 +281,7 @@ def in_project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     return call
 
 
-def test_list(in_project: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_list(in_project: Project) -> None:
     """The project's recipes stand beside mtf's, each in one line."""
     recipes, _, fiddlers = in_project("--list").stdout.partition("\n\nFiddlers, for --apply:\n")
     listed = dict(line.split(maxsplit=1) for line in recipes.splitlines())
@@ -296,9 +297,7 @@ def test_list(in_project: Callable[..., subprocess.CompletedProcess[str]]) -> No
     assert "builders" not in applied
 
 
-def test_recipes_of_the_project(
-    in_project: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_recipes_of_the_project(in_project: Project) -> None:
     assert "emb_dim = 64" in in_project("recipes.big.giant(size=16)", "--print", "all").stdout
     wrong = in_project("giant")
     assert wrong.returncode == 2
@@ -310,9 +309,7 @@ def test_recipes_of_the_project(
     assert "6 steps" in short.stdout
 
 
-def test_traceback_of_a_failing_run(
-    in_project: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_traceback_of_a_failing_run(in_project: Project) -> None:
     done = in_project("recipes.big.giant(size=16)", "--set", "fail=inside")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
