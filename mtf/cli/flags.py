@@ -15,9 +15,6 @@ class Flag(NamedTuple):
     name: str
     value: str | None
 
-    def __str__(self) -> str:
-        return self.name if self.value is None else f"{self.name}={self.value}"
-
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parses options and recipes in any order, and collects unknown flags in `unknown`."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import fiddle as fdl
 
 from mtf.base.errors import suggestion
-from mtf.cli.command import option_names
+from mtf.cli.command import option_names, quoted
 from mtf.cli.flags import Flag
 from mtf.config import tree
 from mtf.config.paths import nearest_paths
@@ -52,6 +51,5 @@ def _hint(flag: Flag, options: Collection[str], paths: Sequence[str]) -> str:
 
 
 def _assignment(path: str, value: Any) -> str:
-    text = f"{path}={'VALUE' if value is None else value}"
-    in_double_quotes = "'" in text and not set('"$`\\!') & set(text)
-    return f'--set "{text}"' if in_double_quotes else f"--set {shlex.quote(text)}"
+    shown = "VALUE" if value is None else value
+    return f"--set {quoted(f'{path}={shown}')}"

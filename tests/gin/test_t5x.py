@@ -68,7 +68,7 @@ def test_finetuning_is_the_recipe(gin: Gin, t5x: Path) -> None:
 def test_the_printed_recipe_has_the_command_as_a_shell_takes_it(gin: Gin, t5x: Path) -> None:
     arguments = [str(t5x / SMALL), str(t5x / PRETRAIN), *bindings(**C4), '--tpu=a b\'s "c" $d']
     _, out, _ = gin(*arguments)
-    assert "--gin.MIXTURE_OR_TASK_NAME=\"'c4_v220_span_corruption'\"" in out
+    assert "\"--gin.MIXTURE_OR_TASK_NAME='c4_v220_span_corruption'\"" in out
     docstring = ast.get_docstring(ast.parse(out)) or ""
     command = docstring.partition("Made by: ")[2].partition("\n\n")[0]
     joined = command.replace("\\\n", " ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import fiddle as fdl
 
 from mtf.base.errors import UserError
+from mtf.cli.command import quoted
 from mtf.cli.gin import jobs, mesh, reading
 from mtf.cli.gin.jobs import Command, Remark
 from mtf.cli.gin.t5x_table import NETWORKS, T5X, T5X_NAMES
@@ -155,7 +155,7 @@ def as_text(translation: Translation, arguments: Sequence[str]) -> str:
       translation: the result of `translate`.
       arguments: the command-line arguments, which are shown in the module's docstring.
     """
-    command = " \\\n    ".join([MADE_BY, *map(_quoted, arguments)])
+    command = " \\\n    ".join([MADE_BY, *map(quoted, arguments)])
     lines = [
         f"{_WHAT[fdl.get_callable(translation.job).__name__]}, translated from gin files.",
         f"\n{command}\n",
@@ -165,17 +165,6 @@ def as_text(translation: Translation, arguments: Sequence[str]) -> str:
     if remarks := report(translation):
         lines += ["", *remarks]
     return as_python(translation.job, "\n".join([*lines, ""]), "recipe")
-
-
-def _quoted(argument: str) -> str:
-    """Quotes an argument for a shell if necessary, for example as --gin.NAME="'text'"."""
-    if shlex.quote(argument) == argument:
-        return argument
-    flag, equals, value = argument.partition("=")
-    if not (equals and shlex.quote(flag) == flag):
-        flag, equals, value = "", "", argument
-    plain = "'" in value and not set(value) & set('"$`\\!')
-    return f"{flag}{equals}" + (f'"{value}"' if plain else shlex.quote(value))
 
 
 def report(translation: Translation) -> list[str]:
