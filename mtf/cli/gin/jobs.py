@@ -114,16 +114,15 @@ def inference(settings: Settings, command: Command, remark: Remark) -> fdl.Confi
     path = settings.get("data.vocabulary.path", "")
     released = {vocabulary.T5_PATH: "t5", vocabulary.MT5_PATH: "mt5"}
     words = "byt5" if "bytes" in settings.get("parts", ()) else released.get(path, path or None)
-    mixture = settings.get("data.mixture_or_task_name")
-    known = None if mixture is None else _module(mixture, settings, command, remark)
+    mixture = settings["data.mixture_or_task_name"]
     return fdl.Config(
         Infer,
         mixture_or_task_name=mixture,
-        split=(mixture and settings.get("data.eval_split")) or "validation",
+        split=settings.get("data.eval_split") or "validation",
         vocabulary=words,
         decoding=_decoding(settings, always=True),
         task_feature_lengths=_lengths(settings),
-        module=known,
+        module=_module(mixture, settings, command, remark),
         partitioner=_partitioner(settings, remark),
         **_given(settings, "checkpoint", "batch_size", "dtype", "output_dir", "mode"),
         **_given(settings, "checkpoint_period", "shard_id", "num_shards"),
