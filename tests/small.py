@@ -140,14 +140,9 @@ def run_process(
     arguments: list[str], cwd: Path, *, status: int = 0, timeout: float = 240, **environment: str
 ) -> str:
     """Runs a command line in a process of its own; otherwise as `run`."""
-    with start(arguments, cwd, **environment) as process:
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    assert process.returncode == status, out + err
-    return out + err
+    command = ("-m", "mtf.run", *arguments)
+    done = python(*command, cwd=cwd, status=status, timeout=timeout, **environment)
+    return done.stdout + done.stderr
 
 
 def python(
@@ -166,6 +161,7 @@ def python(
         text=True,
         timeout=timeout,
         check=False,
+        timeout=timeout,
     )
     assert status in (None, done.returncode), done.stdout + done.stderr
     return done

@@ -25,6 +25,7 @@ PACKAGE = "tests.config.example"
 SMALL = f"{PACKAGE}.small"
 
 Run = Callable[..., tuple[int, str, str]]
+Project = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -102,7 +103,6 @@ def test_resume_with_another_config(run: Run, tmp_path: Path) -> None:
         ((SMALL, "--from", "x"), "Leave out"),
         (("--from", "x"), "There is no run directory or config file x"),
         ((SMALL, "--diff", "nothing.there"), "There is no recipe nothing.there"),
-        ((SMALL, "--graph", "x.jpeg"), ".svg"),
         ((), "No recipe was given"),
         (("missing.py:recipe",), "There is no file missing.py"),
     ],
@@ -167,8 +167,7 @@ def test_options_apply_in_order(run: Run) -> None:
 def test_print_python_runs(run: Run, tmp_path: Path) -> None:
     out = run(SMALL, "--print", "python", "--set", "model_dir=.")[1]
     (tmp_path / "again.py").write_text(out)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "again.py"], cwd=tmp_path, env=environment, check=True)
+    python("again.py", cwd=tmp_path)
     assert (tmp_path / "ran.txt").read_text() == "100 8\n"
 
 
@@ -191,18 +190,6 @@ def test_diff_against_a_recipe_and_a_run(run: Run) -> None:
     for other in ("out", "out/config.json"):
         out = run(SMALL, "--set", "model_dir=out", "--diff", other)[1]
         assert out == f"# {other} → small: the same\n"
-
-
-def test_graph(run: Run, tmp_path: Path) -> None:
-    assert run(SMALL, "--graph", "x.dot")[0] == 0
-    assert "emb_dim" in (tmp_path / "x.dot").read_text()
-    status, _, err = run(SMALL, "--graph", "x.svg")
-    if shutil.which("dot"):
-        assert (tmp_path / "x.svg").read_text().startswith("<?xml")
-    else:
-        assert status == 2
-        assert "apt install graphviz" in err
-        assert not (tmp_path / "x.svg").exists()
 
 
 RECIPE_FILE = """
@@ -282,7 +269,7 @@ RECIPES = {
 
 
 @pytest.fixture
-def in_project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def in_project(tmp_path: Path) -> Project:
     """Runs a command line in a project with recipes of its own."""
     (tmp_path / "recipes").mkdir()
     for name, text in RECIPES.items():
@@ -294,7 +281,7 @@ def in_project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     return call
 
 
-def test_list(in_project: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_list(in_project: Project) -> None:
     """The project's recipes stand beside mtf's, each in one line."""
     recipes, _, fiddlers = in_project("--list").stdout.partition("\n\nFiddlers, for --apply:\n")
     listed = dict(line.split(maxsplit=1) for line in recipes.splitlines())
@@ -310,9 +297,7 @@ def test_list(in_project: Callable[..., subprocess.CompletedProcess[str]]) -> No
     assert "builders" not in applied
 
 
-def test_recipes_of_the_project(
-    in_project: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_recipes_of_the_project(in_project: Project) -> None:
     assert "emb_dim = 64" in in_project("recipes.big.giant(size=16)", "--print", "all").stdout
     wrong = in_project("giant")
     assert wrong.returncode == 2
@@ -324,9 +309,7 @@ def test_recipes_of_the_project(
     assert "6 steps" in short.stdout
 
 
-def test_traceback_of_a_failing_run(
-    in_project: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_traceback_of_a_failing_run(in_project: Project) -> None:
     done = in_project("recipes.big.giant(size=16)", "--set", "fail=inside")
     assert done.returncode == 1
     assert "Traceback" in done.stderr

@@ -98,7 +98,7 @@ def test_files_of_a_run_are_refused_or_ignored(content: bytes, tmp_path: Path) -
         _read(lambda file: read_json(file, CacheInfo), content)(tmp_path / "cache.json")
     with pytest.raises(UserError, match=r"results\.json is damaged: .* to evaluate again"):
         _read(lambda file: report.read(file.parent), content)(tmp_path / "results.json")
-    assert _read(lock_holder_of, content)(tmp_path / ".lock") == {}
+    assert _read(lock_holder, content)(tmp_path / ".lock") == {}
     assert _read(lambda file: run_end.read_end(tmp_path), content)(tmp_path / "end.json") is None
     file = tmp_path / records.FOLDER / "0.json"
     assert _read(lambda _: records.read_states(tmp_path), content)(file) == []
@@ -106,10 +106,6 @@ def test_files_of_a_run_are_refused_or_ignored(content: bytes, tmp_path: Path) -
     file = tmp_path / "train" / "metrics.jsonl"
     assert _read(read_lines, lines)(file) == [{"step": 1, "loss": 2.0}]
     assert train_result(tmp_path, 1).metrics == {"train/loss": 2.0}
-
-
-def lock_holder_of(file: Path) -> Any:
-    return lock_holder(file.parent)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])

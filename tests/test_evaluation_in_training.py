@@ -244,37 +244,24 @@ def test_classes_are_the_answer_choices_of_the_task(
     }
 
 
-MISTAKES = [
-    (InferEvalConfig(metrics=("acuracy",)), "no metric 'acuracy'.*Did you mean accuracy"),
-    (InferEvalConfig(tasks=("food_fruits",)), "no task food_fruits.*Did you mean food_fruit"),
-]
+def test_bad_settings_for_a_mixture(tmp_path: Path) -> None:
+    data = helpers.data(helpers.write_cache(tmp_path))
+    with pytest.raises(UserError, match=r"no metric 'acuracy'.*Did you mean accuracy"):
+        find_held_out(data, InferEvalConfig(metrics=("acuracy",)))
+    with pytest.raises(UserError, match=r"no task food_fruits.*Did you mean food_fruit"):
+        find_held_out(data, InferEvalConfig(tasks=("food_fruits",)))
 
 
-@pytest.mark.parametrize(("settings", "says"), MISTAKES)
-def test_bad_settings_for_a_mixture(tmp_path: Path, settings: InferEvalConfig, says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        find_held_out(helpers.data(helpers.write_cache(tmp_path)), settings)
-
-
-def test_bad_settings_for_files(tmp_path: Path) -> None:
+def test_bad_settings_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = {"inputs": 32, "targets": 16}
-    data = TextFilesConfig(
-        vocabulary=BYTES, task_feature_lengths=lengths, files=str(write_pairs(tmp_path))
-    )
+    files = str(write_pairs(tmp_path))
+    data = TextFilesConfig(vocabulary=BYTES, task_feature_lengths=lengths, files=files)
     with pytest.raises(UserError, match="tasks can be set only if the data is a mixture"):
         find_held_out(data, InferEvalConfig(tasks=("some",)))
     with pytest.raises(UserError, match="f1 compares classes"):
         find_held_out(data, InferEvalConfig(metrics=("f1",)))
-
-
-def test_a_library_that_a_metric_needs_is_looked_for_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before training, not at the first evaluation."""
+    # Libraries of metrics are looked for before training, not at the first evaluation.
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    lengths = {"inputs": 32, "targets": 16}
-    files = str(write_pairs(tmp_path))
-    data = TextFilesConfig(vocabulary=BYTES, task_feature_lengths=lengths, files=files)
     assert find_held_out(data, InferEvalConfig(metrics=("accuracy",)))
     with pytest.raises(UserError, match=r"bleu needs the package sacrebleu.*mtf-jax\[eval\]"):
         find_held_out(data, InferEvalConfig(metrics=("accuracy", "bleu")))

@@ -234,17 +234,6 @@ def test_a_format_with_the_state_of_an_own_optimizer(
     assert "accuracy" in run([*evaluation, "--set", "output_dir=ranked"], folder)
 
 
-def test_the_help_shows_no_name_of_t5x_for_an_own_optimizer(folder: Path) -> None:
-    command, named = (
-        ["recipes.quickstart", "--help", "optimizer.beta1"],
-        "adafactor.Adafactor.beta1",
-    )
-    assert named in run(command, folder)
-    shown = run([*command, "--set", "optimizer=@mistaken.own"], folder)
-    assert "float" in shown
-    assert named not in shown
-
-
 def test_a_format_is_unknown_without_its_module(folder: Path) -> None:
     command = ["-m", "mtf.convert", "nowhere", "exported", "--to", "npz"]
     done = python(*command, cwd=folder, status=2)

@@ -38,7 +38,7 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 def rows(text: str) -> dict[str, str]:
     """The table of the help of a field."""
-    names = ("type", "default", "value", "origin", "T5X", "change")
+    names = ("type", "default", "value", "origin", "change")
     lines = (line.partition(" ") for line in text.splitlines())
     return {name: rest.strip() for name, _, rest in lines if name in names}
 
@@ -87,7 +87,6 @@ def test_help_of_a_value_that_the_recipe_sets(shown: Help) -> None:
         "type": "int",
         "default": "1",
         "value": "8",
-        "T5X": "trainer.Trainer.num_microbatches",
         "change": "--set trainer.num_microbatches=…",
     }
 
@@ -118,16 +117,6 @@ def test_help_of_a_component_lists_its_fields(shown: Help) -> None:
     assert "\n  decay_rate: float = 0.8\n      the exponent in the decay of the second" in text
     assert all(len(line) <= 100 for line in text.splitlines())
     assert "  logging: Logging = @tests.config.example.Logging\n" in shown(SMALL, "--help")
-
-
-def test_gin_names_depend_on_the_component(shown: Help) -> None:
-    path = "optimizer.weight_decay_rate"
-    adamw = "optimizer=@mtf.training.AdamWConfig(learning_rate=@mtf.builders.schedule.constant)"
-    assert rows(shown(T0, "--help", path))["T5X"] == "adafactor.Adafactor.weight_decay_rate"
-    assert "T5X" not in rows(shown(T0, "--set", adamw, "--help", path))
-    infer = "recipes.infer"
-    assert rows(shown(infer, "--help", "output_dir"))["T5X"] == "infer_script.infer.output_dir"
-    assert "T5X" not in rows(shown(T0, "--help", "num_samples"))
 
 
 @pytest.mark.parametrize(

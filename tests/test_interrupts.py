@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -294,12 +293,6 @@ def _interrupted_at(place: str, folder: Path, module: str) -> tuple[int, str]:
         "sys.meta_path.insert(0, Finder())\n"
     )
     paths = f"{folder}{os.pathsep}{ROOT}"
-    with small.hearing_ctrl_c():
-        process = subprocess.run(
-            [sys.executable, "-m", module, "--help"],
-            env={**os.environ, "PYTHONPATH": paths},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    return process.returncode, process.stderr
+    process = small.start_python("-m", module, "--help", PYTHONPATH=paths)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -16,10 +15,18 @@ import pytest
 from mtf.base.errors import UserError
 from mtf.data.loaders import make_evaluations, make_train_iterator, sample_examples
 from mtf.data.packing import HostBatch
-from mtf.data.row_streams import BatchIterator
 from mtf.data.settings import TextFilesConfig
 from mtf.data.tasks.objectives import PrefixLM, SpanCorruption
-from tests.data.helpers import BYTES, EOS, LENGTHS_32, restore, without_padding, write, write_pairs
+from tests.data.helpers import (
+    BYTES,
+    EOS,
+    LENGTHS_32,
+    restore,
+    stored,
+    without_padding,
+    write,
+    write_pairs,
+)
 
 PAIR_LENGTHS = {"inputs": 64, "targets": 32}
 
@@ -255,12 +262,6 @@ def test_held_out_examples_are_always_the_same(documents: TextFilesConfig) -> No
 
 
 # Sharing and resuming.
-
-
-def stored(iterator: BatchIterator) -> dict[str, Any]:
-    text = json.dumps(iterator.get_state())
-    assert len(text) < 20_000
-    return json.loads(text)
 
 
 def test_a_place_of_another_run_is_refused(tmp_path: Path, pairs: TextFilesConfig) -> None:

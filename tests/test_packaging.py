@@ -23,14 +23,10 @@ APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_the_license_is_apache_2_0_everywhere() -> None:
+def test_the_license_and_the_citation() -> None:
     assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_0
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert PYPROJECT["project"]["license"] == citation["license"] == "Apache-2.0"
-
-
-def test_the_citation_names_this_version() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert str(citation["version"]) == mtf.__version__
 
 
@@ -45,7 +41,7 @@ def test_the_docker_image_gets_what_the_wheel_is_made_of() -> None:
     assert python is not None and python[1] in SpecifierSet(project["requires-python"])
 
 
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 FILES = [
     ROOT / "README.md",
     *(file for folder in ("docs", "benchmarks") for file in (ROOT / folder).rglob("*.md")),

@@ -17,8 +17,6 @@ import pytest
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.cli.run import main
-from mtf.data import ByteVocabulary, TextFilesConfig
-from mtf.data.loaders import make_train_iterator
 from mtf.models.stacking import stack_layers
 from mtf.training.train_state import TrainState
 from tests import small
@@ -91,33 +89,6 @@ def test_resumed_run_has_the_same_bits_unrolled_with_adamw(tmp_path: Path) -> No
     whole = small.arguments(text, train_steps=LAST_STEP, model_dir="whole", **UNROLLED_ADAMW)
     small.run(whole, tmp_path)
     _check_resumed_in_the_middle(tmp_path, tmp_path / "whole", UNROLLED_ADAMW)
-
-
-def test_resumed_iterator_gives_the_same_batches(tmp_path: Path) -> None:
-    text = str(small.write_text(tmp_path))
-    files = TextFilesConfig(
-        files=text,
-        vocabulary=ByteVocabulary(100),
-        task_feature_lengths={"inputs": 32, "targets": 16},
-    )
-    whole = make_train_iterator(files, batch_size=4)
-    batches = [next(whole) for _ in range(40)]
-
-    stopped = make_train_iterator(files, batch_size=4)
-    for _ in range(17):
-        next(stopped)
-    manager = CheckpointManager(tmp_path / "run", SaveCheckpointConfig())
-    manager.save(17, _numbered_state(17).state_dict(), stopped.get_state())
-    manager.close()
-    manager = CheckpointManager(tmp_path / "run", SaveCheckpointConfig())
-    resumed = make_train_iterator(files, batch_size=4)
-    resumed.set_state(manager.restore_data_state(17))
-    manager.close()
-    for expected in batches[17:]:
-        found = next(resumed)
-        assert found.keys() == expected.keys()
-        for name in expected:
-            np.testing.assert_array_equal(found[name], expected[name])
 
 
 def _numbered_state(number: float) -> TrainState:

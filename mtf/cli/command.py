@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,12 @@ def new_parser(
         allow_abbrev=False,
         add_help=add_help,
     )
+
+
+def quoted(text: str) -> str:
+    """Quotes a text for a shell if necessary, for example as "NAME='text'"."""
+    in_double_quotes = "'" in text and not set(text) & set('"$`\\!')
+    return f'"{text}"' if in_double_quotes else shlex.quote(text)
 
 
 def option_names(parser: argparse.ArgumentParser) -> list[str]:

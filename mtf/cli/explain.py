@@ -76,8 +76,6 @@ def path_help(config: fdl.Config, text: str) -> str:
 
 
 def _field(config: fdl.Config, path: Path, value: Any) -> list[str]:
-    from mtf.cli.gin.names import binding_of  # Slow, because it loads all gin settings.
-
     name = format_path(path)
     leaf = find(config, path, f"--help {name}")
     field, declared, owner = leaf.field, leaf.declared, fdl.get_callable(leaf.node)
@@ -88,9 +86,6 @@ def _field(config: fdl.Config, path: Path, value: Any) -> list[str]:
         "value": _shown(value) or "not set",
         "origin": None if _shown(value) is None else provenance.of_leaf(leaf),
         "choices": f"\n{' ' * 9}".join(x for x in types.choices(declared) if x.startswith("@")),
-        "T5X": binding_of(name, fdl.get_callable(config).__name__, owner.__name__)
-        if owner.__module__.startswith("mtf.")
-        else None,
         "change": f"--set {name}=…",
     }
     meaning = docstrings.read(owner).items.get(str(field), "")

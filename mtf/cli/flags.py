@@ -15,9 +15,6 @@ class Flag(NamedTuple):
     name: str
     value: str | None
 
-    def __str__(self) -> str:
-        return self.name if self.value is None else f"{self.name}={self.value}"
-
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parses options and recipes in any order, and collects unknown flags in `unknown`."""
@@ -65,4 +62,4 @@ def is_recipe_name(text: str) -> bool:
 
 def only_shows(options: argparse.Namespace) -> bool:
     """Returns whether the options show help or a config instead of running a job."""
-    return bool(options.print or options.diff or options.graph or options.help is not None)
+    return bool(options.print or options.diff or options.help is not None)

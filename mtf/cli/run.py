@@ -51,7 +51,6 @@ def make_parser() -> argparse.ArgumentParser:
     devices = "number of devices for --print sharding; they need not exist on this machine"
     show("--devices", type=int, metavar="N", help=devices)
     show("--diff", metavar="OTHER", help="compare with a recipe, run directory or config.json")
-    show("--graph", metavar="FILE.svg", help="draw the config (.svg .png .pdf .dot)")
     built = "show sizes and devices; check the checkpoint, data and vocabulary; write nothing"
     show("--dry-run", action="store_true", help=built)
     show("--list", action="store_true", help="list all recipes and fiddlers")

@@ -7,7 +7,6 @@ import functools
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +97,8 @@ def _has_run_dir(config: fdl.Config) -> bool:
 
 
 def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
-    if options.engine == "t5x" and (options.diff or options.graph):
-        flag = "--diff" if options.diff else "--graph"
-        raise UserError(f"{flag} shows mtf's config of a recipe; leave out --engine t5x.")
+    if options.engine == "t5x" and options.diff:
+        raise UserError("--diff shows mtf's config of a recipe; leave out --engine t5x.")
     if options.devices is not None and options.print != "sharding":
         raise UserError("--devices can be used only with --print sharding.")
     if options.help is not None:
@@ -125,9 +123,6 @@ def _show(config: fdl.Config, name: str, options: argparse.Namespace) -> None:
         print(f"# {options.diff} → {name}" + ("" if changes else ": the same"))
         for change in changes:
             print(change)
-    if options.graph:
-        config_lib.write_graph(config, Path(options.graph))
-        print(f"Wrote {options.graph}.")
 
 
 def _sharding(config: fdl.Config, name: str, num_devices: int | None) -> str:
@@ -152,7 +147,7 @@ def _sweep(config: fdl.Config, name: str, options: argparse.Namespace) -> int:
     refused = {
         "--from": options.from_dir,
         "--allow": options.allow,
-        "--print, --diff, --graph and --help": flags.only_shows(options),
+        "--print, --diff and --help": flags.only_shows(options),
         "several processes": find_processes(os.environ, options) is not None,
     }
     if given := [what for what, is_given in refused.items() if is_given]:

@@ -7,7 +7,7 @@ from mtf.config.lookup import list_recipes, recipe_name, resolve
 from mtf.config.overrides import Override, apply_overrides, try_overrides
 from mtf.config.run_dir import check_resume, load_config, new_run_dir, write_run_dir
 from mtf.config.serialize import dump_json, load_json
-from mtf.config.show import as_flat_text, as_history_text, diff, flat_values, write_graph
+from mtf.config.show import as_flat_text, as_history_text, diff, flat_values
 from mtf.config.start import as_checked, check_types, in_run_directory, run, stored
 from mtf.config.tree import complete
 
@@ -39,6 +39,5 @@ __all__ = [
     "summarize",
     "trust_runs",
     "try_overrides",
-    "write_graph",
     "write_run_dir",
 ]

@@ -22,38 +22,40 @@ _WIDTH = 100
 _INDENT = "    "
 
 
-def as_python(config: fdl.Config, title: str) -> str:
-    """Returns the code of a script that defines `config()` and runs the job of this config."""
+def as_python(config: fdl.Config, title: str, name: str = "config") -> str:
+    """Returns a script that recreates the config in a function `name` and runs its job."""
     config = tree.complete(config)
     if any(inspect.isroutine(fdl.get_callable(node)) for _, node in tree.components(config)):
         # A job does not record which calls produced its values; `mtf.config.run` stores the config.
-        return write_module(
-            config, title, run="run(config())", imports="from mtf.config import run\n"
-        )
-    return write_module(config, title, run="fdl.build(config()).run()")
+        own = "from mtf.config import run\n"
+        return write_module(config, title, run=f"run({name}())", imports=own, name=name)
+    return write_module(config, title, run=f"fdl.build({name}()).run()", name=name)
 
 
-def write_module(config: fdl.Config, title: str, *, run: str, imports: str = "") -> str:
-    """Returns the code of a module with a function `config()` that recreates the given config.
+def write_module(
+    config: fdl.Config, title: str, *, run: str, imports: str = "", name: str = "config"
+) -> str:
+    """Returns the code of a module with a function that recreates the given config.
 
     Args:
       config: the config to recreate; values that equal their defaults are omitted.
       title: the docstring of the module.
       run: the statement that runs the job.
       imports: import statements to put before the generated ones.
+      name: the name of the function.
     """
     writer = Writer()
     lines = []
     for value, field in _shared(config):
-        name = writer.variable(value, field)
-        lines.append(f"{_INDENT}{name} = {writer.value(value, 1, f'{name} = ')}\n")
-        writer.variables[id(value)] = name
+        variable = writer.variable(value, field)
+        lines.append(f"{_INDENT}{variable} = {writer.value(value, 1, f'{variable} = ')}\n")
+        writer.variables[id(value)] = variable
     result = writer.value(config, 1, "return ")
     job = writer.name(fdl.get_callable(config))
-    title = title.replace("\\", "\\\\").replace('"""', "'''")
+    raw, title = "r" * ("\\" in title), title.replace('"""', "'''")
     return (
-        f'"""{title}"""\n\nimport fiddle as fdl\n\n{imports}{writer.import_lines()}'
-        f"\n\ndef config() -> fdl.Config[{job}]:\n{''.join(lines)}{_INDENT}return {result}\n"
+        f'{raw}"""{title}"""\n\nimport fiddle as fdl\n\n{imports}{writer.import_lines()}'
+        f"\n\ndef {name}() -> fdl.Config[{job}]:\n{''.join(lines)}{_INDENT}return {result}\n"
         f'\n\nif __name__ == "__main__":\n    {run}\n'
     )
 
@@ -107,15 +109,11 @@ class Writer:
         if target.__module__ == "builtins":
             return qualified
         name, dot, rest = qualified.partition(".")
-        wanted = self.module_of(target), name
+        wanted = types.public_module(target.__module__, target.__qualname__), name
         while name in self.variables.values() or self.imports.get(name, wanted) != wanted:
             name = f"{target.__module__.replace('.', '_')}_{name}"
         self.imports[name] = wanted
         return f"{name}{dot}{rest}"
-
-    def module_of(self, target: Any) -> str:
-        """Returns the module from which to import a class or function."""
-        return types.public_module(target.__module__, target.__qualname__)
 
     def value(self, value: Any, depth: int, prefix: str) -> str:
         """Returns the expression for a value. `bracketed` explains `depth` and `prefix`."""

@@ -1,4 +1,4 @@
-"""Formats configs as flat text, with or without their history, as diffs and as graphs.
+"""Formats configs as flat text, with or without their history, and as diffs.
 
 Fiddle's functions for these formats show neither defaults nor the paths that `--set` accepts.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
-from mtf.base.errors import UserError
 from mtf.config import paths, provenance, tree, types
 from mtf.config.paths import format_path
 
@@ -130,26 +128,3 @@ def _comparable(leaf: paths.Leaf) -> Any:
         return "nan" if value != value else value
 
     return leaf.is_component, typed(leaf.value)
-
-
-def write_graph(config: fdl.Config, file: Path) -> None:
-    """Draws the config as a graph. Writing .svg, .png or .pdf files requires the program `dot`."""
-    suffix = file.suffix.lower().removeprefix(".")
-    if suffix not in ("svg", "png", "pdf", "dot", "gv"):
-        raise UserError(f"--graph {file}: the file name must end in .svg, .png, .pdf, .dot or .gv.")
-    if not file.parent.is_dir():
-        raise UserError(f"--graph {file}: the directory {file.parent} does not exist.")
-    # These modules are imported only for a graph, because their imports are slow.
-    import graphviz  # type: ignore[import-untyped]
-    from fiddle import graphviz as fiddle_graphviz
-
-    graph: Any = fiddle_graphviz.render(config, max_str_length=80)
-    try:
-        is_text = suffix in ("dot", "gv")
-        file.write_bytes(graph.source.encode() if is_text else graph.pipe(format=suffix))
-    except graphviz.ExecutableNotFound:
-        raise UserError(
-            f"--graph {file} needs Graphviz's program `dot`, which is not installed "
-            "(`apt install graphviz` or `conda install graphviz`). "
-            f"--graph {file.with_suffix('.dot')} works without it."
-        ) from None

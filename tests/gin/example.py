@@ -18,7 +18,7 @@ Z_LOSS = 0.0001
 LABEL_SMOOTHING = 0.0
 LOSS_NORMALIZING_FACTOR = None
 DROPOUT_RATE = %gin.REQUIRED
-VOCABULARY = @seqio.{vocabulary}()
+VOCABULARY = @seqio.SentencePieceVocabulary()
 OPTIMIZER = @adafactor.Adafactor()
 MODEL = @models.EncoderDecoderModel()
 
@@ -171,27 +171,25 @@ utils.RestoreCheckpointConfig:
 _PIECES = 'seqio.SentencePieceVocabulary.sentencepiece_model_file = "gs://t5-data/vocabs/{}"'
 _OF_T5 = _PIECES.format("cc_all.32000.100extra/sentencepiece.model")
 _OF_MT5 = _PIECES.format("mc4.250000.100extra/sentencepiece.model")
-# Folder below t5x/examples → network, vocabulary, sizes, rows of the embedding, other bindings.
-FAMILIES = {
-    "t5/t5_1_1": ("t5", "SentencePieceVocabulary", model.T5_1_1_SIZES, 32128, _OF_T5),
-    "t5/mt5": ("t5", "SentencePieceVocabulary", model.T5_1_1_SIZES, 250112, _OF_MT5),
-    "t5/byt5": ("t5", "ByteVocabulary", model.BYT5_SIZES, 384, ""),
+# Folder below t5x/examples → network, rows of the embedding, other bindings.
+_FAMILIES = {
+    "t5/t5_1_1": ("t5", 32128, _OF_T5),
+    "t5/mt5": ("t5", 250112, _OF_MT5),
     "scalable_t5/t5_1_1": (
-        *("scalable_t5", "SentencePieceVocabulary", model.T5_1_1_SIZES, 32128),
+        "scalable_t5",
+        32128,
         f"  scan_layers = True\n  remat_policy = 'minimal'\n{_OF_T5}",
     ),
 }
-RUNS = ("pretrain", "finetune", "eval", "infer")
 
 
 def write_t5x(root: Path) -> Path:
     """Writes t5x/ with the gin files of its models and runs; returns `root`."""
-    tiny = model.Size(2, 2, 8, 16, 4, 3)
-    for folder, (network, vocabulary, sizes, vocab_size, extra) in FAMILIES.items():
-        for size, values in {**sizes, "tiny": tiny}.items():
+    for folder, (network, vocab_size, extra) in _FAMILIES.items():
+        for size, values in model.T5_1_1_SIZES.items():
             text = _BASE.format(
-                **{"network": f"t5x.examples.{network}", "vocabulary": vocabulary, "extra": extra},
-                **{"vocab_size": vocab_size, **values._asdict()},
+                **{"network": f"t5x.examples.{network}", "vocab_size": vocab_size, "extra": extra},
+                **values._asdict(),
             )
             _write(root / f"t5x/examples/{folder}/{size}.gin", text)
     shared = {"batch_size": "%BATCH_SIZE", "cached": "%USE_CACHED_TASKS"}

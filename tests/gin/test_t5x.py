@@ -13,7 +13,6 @@ import pytest
 
 import recipes
 from mtf import config as config_lib
-from tests.gin.example import FAMILIES, RUNS
 from tests.gin.helpers import COMMON, OWN, Gin, bindings, config_of, differences, values, write
 
 SMALL = "t5x/examples/t5/t5_1_1/small.gin"
@@ -32,29 +31,6 @@ def on_top(folder: Path, t5x: Path, *lines: str, run: str = PRETRAIN) -> Path:
     """A gin file that includes a model and a run, and has lines of its own."""
     includes = (f"include '{t5x / SMALL}'", f"include '{t5x / run}'")
     return write(folder, "mine.gin", *includes, *lines)
-
-
-CASES = [(folder, size, "pretrain") for folder in FAMILIES for size in ("tiny", "base", "xxl")]
-CASES += [(folder, "small", kind) for folder in FAMILIES for kind in RUNS[1:]]
-
-
-@pytest.mark.parametrize(("folder", "size", "kind"), CASES)
-def test_every_model_with_every_run(gin: Gin, t5x: Path, folder: str, size: str, kind: str) -> None:
-    files = [t5x / f"t5x/examples/{folder}/{size}.gin", t5x / f"t5x/configs/runs/{kind}.gin"]
-    status, out, err = gin(*files, *bindings(**COMMON, **OWN[kind]))
-    assert status == 0, err
-    assert "Not understood" not in err
-    found = values(config_of(out))
-    if kind in ("eval", "infer"):
-        assert found["checkpoint"] == "'start/checkpoint_1000000'"
-        return
-    assert f'"{size.lower()}"' in out or size == "tiny"
-    expected = {"emb_dim": 8, "num_heads": 4, "head_dim": 3, "mlp_dim": 16}
-    if size != "tiny":
-        expected = FAMILIES[folder][2][size]._asdict()
-    expected["vocab_size"] = FAMILIES[folder][3]
-    for name, value in expected.items():
-        assert found[f"model.network.{name}"] == repr(value), name
 
 
 def test_pretraining_on_c4_is_the_recipe(gin: Gin, t5x: Path) -> None:
@@ -82,13 +58,9 @@ def test_finetuning_is_the_recipe(gin: Gin, t5x: Path) -> None:
         ),
     )
     assert status == 0
-    assert 'builders.checkpoint.start("t5_1_1_small")' in out
     assert differences(config_of(out), recipes.t5_1_1_finetune(mixture="t0_train")) == set()
 
     _, out, _ = gin(t5x / SMALL, t5x / PRETRAIN, *bindings(**C4, MODEL_DIR="'gs://b/run'"))
-    assert 'model=builders.model.t5_1_1("small", dropout_rate=0.0),' in out
-    assert "builders.schedule.rsqrt(1.0, warmup_steps=10_000)" in out
-    assert "checkpoint=builders.checkpoint.every(1000)," in out
     assert 'model_dir="gs://b/run"' in out
     assert str(t5x / PRETRAIN) in out
 
@@ -96,7 +68,7 @@ def test_finetuning_is_the_recipe(gin: Gin, t5x: Path) -> None:
 def test_the_printed_recipe_has_the_command_as_a_shell_takes_it(gin: Gin, t5x: Path) -> None:
     arguments = [str(t5x / SMALL), str(t5x / PRETRAIN), *bindings(**C4), '--tpu=a b\'s "c" $d']
     _, out, _ = gin(*arguments)
-    assert "--gin.MIXTURE_OR_TASK_NAME=\"'c4_v220_span_corruption'\"" in out
+    assert "\"--gin.MIXTURE_OR_TASK_NAME='c4_v220_span_corruption'\"" in out
     docstring = ast.get_docstring(ast.parse(out)) or ""
     command = docstring.partition("Made by: ")[2].partition("\n\n")[0]
     joined = command.replace("\\\n", " ")
@@ -411,13 +383,10 @@ def test_every_layer_of_scalable_t5_has_a_position_bias(gin: Gin, t5x: Path, sca
     files = (t5x / "t5x/examples/scalable_t5/t5_1_1/small.gin", t5x / PRETRAIN)
     given = (*bindings(**COMMON, TRAIN_STEPS="10"), f"--gin.network.T5Config.scan_layers={scanned}")
     _, out, _ = gin(*files, *given)
-    assert 'builders.model.t5_1_1("small"' in out
     network = values(config_of(out))
     assert network["model.network.relpos_bias_per_layer"] == "True"
     assert network["model.network.scan_layers"] == scanned
     assert network["model.network.remat_policy"] == "'minimal'"
-    _, out, _ = gin(*files, *given, "--gin.network.T5Config.vocab_size=256384")
-    assert 'builders.model.umt5("small"' in out
     _, out, _ = gin(t5x / SMALL, t5x / PRETRAIN, *bindings(**COMMON, TRAIN_STEPS="10"))
     assert values(config_of(out))["model.network.relpos_bias_per_layer"] == "False"
 

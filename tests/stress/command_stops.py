@@ -25,7 +25,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -105,7 +104,7 @@ def prepared(folder: Path) -> Iterator[dict[str, str]]:
             variables["STORAGE_EMULATOR_HOST"] = os.environ["STORAGE_EMULATOR_HOST"] = address
             stack.callback(os.environ.pop, "STORAGE_EMULATOR_HOST")
             upload(source, as_path(f"gs://stops/{source.name}"))
-        yield {**small.environment_variables(), **variables}
+        yield variables
 
 
 class Stops:
@@ -128,18 +127,8 @@ class Stops:
     def start(self, command: str) -> Process:
         """Starts a command, whose processes are found by a variable of their environment."""
         self.variables["STOPS_ID"] = str(time.time_ns())
-        with small.hearing_ctrl_c():
-            return Process(
-                subprocess.Popen(
-                    [sys.executable, "-m", *shlex.split(command)],
-                    cwd=self.folder,
-                    env=self.variables,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,
-                )
-            )
+        words = shlex.split(command)
+        return Process(small.start_python("-m", *words, cwd=self.folder, **self.variables))
 
     def end(self, process: Process, *, may_be_refused: bool = False) -> None:
         """Waits for the end of a command that nobody stops."""

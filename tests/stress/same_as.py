@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -183,26 +181,17 @@ def write_data(folder: Path) -> None:
 def command(module: str, first: str, settings: str) -> list[str]:
     """The arguments of a command line."""
     arguments = first.split(" ") if module != "run" or first.startswith("--") else [first]
-    return [sys.executable, "-m", f"mtf.{module}", *arguments] + (
-        ["--set", *settings.split()] if settings else []
-    )
+    return ["-m", f"mtf.{module}", *arguments] + (["--set", *settings.split()] if settings else [])
 
 
 def use(checkout: Path, folder: Path) -> None:
     """Runs every command with the code of a checkout."""
     write_data(folder)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(checkout),
-        "JAX_PLATFORMS": "cpu",
-        "MTF_PROMPTS": "templates",
-        "MTF_DATA_DIR": "mirror",
-    }
-    for module, first, settings in COMMANDS:
-        arguments = command(module, first, settings)
-        done = subprocess.run(
-            arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+    variables = {"PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
+    variables |= {"MTF_PROMPTS": "templates", "MTF_DATA_DIR": "mirror"}
+    for each in COMMANDS:
+        arguments = command(*each)
+        done = small.python(*arguments, cwd=folder, status=None, **variables)
         if done.returncode:
             raise SystemExit(f"{checkout}: {' '.join(arguments)}\n{done.stdout}{done.stderr}")
 

@@ -24,7 +24,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import os
 import random
 import shutil
 import subprocess
@@ -226,25 +225,12 @@ def run_case(case: Case, folder: Path) -> tuple[str, str, float]:
         proxy = stack.enter_context(stores.faulty(server, fault))
         address = f"{proxy if case.scheme == 'http' else f'{case.scheme}://bucket'}/{inside}"
         variables = {**stores.variables(proxy, proxy), "MTF_CACHE": str(work / "copies")}
-        command = [
-            sys.executable,
-            "-m",
-            "tests.stress.store_faults",
-            "--read",
-            case.reader,
-            address,
-        ]
+        command = ("-m", "tests.stress.store_faults", "--read", case.reader, address)
         (work / "here").mkdir()
-        environment = {**os.environ, **variables, "PYTHONPATH": str(small.ROOT)}
         start = time.monotonic()
         try:
-            done = subprocess.run(
-                command,
-                cwd=work / "here",
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=4 * _SECONDS,
+            done = small.python(
+                *command, cwd=work / "here", status=None, timeout=4 * _SECONDS, **variables
             )
         except subprocess.TimeoutExpired as error:
             return "", f"timeout {error.stderr!r}", time.monotonic() - start
@@ -300,16 +286,8 @@ def expectations(folder: Path) -> dict[str, set[str]]:
                     digest = _digest_of_files if reader == "fetch" else _digest_of_tensors
                     found[reader].add(digest(path))
                     continue
-                command = [sys.executable, "-m", "tests.stress.store_faults", "--read", reader]
-                environment = {**os.environ, "PYTHONPATH": str(small.ROOT)}
-                done = subprocess.run(
-                    [*command, address],
-                    cwd=work,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                )
+                command = ("-m", "tests.stress.store_faults", "--read", reader, address)
+                done = small.python(*command, cwd=Path(work))
                 found[reader].add(done.stdout.rpartition("DIGEST ")[2].split()[0])
     return found
 

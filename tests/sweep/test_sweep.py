@@ -7,8 +7,6 @@ import json
 import math
 import re
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -264,7 +262,7 @@ def test_the_page_s_loop(tmp_path: Path) -> None:
     page = (small.ROOT / "docs" / "config.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     code = code.replace("train_steps=200", "train_steps=3").replace("n_trials=20", "n_trials=2")
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    small.python("-c", code, cwd=tmp_path)
     losses = []
     for name in ("0", "1"):
         [line] = small.read_metrics(tmp_path / "runs/study" / name, "training_eval/held_out")

@@ -34,7 +34,6 @@ from gin import config as gin_config
 
 from mtf.base.errors import UserError
 from mtf.cli.gin import reading, recipe
-from mtf.cli.gin.expressions import evaluate
 from tests.gin import comparing
 from tests.gin.comparing import BEAMS, PARAMETERS, RECORDED, Values
 from tests.gin.helpers import COMMON
@@ -210,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
         name = " ".join(each.removeprefix("t5x/") for each in run.files)
         command = recipe.Command(run.files, run.bindings, search_paths=(str(checkout),))
         try:
-            job = evaluate(recipe.translate(command).job)
+            job = recipe.translate(command).job
         except UserError as error:
             refused[name] = str(error).replace(f"{checkout}/", "")
             continue

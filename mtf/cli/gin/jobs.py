@@ -1,9 +1,8 @@
-"""Builds the config expression for a job from settings, with mtf's builders if possible."""
+"""Builds the config of a job from the settings that gin files bind."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,20 +10,20 @@ from typing import Any
 import fiddle as fdl
 
 from mtf.base.errors import UserError, did_you_mean
-from mtf.builders import checkpoint, model, schedule, vocabulary
-from mtf.checkpoints import RestoreCheckpointConfig
-from mtf.cli.gin.expressions import Call, Constant, evaluate
-from mtf.cli.gin.t5x_table import FULLY_SHARDED
-from mtf.config.paths import follow
+from mtf.builders import checkpoint, vocabulary
+from mtf.checkpoints import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.data import ByteVocabulary, HubStreamConfig, SentencePieceVocabulary, TaskMixtureConfig
+from mtf.data.sources.datasets import hub_name
+from mtf.data.tasks.mixtures import list_mixtures
+from mtf.data.tasks.text import text_tasks
 from mtf.evaluation import InferEvalConfig
 from mtf.inference import DecodingConfig
 from mtf.jobs import Evaluate, Infer, Train
-from mtf.partitioning import PartitionerConfig
+from mtf.models import ModelConfig, T5Config
+from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.training import AdafactorConfig, ScheduleConfig, TrainerConfig
 
 Settings = dict[str, Any]
-Builder = Callable[..., Any]
 Remark = Callable[[str], None]  # adds a sentence to the recipe's remarks
 
 # Tasks that mtf streams from the Hugging Face hub, as in mtf's recipes.
@@ -39,23 +38,6 @@ _CONVERTED = {
 }
 _SIZES = ("small", "base", "large", "xl", "xxl")
 _BUCKET = "gs://t5-data/pretrained_models"
-# Network settings that do not depend on the model size.
-_NOT_SIZE = ("dropout_rate", "dtype", "remat_policy", "scan_layers", "relpos_bias_per_layer")
-# Model builder → sizes of its models. If several builders match a network, the last is used.
-_FAMILIES: dict[Builder, Any] = {
-    model.t5_1_1: model.T5_1_1_SIZES,
-    model.t5_1_0: model.T5_1_0_SIZES,
-    model.byt5: model.BYT5_SIZES,
-    model.mt5: model.T5_1_1_SIZES,
-    model.umt5: model.T5_1_1_SIZES,
-}
-_SCHEDULES: tuple[Callable[..., Any], ...] = (
-    schedule.constant,
-    schedule.rsqrt,
-    schedule.linear_warmup_rsqrt,
-    schedule.linear_warmup_cosine,
-)
-_NETWORK = "model.network."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +64,7 @@ class Command:
 
 
 def train(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
-    """Returns the config expression for a training run."""
+    """Returns the config of a training run."""
     restored, step = _restored(settings, remark)
     trainer = _below(settings, "trainer.")
     evaluator = _evaluator(settings, trainer)
@@ -111,7 +93,7 @@ def train(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
 
 
 def evaluation(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
-    """Returns the config expression for an evaluation."""
+    """Returns the config of an evaluation."""
     data = {"pack": False, "eval_split": settings.get("data.eval_split")}
     return fdl.Config(
         Evaluate,
@@ -123,7 +105,7 @@ def evaluation(settings: Settings, command: Command, remark: Remark) -> fdl.Conf
 
 
 def inference(settings: Settings, command: Command, remark: Remark) -> fdl.Config:
-    """Returns the config expression for batch inference."""
+    """Returns the config of batch inference."""
     if settings.get("checkpoint_steps") == "all":
         raise UserError(
             "RestoreCheckpointConfig.mode = 'all' has no equivalent for inference, because mtf's "
@@ -132,24 +114,19 @@ def inference(settings: Settings, command: Command, remark: Remark) -> fdl.Confi
     path = settings.get("data.vocabulary.path", "")
     released = {vocabulary.T5_PATH: "t5", vocabulary.MT5_PATH: "mt5"}
     words = "byt5" if "bytes" in settings.get("parts", ()) else released.get(path, path or None)
-    mixture = settings.get("data.mixture_or_task_name")
-    known = None if mixture is None else _module(mixture, settings, command, remark)
+    mixture = settings["data.mixture_or_task_name"]
     return fdl.Config(
         Infer,
         mixture_or_task_name=mixture,
-        split=(mixture and settings.get("data.eval_split")) or "validation",
+        split=settings.get("data.eval_split") or "validation",
         vocabulary=words,
         decoding=_decoding(settings, always=True),
         task_feature_lengths=_lengths(settings),
-        module=known,
+        module=_module(mixture, settings, command, remark),
         partitioner=_partitioner(settings, remark),
         **_given(settings, "checkpoint", "batch_size", "dtype", "output_dir", "mode"),
         **_given(settings, "checkpoint_period", "shard_id", "num_shards"),
     )
-
-
-def _same(value: Any, other: Any) -> bool:
-    return type(value) is type(other) and bool(value == other)
 
 
 def _given(settings: Settings, *names: str) -> dict[str, Any]:
@@ -163,56 +140,22 @@ def _below(settings: Settings, prefix: str) -> dict[str, Any]:
     return {name: value for name, value in names.items() if "." not in name}
 
 
-def _closest(call: Call, wanted: dict[str, Any], prefix: str = "") -> Call:
-    """Returns a builder's call, extended so that its result has the values in `wanted`."""
-    parameters = [*inspect.signature(call.target).parameters.values()][len(call.arguments) :]
-    defaults = {parameter.name: parameter.default for parameter in parameters}
-    keywords = {n: v for n, v in wanted.items() if n in defaults and not _same(v, defaults[n])}
-    call = dataclasses.replace(call, keywords=call.keywords | keywords)
-    made = follow(evaluate(call), tuple(prefix.split(".")[:-1]))
-    sets = {prefix + name: v for name, v in wanted.items() if not _same(getattr(made, name), v)}
-    return dataclasses.replace(call, sets=call.sets | sets)
-
-
-def _model(settings: Settings) -> Call:
-    network = _below(settings, _NETWORK)
+def _model(settings: Settings) -> fdl.Config:
+    network = _below(settings, "model.network.")
     if network.get("vocab_size") is None:
         raise UserError(
             "The gin files do not define a network: they do not bind network.T5Config.vocab_size. "
             "Add a model's gin file, such as t5x/examples/t5/t5_1_1/base.gin."
         )
-    best = _closest(Call(model.t5), network, "network.")
-    for family, sizes in _FAMILIES.items():
-        free = ("vocab_size", *_NOT_SIZE) if family is model.t5_1_1 else _NOT_SIZE
-        for size in sizes:
-            made = evaluate(Call(family, (size,))).network
-            if all(getattr(made, name) == v for name, v in network.items() if name not in free):
-                best = _closest(Call(family, (size,)), network, "network.")
-    best.sets |= {
-        name: value
-        for name, value in _below(settings, "model.").items()
-        if not _same(value, getattr(evaluate(best), name))
-    }
-    return best
+    values = _below(settings, "model.")
+    return fdl.Config(ModelConfig, network=fdl.Config(T5Config, **network), **values)
 
 
 def _optimizer(settings: Settings) -> Any:
     if "optimizer" in settings:  # With optax, T5X only logs the trainer's schedule.
         return settings["optimizer"]
-    rate = _schedule(_below(settings, "optimizer.learning_rate."))
+    rate = fdl.Config(ScheduleConfig, **_below(settings, "optimizer.learning_rate."))
     return fdl.Config(AdafactorConfig, learning_rate=rate, **_below(settings, "optimizer."))
-
-
-def _schedule(rate: dict[str, Any]) -> Call | fdl.Config:
-    full = {f.name: rate.get(f.name, f.default) for f in dataclasses.fields(ScheduleConfig)}
-    for build in _SCHEDULES:
-        names = {"decay_steps": "steps_per_cycle", "learning_rate": "base_learning_rate"}
-        parameters = inspect.signature(build).parameters
-        first, *others = [full[names.get(name, name)] for name in parameters]
-        call = Call(build, (first,), dict(zip([*parameters][1:], others, strict=True)))
-        if evaluate(call).factors == full["factors"]:
-            return _closest(call, full)
-    return fdl.Config(ScheduleConfig, **full)
 
 
 def _partitioner(settings: Settings, remark: Remark) -> fdl.Config:
@@ -220,8 +163,8 @@ def _partitioner(settings: Settings, remark: Remark) -> fdl.Config:
     if values.get("model_parallel_submesh") is not None:
         values.pop("num_partitions", None)  # T5X ignores num_partitions here.
     dims = tuple(settings.get(f"axis_rules.{name}", 1) for name in ("activations", "parameters"))
-    if dims == (2, 2) or values.get("logical_axis_rules") == FULLY_SHARDED:
-        values["logical_axis_rules"] = Constant("mtf.partitioning", FULLY_SHARDED)
+    if dims == (2, 2):
+        values["logical_axis_rules"] = FULLY_SHARDED_AXIS_RULES
     elif dims != (1, 1):
         remark(
             f"standard_logical_axis_rules with dimensions {dims[0]} and {dims[1]} has no "
@@ -230,7 +173,7 @@ def _partitioner(settings: Settings, remark: Remark) -> fdl.Config:
     return fdl.Config(PartitionerConfig, **values)
 
 
-def _restored(settings: Settings, remark: Remark) -> tuple[Call | fdl.Config | None, int | None]:
+def _restored(settings: Settings, remark: Remark) -> tuple[fdl.Config | None, int | None]:
     """Returns the initial checkpoint and its step (None if unknown); from scratch, (None, 0)."""
     values = _below(settings, "checkpoint.restore.")
     path = values.pop("path", None)
@@ -241,11 +184,11 @@ def _restored(settings: Settings, remark: Remark) -> tuple[Call | fdl.Config | N
         step = path.rstrip("/").replace("-", "_").rpartition("_")[2]
         config = fdl.Config(RestoreCheckpointConfig, path=path, **values)
         return config, int(step) if step.isdigit() else None
-    start = Call(checkpoint.start, (name,))
-    if evaluate(start).path != path:
+    start = checkpoint.start(name)
+    if start.path != path:
         remark(f"The recipe starts from {name}, T5X's conversion of {path}.")
-    values["mode"] = "specific"
-    return _closest(start, values), checkpoint.RELEASED_STEPS[name]
+    fdl.assign(start, **values | {"mode": "specific"})
+    return start, checkpoint.RELEASED_STEPS[name]
 
 
 def _released(path: str) -> str | None:
@@ -259,14 +202,12 @@ def _released(path: str) -> str | None:
     return names.get(path.rstrip("/"))
 
 
-def _checkpoint(settings: Settings, restored: Call | fdl.Config | None) -> Call:
-    save = _below(settings, "checkpoint.save.")
-    period = save.pop("period", None)
+def _checkpoint(settings: Settings, restored: fdl.Config | None) -> fdl.Config:
+    save = {"period": None, "keep": None} | _below(settings, "checkpoint.save.")
     if "best" in settings.get("parts", set()):
-        save["keep_best"] = save.pop("keep", None) or 1
-    keywords = {"keep": save.pop("keep", None), "restore": restored}
-    keywords = {name: value for name, value in keywords.items() if value is not None}
-    return _closest(Call(checkpoint.every, (period,), keywords), save, "save.")
+        save |= {"keep_best": save["keep"] or 1, "keep": None}
+    saved = fdl.Config(SaveCheckpointConfig, **save)
+    return fdl.Config(CheckpointConfig, save=saved, restore=restored)
 
 
 def _evaluator(settings: Settings, trainer: dict[str, Any]) -> fdl.Config | None:
@@ -296,7 +237,7 @@ def _decoding(settings: Settings, *, always: bool = False) -> fdl.Config | None:
     return fdl.Config(DecodingConfig, method=method, **values)
 
 
-def _vocabulary(settings: Settings) -> Call | fdl.Config:
+def _vocabulary(settings: Settings) -> fdl.Config:
     extra_ids = settings.get("data.vocabulary.extra_ids", 0)
     parts = settings.get("parts", set())
     if {"pieces", "bytes"} <= parts:
@@ -305,9 +246,9 @@ def _vocabulary(settings: Settings) -> Call | fdl.Config:
         return fdl.Config(ByteVocabulary, extra_ids=extra_ids)
     path = settings.get("data.vocabulary.path")
     if path in (None, vocabulary.T5_PATH):
-        return Call(vocabulary.t5)
+        return vocabulary.t5()
     if path == vocabulary.MT5_PATH:
-        return Call(vocabulary.mt5)
+        return vocabulary.mt5()
     return fdl.Config(SentencePieceVocabulary, path=path, extra_ids=extra_ids)
 
 
@@ -334,10 +275,6 @@ def _training_data(settings: Settings, command: Command, remark: Remark) -> fdl.
     remark(f"{name} is streamed from the Hugging Face hub.{hint if wants_cache else ''}")
     _module(name, settings, command, remark)
     streams = {"num_streams": math.gcd(_NUM_STREAMS, settings.get("batch_size") or _NUM_STREAMS)}
-    # These imports are slow, and `mtf.cli.gin.names` does not need them.
-    from mtf.data.sources.datasets import hub_name
-    from mtf.data.tasks.text import text_tasks
-
     task = text_tasks()[name]
     stream = {"dataset": hub_name(task.dataset), "inputs_add_eos": task.inputs_add_eos}
     stream |= {} if task.subset is None else {"subsets": {task.subset: 1.0}}
@@ -373,10 +310,6 @@ def _module(name: str, settings: Settings, command: Command, remark: Remark) -> 
     """Returns the module that registers a mixture; None if mtf defines it or no module is given."""
     given = settings.get("data.module")
     modules = list(dict.fromkeys([*([given] if given else []), *command.modules]))
-    # These imports are slow, and `mtf.cli.gin.names` does not need them.
-    from mtf.data.tasks.mixtures import list_mixtures
-    from mtf.data.tasks.text import text_tasks
-
     if name in list_mixtures() or name in text_tasks():
         if modules:
             remark(f"mtf defines {name}; the definition in {', '.join(modules)} is not used.")

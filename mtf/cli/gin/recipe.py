@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +11,13 @@ from typing import Any
 import fiddle as fdl
 
 from mtf.base.errors import UserError
+from mtf.cli.command import quoted
 from mtf.cli.gin import jobs, mesh, reading
-from mtf.cli.gin.expressions import Code, evaluate
 from mtf.cli.gin.jobs import Command, Remark
 from mtf.cli.gin.t5x_table import NETWORKS, T5X, T5X_NAMES
 from mtf.cli.gin.walking import Note, Walk
 from mtf.config import checks
+from mtf.config.codegen import as_python
 from mtf.jobs import Evaluate, Infer, Train
 
 # Packages and modules that do not register tasks.
@@ -30,13 +30,6 @@ _JOBS: dict[str, tuple[str, type, Any]] = {
     "evaluate": ("eval_script.evaluate", Evaluate, jobs.evaluation),
     "infer": ("infer_script.infer", Infer, jobs.inference),
 }
-# T5X function without an equivalent in mtf → message that names an alternative.
-_OTHER_JOBS = {
-    "t5x.export_lib.save": "export_lib.save has no equivalent in a recipe; to export a checkpoint, "
-    "run python -m mtf.convert RUN OUTPUT --to hf",
-    "__main__.precompile": "train_script.precompile has no equivalent; translate the gin files of "
-    "the training run instead",
-}
 # Job → settings that the job requires.
 _NEEDED = {
     "train": ("data.mixture_or_task_name", "train_steps", "batch_size"),
@@ -45,7 +38,7 @@ _NEEDED = {
 }
 _WIDTH = 100
 MADE_BY = "Made by: python -m mtf gin"  # identifies files that this command wrote
-_WHAT = {"Train": "a training run", "Evaluate": "an evaluation", "Infer": "an inference job"}
+_WHAT = {"Train": "A training run", "Evaluate": "An evaluation", "Infer": "An inference job"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +46,7 @@ class Translation:
     """The result of translating a command line.
 
     Attributes:
-      job: the expression for the job's config.
+      job: the config of the job.
       notes: the bindings that were not translated, with the reasons.
       remarks: sentences that explain how some bindings were translated.
       files: the gin files in the order in which they were read.
@@ -134,9 +127,6 @@ def _job_name(bindings: reading.Bindings) -> str:
     if roots:
         found = ", ".join(f"{_JOBS[name][0]} ({bound[_JOBS[name][0]]})" for name in roots)
         raise UserError(f"The gin files configure several jobs: {found}. Expected only one job.")
-    for name, instead in _OTHER_JOBS.items():
-        if name in bound:
-            raise UserError(f"{bound[name]}: {instead}.")
     expected = ", ".join(root for root, _, _ in _JOBS.values())
     raise UserError(
         f"The gin files do not configure a job; expected bindings for one of {expected}. Add one "
@@ -146,8 +136,7 @@ def _job_name(bindings: reading.Bindings) -> str:
 
 def _check(job: fdl.Config, walk: Walk) -> None:
     """Raises UserError if the config has invalid values; the message shows their bindings."""
-    config = evaluate(job)
-    problems = checks.find_problems(config) or checks.find_refusals(config)
+    problems = checks.find_problems(job) or checks.find_refusals(job)
     if not problems:
         return
     lines = []
@@ -166,37 +155,16 @@ def as_text(translation: Translation, arguments: Sequence[str]) -> str:
       translation: the result of `translate`.
       arguments: the command-line arguments, which are shown in the module's docstring.
     """
-    job, code = translation.job, Code()
-    body = code.value(job, 1, "return ")
-    kind = fdl.get_callable(job).__name__
-    what = _WHAT[kind]
-    files = "\n".join(f"  * {file}" for file in translation.files)
-    command = " \\\n    ".join([MADE_BY, *map(_quoted, arguments)])
-    docstring = (
-        f"{what[0].upper()}{what[1:]}, translated from gin files.\n\n{command}"
-        f"\n\nSources, in the order in which they were read:\n{files}\n"
-    ).replace('"""', "'''")
-    raw = "r" if "\\" in docstring else ""
-    comments = "".join(f"# {line}\n" for line in report(translation))
-    return (
-        f'{raw}"""{docstring}"""\n\nimport fiddle as fdl\n\n{code.import_lines()}'
-        + f"\n{comments}" * bool(comments)
-        + "\n\n"
-        f"def recipe() -> fdl.Config[{kind}]:\n"
-        f'    """Returns the config of the {what.partition(" ")[2]}."""\n'
-        f"{''.join(code.lines)}    return {body}\n"
-    )
-
-
-def _quoted(argument: str) -> str:
-    """Quotes an argument for a shell if necessary, for example as --gin.NAME="'text'"."""
-    if shlex.quote(argument) == argument:
-        return argument
-    flag, equals, value = argument.partition("=")
-    if not (equals and shlex.quote(flag) == flag):
-        flag, equals, value = "", "", argument
-    plain = "'" in value and not set(value) & set('"$`\\!')
-    return f"{flag}{equals}" + (f'"{value}"' if plain else shlex.quote(value))
+    command = " \\\n    ".join([MADE_BY, *map(quoted, arguments)])
+    lines = [
+        f"{_WHAT[fdl.get_callable(translation.job).__name__]}, translated from gin files.",
+        f"\n{command}\n",
+        "Sources, in the order in which they were read:",
+        *(f"  * {file}" for file in translation.files),
+    ]
+    if remarks := report(translation):
+        lines += ["", *remarks]
+    return as_python(translation.job, "\n".join([*lines, ""]), "recipe")
 
 
 def report(translation: Translation) -> list[str]:

@@ -22,6 +22,7 @@ from mtf.cli.gin.rows import (
     only,
     table,
 )
+from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
 from mtf.training.settings import AdafactorConfig, ScheduleConfig, field_names
 
 # Module of a network that mtf has → whether each of its layers has a relative position bias.
@@ -59,7 +60,6 @@ T5X_NAMES = {
     for place in (["__main__"] if "_script." in name else []) + [module]
 }
 
-FULLY_SHARDED = "FULLY_SHARDED_AXIS_RULES"
 NO_SEED = "the original draws a new seed at every start; mtf uses a fixed seed to resume exactly"
 
 
@@ -71,13 +71,13 @@ def seed(value: Any) -> Any:
 
 
 def _axis_rules(value: Any) -> Any:
-    """Returns given rules as a tuple, or the name of the mtf rules that a function stands for."""
+    """Returns given rules as a tuple, or the rules that a function stands for."""
     if value is None:
         raise NotTranslatedError("mtf uses the standard rules")
     if isinstance(value, list | tuple):
         return as_tuple(value)
     if str(value).rstrip("()").endswith("fully_sharded_logical_axis_rules"):
-        return FULLY_SHARDED
+        return FULLY_SHARDED_AXIS_RULES
     raise NotTranslatedError(f"{value} is a function that mtf does not know")
 
 
@@ -395,7 +395,6 @@ T5X: dict[str, Section] = table(
             "a list of rules or a function named fully_sharded_logical_axis_rules",
             _axis_rules,
             parts={"partitioning.standard_logical_axis_rules": "axis_rules"},
-            type=str | tuple[tuple[str, Any], ...],
         ),
         only("params_on_devices", True, note="mtf always keeps parameters on devices"),
         only("backend", None, note="set the environment variable JAX_PLATFORMS"),
