@@ -161,7 +161,6 @@ def python(
         text=True,
         timeout=timeout,
         check=False,
-        timeout=timeout,
     )
     assert status in (None, done.returncode), done.stdout + done.stderr
     return done

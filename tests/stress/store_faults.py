@@ -24,6 +24,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import os
 import random
 import shutil
 import subprocess
