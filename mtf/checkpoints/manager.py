@@ -138,12 +138,12 @@ class CheckpointManager:
         )
         folder = self.model_dir.resolve() / steps.CHECKPOINTS
         if is_remote(folder):
-            stores.prepare(folder)
+            saved = stores.prepare(folder)
             options.atomicity_options = stores.ATOMICITY
         items = ("state", "data")
         self._manager = ocp.CheckpointManager(str(folder), options=options, item_names=items)
         # If a store fails, Orbax takes it for empty.
-        if is_remote(folder) and set(steps.saved_steps(model_dir)) - {*self._manager.all_steps()}:
+        if is_remote(folder) and saved - {*self._manager.all_steps()}:
             raise StorageError(folder, "the store did not list all checkpoints. Try again.")
         # While the directory is open, its inode number is not given to another one.
         self._opened: int | None = None

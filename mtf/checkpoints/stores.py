@@ -19,21 +19,23 @@ from mtf.storage.remote import RemotePath, filesystem
 ATOMICITY = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
 
 
-def prepare(folder: RemotePath) -> None:
+def prepare(folder: RemotePath) -> set[int]:
     """Makes Orbax use mtf's storage libraries and endpoints for a checkpoint directory.
 
     Also adds Orbax's mark of completeness to checkpoints that were copied from a file system,
-    because Orbax deletes unmarked checkpoints.
+    because Orbax deletes unmarked checkpoints. Returns the steps of all complete checkpoints.
     """
     os.environ.setdefault("EPATH_USE_TF", "false")  # Otherwise Orbax may import TensorFlow.
     filesystem(folder.protocol)
     storage.use_emulator()
     if folder.protocol == "s3":
         _teach_orbax_s3()
-    for step in steps.saved_steps(folder.parent):
+    saved = steps.saved_steps(folder.parent)
+    for step in saved:
         marker = folder / f"checkpoint_{step}" / COMMITTED
         if not marker.exists():
             marker.write_text("This checkpoint was copied.\n")
+    return set(saved)
 
 
 @functools.cache
