@@ -321,9 +321,8 @@ def load(
         vocabulary is unknown or does not fit the embedding.
     """
     opened = open_model(path, step=step, ema=ema, vocabulary=vocabulary, config=config, trust=trust)
-    mesh = None if partitioner is None else PjitPartitioner.create(partitioner)
     return LanguageModel(
-        load_model(opened, dtype=dtype, partitioner=mesh),
+        load_model(opened, dtype, PjitPartitioner.create(partitioner or PartitionerConfig())),
         batch_size=batch_size,
         max_inputs_length=max_inputs_length,
         max_targets_length=max_targets_length,
