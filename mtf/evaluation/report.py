@@ -93,9 +93,7 @@ class TaskResult:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the task is excluded from averages, or None if it is included."""
-        if self.absent is not None:
-            return f"no data: {self.absent}"
+        """The reason why a task with data is excluded from averages; None if it is included."""
         if self.failed:
             row, reason = next(iter(self.failed.items()))
             return f"{len(self.failed)} examples failed; the first is row {row}: {reason}"

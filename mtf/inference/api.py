@@ -92,13 +92,6 @@ class LanguageModel:
         """The vocabulary of the model."""
         return self.loaded.vocabulary
 
-    def __repr__(self) -> str:
-        network = self.loaded.model.network
-        return (
-            f"LanguageModel({str(self.loaded.checkpoint.path)!r}, {network.num_encoder_layers}+"
-            f"{network.num_decoder_layers} layers, d_model {network.emb_dim}, {network.dtype})"
-        )
-
     @overload
     def generate(self, texts: str, **decoding: Any) -> str: ...
     @overload
