@@ -165,10 +165,10 @@ def test_options_apply_in_order(run: Run) -> None:
 
 
 def test_print_python_runs(run: Run, tmp_path: Path) -> None:
-    out = run(SMALL, "--print", "python", "--set", "model_dir=.")[1]
+    out = run(SMALL, "--print", "python", "--set", "model_dir=out")[1]
     (tmp_path / "again.py").write_text(out)
     python("again.py", cwd=tmp_path)
-    assert (tmp_path / "ran.txt").read_text() == "100 8\n"
+    assert (tmp_path / "out" / "ran.txt").read_text() == "100 8\n"
 
 
 def test_print_json_is_for_programs(run: Run) -> None:

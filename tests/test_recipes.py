@@ -87,10 +87,10 @@ def test_every_command_that_is_documented_makes_a_config() -> None:
 
 
 def test_released_checkpoints_are_known_by_name() -> None:
-    restore = builders.checkpoint.released("mt5_lm_adapted/xl")
+    restore = builders.checkpoint.start("mt5_lm_adapted/xl")
     assert restore.path == "gs://t5-data/pretrained_models/t5x/mt5_lm_adapted/xl/checkpoint_1100000"
     with pytest.raises(UserError, match="Did you mean t5_1_1_lm100k_xl"):
-        builders.checkpoint.released("t5_1_1_lm100_xl")
+        builders.checkpoint.start("t5_1_1_lm100_xl")
 
 
 def test_mc4_has_the_mt5_papers_languages() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mtf.base.errors import UserError
@@ -33,13 +33,12 @@ def check_fields(
             raise UserError(f"{field} must be {expected}{' or None' * optional}, not {value!r}.")
 
 
-def check_patterns(settings: object, *fields: str) -> None:
-    """Raises a UserError if a string in one of the fields is not a valid regular expression."""
-    for field in fields:
-        for pattern in getattr(settings, field):
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise UserError(
-                    f"{field}: {pattern!r} is not a valid regular expression: {error}."
-                ) from error
+def check_patterns(field: str, patterns: Iterable[str]) -> None:
+    """Raises a UserError if a pattern in a field is not a valid regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(
+                f"{field}: {pattern!r} is not a valid regular expression: {error}."
+            ) from error

@@ -46,9 +46,9 @@ def conversion_as_user_errors() -> Iterator[None]:
         raise UserError(str(error)) from error
 
 
-def nearest(name: str, options: Iterable[str], n: int = 3) -> list[str]:
-    """Returns up to `n` of the `options` that are similar to `name`, the most similar first."""
-    return difflib.get_close_matches(name, list(options), n=n, cutoff=0.5)
+def nearest(name: str, options: Iterable[str]) -> list[str]:
+    """Returns up to three of the `options` that are similar to `name`, the most similar first."""
+    return difflib.get_close_matches(name, list(options), cutoff=0.5)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

@@ -25,24 +25,22 @@ RELEASED_STEPS = {
 } | {f"umt5/{size}": 1_000_000 for size in ("small", "base", "xl", "xxl")}
 
 
-def released(name: str) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns a config that restores a checkpoint released by Google, such as `mt5_base`."""
+def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
+    """Returns a config that restores a checkpoint released by Google, such as `mt5_base`.
+
+    `path` is another checkpoint to restore instead, such as a local copy.
+    """
     if name not in RELEASED_STEPS:
         raise UserError(
             f"There is no released checkpoint {name!r}; expected one of "
             f"{', '.join(RELEASED_STEPS)}.{did_you_mean(name, RELEASED_STEPS)}"
         )
     step = RELEASED_STEPS[name]
-    path = f"gs://t5-data/pretrained_models/t5x/{name}/checkpoint_{step}"
-    return fdl.Config(RestoreCheckpointConfig, path, mode="specific")
-
-
-def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointConfig]:
-    """Returns the config of `released` with `step` set and, if `path` is given, with that path."""
-    config = released(name)
-    config.path = path or config.path
-    config.step = RELEASED_STEPS[name] if path is None else _step(path, RELEASED_STEPS[name])
-    return config
+    if path is None:
+        path = f"gs://t5-data/pretrained_models/t5x/{name}/checkpoint_{step}"
+    else:
+        step = _step(path, step)
+    return fdl.Config(RestoreCheckpointConfig, path, mode="specific", step=step)
 
 
 def _step(path: str, default: int) -> int:

@@ -13,7 +13,7 @@ from conversion.huggingface_reader import known_files
 from mtf.base import signals
 from mtf.base.downloads import copied
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
-from mtf.builders.checkpoint import RELEASED_STEPS, released
+from mtf.builders.checkpoint import RELEASED_STEPS, start
 from mtf.cli.command import exit_status, new_parser
 from mtf.storage import AnyPath, as_path, check_bucket, is_listable, is_remote
 from mtf.storage.copies import cache_directory
@@ -56,7 +56,7 @@ def _fetch(options: argparse.Namespace) -> None:
 
 def _address(name: str) -> AnyPath:
     """Returns the remote path of a released checkpoint, or `name` if it is a remote path itself."""
-    path = as_path(released(name).path if name in RELEASED_STEPS else name)
+    path = as_path(start(name).path if name in RELEASED_STEPS else name)
     if not is_remote(path):
         raise UserError(
             f"{name} is not a released checkpoint; expected a gs://, s3:// or https:// path, or "

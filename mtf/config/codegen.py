@@ -5,8 +5,6 @@ Fiddle's code generator is not used, because it imports modules under aliases an
 
 from __future__ import annotations
 
-import inspect
-import keyword
 import math
 import re
 from collections import Counter
@@ -24,16 +22,15 @@ _INDENT = "    "
 
 def as_python(config: fdl.Config, title: str, name: str = "config") -> str:
     """Returns a script that recreates the config in a function `name` and runs its job."""
-    config = tree.complete(config)
-    if any(inspect.isroutine(fdl.get_callable(node)) for _, node in tree.components(config)):
-        # A job does not record which calls produced its values; `mtf.config.run` stores the config.
-        own = "from mtf.config import run\n"
-        return write_module(config, title, run=f"run({name}())", imports=own, name=name)
-    return write_module(config, title, run=f"fdl.build({name}()).run()", name=name)
+    # A job does not record which calls produced its values; `mtf.config.run` stores the config.
+    imports = "from mtf.config import run\n"
+    return write_module(
+        tree.complete(config), title, run=f"run({name}())", imports=imports, name=name
+    )
 
 
 def write_module(
-    config: fdl.Config, title: str, *, run: str, imports: str = "", name: str = "config"
+    config: fdl.Config, title: str, *, run: str, imports: str, name: str = "config"
 ) -> str:
     """Returns the code of a module with a function that recreates the given config.
 
@@ -90,8 +87,6 @@ class Writer:
         if isinstance(value, fdl.Buildable):
             name = getattr(fdl.get_callable(value), "__name__", "component")
             base = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-        if not base.isidentifier() or keyword.iskeyword(base):
-            base = "value"
         taken = {*self.variables.values(), *self.imports, "fdl", "config"}
         if isinstance(value, fdl.Buildable):  # The function may be called `base`; do not shadow it.
             taken.add(getattr(fdl.get_callable(value), "__name__", ""))

@@ -396,10 +396,7 @@ def list_recipes() -> list[Listing]:
 
     A recipe that the package itself exports is listed without the name of its module.
     """
-    try:
-        package = _import(RECIPES)
-    except ModuleNotFoundError:
-        return []
+    package = _import(RECIPES)
     exported = {id(each): f"{RECIPES}.{name}" for name, each in _recipes_in(package).items()}
     inside = [each.name for each in pkgutil.iter_modules(getattr(package, "__path__", ()))]
     modules = [package, *(_import(f"{RECIPES}.{name}") for name in inside if name[0] != "_")]

@@ -63,11 +63,6 @@ class Evaluator:
     heartbeat: Heartbeat
     _predictor: Predictor | None = None
 
-    @property
-    def missing(self) -> dict[str, str]:
-        """A dict mapping the name of each task without data to the reason."""
-        return missing_tasks(self.tasks)
-
     def finished(self, opened: Opened, folder: AnyPath) -> list[TaskResult] | None:
         """Returns the results in `folder`, or None if it contains no finished evaluation.
 
@@ -112,7 +107,7 @@ class Evaluator:
             return results
         about = {
             **settings,
-            "missing_tasks": self.missing,
+            "missing_tasks": missing_tasks(self.tasks),
             "num_parameters": size,
             "mesh": dict(mesh.shape),
             "seconds": round(time.perf_counter() - started, 1),
@@ -132,7 +127,7 @@ class Evaluator:
         return {
             **self.about,
             "num_tasks": len(self.tasks),
-            "num_missing_tasks": len(self.missing),
+            "num_missing_tasks": len(missing_tasks(self.tasks)),
             "checkpoint": str(opened.checkpoint.path),
             "step": opened.checkpoint.step,
             "vocabulary": opened.vocabulary.fingerprint(),
@@ -147,7 +142,7 @@ class Evaluator:
         if self._predictor is not None:
             # Free the old parameters first, because two checkpoints may not fit into memory.
             self._predictor.params = {}
-        loaded = load_model(opened, dtype=self.dtype, partitioner=self.partitioner)
+        loaded = load_model(opened, self.dtype, self.partitioner)
         if self._predictor is None:
             lengths = self.lengths["inputs"], self.lengths["targets"]
             self._predictor = loaded.predictor(self.batch_size, *lengths)
@@ -203,8 +198,8 @@ def _generate(
     source = data.examples
     described = {
         **settings,
-        "examples": source.summary.num_examples,
-        "fingerprint": source.summary.fingerprint,
+        "examples": source.num_examples,
+        "fingerprint": source.fingerprint,
         "inputs_add_eos": source.inputs_add_eos,
     }
     results = Results(folder / report.TEXT_PREDICTIONS, f"{task.name}-predict", described)

@@ -93,27 +93,19 @@ class TaskResult:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the task is excluded from averages, or None if it is included."""
-        if self.absent is not None:
-            return f"no data: {self.absent}"
+        """The reason why a task with data is excluded from averages; None if it is included."""
         if self.failed:
             row, reason = next(iter(self.failed.items()))
             return f"{len(self.failed)} examples failed; the first is row {row}: {reason}"
         return None if self.metrics else "the prompt does not apply to any row"
 
 
-def _by_dataset(
-    results: Sequence[TaskResult], kind: Kind | None = None
-) -> dict[str, list[TaskResult]]:
-    """Groups results by dataset, in the order in which the datasets first occur.
-
-    If `kind` is not None, only the results of this kind are included.
-    """
-    groups: dict[str, list[TaskResult]] = {}
-    for result in results:
-        if kind in (None, result.kind):
-            groups.setdefault(result.dataset, []).append(result)
-    return groups
+def _groups(results: Sequence[TaskResult]) -> list[tuple[str, Kind, list[TaskResult]]]:
+    """Returns (dataset, kind, its results) for each dataset; those of ranked tasks come first."""
+    groups: dict[tuple[Kind, str], list[TaskResult]] = {}
+    for result in sorted(results, key=lambda result: result.kind != "rank"):
+        groups.setdefault((result.kind, result.dataset), []).append(result)
+    return [(dataset, kind, tasks) for (kind, dataset), tasks in groups.items()]
 
 
 def _statistics(tasks: Sequence[TaskResult], metric: str = "accuracy") -> dict[str, float]:
@@ -136,9 +128,9 @@ def _overall(results: Sequence[TaskResult]) -> dict[str, Any]:
     datasets. `mean_score` averages the first metric of each generated task.
     """
     found: dict[str, Any] = {}
-    if ranked := _by_dataset(results, "rank"):
-        means = [of["mean"] for tasks in ranked.values() if (of := _statistics(tasks))]
-        complete = [task.is_complete for tasks in ranked.values() for task in tasks]
+    if ranked := [tasks for _, kind, tasks in _groups(results) if kind == "rank"]:
+        means = [of["mean"] for tasks in ranked if (of := _statistics(tasks))]
+        complete = [task.is_complete for tasks in ranked for task in tasks]
         found |= {
             MEAN_ACCURACY: float(np.mean(means)) if means else None,
             "num_datasets": len(means),
@@ -165,17 +157,17 @@ def write(folder: AnyPath, results: Sequence[TaskResult], about: Mapping[str, An
     """
     title = f"{about['data']}: {as_path(about['checkpoint']).name}"
     (folder / TABLE).write_text(_as_markdown(results, title), encoding="utf-8")
-    ranked, generated = _by_dataset(results, "rank"), _by_dataset(results, "generate")
-    if panels := [(dataset, "accuracy", tasks) for dataset, tasks in ranked.items()]:
-        _plot(panels, folder / FIGURE, title, "accuracy (%)")
-    panels = [
-        (f"{dataset}\n{metric}" if metric else dataset, metric or "", of_metric)
-        for dataset, tasks in generated.items()
-        for metric in dict.fromkeys(r.first_metric for r in tasks)
+    ranked = [(name, "accuracy", tasks) for name, kind, tasks in _groups(results) if kind == "rank"]
+    generated = [
+        (f"{name}\n{metric}" if metric else name, metric or "", of_metric)
+        for name, kind, tasks in _groups(results)
+        for metric in dict.fromkeys(r.first_metric for r in tasks if kind == "generate")
         if (of_metric := [r for r in tasks if r.first_metric == metric])
     ]
-    if panels:
-        _plot(panels, folder / TEXT_FIGURE, title, "score")
+    if ranked:
+        _plot(ranked, folder / FIGURE, title, "accuracy (%)")
+    if generated:
+        _plot(generated, folder / TEXT_FIGURE, title, "score")
     write_environment(folder, [str(device) for device in jax.devices()])
     content = strict_json.dumps(_as_json(results, about), indent=1, ensure_ascii=False)
     write_atomically(folder / RESULTS, content + "\n")
@@ -199,19 +191,17 @@ def write_events(folder: AnyPath, results: Mapping[int, Sequence[TaskResult]]) -
 
 def _as_json(results: Sequence[TaskResult], about: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of `results.json`."""
-    numbers = {
-        name: {
-            "num_prompts": sum(task.is_complete for task in tasks),
-            "num_prompts_expected": len(tasks),
-            "accuracy": _statistics(tasks) or None,
-            "length_normalized_accuracy": _statistics(tasks, _NORMALIZED) or None,
-        }
-        for name, tasks in _by_dataset(results, "rank").items()
-    }
-    texts = {
-        name: {metric: _statistics(tasks, metric) or None for metric in _metric_names(tasks)}
-        for name, tasks in _by_dataset(results, "generate").items()
-    }
+    numbers: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
+    for dataset, kind, tasks in _groups(results):
+        names = ("accuracy", _NORMALIZED) if kind == "rank" else _metric_names(tasks)
+        statistics = {name: _statistics(tasks, name) or None for name in names}
+        if kind == "rank":
+            complete = sum(task.is_complete for task in tasks)
+            counts = {"num_prompts": complete, "num_prompts_expected": len(tasks)}
+            numbers[dataset] = {**counts, **statistics}
+        else:
+            texts[dataset] = statistics
     return {
         **about,
         "overall": _overall(results),
@@ -236,11 +226,8 @@ def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
     means = _overall(results)
     names = (MEAN_ACCURACY, MEAN_SCORE)
     found = {name: means[name] for name in names if means.get(name) is not None}
-    for dataset, tasks in [
-        *_by_dataset(results, "rank").items(),
-        *_by_dataset(results, "generate").items(),
-    ]:
-        for metric in ["accuracy"] if tasks[0].kind == "rank" else _metric_names(tasks):
+    for dataset, kind, tasks in _groups(results):
+        for metric in ["accuracy"] if kind == "rank" else _metric_names(tasks):
             prefix = f"datasets/{dataset.replace(' ', '_')}/{metric}"
             found |= {f"{prefix}_{name}": x for name, x in _statistics(tasks, metric).items()}
     found |= {f"{r.task}/{name}": v for r in results for name, v in r.metrics.items()}
@@ -249,22 +236,19 @@ def scalars(results: Sequence[TaskResult]) -> dict[str, float]:
 
 def _tables(results: Sequence[TaskResult]) -> list[list[list[str]]]:
     """Returns a summary table of ranked tasks and one of generated tasks, without empty tables."""
-    tables, headings = [], ["prompts", "mean", "median", "min–max", "IQR"]
-    if ranked := _by_dataset(results, "rank"):
-        rows = [["dataset", *headings, "length-norm. mean"]]
-        for dataset, tasks in ranked.items():
+    headings = ["prompts", "mean", "median", "min–max", "IQR"]
+    ranked = [["dataset", *headings, "length-norm. mean"]]
+    generated = [["dataset", "metric", *headings]]
+    for dataset, kind, tasks in _groups(results):
+        if kind == "rank":
             found = _statistics(tasks, _NORMALIZED)
             normalized = f"{found['mean']:.2f}" if found else "–"
-            rows.append([dataset, *_summary_cells(tasks, "accuracy"), normalized])
-        tables.append(rows)
-    if generated := _by_dataset(results, "generate"):
-        rows = [["dataset", "metric", *headings]]
-        for dataset, tasks in generated.items():
-            for metric in _metric_names(tasks) or ["–"]:
-                of_metric = [task for task in tasks if metric in task.metrics] or tasks
-                rows.append([dataset, metric, *_summary_cells(of_metric, metric)])
-        tables.append(rows)
-    return tables
+            ranked.append([dataset, *_summary_cells(tasks, "accuracy"), normalized])
+            continue
+        for metric in _metric_names(tasks) or ["–"]:
+            of_metric = [task for task in tasks if metric in task.metrics] or tasks
+            generated.append([dataset, metric, *_summary_cells(of_metric, metric)])
+    return [rows for rows in (ranked, generated) if len(rows) > 1]
 
 
 def _summary_cells(tasks: Sequence[TaskResult], metric: str) -> list[str]:
@@ -308,18 +292,17 @@ def _overall_lines(results: Sequence[TaskResult]) -> list[str]:
 
 def _notes(results: Sequence[TaskResult]) -> list[str]:
     """Returns notes on missing data, failures, truncation and close scores."""
-    found: list[str] = []
-    for dataset, tasks in _by_dataset(results).items():
-        absent = Counter(r.absent for r in tasks if r.absent is not None)
-        found += [
-            f"{dataset}: {n} of {len(tasks)} prompts have no data: {reason}"
-            for reason, n in absent.items()
-        ]
-        found += [
-            f"{r.task}: not included in the mean: {r.problem}"
-            for r in tasks
-            if r.absent is None and r.problem is not None
-        ]
+    num_prompts = Counter(r.dataset for r in results)
+    absent = Counter((r.dataset, r.absent) for r in results if r.absent is not None)
+    found = [
+        f"{dataset}: {n} of {num_prompts[dataset]} prompts have no data: {reason}"
+        for (dataset, reason), n in absent.items()
+    ]
+    found += [
+        f"{r.task}: not included in the mean: {r.problem}"
+        for r in results
+        if r.absent is None and r.problem is not None
+    ]
     for attribute, text in (
         ("num_truncated", "inputs or choices were truncated"),
         ("num_unanswerable", "no choice is correct (counted as wrong)"),
@@ -340,22 +323,21 @@ def _as_markdown(results: Sequence[TaskResult], title: str) -> str:
     parts += [f"{line}\n" for line in _overall_lines(results)]
     if found := _notes(results):
         parts += ["## Notes\n", "".join(f"* {' '.join(note.split())}\n" for note in found)]
-    ranked, generated = _by_dataset(results, "rank"), _by_dataset(results, "generate")
-    for groups, suffix in ((ranked, ""), (generated, ", generated" if ranked else "")):
-        for dataset, tasks in groups.items():
-            if any(r.metrics for r in tasks):
-                parts += [f"## {dataset}{suffix}\n", _markdown(_prompt_table(tasks))]
+    has_ranked = any(result.kind == "rank" for result in results)
+    for dataset, kind, tasks in _groups(results):
+        suffix = ", generated" if kind == "generate" and has_ranked else ""
+        if any(r.metrics for r in tasks):
+            parts += [f"## {dataset}{suffix}\n", _markdown(_prompt_table(tasks))]
     return "\n".join(parts)
 
 
 def _prompt_table(tasks: Sequence[TaskResult]) -> list[list[str]]:
-    headings = _HEADINGS
-    if tasks[0].kind == "generate":
-        headings = {name: name for name in _metric_names(tasks)}
-    names = [name for name in headings if any(name in r.metrics for r in tasks)]
-    rows = [["prompt", "examples", *(headings[name] for name in names)]]
+    headings = {name: name for name in _metric_names(tasks)}
+    if tasks[0].kind == "rank":
+        headings = {name: text for name, text in _HEADINGS.items() if name in headings}
+    rows = [["prompt", "examples", *headings.values()]]
     for r in tasks:
-        values = [f"{r.metrics[n]:.2f}" if n in r.metrics else "–" for n in names]
+        values = [f"{r.metrics[n]:.2f}" if n in r.metrics else "–" for n in headings]
         mark = "" if r.is_complete else " (not in the mean)"
         rows.append([r.prompt + mark, f"{r.num_examples:,}", *values])
     return rows

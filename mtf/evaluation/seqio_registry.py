@@ -70,9 +70,9 @@ def register(
         each: f"vocabulary {used}, data_dir {data_dir} and the definition {fingerprint}"
         for each, fingerprint in fingerprints.items()
     }
-    tasks = [task for task in seqio.get_subtasks(provider) if _is_new(task.name, identities)]
+    tasks = [task for task in seqio.get_subtasks(provider) if _is_new(seqio, task.name, identities)]
     # All names are checked before anything is registered.
-    if isinstance(provider, seqio.Mixture) and _is_new(name, identities):
+    if isinstance(provider, seqio.Mixture) and _is_new(seqio, name, identities):
         seqio.MixtureRegistry.add_provider(name, provider)
         _REGISTERED[name] = identities[name]
     for task in tasks:
@@ -80,8 +80,7 @@ def register(
         _REGISTERED[task.name] = identities[task.name]
 
 
-def _is_new(name: str, identities: dict[str, str]) -> bool:
-    seqio = import_seqio()
+def _is_new(seqio: Any, name: str, identities: dict[str, str]) -> bool:
     if name not in seqio.TaskRegistry.names() and name not in seqio.MixtureRegistry.names():
         return True
     if name not in _REGISTERED:

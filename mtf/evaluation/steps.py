@@ -127,14 +127,13 @@ def _is_column(item: tuple[str, float]) -> bool:
     return not name.startswith("datasets/") or name.endswith(("_mean", "_median"))
 
 
-def default_metric(tasks: Sequence[EvaluationTask]) -> str:
-    """Returns "mean_accuracy" if any task is ranked, and "mean_score" otherwise."""
+def monitored_metric(name: str | None, tasks: Sequence[EvaluationTask]) -> str:
+    """Returns `name` or, if it is None, "mean_accuracy" if any task is ranked, else "mean_score".
+
+    Raises UserError if the evaluation of `tasks` does not compute this metric.
+    """
     is_ranked = any(task.kind == "rank" for task in tasks)
-    return report.MEAN_ACCURACY if is_ranked else report.MEAN_SCORE
-
-
-def check_metric(name: str, tasks: Sequence[EvaluationTask]) -> None:
-    """Raises UserError if the evaluation of `tasks` does not compute the metric `name`."""
+    name = name or (report.MEAN_ACCURACY if is_ranked else report.MEAN_SCORE)
     found = []
     for task in tasks:
         scores = task.scores if task.kind == "generate" else report.RANK_METRICS
@@ -146,3 +145,4 @@ def check_metric(name: str, tasks: Sequence[EvaluationTask]) -> None:
             f"metric_name_to_monitor: this evaluation does not measure {name}; expected, for "
             f"example, {next(iter(names))}.{did_you_mean(name, names)}"
         )
+    return name

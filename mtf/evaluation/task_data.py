@@ -194,7 +194,7 @@ def load_live_text(task: Task, rows: Rows, split: str, data: TaskMixtureConfig) 
     read = functools.partial(task_requests, task, rows, split, data.seed)
     source = _source(task, functools.partial(read, failed=failed))
     # `_source` has read all rows, so `failed` is complete.
-    num_left_out = len(rows) - source.summary.num_examples - len(failed)
+    num_left_out = len(rows) - source.num_examples - len(failed)
     source = source._replace(requests=functools.partial(read, failed={}))
     return TextData(source, num_left_out, failed)
 
@@ -219,4 +219,4 @@ def _cached_requests(reader: SplitReader, name: str, vocabulary: Vocabulary) -> 
 
 def _source(task: Task | TaskInfo, requests: Callable[[], Iterator[Request]]) -> Source:
     summary = summarize(requests(), None, Problems("data"))
-    return Source(task.name, requests, summary, task.inputs_add_eos, task.targets_add_eos)
+    return Source(task.name, requests, *summary, task.inputs_add_eos, task.targets_add_eos)

@@ -92,13 +92,6 @@ class LanguageModel:
         """The vocabulary of the model."""
         return self.loaded.vocabulary
 
-    def __repr__(self) -> str:
-        network = self.loaded.model.network
-        return (
-            f"LanguageModel({str(self.loaded.checkpoint.path)!r}, {network.num_encoder_layers}+"
-            f"{network.num_decoder_layers} layers, d_model {network.emb_dim}, {network.dtype})"
-        )
-
     @overload
     def generate(self, texts: str, **decoding: Any) -> str: ...
     @overload
@@ -321,9 +314,8 @@ def load(
         vocabulary is unknown or does not fit the embedding.
     """
     opened = open_model(path, step=step, ema=ema, vocabulary=vocabulary, config=config, trust=trust)
-    mesh = None if partitioner is None else PjitPartitioner.create(partitioner)
     return LanguageModel(
-        load_model(opened, dtype=dtype, partitioner=mesh),
+        load_model(opened, dtype, PjitPartitioner.create(partitioner or PartitionerConfig())),
         batch_size=batch_size,
         max_inputs_length=max_inputs_length,
         max_targets_length=max_targets_length,

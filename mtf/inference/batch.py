@@ -19,7 +19,7 @@ from mtf.data.tasks.task import Task
 from mtf.data.text.vocabularies import Vocabulary
 from mtf.inference.api import encode
 from mtf.inference.decoding.settings import DecodingConfig
-from mtf.inference.files import Request, Results, Summary, read_requests, summarize
+from mtf.inference.files import Request, Results, read_requests, summarize
 from mtf.inference.predictor import NOT_FINITE, NotFiniteError, Predictor
 from mtf.partitioning.processes import from_first_process, is_first_process
 from mtf.storage import AnyPath
@@ -31,13 +31,15 @@ class Source(NamedTuple):
     Attributes:
       name: name of the file or task; the names of the result files begin with this name.
       requests: function that returns an iterator over all examples.
-      summary: number of examples, and a hash of their texts.
+      num_examples: number of examples.
+      fingerprint: hash of their texts.
       inputs_add_eos, targets_add_eos: whether EOS is appended to inputs and to targets.
     """
 
     name: str
     requests: Callable[[], Iterator[Request]]
-    summary: Summary
+    num_examples: int
+    fingerprint: str
     inputs_add_eos: bool
     targets_add_eos: bool
 
@@ -50,7 +52,7 @@ def file_sources(patterns: Sequence[str], mode: str, inputs_add_eos: bool) -> li
         requests = functools.partial(read_requests, path)
         empty = f"files: {path} is empty"
         summary = summarize(requests(problems), empty, problems, need_targets=mode == "score")
-        sources.append(Source(name, requests, summary, inputs_add_eos, True))
+        sources.append(Source(name, requests, *summary, inputs_add_eos, True))
     problems.check()
     return sources
 
@@ -77,7 +79,7 @@ def task_sources(
         empty = f"mixture_or_task_name: {task.name} has no examples in its split {split}"
         summary = summarize(requests(), empty, problems, need_targets=mode == "score")
         add_eos = task.inputs_add_eos if inputs_add_eos is None else inputs_add_eos
-        sources.append(Source(task.name, requests, summary, add_eos, task.targets_add_eos))
+        sources.append(Source(task.name, requests, *summary, add_eos, task.targets_add_eos))
     problems.check()
     return sources
 
@@ -155,7 +157,7 @@ class BatchInference:
 
     def limits(self, source: Source) -> tuple[int, int]:
         """Returns the index of this shard's first example, and the index after its last example."""
-        total = source.summary.num_examples
+        total = source.num_examples
         first, last = (total * i // self.num_shards for i in (self.shard_id, self.shard_id + 1))
         return first, last
 
@@ -167,7 +169,7 @@ class BatchInference:
             note += f"; examples truncated to task_feature_lengths: {cut}"
         lines = [f"{results.path}: {last - first} lines{note}"]
         if written != results.path:
-            lines.append(f"{written}: {source.summary.num_examples} lines from all shards")
+            lines.append(f"{written}: {source.num_examples} lines from all shards")
         return "\n".join(lines)
 
     def _lines(

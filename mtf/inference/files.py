@@ -85,22 +85,16 @@ def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
     return texts[0], texts[1] if len(texts) > 1 else None
 
 
-class Summary(NamedTuple):
-    """The number of examples, and a hash of their texts."""
-
-    num_examples: int
-    fingerprint: str
-
-
 def summarize(
     requests: Iterable[Request],
     empty: str | None,
     problems: Problems,
     *,
     need_targets: bool = False,
-) -> Summary:
-    """Counts and hashes all examples, so that errors are found before anything is written.
+) -> tuple[int, str]:
+    """Returns the number of examples and a hash of their texts.
 
+    All examples are read, so that errors are found before anything is written.
     If `need_targets` is True, adds examples without targets to `problems`. Raises UserError with
     the message `empty` if there are no examples, unless `empty` is None.
     """
@@ -116,7 +110,7 @@ def summarize(
         number += 1
     if not number and problems.count == before and empty is not None:
         raise UserError(f"{empty}; expected at least one example")
-    return Summary(number, digest.hexdigest()[:16])
+    return number, digest.hexdigest()[:16]
 
 
 class Results:

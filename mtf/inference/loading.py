@@ -15,7 +15,6 @@ from mtf.models import t5
 from mtf.models.types import Params
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
-from mtf.partitioning.settings import PartitionerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,23 +48,13 @@ def describe(opened: Opened) -> str:
 
 
 def load_model(
-    opened: Opened,
-    *,
-    dtype: Literal["float32", "bfloat16"] = "float32",
-    partitioner: PjitPartitioner | None = None,
-    scan_layers: bool | None = None,
+    opened: Opened, dtype: Literal["float32", "bfloat16"], partitioner: PjitPartitioner
 ) -> Loaded:
     """Loads a model onto the devices; each process reads only the slices that its devices hold.
 
-    Args:
-      opened: the result of `open_model`.
-      dtype, partitioner: see `mtf.load`.
-      scan_layers: whether to scan layers; if None, layers are scanned except on CPUs, where
-        scanning is slower.
+    Layers are scanned except on CPUs, where scanning is slower.
     """
-    partitioner = partitioner or PjitPartitioner.create(PartitionerConfig())
-    if scan_layers is None:
-        scan_layers = partitioner.mesh.devices.flat[0].platform != "cpu"
+    scan_layers = partitioner.mesh.devices.flat[0].platform != "cpu"
     network = dataclasses.replace(opened.model.network, dtype=dtype, scan_layers=scan_layers)
     shapes = t5.param_shapes(network, stacked=scan_layers)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype)), shapes)

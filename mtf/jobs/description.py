@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 from urllib.error import HTTPError, URLError
 
-from mtf.base.errors import NotCheckedError, UserError, conversion_as_user_errors
+from mtf.base.errors import NotCheckedError, UserError, conversion_as_user_errors, with_causes
 from mtf.config import summarize
 
 T = TypeVar("T")
@@ -56,11 +56,8 @@ class Description:
 
 def _is_network_failure(error: BaseException) -> bool:
     """Returns whether an error or one of its causes is a failure to reach a server."""
-    each: BaseException | None = error
-    while each is not None:
-        if isinstance(each, URLError) and not isinstance(each, HTTPError):
-            return True
-        if getattr(each, "kind", None) == "network":
-            return True
-        each = each.__cause__
-    return False
+    return any(
+        getattr(each, "kind", None) == "network"
+        or (isinstance(each, URLError) and not isinstance(each, HTTPError))
+        for each in with_causes(error)
+    )

@@ -120,11 +120,13 @@ def failure_kind(error: BaseException) -> str | None:
 
 def why_not_written(error: BaseException, path: object) -> str | None:
     """Returns why a file under `path` was not written; None if the store did not cause `error`."""
-    bucket = urlsplit(str(path)).netloc
+    url = urlsplit(str(path))
     if isinstance(error, StorageError):
-        return error.strerror if urlsplit(error.filename).netloc == bucket else None
+        return error.strerror if urlsplit(error.filename).netloc == url.netloc else None
     library = type(error).__module__.partition(".")[0]
-    kind = failure_kind(error) if library in _STORE_LIBRARIES or bucket in str(error) else None
+    # TensorStore's errors name the bucket or, for S3, only the object.
+    is_named = url.netloc in str(error) or f'"{url.path.strip("/")}/' in str(error)
+    kind = failure_kind(error) if library in _STORE_LIBRARIES or is_named else None
     return kind and _reason(path, "bucket" if kind == "missing" else kind, error)
 
 

@@ -92,8 +92,6 @@ class Job:
             raise UserError("the batch does not divide the mesh.")
         if self.fail == "inside":
             raise RuntimeError("the loss is lost")
-        if self.fail == "interrupt":
-            raise KeyboardInterrupt
         assert self.model_dir is not None
         (Path(self.model_dir) / "ran.txt").write_text(f"{self.train_steps} {self.batch_size}\n")
 

@@ -135,12 +135,6 @@ def test_unset() -> None:
     assert config.data.lengths == {"targets": 114}
 
 
-def test_unset_of_a_required_field_is_missing() -> None:
-    config = apply_overrides(example.small(), [Override("unset", "model.network.emb_dim")])
-    with pytest.raises(UserError, match=r"model\.network\.emb_dim \(int\)"):
-        config_lib.build(config)
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -413,14 +407,6 @@ def test_json_keeps_what_is_shared() -> None:
     assert again.evaluation.lengths is again.data.lengths
     # A default that changes in the code does not change a stored run.
     assert again.model.__arguments__["z_loss"] == 1e-4
-
-
-def test_json_refuses_what_python_itself_offers() -> None:
-    text = config_lib.dump_json(example.plain())
-    evil = text.replace('"tests.config.example"', '"os"').replace('"Plain"', '"system"')
-    assert evil != text
-    with pytest.raises(UserError, match=r"names os\.system"):
-        config_lib.load_json(evil, "x.json")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3", '{"root": 1, "objects": {}}'])

@@ -65,38 +65,15 @@ def beam_t5x(
     return (finished + live)[:num_beams]
 
 
-def beam_hf(
-    log_probs: LogProbs, max_length: int, eos: int, num_beams: int, penalty: float, early: bool
-) -> list[Hypothesis]:
-    """Beam search as transformers has it: only the best n candidates may finish, all do at the
-    end, and a full set of finished hypotheses is final when the best live one scores no better."""
-    live: list[Hypothesis] = [(0.0, [])]
-    finished: list[Hypothesis] = []
-    for length in range(1, max_length + 1):
-        best = _candidates(log_probs, live, num_beams)
-        last = length == max_length
-        ended = [h for h in best[:num_beams] if last or h[1][-1] == eos]
-        live = [h for h in best if h[1][-1] != eos][:num_beams]
-        finished += [(score / length**penalty, tokens) for score, tokens in ended]
-        finished = sorted(finished, key=lambda h: -h[0])[:num_beams]
-        if len(finished) == num_beams and (
-            early or live[0][0] / length**penalty <= finished[-1][0]
-        ):
-            break
-    return finished
-
-
-def _candidates(log_probs: LogProbs, live: list[Hypothesis], num_beams: int) -> list[Hypothesis]:
-    found: list[Hypothesis] = []
-    for score, tokens in live:
-        for token, value in enumerate(log_probs(tuple(tokens))):
-            found.append((score + float(value), [*tokens, token]))
-    return sorted(found, key=lambda h: -h[0])[: 2 * num_beams]
-
-
 def _extend(
     log_probs: LogProbs, live: list[Hypothesis], eos: int, num_beams: int
 ) -> tuple[list[Hypothesis], list[Hypothesis]]:
-    best = _candidates(log_probs, live, num_beams)
+    """The best continuations of the live hypotheses: those that go on, and those that end."""
+    best = [
+        (score + float(value), [*tokens, token])
+        for score, tokens in live
+        for token, value in enumerate(log_probs(tuple(tokens)))
+    ]
+    best = sorted(best, key=lambda h: -h[0])[: 2 * num_beams]
     going_on = [h for h in best if h[1][-1] != eos][:num_beams]
     return going_on, [h for h in best if h[1][-1] == eos]

@@ -90,24 +90,6 @@ def test_beam_with_the_brevity_penalty(num_beams: int, alpha: float) -> None:
     assert finished >= num_beams
 
 
-@pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize(("num_beams", "penalty"), [(4, 1.0), (3, -1.0)])
-def test_beam_as_transformers_has_it(num_beams: int, penalty: float, early: bool) -> None:
-    decoding = DecodingConfig(
-        method="beam",
-        max_length=LENGTH,
-        num_beams=num_beams,
-        num_return=num_beams,
-        length_penalty=penalty,
-        length_penalty_form="hf",
-        early_stopping=early,
-    )
-    ours = generate(SMALL, params(), prompts(), decoding, eos_id=eos())
-    for row, log_probs in enumerate(log_probs_of_rows()):
-        expected = reference.beam_hf(log_probs, LENGTH, eos(), num_beams, penalty, early)
-        assert_equal(ours, row, expected)
-
-
 def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences() -> None:
     tiny = dataclasses.replace(SMALL, vocab_size=6, num_decoder_layers=1)
     weights = t5.init_params(tiny, jax.random.PRNGKey(1))

@@ -12,12 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
 import numpy as np
 import pytest
 
 import mtf
-import recipes
 from mtf.base.errors import UserError
 from mtf.base.writing import locked
 from mtf.data.tasks.mixtures import Mixture
@@ -266,12 +264,6 @@ def test_a_ranked_task_is_decoded_once_a_row_and_scored_once_a_choice(
     assert [line["inputs"]["inputs_pretokenized"] for line in scored[::2]] == [
         line["inputs"]["inputs_pretokenized"] for line in predicted
     ]
-
-
-def test_the_recipe_decodes_by_t5xs_beam_search_with_one_beam(checkpoint: str) -> None:
-    job = fdl.build(recipes.infer(checkpoint=checkpoint, files="in.txt"))
-    length = job.decoding.max_length
-    assert job.decoding == DecodingConfig("beam", length, num_beams=1, length_penalty=0.6)
 
 
 def test_a_task_is_scored_with_eos_as_it_defines(

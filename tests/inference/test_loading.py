@@ -23,7 +23,6 @@ from mtf.cli.convert import command as convert
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from mtf.inference.loading import Loaded, load_model
 from mtf.inference.opening import checkpoint_vocabulary, open_model
-from mtf.models.stacking import unstack_layers
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
 from mtf.training.trainer import Trainer
@@ -45,8 +44,9 @@ def assert_is_the_model(loaded: Loaded) -> None:
 
 
 def load(path: Path | str, **options: Any) -> Loaded:
-    loading = {name: options.pop(name) for name in ("dtype", "scan_layers") if name in options}
-    return load_model(open_model(path, **options), **loading)
+    dtype = options.pop("dtype", "float32")
+    partitioner = PjitPartitioner.create(PartitionerConfig())
+    return load_model(open_model(path, **options), dtype, partitioner)
 
 
 def refused(path: Path | str, **options: Any) -> str:
@@ -90,16 +90,6 @@ def test_a_run_tells_vocabulary_activations_and_whether_inputs_end(tmp_path: Pat
     assert loaded.model.network.mlp_activations == ("silu", "linear")
     assert loaded.model.network.relative_attention_max_distance == 64
     assert loaded.model.z_loss == 0.01
-
-
-def test_on_cpu_layers_are_unrolled_and_can_be_stacked(tmp_path: Path) -> None:
-    path = models.write_checkpoint(tmp_path)
-    assert "layers_0" in load(path).params["encoder"]
-    stacked = load(path, scan_layers=True)
-    assert stacked.model.network.scan_layers
-    unrolled = flat(unstack_layers(stacked.params))
-    for name, value in writers.random_parameters(**models.SIZES, seed=2).items():
-        np.testing.assert_array_equal(unrolled[name], value)
 
 
 def test_bfloat16_is_of_parameters_and_activations(tmp_path: Path) -> None:

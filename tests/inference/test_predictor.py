@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mtf.base.errors import UserError
 from mtf.inference.decoding.settings import DecodingConfig
-from mtf.inference.predictor import NotFiniteError, Predictor
+from mtf.inference.predictor import Predictor
 from mtf.models import t5
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.models.stacking import stack_layers
 from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
+from tests.inference import models
 
 NETWORK = T5Config(
     vocab_size=256,
@@ -30,7 +28,6 @@ NETWORK = T5Config(
     mlp_dim=64,
     dtype="float32",
 )
-MODEL = ModelConfig(NETWORK)
 EOS = 1
 Examples = list[tuple[list[int], list[list[int]]]]
 
@@ -51,38 +48,24 @@ def examples(num: int = 18) -> Examples:
     return [(tokens(33), [[*tokens(6), EOS] for _ in range(1 + i % 5)]) for i in range(num)]
 
 
-def predictor(batch_size: int = 8, weights: Params | None = None, **settings: Any) -> Predictor:
+def predictor(batch_size: int = 8, **limits: int) -> Predictor:
     partitioner = PjitPartitioner.create(PartitionerConfig())
-    weights = params() if weights is None else weights
-    return Predictor(MODEL, weights, None, partitioner, batch_size=batch_size, **settings)
+    model = ModelConfig(NETWORK)
+    return Predictor(model, params(), None, partitioner, batch_size=batch_size, **limits)
 
 
-def score(data: Examples, **settings: Any) -> list[list[float]]:
-    return [s.log_likelihoods.tolist() for s in predictor(**settings).log_likelihoods(data)]
+def score(data: Examples, batch_size: int = 8) -> list[list[float]]:
+    found = predictor(batch_size).log_likelihoods(data)
+    return [each.log_likelihoods.tolist() for each in found]
 
 
 @functools.cache
 def expected() -> list[list[float]]:
     """Scores each choice alone, in a separate pass through the network."""
-    weights = params()
-
-    @jax.jit
-    def logits(inputs: Any, previous: Any, targets: Any) -> Any:
-        batch = {
-            "encoder_input_tokens": inputs,
-            "decoder_input_tokens": previous,
-            "decoder_target_tokens": targets,
-        }
-        return t5.apply(NETWORK, weights, batch)
-
-    def padded(ids: list[int], length: int) -> Any:
-        return jnp.array([ids + [0] * (length - len(ids))])
 
     def one(inputs: list[int], target: list[int]) -> float:
-        rows = logits(padded(inputs, 32), padded([0, *target[:-1]], 10), padded(target, 10))
-        rows = np.asarray(rows, np.float64)[0, : len(target)]
-        z = np.log(np.exp(rows - rows.max(-1, keepdims=True)).sum(-1)) + rows.max(-1)
-        return float(sum(rows[i, token] - z[i] for i, token in enumerate(target)))
+        table = models.log_probabilities(NETWORK, params(), inputs, target)
+        return float(sum(table[i, token] for i, token in enumerate(target)))
 
     return [[one(inputs, target) for target in targets] for inputs, targets in examples()]
 
@@ -117,22 +100,6 @@ def test_long_inputs_are_cut_and_counted() -> None:
     assert (first.truncated, second.truncated, third.truncated) == (True, False, True)
     np.testing.assert_allclose(first.log_likelihoods, second.log_likelihoods, atol=1e-5)
     assert third.num_tokens.tolist() == [3]
-
-
-def test_inputs_without_tokens_are_named() -> None:
-    with pytest.raises(UserError, match=r"^inputs\[1\] has no tokens; expected at least one$"):
-        list(predictor().log_likelihoods([([5], [[3, EOS]]), ([], [[3, EOS]])]))
-
-
-def test_a_score_that_is_no_number_stops_with_its_example() -> None:
-    broken = jax.tree.map(lambda x: x, params())
-    table = broken["token_embedder"]["embedding"].at[77].set(jnp.nan)
-    broken["token_embedder"] = {"embedding": table}
-    model = predictor(4, broken)
-    data: Examples = [([5, 6], [[3, EOS]]), ([7, 8], [[3, EOS], [77, 4, EOS]])]
-    with pytest.raises(NotFiniteError, match=r"log-likelihood of inputs\[1\] is nan") as caught:
-        list(model.log_likelihoods(data))
-    assert caught.value.example == 1
 
 
 @pytest.mark.slow

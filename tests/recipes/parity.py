@@ -1,19 +1,25 @@
 """What the originals set, and where and how it stands in our recipes.
 
-The values under `original` were read in the originals, which `SOURCES` names. `ours` is what the
-recipe's config has at `path`, in the original's value where it is left out. Where the two differ,
-`derived` says how one follows from the other, or `deviation` why they are not the same.
+`originals.csv` has a row for each setting. The values under `original` were read in the originals,
+which `SOURCES` names. `ours` is what the recipe's config has at `path`, in the original's value
+where it is left out. Where the two differ, `derived` says how one follows from the other, or
+`deviation` why they are not the same. `recipes` are names or patterns of recipes.
 
 docs/recipes.md shows the deviations; `python -m tests.recipes.regenerate` writes them there.
 """
 
 from __future__ import annotations
 
+import ast
+import csv
+import fnmatch
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from tests.recipes import originals_mt0, originals_romanian, originals_t0, originals_t5
-from tests.recipes.rows import Row
+import recipes
+from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
 
 SOURCES = {
     "T0": "t-zero's training/README.md (the commands), the paper's section 5 (dropout, packing), "
@@ -26,12 +32,48 @@ SOURCES = {
     "configs/runs/{pretrain,finetune}.gin, examples/t5/t5_1_1/**/*.gin",
 }
 
-TABLES: dict[str, list[Row]] = {
-    "T0": originals_t0.ROWS,
-    "mT0": originals_mt0.ROWS,
-    "Romanian": originals_romanian.ROWS,
-    "T5": originals_t5.ROWS,
-}
+
+class Row(NamedTuple):
+    """A setting of an original; `expected` is what the config must have at `path`."""
+
+    recipes: tuple[str, ...]
+    setting: str
+    original: Any
+    path: str
+    expected: Any
+    derived: str
+    deviation: str
+
+
+def _value(text: str) -> Any:
+    """A literal, or else a string."""
+    if text == "FULLY_SHARDED_AXIS_RULES":
+        return FULLY_SHARDED_AXIS_RULES
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _read() -> dict[str, list[Row]]:
+    """Returns the rows of each family."""
+    tables: dict[str, list[Row]] = {family: [] for family in SOURCES}
+    with (Path(__file__).parent / "originals.csv").open(encoding="utf-8") as file:
+        for cells in csv.DictReader(file):
+            names: list[str] = []
+            for pattern in cells["recipes"].split():
+                found = fnmatch.filter(vars(recipes), pattern)
+                assert found, f"there is no recipe {pattern}"
+                names += found
+            original, ours = _value(cells["original"]), cells["ours"]
+            expected = _value(ours) if ours else original
+            about = cells["derived"], cells["deviation"]
+            row = Row(tuple(names), cells["setting"], original, cells["path"], expected, *about)
+            tables[cells["family"]].append(row)
+    return tables
+
+
+TABLES = _read()
 
 
 def as_markdown() -> str:

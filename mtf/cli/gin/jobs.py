@@ -193,7 +193,7 @@ def _restored(settings: Settings, remark: Remark) -> tuple[fdl.Config | None, in
 
 def _released(path: str) -> str | None:
     """Returns the name of the released checkpoint at a path, or None if there is none."""
-    names = {checkpoint.released(name).path: name for name in checkpoint.RELEASED_STEPS}
+    names = {checkpoint.start(name).path: name for name in checkpoint.RELEASED_STEPS}
     for original, converted in _CONVERTED.items():
         for size in _SIZES:
             name = converted.format(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from mtf.evaluation import report, steps
 from mtf.evaluation.evaluator import UNFINISHED, Evaluator
 from mtf.evaluation.report import TaskResult
 from mtf.evaluation.settings import RankFilesConfig, data_name
-from mtf.evaluation.tasks import EvaluationTask, evaluation_tasks
+from mtf.evaluation.tasks import EvaluationTask, evaluation_tasks, missing_tasks
 from mtf.inference import loading
 from mtf.inference.decoding.settings import DecodingConfig, one_beam
 from mtf.inference.opening import Opened, list_steps, open_model
@@ -52,7 +53,8 @@ def _run(job: Evaluate, heartbeat: Heartbeat) -> EvaluateResult:
     opened = open_checkpoint(job, chosen[0] if chosen else None)
     partitioner = PjitPartitioner.create(job.partitioner)
     tasks = _tasks(job, opened)
-    metric = None if chosen is None else _metric(job, tasks)
+    asked = job.metric_name_to_monitor
+    metric = None if chosen is None else steps.monitored_metric(asked, tasks)
     evaluator = Evaluator(
         tasks,
         {"data": data_name(job.data), "split": getattr(job.data, "eval_split", None)},
@@ -63,8 +65,8 @@ def _run(job: Evaluate, heartbeat: Heartbeat) -> EvaluateResult:
         partitioner,
         heartbeat,
     )
-    if evaluator.missing and is_first_process():
-        print(describe_missing(data_name(job.data), len(tasks), evaluator.missing))
+    if (missing := missing_tasks(tasks)) and is_first_process():
+        print(describe_missing(data_name(job.data), len(tasks), missing))
     with in_output_dir(heartbeat, output_dir):
         if chosen is None or metric is None:
             results = evaluator.evaluate(opened, output_dir, events=True)
@@ -105,13 +107,6 @@ def _evaluate_steps(
         best,
         None if best is None else checkpoints[best],
     )
-
-
-def _metric(job: Evaluate, tasks: Sequence[EvaluationTask]) -> str:
-    """Returns the name of the metric that determines the best step."""
-    metric = job.metric_name_to_monitor or steps.default_metric(tasks)
-    steps.check_metric(metric, tasks)
-    return metric
 
 
 def _decoding(job: Evaluate) -> DecodingConfig:
@@ -210,7 +205,8 @@ def describe(job: Evaluate) -> Description:
         )
         tasks = here or ()
     if chosen is not None and tasks:
-        found.add("best step by", lambda: f"{_metric(job, tasks)} ({job.metric_mode})")
+        metric = functools.partial(steps.monitored_metric, job.metric_name_to_monitor, tasks)
+        found.add("best step by", metric, lambda name: f"{name} ({job.metric_mode})")
     if any(task.kind == "generate" for task in tasks):
         decoding = _decoding(job)
         beams = f", num_beams {decoding.num_beams}" if decoding.method == "beam" else ""

@@ -40,7 +40,7 @@ def _run(job: Infer, heartbeat: Heartbeat) -> InferResult:
     partitioner = PjitPartitioner.create(job.partitioner)
     opened = open_checkpoint(job)
     sources = _sources(job, opened)
-    loaded = load_model(opened, dtype=job.dtype, partitioner=partitioner)
+    loaded = load_model(opened, job.dtype, partitioner)
     output_dir, lengths = output_dir_of(job, opened.checkpoint.path), job.task_feature_lengths
     shard = {"shard_id": job.shard_id, "num_shards": job.num_shards}
     batch = BatchInference(
@@ -119,8 +119,8 @@ def output_dir_of(job: Infer, checkpoint: AnyPath) -> AnyPath:
 def _decides(job: Infer, source: Source, opened: Opened) -> dict[str, Any]:
     """Returns all settings and fingerprints that determine the results of a source."""
     return {
-        "examples": source.summary.num_examples,
-        "fingerprint": source.summary.fingerprint,
+        "examples": source.num_examples,
+        "fingerprint": source.fingerprint,
         "checkpoint": str(opened.checkpoint.path.resolve()),
         "step": opened.checkpoint.step,
         "vocabulary": opened.vocabulary.fingerprint(),
@@ -145,7 +145,7 @@ def describe(job: Infer) -> Description:
     else:
         sources = found.add("files", lambda: _sources(job, opened), lambda s: f"{len(s)}")
         for each in sources or ():
-            found.rows[each.name] = f"{each.summary.num_examples:,} examples"
+            found.rows[each.name] = f"{each.num_examples:,} examples"
     rows = {
         "mode": job.mode if job.mode == "score" else f"{job.mode}, {job.decoding.method}",
         "lengths": f"inputs {lengths['inputs']}, targets {lengths['targets']}",
