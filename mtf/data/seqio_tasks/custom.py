@@ -27,7 +27,7 @@ from mtf.base.errors import UserError, suggestion
 from mtf.data.examples import Example
 from mtf.data.seqio_tasks.tasks import seqio_vocabulary
 from mtf.data.sources import datasets
-from mtf.data.sources.files import KeptRows, Rows, keep
+from mtf.data.sources.files import Rows, keep
 from mtf.data.tasks import metrics
 from mtf.data.tasks.mixtures import Mixture, Rated, list_mixtures
 from mtf.data.tasks.registry import definition, import_module
@@ -117,13 +117,13 @@ class _Examples(Rows):
     def __init__(self, task: seqio.Task, split: str):
         self._task = task
         self._split = split
-        self._kept: KeptRows | None = None
+        self._kept: Rows | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self.kept())
 
-    def kept(self) -> KeptRows:
+    def kept(self) -> Rows:
         """See `Rows`."""
         with self._lock:
             if self._kept is None:
