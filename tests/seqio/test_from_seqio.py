@@ -109,8 +109,8 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     many = [(replace(FRUIT, name=f"food_{i}"), 1) for i in range(464)]
     with pytest.raises(UserError) as refused:
         from_seqio.prepare(mixture(*many), settings(tmp_path), str(root))
-    assert str(refused.value).startswith("464 tasks of small_mixture are missing")
-    assert str(refused.value).count("\n") == 11 and "\n  … and 454 more" in str(refused.value)
+    assert str(refused.value).startswith("data: 464 of the 464 tasks of small_mixture are missing")
+    assert str(refused.value).count("\n") < 10
     root = write_seqio(tmp_path / "p4")
     path = root / FRUIT.name / "train.tfrecord-00001-of-00002"
     content = bytearray(path.read_bytes())

@@ -373,7 +373,7 @@ def test_datasets_that_tfds_does_not_have(
     try:
         assert write_cache("absent", str(tmp_path / "cache")) == 2
         message = capsys.readouterr().err
-        assert "2 datasets of absent are missing" in message and re.search(missing, message)
+        assert "2 of the 2 tasks of absent are missing" in message and re.search(missing, message)
         assert not (tmp_path / "cache").exists()
         for loader in ("seqio", "memory"):
             with pytest.raises(UserError, match=missing):
