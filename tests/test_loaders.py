@@ -33,6 +33,7 @@ def assert_same(left: list[HostBatch], right: list[HostBatch]) -> None:
     for a, b in zip(left, right, strict=True):
         assert a.keys() == b.keys()
         for name in a:
+            assert a[name].dtype == b[name].dtype
             np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from mtf.cli import cache as cache
 from mtf.data import loaders
-from mtf.data.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import mixture as our_mixture
 from mtf.data.tasks.prompts.templates import load_templates
@@ -129,25 +128,6 @@ def test_the_token_cache_takes_them_over(cached: Path, mirror: Path, tmp_path: P
         return sorted(tuple(r.tolist()) for b in taken for r in b["decoder_target_tokens"])
 
     assert rows(loader="cache", cache_dir=str(output)) == rows()
-
-
-def test_the_token_cache_takes_documents_over(cached: Path, mirror: Path, tmp_path: Path) -> None:
-    arguments = [DOCUMENTS, "--vocabulary", "byt5", "--num-workers", "1", "--output"]
-    direct, taken = tmp_path / "direct", tmp_path / "taken"
-    assert cache.main([*arguments, str(direct), "--data-dir", str(mirror)]) == 0
-    assert cache.main([*arguments, str(taken), "--from-seqio", str(cached)]) == 0
-
-    def documents(folder: Path) -> dict[str, list[list[int]]]:
-        opened = TokenCache(folder)
-        info = opened.task(DOCUMENTS)
-        readers = {split: opened.split(info, split) for split in info.splits}
-        return {
-            split: sorted(e["targets"].tolist() for e in reader.examples(range(len(reader))))
-            for split, reader in readers.items()
-        }
-
-    assert documents(taken) == documents(direct)
-    assert len(documents(taken)["train"]) > 10
 
 
 def test_ranked_examples_come_back_as_they_were(

@@ -25,6 +25,7 @@ from mtf.data.tasks.task import Task
 from mtf.data.tasks.translation import TranslationTask
 from mtf.data.text.vocabularies import ByteVocabulary
 from tests.cache.helpers import FRUIT, SUMS, mixture, settings, text_task
+from tests.data import helpers
 from tests.seqio.test_tfrecord import write
 from tests.sources.hub_server import COMMIT, serve, use
 
@@ -131,9 +132,7 @@ TASKS: list[Task] = [FRUIT, SUMS, FRUIT.score_eval(), text_task(SpanCorruption()
 def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task: Task) -> None:
     chosen = settings(tmp_path, num_shards=2)
     pairs = [{"translation": {"en": f"one {i}", "ro": f"unu {i}"}} for i in range(40)]
-    path = tmp_path / "mirror" / "pairs" / "train.parquet"
-    path.parent.mkdir()
-    pq.write_table(pa.Table.from_pylist(pairs), path)
+    helpers.write_parquet(tmp_path / "mirror/pairs/train.parquet", pairs)
     tasks = mixture((task, 7))
 
     def run(work: build.CacheBuild) -> dict[str, list[dict[str, list[Any]]]]:

@@ -11,8 +11,8 @@ import pytest
 
 from mtf.data.tasks.mixtures import mixture
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
-from tests.data.helpers import restore
-from tests.seqio.helpers import BYTES, write_parquet
+from tests.data.helpers import restore, write_parquet
+from tests.seqio.helpers import BYTES
 
 seqio = pytest.importorskip("seqio")
 
