@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from mtf.base.errors import UserError
@@ -168,33 +166,21 @@ def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task
 
 def write_parquet(seqio_dir: Path, folder: Path) -> None:
     """Writes TFRecord files as Parquet files with the same columns."""
-    scalar = {"is_correct": pa.bool_(), "weight": pa.float32()}
     for file in sorted(seqio_dir.glob("*/*.tfrecord-*")):
-        rows = []
-        for features in map(parse_example, read_records(file)):
-            row: dict[str, Any] = {}
-            for name, value in features.items():
-                if isinstance(value, list):
-                    row[name] = value[0].decode()
-                else:
-                    row[name] = value.tolist()[0] if name in scalar else value.tolist()
-            rows.append(row)
-        fields = [
-            pa.field(name, scalar.get(name) or (pa.string() if isinstance(value, str) else INT32S))
-            for name, value in rows[0].items()
+        rows = [
+            {name: _value(name, value) for name, value in parse_example(record).items()}
+            for record in read_records(file)
         ]
-        table = pa.Table.from_pylist(
-            [{**row, "is_correct": bool(row["is_correct"])} if "is_correct" in row else row
-             for row in rows],
-            pa.schema(fields),
-        )  # fmt: skip
         name = file.name.replace(".tfrecord", "") + ".parquet"
-        path = folder / file.parent.name / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path)
+        helpers.write_parquet(folder / file.parent.name / name, rows)
 
 
-INT32S = pa.list_(pa.int32())
+def _value(name: str, value: Any) -> Any:
+    """P3's columns: texts, lists of integers, and for ranked tasks a boolean and a number."""
+    if isinstance(value, list):
+        return value[0].decode()
+    scalar = {"is_correct": bool, "weight": float}.get(name)
+    return value.tolist() if scalar is None else scalar(value[0])
 
 
 def test_p3_is_read_from_the_hub(

@@ -189,21 +189,9 @@ def texts(batch: dict[str, np.ndarray]) -> Iterator[tuple[str, str]]:
 
 
 # The first example of `train`, or of `validation`; Raffel et al. (2020), appendix D.
-A, B, C = (t5_records.sentence(n) for n in (0, 3, 6))
+A, B = (t5_records.sentence(n) for n in (0, 3))
 FIRST = {
-    "glue_cola_v002": (f"cola sentence: {A}", "unacceptable"),
     "glue_stsb_v002": (f"stsb sentence1: {A} sentence2: {B}", "0.0"),
-    "glue_mnli_v002": (f"mnli hypothesis: {A} premise: {B}", "entailment"),
-    "glue_qqp_v002": (f"qqp question1: {A} question2: {B}", "not_duplicate"),
-    "super_glue_copa_v102": (
-        f"copa choice1: {A} choice2: {B} premise: {C} question: cause",
-        "choice1",
-    ),
-    "super_glue_multirc_v102": (
-        "multirc question: Who is number 0? answer: cat "
-        "paragraph: Sent 1: It is cold. The owl is old.",
-        "False",
-    ),
     "super_glue_record_v102": (
         "record query: The @placeholder sleeps in the garden entities: cat, old dog, grey owl, "
         f"young fox, brown bear passage: {A} {t5_records.sentence(1)}",
@@ -212,15 +200,6 @@ FIRST = {
     "super_glue_wsc_v102_simple_eval": (
         "wsc: Mark told Pete many lies about himself , and *he* was hurt .",
         "Mark",
-    ),
-    "squad_v010_allanswers": (
-        "question: Where does the cat sleep ? context: The cat sleeps in the garden . Nobody "
-        "( not even the farmer ) knows why .",
-        "in the garden",
-    ),
-    "cnn_dailymail_v002": (
-        "summarize: " + " ".join(t5_records.sentence(n) for n in range(4)),
-        f"{A} {t5_records.sentence(2)}",
     ),
     "wmt_t2t_ende_v003": (
         "translate English to German: The cat sleeps in the garden (en 0)",
