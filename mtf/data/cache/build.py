@@ -358,11 +358,7 @@ def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]
         required = {
             split: split == "train" or is_listed for split in found or task.splits or ("train",)
         }
-    sources: dict[str, tuple[Source, bool]] = {}
-    for split, must_be_there in required.items():
-        whole = Source(task.dataset, task.subset, split)
-        sources[split] = (task.source_of(split) if task.splits else whole), must_be_there
-    return sources
+    return {split: (task.source_of(split), must_exist) for split, must_exist in required.items()}
 
 
 def _prepare_folder(works: Sequence[ShardWork]) -> None:

@@ -67,11 +67,14 @@ class SeqioTask(Task):
         return super().source_split(split)
 
     def source_of(self, split: str) -> datasets.Source:
-        """See `Task`."""
-        return super().source_of(split)._replace(maker=self.make_rows)
+        """See `Task`; the source of a task without data raises MissingDatasetError when opened."""
+        name = split if self.absent is not None else self.source_split(split)
+        return datasets.Source(self.dataset, self.subset, name, self.make_rows)
 
     def make_rows(self, split: str) -> Rows:
-        """Returns the examples that SeqIO generates for a split."""
+        """Returns the examples that SeqIO generates for a split; raises MissingDatasetError."""
+        if self.absent is not None:
+            raise datasets.MissingDatasetError(self.absent)
         _check_records(self)
         return _Examples(self.source, split)
 
