@@ -28,7 +28,6 @@ from mtf.data.examples import Example
 from mtf.data.seqio_tasks.tasks import seqio_vocabulary
 from mtf.data.sources import datasets
 from mtf.data.sources.files import Rows, keep
-from mtf.data.tasks import metrics
 from mtf.data.tasks.mixtures import Mixture, Rated, list_mixtures
 from mtf.data.tasks.registry import definition, import_module
 from mtf.data.tasks.task import Task
@@ -87,13 +86,6 @@ class SeqioTask(Task):
     def __reduce__(self) -> Any:
         """Pickles the task's name instead of its functions, which may not be picklable."""
         return _found_in, (self.module, self.name, self.run_vocabulary)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the mtf metrics that correspond to the task's `metric_fns`."""
-        known = metrics.in_seqio()
-        names = metric_names(self.source)
-        return tuple(dict.fromkeys(known[name] for name in names if name in known))
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
@@ -208,11 +200,6 @@ def _check_records(task: SeqioTask) -> None:
         )
 
 
-def metric_names(task: seqio.Task) -> list[str]:
-    """Returns the names of a task's metric functions."""
-    return [_step_name(function) for function in task.metric_fns]
-
-
 class Scorer:
     """Scores predicted texts with the `metric_fns` of a task, as SeqIO's evaluator does.
 
@@ -225,8 +212,8 @@ class Scorer:
         if not task.source.predict_metric_fns:
             raise UserError(
                 f"the SeqIO task {task.name} cannot be evaluated: its metric_fns "
-                f"({', '.join(metric_names(task.source))}) need the model's scores; expected at "
-                "least one function of (targets, predictions)"
+                f"({', '.join(map(_step_name, task.source.metric_fns))}) need the model's scores; "
+                "expected at least one function of (targets, predictions)"
             )
         self._task = task.source
         self._lengths = {**lengths, "targets": _WHOLE}
