@@ -40,7 +40,6 @@ from tests.tasks import test_page as page
 T5_MODEL = str(made_up.t5_model())
 VOCABULARY = SentencePieceVocabulary(T5_MODEL)
 LENGTHS = {"inputs": 256, "targets": 64}
-SENTINEL = "_1_sentinel"
 
 # A mixture of all tasks below, as `t5_tasks`.
 EVALUATED = {
@@ -284,10 +283,6 @@ def test_a_checkpoint_is_evaluated_as_by_seqio(
 
 
 # The weights of t5.data.glue_utils, which are the numbers of training examples.
-GLUE = {
-    **{"cola": 8_551, "sst2": 67_349, "mrpc": 3_668, "qqp": 363_849, "stsb": 5_749},
-    **{"mnli": 392_702, "qnli": 104_743, "rte": 2_490},
-}
 SUPER_GLUE = {
     **{"boolq": 9_427, "cb": 250, "copa": 400, "multirc": 27_243, "record": 138_854},
     **{"rte": 2_490, "wic": 5_428, "wsc": 259},
@@ -297,7 +292,6 @@ SUPER_GLUE = {
 @pytest.mark.parametrize(
     ("name", "rates"),
     [
-        ("glue_v002_proportional", {f"glue_{k}_v002": v for k, v in GLUE.items()}),
         (
             "super_glue_v102_proportional",
             {f"super_glue_{k}_v102": v for k, v in SUPER_GLUE.items()} | {"dpr_v001_simple": 1_322},
