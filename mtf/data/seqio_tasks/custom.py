@@ -15,7 +15,6 @@ import functools
 import hashlib
 import inspect
 import itertools
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,26 +111,24 @@ class _Examples(Rows):
     def __init__(self, task: seqio.Task, split: str):
         self._task = task
         self._split = split
-        self._kept: Rows | None = None
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self.kept())
+        return len(self._kept)
+
+    @functools.cached_property
+    def _kept(self) -> Rows:
+        what = f"the examples of the SeqIO task {self._task.name} ({self._split})"
+        return keep(self._start(), what)
 
     def kept(self) -> Rows:
         """See `Rows`."""
-        with self._lock:
-            if self._kept is None:
-                what = f"the examples of the SeqIO task {self._task.name} ({self._split})"
-                self._kept = keep(self._start(), what)
-            return self._kept
+        return self._kept
 
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """See `Rows`."""
-        if self._kept is not None:
-            yield from self._kept.rows(start, stop)
-        else:
-            yield from itertools.islice(self._start(), start, stop)
+        if "_kept" in vars(self):
+            return self._kept.rows(start, stop)
+        return itertools.islice(self._start(), start, stop)
 
     def _start(self) -> Iterator[dict[str, Any]]:
         with _named(self._task, f"split {self._split!r}"):
