@@ -410,18 +410,6 @@ def test_a_metric_of_prompts_and_of_seqio(folder: Path) -> None:
         (function,) = seqio.TaskRegistry.get("titles").metric_fns
         assert function(["a b", "c"], ["a", "c d"]) == {"lacking": 0.5, "added": 0.5}
 
-        def count_words(targets: list[str], predictions: list[str]) -> dict[str, float]:
-            return {"count": 0}
-
-        seqio.TaskRegistry.add(
-            "counted",
-            source=seqio.TextLineDataSource({"train": "text.txt"}),
-            output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
-            metric_fns=[count_words],
-        )
-        ((task, _),) = find_mixture("counted", ByteVocabulary(), "my_parts").tasks
-    assert task.metrics == ("my_parts.words",)
-
 
 @pytest.mark.slow
 def test_runs_with_an_objective_a_source_and_a_metric(folder: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf.base.errors import UserError
-from mtf.data.seqio_tasks.opening import import_seqio
+from mtf.data.seqio_tasks import import_seqio
 from mtf.data.tasks.mixtures import mixture
 from mtf.data.tasks.prompts.templates import Templates, load_templates
 from mtf.data.tasks.task import Task

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from mtf.data.cache import build
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import Mixture
@@ -15,6 +12,7 @@ from mtf.data.tasks.prompted import PromptedTask
 from mtf.data.tasks.task import Task
 from mtf.data.tasks.text import TextTask
 from mtf.data.text.vocabularies import ByteVocabulary
+from tests.data.helpers import write_parquet
 from tests.tasks.prompts.helpers import template
 
 NUM_FRUIT, NUM_SUMS, NUM_TEXTS = 230, 90, 60
@@ -69,9 +67,7 @@ def write_mirror(root: Path) -> str:
         "texts/validation": text_rows()[:10],
     }
     for name, rows in datasets.items():
-        path = root / f"{name}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=50)
+        write_parquet(root / f"{name}.parquet", rows, row_group_size=50)
     return str(root)
 
 

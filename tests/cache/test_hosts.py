@@ -46,20 +46,6 @@ def test_three_processes_write_the_cache_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_run_the_recipe(tmp_path: Path) -> None:
-    run(tmp_path, *arguments(tmp_path, "one"))
-    file = str(tmp_path / "rows.jsonl")
-    task = f"files={{'train': '{file}', 'validation': '{file}'}}, inputs=q, targets=a"
-    recipe = "recipes.cache(mixture='files', output='two', vocabulary='byt5')"
-    values = ["num_workers=1", "num_shards=3", f"task=@mtf.data.DatasetTaskConfig({task})"]
-    options = ["local", "--processes", "2", "--", recipe, "--set", *values]
-    process = start(options, tmp_path)
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == 0, output
-    assert small.contents(tmp_path / "two", JOB_FILE) == small.contents(tmp_path / "one", JOB_FILE)
-
-
-@pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_finished_shards_are_kept(tmp_path: Path) -> None:
     command = arguments(tmp_path, "cache", 40_000, 16)
     options = ["local", "--processes", "2", "--", "mtf.cache"]

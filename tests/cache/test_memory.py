@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
-import numpy as np
 import pytest
 
 from mtf import builders
@@ -16,6 +15,9 @@ from mtf.base.errors import UserError
 from mtf.cli.cache import main as cache_main
 from mtf.data import ByteVocabulary, DatasetTaskConfig, TaskMixtureConfig, loaders
 from mtf.data.cache.memory import open_memory
+from mtf.data.packing import HostBatch
+from tests.data.helpers import write_parquet
+from tests.test_loaders import assert_same, take
 
 BYTES = fdl.Config(ByteVocabulary)
 LENGTHS = {"inputs": 40, "targets": 8}
@@ -39,9 +41,8 @@ def built(files: dict[str, str], **fields: Any) -> TaskMixtureConfig:
     return data
 
 
-def batches(data: TaskMixtureConfig, number: int = 12) -> list[dict[str, np.ndarray]]:
-    iterator = loaders.make_train_iterator(data, batch_size=4, prefetch=0)
-    return [next(iterator) for _ in range(number)]
+def batches(data: TaskMixtureConfig, number: int = 12) -> list[HostBatch]:
+    return take(loaders.make_train_iterator(data, batch_size=4, prefetch=0), number)
 
 
 def test_memory_and_cache_yield_the_same_batches(files: dict[str, str]) -> None:
@@ -52,9 +53,7 @@ def test_memory_and_cache_yield_the_same_batches(files: dict[str, str]) -> None:
     assert cache_main(["asked", *options]) == 0
     cached = built(files, cache_dir="cache")
     assert (in_memory.loader, cached.loader) == ("memory", "cache")
-    for one, other in zip(batches(in_memory), batches(cached), strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
+    assert_same(batches(in_memory), batches(cached))
     of_memory, of_cache = map(loaders.sample_examples, (in_memory, cached), (9, 9))
     texts = [ByteVocabulary().decode(example.inputs.tolist()) for example in of_memory]
     assert sorted(texts) == [f"Q: what is {n}?" for n in range(30, 37)]
@@ -84,10 +83,7 @@ def test_a_corrected_mistake_does_not_need_another_cache(
 
 
 def test_a_missing_split_is_named_with_those_that_exist(tmp_path: Path) -> None:
-    pyarrow, parquet = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
-    (tmp_path / "asked").mkdir()
-    table = pyarrow.table({"question": ["why?"], "answer": ["so"]})
-    parquet.write_table(table, tmp_path / "asked/train.parquet")
+    write_parquet(tmp_path / "asked/train.parquet", [{"question": "why?", "answer": "so"}])
     config = builders.data.hub("asked", inputs="question", targets="answer", vocabulary=BYTES)
     config.split, config.data_dir = "trian", str(tmp_path)
     with pytest.raises(UserError, match=r"split trian.* Did you mean train\?"):
@@ -109,9 +105,7 @@ def test_a_run_on_changed_files_is_not_resumed(files: dict[str, str]) -> None:
     next(first)
     again = loaders.make_train_iterator(built(files), batch_size=4, prefetch=0)
     again.set_state(first.get_state())
-    expected, found = next(first), next(again)
-    for name in expected:
-        np.testing.assert_array_equal(expected[name], found[name])
+    assert_same([next(first)], [next(again)])
     other = loaders.make_train_iterator(built(files, inputs="{{the_question}}"), batch_size=4)
     with pytest.raises(UserError, match="different training text or settings"):
         other.set_state(first.get_state())

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from mtf.data.text.vocabularies import ByteVocabulary
 
@@ -19,6 +21,11 @@ LENGTHS_32 = {"inputs": 32, "targets": 8}
 def write(path: Path, text: str) -> str:
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]], **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path, **options)
 
 
 def write_pairs(path: Path, num_pairs: int, seed: int = 0) -> str:

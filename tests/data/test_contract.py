@@ -59,6 +59,9 @@ LOADERS = {
     "stream of json": lambda folder: _stream(folder, "jsonl"),
     "stream of parquet": lambda folder: _stream(folder, "parquet"),
     "cache": lambda folder: caches.data(caches.write_cache(folder, num_shards=3)),
+    "cache of documents": lambda folder: caches.data(
+        caches.write_cache(folder, caches.mixture((caches.text_task(GROUPS), None)))
+    ),
 }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grain
@@ -13,6 +12,8 @@ import pytest
 
 from mtf.base.errors import RunError, UserError
 from mtf.data import ByteVocabulary, CustomDataConfig, loaders
+from tests.data.helpers import stored
+from tests.test_loaders import assert_same, take
 
 _LENGTHS = {"inputs": 16, "targets": 8}
 
@@ -79,21 +80,17 @@ def config(train: Callable[..., Any], **settings: Any) -> CustomDataConfig:
     )
 
 
-def take(batches: Iterator[Any], n: int) -> list[dict[str, np.ndarray]]:
-    return [next(batches) for _ in range(n)]
-
-
 @pytest.mark.parametrize("train", [counting, counting_in_bytes, of_grain, of_grain_loader])
 @pytest.mark.parametrize("pack", [True, False])
 def test_resumes_with_the_same_batches(train: Callable[..., Any], pack: bool) -> None:
     batches = loaders.make_train_iterator(config(train, pack=pack), batch_size=4)
     take(batches, 3)
-    state = json.loads(json.dumps(batches.get_state()))
+    state = stored(batches)
     expected = take(batches, 3)
     resumed = loaders.make_train_iterator(config(train, pack=pack), batch_size=4)
     resumed.set_state(state)
     assert resumed.get_state() == state
-    np.testing.assert_equal(take(resumed, 3), expected)
+    assert_same(take(resumed, 3), expected)
 
 
 def test_examples_in_order_without_packing() -> None:

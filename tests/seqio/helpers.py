@@ -5,22 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from mtf.data.settings import TaskMixtureConfig
-from mtf.data.text.vocabularies import ByteVocabulary
+from tests.data.helpers import BYTES as BYTES
+from tests.data.helpers import write_parquet
 
 # Tasks that need no templates.
 TRANSLATION = "opus100_en_ro_mt"
 DOCUMENTS = "c4_v220_span_corruption"
 NUM_SENTENCES = {"train": 60, "validation": 7}
-BYTES = ByteVocabulary()
-
-
-def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 def write_mirror(root: Path) -> Path:

@@ -13,7 +13,6 @@ import pytest
 
 from mtf.cli import cache as cache
 from mtf.data import loaders
-from mtf.data.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import mixture as our_mixture
 from mtf.data.tasks.prompts.templates import load_templates
@@ -47,14 +46,16 @@ def cached(mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def by_text(examples: Any) -> list[dict[str, Any]]:
-    return sorted(examples, key=lambda example: example["targets_pretokenized"])
+def in_order(dataset: Any) -> list[dict[str, Any]]:
+    """The examples, sorted by their records and choices or by their targets."""
+    names = [name for name in ("idx", "targets_pretokenized") if name in dataset.element_spec]
+    return sorted(dataset.as_numpy_iterator(), key=lambda example: tuple(example[names[0]]))
 
 
-def provider(data: TaskMixtureConfig) -> Any:
+def provider(data: TaskMixtureConfig, templates: Path) -> Any:
     from mtf.data.seqio_tasks import tasks as seqio_tasks
 
-    found = our_mixture(data.mixture_or_task_name)
+    found = our_mixture(data.mixture_or_task_name, load_templates(templates))
     return seqio_tasks.build(found, data.vocabulary, data.data_dir).provider
 
 
@@ -64,18 +65,26 @@ def no_cache_dirs() -> Any:
     seqio.set_global_cache_dirs([])
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_seqio_reads_what_it_would_have_made(cached: Path, mirror: Path, split: str) -> None:
-    task = provider(mixture(mirror))
+@pytest.mark.parametrize(
+    ("name", "split"), [(TRANSLATION, "train"), (TRANSLATION, "validation"), (RANKED, "validation")]
+)
+def test_seqio_reads_what_it_would_have_made(
+    cached: Path, mirror: Path, prompts: Path, datasets_dir: Path, name: str, split: str
+) -> None:
+    folder = mirror
+    if name == RANKED:
+        folder = datasets_dir
+        write(name, cached, folder, "--templates", str(prompts))
+    task = provider(mixture(folder, name), prompts)
     made = task.get_dataset(None, split=split, shuffle=False)
     seqio.set_global_cache_dirs([str(cached)])
     read = task.get_dataset(None, split=split, shuffle=False, use_cached=True)
     assert read.element_spec.keys() == made.element_spec.keys()
-    pairs = zip(by_text(made.as_numpy_iterator()), by_text(read.as_numpy_iterator()), strict=True)
+    pairs = zip(in_order(made), in_order(read), strict=True)
     for expected, example in pairs:
-        for name, value in expected.items():
-            np.testing.assert_array_equal(example[name], value)
-            assert np.asarray(example[name]).dtype == np.asarray(value).dtype
+        for feature, value in expected.items():
+            np.testing.assert_array_equal(example[feature], value)
+            assert np.asarray(example[feature]).dtype == np.asarray(value).dtype
 
 
 def test_the_files_are_seqios(cached: Path) -> None:
@@ -129,47 +138,6 @@ def test_the_token_cache_takes_them_over(cached: Path, mirror: Path, tmp_path: P
         return sorted(tuple(r.tolist()) for b in taken for r in b["decoder_target_tokens"])
 
     assert rows(loader="cache", cache_dir=str(output)) == rows()
-
-
-def test_the_token_cache_takes_documents_over(cached: Path, mirror: Path, tmp_path: Path) -> None:
-    arguments = [DOCUMENTS, "--vocabulary", "byt5", "--num-workers", "1", "--output"]
-    direct, taken = tmp_path / "direct", tmp_path / "taken"
-    assert cache.main([*arguments, str(direct), "--data-dir", str(mirror)]) == 0
-    assert cache.main([*arguments, str(taken), "--from-seqio", str(cached)]) == 0
-
-    def documents(folder: Path) -> dict[str, list[list[int]]]:
-        opened = TokenCache(folder)
-        info = opened.task(DOCUMENTS)
-        readers = {split: opened.split(info, split) for split in info.splits}
-        return {
-            split: sorted(e["targets"].tolist() for e in reader.examples(range(len(reader))))
-            for split, reader in readers.items()
-        }
-
-    assert documents(taken) == documents(direct)
-    assert len(documents(taken)["train"]) > 10
-
-
-def test_ranked_examples_come_back_as_they_were(
-    tmp_path: Path, prompts: Path, datasets_dir: Path, t5_model: Path
-) -> None:
-    arguments = [RANKED, "--output", str(tmp_path), "--data-dir", str(datasets_dir)]
-    arguments += ["--templates", str(prompts), "--vocabulary", str(t5_model)]
-    assert cache.main([*arguments, "--format", "seqio", "--num-workers", "1"]) == 0
-    from mtf.data.seqio_tasks import tasks as seqio_tasks
-    from mtf.data.text.vocabularies import SentencePieceVocabulary
-
-    vocabulary = SentencePieceVocabulary(str(t5_model))
-    found = our_mixture(RANKED, load_templates(prompts))
-    task = seqio_tasks.build(found, vocabulary, datasets_dir).provider
-    made = task.get_dataset(None, split="validation", shuffle=False)
-    seqio.set_global_cache_dirs([str(tmp_path)])
-    read = task.get_dataset(None, split="validation", shuffle=False, use_cached=True)
-    in_order = sorted(read.as_numpy_iterator(), key=lambda example: tuple(example["idx"]))
-    for expected, example in zip(made.as_numpy_iterator(), in_order, strict=True):
-        assert expected.keys() == example.keys()
-        for name, value in expected.items():
-            np.testing.assert_array_equal(example[name], value)
 
 
 def test_a_cache_of_t0s_tasks_for_mt5_is_found_under_their_own_names(

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from mtf.base.errors import UserError
@@ -25,6 +23,7 @@ from mtf.data.tasks.task import Task
 from mtf.data.tasks.translation import TranslationTask
 from mtf.data.text.vocabularies import ByteVocabulary
 from tests.cache.helpers import FRUIT, SUMS, mixture, settings, text_task
+from tests.data import helpers
 from tests.seqio.test_tfrecord import write
 from tests.sources.hub_server import COMMIT, serve, use
 
@@ -109,8 +108,8 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     many = [(replace(FRUIT, name=f"food_{i}"), 1) for i in range(464)]
     with pytest.raises(UserError) as refused:
         from_seqio.prepare(mixture(*many), settings(tmp_path), str(root))
-    assert str(refused.value).startswith("464 tasks of small_mixture are missing")
-    assert str(refused.value).count("\n") == 11 and "\n  … and 454 more" in str(refused.value)
+    assert str(refused.value).startswith("data: 464 of the 464 tasks of small_mixture are missing")
+    assert str(refused.value).count("\n") < 10
     root = write_seqio(tmp_path / "p4")
     path = root / FRUIT.name / "train.tfrecord-00001-of-00002"
     content = bytearray(path.read_bytes())
@@ -131,9 +130,7 @@ TASKS: list[Task] = [FRUIT, SUMS, FRUIT.score_eval(), text_task(SpanCorruption()
 def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task: Task) -> None:
     chosen = settings(tmp_path, num_shards=2)
     pairs = [{"translation": {"en": f"one {i}", "ro": f"unu {i}"}} for i in range(40)]
-    path = tmp_path / "mirror" / "pairs" / "train.parquet"
-    path.parent.mkdir()
-    pq.write_table(pa.Table.from_pylist(pairs), path)
+    helpers.write_parquet(tmp_path / "mirror/pairs/train.parquet", pairs)
     tasks = mixture((task, 7))
 
     def run(work: build.CacheBuild) -> dict[str, list[dict[str, list[Any]]]]:
@@ -169,33 +166,21 @@ def test_examples_come_back_from_seqios_layout_as_they_were(tmp_path: Path, task
 
 def write_parquet(seqio_dir: Path, folder: Path) -> None:
     """Writes TFRecord files as Parquet files with the same columns."""
-    scalar = {"is_correct": pa.bool_(), "weight": pa.float32()}
     for file in sorted(seqio_dir.glob("*/*.tfrecord-*")):
-        rows = []
-        for features in map(parse_example, read_records(file)):
-            row: dict[str, Any] = {}
-            for name, value in features.items():
-                if isinstance(value, list):
-                    row[name] = value[0].decode()
-                else:
-                    row[name] = value.tolist()[0] if name in scalar else value.tolist()
-            rows.append(row)
-        fields = [
-            pa.field(name, scalar.get(name) or (pa.string() if isinstance(value, str) else INT32S))
-            for name, value in rows[0].items()
+        rows = [
+            {name: _value(name, value) for name, value in parse_example(record).items()}
+            for record in read_records(file)
         ]
-        table = pa.Table.from_pylist(
-            [{**row, "is_correct": bool(row["is_correct"])} if "is_correct" in row else row
-             for row in rows],
-            pa.schema(fields),
-        )  # fmt: skip
         name = file.name.replace(".tfrecord", "") + ".parquet"
-        path = folder / file.parent.name / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path)
+        helpers.write_parquet(folder / file.parent.name / name, rows)
 
 
-INT32S = pa.list_(pa.int32())
+def _value(name: str, value: Any) -> Any:
+    """P3's columns: texts, lists of integers, and for ranked tasks a boolean and a number."""
+    if isinstance(value, list):
+        return value[0].decode()
+    scalar = {"is_correct": bool, "weight": float}.get(name)
+    return value.tolist() if scalar is None else scalar(value[0])
 
 
 def test_p3_is_read_from_the_hub(

@@ -11,25 +11,19 @@ import pytest
 
 from mtf.data.tasks.mixtures import mixture
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
-from tests.data.helpers import restore
-from tests.seqio.helpers import BYTES, write_parquet
+from tests.data.helpers import restore, write_parquet
+from tests.seqio.helpers import BYTES
 
 seqio = pytest.importorskip("seqio")
 
-NUM_DOCUMENTS = 40
-
-
-@pytest.fixture(scope="module")
-def texts(mirror: Path) -> list[str]:
-    return [f"{i} {'text ' * (80 * (i % 4))}" for i in range(NUM_DOCUMENTS)]
+TEXTS = [f"{i} {'text ' * (80 * (i % 4))}" for i in range(40)]
 
 
 @pytest.fixture(scope="module")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("mirror")
-    rows = [{"text": f"{i} {'text ' * (80 * (i % 4))}"} for i in range(NUM_DOCUMENTS)]
     # An empty document is none.
-    write_parquet(root / "c4" / "en" / "train.parquet", [*rows, {"text": ""}])
+    write_parquet(root / "c4/en/train.parquet", [{"text": text} for text in [*TEXTS, ""]])
     return root
 
 
@@ -43,26 +37,24 @@ def examples(mirror: Path, name: str, seed: int | None = 0, **settings: Any) -> 
     return list(dataset.as_numpy_iterator())
 
 
-def test_span_corruption_to_512_takes_568_tokens_and_gives_114_targets(
-    mirror: Path, texts: list[str]
-) -> None:
+def test_span_corruption_to_512_takes_568_tokens_and_gives_114_targets(mirror: Path) -> None:
     made = examples(mirror, "c4_v220_span_corruption")
     *whole, last = [(len(example["inputs"]), len(example["targets"])) for example in made]
     assert set(whole) == {(512, 114)}
     assert last[0] <= 512 and last[1] <= 114
     pieces = [restore(example["inputs"], example["targets"], 259) for example in made]
     assert {len(piece) for piece in pieces[:-1]} == {568}
-    assert list(itertools.chain(*pieces)) == list(itertools.chain(*map(BYTES.encode, texts)))
+    assert list(itertools.chain(*pieces)) == list(itertools.chain(*map(BYTES.encode, TEXTS)))
 
 
-def test_prefix_lm_splits_and_joins_to_the_text(mirror: Path, texts: list[str]) -> None:
+def test_prefix_lm_splits_and_joins_to_the_text(mirror: Path) -> None:
     lengths = {"inputs": 512, "targets": 512}
     made = examples(mirror, "c4_v220_prefix_lm", sequence_length=lengths)
     joined: list[int] = []
     for example in made:
         assert example["inputs"][-1] == example["targets"][-1] == 1
         joined += [*example["inputs"][:-1], *example["targets"][:-1]]
-    assert joined == list(itertools.chain(*map(BYTES.encode, texts)))
+    assert joined == list(itertools.chain(*map(BYTES.encode, TEXTS)))
     assert len({len(example["inputs"]) for example in made}) > 2
 
 

@@ -40,7 +40,6 @@ from tests.tasks import test_page as page
 T5_MODEL = str(made_up.t5_model())
 VOCABULARY = SentencePieceVocabulary(T5_MODEL)
 LENGTHS = {"inputs": 256, "targets": 64}
-SENTINEL = "_1_sentinel"
 
 # A mixture of all tasks below, as `t5_tasks`.
 EVALUATED = {
@@ -189,21 +188,9 @@ def texts(batch: dict[str, np.ndarray]) -> Iterator[tuple[str, str]]:
 
 
 # The first example of `train`, or of `validation`; Raffel et al. (2020), appendix D.
-A, B, C = (t5_records.sentence(n) for n in (0, 3, 6))
+A, B = (t5_records.sentence(n) for n in (0, 3))
 FIRST = {
-    "glue_cola_v002": (f"cola sentence: {A}", "unacceptable"),
     "glue_stsb_v002": (f"stsb sentence1: {A} sentence2: {B}", "0.0"),
-    "glue_mnli_v002": (f"mnli hypothesis: {A} premise: {B}", "entailment"),
-    "glue_qqp_v002": (f"qqp question1: {A} question2: {B}", "not_duplicate"),
-    "super_glue_copa_v102": (
-        f"copa choice1: {A} choice2: {B} premise: {C} question: cause",
-        "choice1",
-    ),
-    "super_glue_multirc_v102": (
-        "multirc question: Who is number 0? answer: cat "
-        "paragraph: Sent 1: It is cold. The owl is old.",
-        "False",
-    ),
     "super_glue_record_v102": (
         "record query: The @placeholder sleeps in the garden entities: cat, old dog, grey owl, "
         f"young fox, brown bear passage: {A} {t5_records.sentence(1)}",
@@ -212,15 +199,6 @@ FIRST = {
     "super_glue_wsc_v102_simple_eval": (
         "wsc: Mark told Pete many lies about himself , and *he* was hurt .",
         "Mark",
-    ),
-    "squad_v010_allanswers": (
-        "question: Where does the cat sleep ? context: The cat sleeps in the garden . Nobody "
-        "( not even the farmer ) knows why .",
-        "in the garden",
-    ),
-    "cnn_dailymail_v002": (
-        "summarize: " + " ".join(t5_records.sentence(n) for n in range(4)),
-        f"{A} {t5_records.sentence(2)}",
     ),
     "wmt_t2t_ende_v003": (
         "translate English to German: The cat sleeps in the garden (en 0)",
@@ -305,10 +283,6 @@ def test_a_checkpoint_is_evaluated_as_by_seqio(
 
 
 # The weights of t5.data.glue_utils, which are the numbers of training examples.
-GLUE = {
-    **{"cola": 8_551, "sst2": 67_349, "mrpc": 3_668, "qqp": 363_849, "stsb": 5_749},
-    **{"mnli": 392_702, "qnli": 104_743, "rte": 2_490},
-}
 SUPER_GLUE = {
     **{"boolq": 9_427, "cb": 250, "copa": 400, "multirc": 27_243, "record": 138_854},
     **{"rte": 2_490, "wic": 5_428, "wsc": 259},
@@ -318,7 +292,6 @@ SUPER_GLUE = {
 @pytest.mark.parametrize(
     ("name", "rates"),
     [
-        ("glue_v002_proportional", {f"glue_{k}_v002": v for k, v in GLUE.items()}),
         (
             "super_glue_v102_proportional",
             {f"super_glue_{k}_v102": v for k, v in SUPER_GLUE.items()} | {"dpr_v001_simple": 1_322},
@@ -373,7 +346,7 @@ def test_datasets_that_tfds_does_not_have(
     try:
         assert write_cache("absent", str(tmp_path / "cache")) == 2
         message = capsys.readouterr().err
-        assert "2 datasets of absent are missing" in message and re.search(missing, message)
+        assert "2 of the 2 tasks of absent are missing" in message and re.search(missing, message)
         assert not (tmp_path / "cache").exists()
         for loader in ("seqio", "memory"):
             with pytest.raises(UserError, match=missing):

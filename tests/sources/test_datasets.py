@@ -17,6 +17,7 @@ from mtf.base.errors import UserError
 from mtf.data.sources import datasets as module
 from mtf.data.sources.datasets import MissingDatasetError, hub_name, open_split
 from mtf.data.tasks.t0 import datasets
+from tests.data.helpers import write_parquet
 
 ROWS: list[dict[str, Any]] = [
     {"text": "one", "label": 1, "options": ["a", "b"], "answers": {"text": ["x"], "at": [3]}},
@@ -56,10 +57,8 @@ def test_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subset: str |
     ("start", "stop"), [(0, 2500), (0, 0), (699, 701), (1000, 2000), (2499, 9999), (2500, 2600)]
 )
 def test_a_range_of_rows(tmp_path: Path, row_group_size: int, start: int, stop: int) -> None:
-    path = tmp_path / "fruit" / "train.parquet"
-    path.parent.mkdir()
-    table = pa.Table.from_pylist([{"n": i} for i in range(2500)])
-    pq.write_table(table, path, row_group_size=row_group_size)
+    records = [{"n": i} for i in range(2500)]
+    write_parquet(tmp_path / "fruit/train.parquet", records, row_group_size=row_group_size)
     rows = open_split("fruit", None, "train", data_dir=tmp_path)
     assert [row["n"] for row in rows.rows(start, stop)] == list(range(2500)[start:stop])
 
@@ -67,10 +66,8 @@ def test_a_range_of_rows(tmp_path: Path, row_group_size: int, start: int, stop: 
 def test_a_range_reads_only_the_row_groups_that_it_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "fruit" / "train.parquet"
-    path.parent.mkdir()
-    table = pa.Table.from_pylist([{"n": i} for i in range(1000)])
-    pq.write_table(table, path, row_group_size=100)
+    records = [{"n": i} for i in range(1000)]
+    write_parquet(tmp_path / "fruit/train.parquet", records, row_group_size=100)
     rows = open_split("fruit", None, "train", data_dir=tmp_path)
     asked: list[int] = []
     whole = pq.ParquetFile.iter_batches

@@ -12,8 +12,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +22,7 @@ from mtf.data.sources import lines as line_index
 from mtf.data.sources.files import keep, open_files
 from mtf.data.sources.python_text import python_documents
 from mtf.data.sources.text_files import Examples, Pair, open_examples
-from tests.data.helpers import BYTES, write
+from tests.data.helpers import BYTES, write, write_parquet
 
 LENGTHS = {"inputs": 32, "targets": 8}
 
@@ -231,7 +229,7 @@ ROWS = [{"a": f"é{i}", "b": "x" * i} for i in range(1, 6)]
 def write_table(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
     path, lines = folder / name, [json.dumps(row, ensure_ascii=False) for row in rows]
     if name.endswith(".parquet"):
-        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
+        write_parquet(path, rows, row_group_size=2)
         return path
     if "list" in name:
         text = json.dumps(rows, indent=1)

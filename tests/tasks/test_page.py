@@ -21,6 +21,7 @@ from mtf.cli.run import main as run_main
 from mtf.data.sources.datasets import open_split
 from mtf.data.tasks import registry
 from tests import small
+from tests.data.helpers import write_parquet
 
 PAGE = (small.ROOT / "docs" / "tasks.md").read_text("utf-8")
 NETWORK = {name: value for name, value in small.SETTINGS.items() if name.startswith("model.")}
@@ -75,17 +76,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def write_mirror(datasets_dir: Path) -> None:
     """Writes a mirror with questions and (under two names) reviews, and a file of reviews."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     copies = {"trec": ["trec"], "rotten_tomatoes": ["rotten_tomatoes", "rotten_tomatoes_plain"]}
     for name, targets in copies.items():
         for split, number in (("train", 60), ("validation", 8)):
             rows = list(open_split(name, None, split, data_dir=datasets_dir).rows(0, number))
             for target in targets:
-                path = Path("mirror", target, f"{split}.parquet")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pq.write_table(pa.Table.from_pylist(rows), path)
+                write_parquet(Path("mirror", target, f"{split}.parquet"), rows)
     rows = list(open_split("rotten_tomatoes", None, "train", data_dir="mirror"))
     lines = [json.dumps({"review": row["text"], "stars": 1 + 4 * row["label"]}) for row in rows]
     Path("reviews.jsonl").write_text("\n".join(lines))

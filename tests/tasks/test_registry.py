@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from mtf.base.errors import UserError
@@ -26,6 +24,7 @@ from mtf.data.tasks.prompts import render
 from mtf.data.tasks.task import Task
 from mtf.data.tasks.text import text_tasks
 from mtf.data.tasks.translation import translation_tasks
+from tests.data.helpers import write_parquet
 from tests.tasks.prompts.helpers import template
 
 MODULE = """
@@ -71,9 +70,7 @@ def write_files(root: Path) -> None:
     lines = [json.dumps({"n": n}) for n in range(5)]
     (root / "numbers.jsonl").write_text("\n".join([*lines[:2], "", *lines[2:]]))
     (root / "held_a.tsv").write_text("n\tother\n7\tx\n")
-    folder = root / "mirror" / "counted" / "small"
-    folder.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist([{"n": n} for n in range(2)]), folder / "train.parquet")
+    write_parquet(root / "mirror/counted/small/train.parquet", [{"n": n} for n in range(2)])
 
 
 def refusal(call: Any, *args: Any, **kwargs: Any) -> str:

@@ -145,6 +145,7 @@ def test_fingerprints_tell_vocabularies_apart(tmp_path: Path, small_model: str) 
         ("mtf.data.settings", "numpy sentencepiece jax tensorflow"),
         ("mtf.data.loaders", "sentencepiece jax tensorflow"),
         ("mtf.data.tasks.mixtures", "jinja2 yaml pyarrow datasets numpy jax tensorflow seqio"),
+        ("mtf.evaluation.seqio_registry", "tensorflow seqio"),
     ],
 )
 def test_imports_are_light(module: str, absent: str) -> None:

@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -53,11 +53,11 @@ from mtf.data.sources.datasets import (
     open_all,
 )
 from mtf.data.sources.files import Rows
+from mtf.data.tasks.missing import check_missing
 from mtf.data.tasks.mixtures import Mixture
 from mtf.data.tasks.task import Task
 
 NOT_CHOSEN = "not chosen by --only"
-_NUM_REASONS_SHOWN = 10
 _POLL_SECONDS = 0.5
 Report = Callable[[CacheProgress], None]
 
@@ -99,24 +99,18 @@ class CacheBuild:
             for shard, bounds in enumerate(shards)
         )
 
-    def check(self, missing: Iterable[str], kind: str) -> None:
-        """Raises UserError if anything of this `kind` is `missing`, or if no task is left."""
-        name, reasons = self.mixture.name, list(dict.fromkeys(missing))
-        if reasons:
-            raise UserError(
-                f"{len(reasons)} {kind} of {name} are missing (to leave out their tasks, add "
-                f"--skip-missing):{_listed(reasons)}"
-            )
-        if len(self.absent) == len(self.mixture.tasks):
-            causes = list(dict.fromkeys(self.absent.values()))
-            raise UserError(f"{name}: no task has data:{_listed(causes)}")
+    def leave_out(self, missing: Mapping[str, str], optional: Container[str] = ()) -> None:
+        """Omits the tasks in `missing`, which maps their names to reasons.
 
-
-def _listed(reasons: Sequence[str]) -> str:
-    """Formats the first reasons, one per line, followed by the number of further reasons."""
-    more = len(reasons) - _NUM_REASONS_SHOWN
-    lines = [*reasons[:_NUM_REASONS_SHOWN], *([f"… and {more} more"] if more > 0 else [])]
-    return "".join(f"\n  {line}" for line in lines)
+        Raises UserError if a task is not `optional` and `settings.skip_missing` is False, or if no
+        task is left.
+        """
+        name, num_chosen = self.mixture.name, len(self.mixture.tasks) - len(self.absent)
+        self.absent |= missing
+        if len(missing) < num_chosen:
+            missing = {task: why for task, why in missing.items() if task not in optional}
+        skips = self.settings.skip_missing
+        check_missing(name, num_chosen, missing, skips, option="add --skip-missing")
 
 
 def begin(
@@ -149,9 +143,9 @@ def begin(
 def prepare(mixture: Mixture, settings: CacheConfig, *, download: bool = True) -> CacheBuild:
     """Finds and counts the records to be rendered and tokenized, without writing to the cache.
 
-    Raises UserError if required datasets are missing (the message lists the first ten), or if a
-    custom task fails on the first record of a split. Also raises the same errors as `begin`, and
-    NotCheckedError if `download` is False and a dataset would have to be downloaded.
+    Raises UserError if required datasets are missing, or if a custom task fails on the first record
+    of a split. Also raises the same errors as `begin`, and NotCheckedError if `download` is False
+    and a dataset would have to be downloaded.
     """
     build, todo = begin(mixture, settings, task_info)
     # If the mirror contains a dataset but lacks an optional split, that split is not downloaded.
@@ -164,17 +158,16 @@ def prepare(mixture: Mixture, settings: CacheConfig, *, download: bool = True) -
     opened = open_all(sources, data_dir=settings.data_dir, download=download)
     if not download:
         check_downloaded(mixture.name, list(opened.values()))
-    missing = []
+    missing: dict[str, str] = {}
+    optional = set()
     for task, info in todo:
         wanted = _sources(task, settings)
         found = [opened[source] for source, required in wanted.values() if required]
         problem = next((f for f in found if isinstance(f, MissingDatasetError)), None)
         if problem is not None:
-            build.absent[task.name] = str(problem)
-            may_be_absent = problem.skippable_in_evaluation and task.kind == "rank"
-            if not (settings.skip_missing or may_be_absent):
-                name = f"task {task.name}: " if task.records else ""
-                missing.append(f"{name}{problem}")
+            missing[task.name] = str(problem)
+            if problem.skippable_in_evaluation and task.kind == "rank":
+                optional.add(task.name)
             continue
         for split, (source, _) in wanted.items():
             rows = opened.get(source)
@@ -187,7 +180,7 @@ def prepare(mixture: Mixture, settings: CacheConfig, *, download: bool = True) -
                 edges = [num_rows * shard // num_shards for shard in range(num_shards + 1)]
                 shards = [(*bounds, None) for bounds in itertools.pairwise(edges)]
                 build.add(task, info, split, shards, rows.kept())
-    build.check(missing, "datasets")
+    build.leave_out(missing, optional)
     return build
 
 
@@ -365,11 +358,7 @@ def _sources(task: Task, settings: CacheConfig) -> dict[str, tuple[Source, bool]
         required = {
             split: split == "train" or is_listed for split in found or task.splits or ("train",)
         }
-    sources: dict[str, tuple[Source, bool]] = {}
-    for split, must_be_there in required.items():
-        whole = Source(task.dataset, task.subset, split)
-        sources[split] = (task.source_of(split) if task.splits else whole), must_be_there
-    return sources
+    return {split: (task.source_of(split), must_exist) for split, must_exist in required.items()}
 
 
 def _prepare_folder(works: Sequence[ShardWork]) -> None:

@@ -25,7 +25,7 @@ from mtf.data.cache.reader import SplitReader, TokenCache
 from mtf.data.examples import Cursor, DocumentSource, Example, ExampleSource, Order
 from mtf.data.mixing import Mixing, scattered
 from mtf.data.mixtures import open_mixture
-from mtf.data.randomness import Purpose, random_bits
+from mtf.data.randomness import Purpose, permutation
 from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig, TextConfig
 from mtf.data.tasks import objectives
@@ -129,14 +129,8 @@ class _Order(Order):
         if not self.shuffle:
             return position
         if self.num_items <= _MAX_TABLE:
-            return int(_table(self.num_items, self.seed, epoch)[position])
+            return int(permutation(self.num_items, self.seed, epoch, Purpose.ORDER)[position])
         return shuffled(position, self.num_items, self.seed + epoch)
-
-
-@functools.lru_cache(maxsize=8192)
-def _table(num_items: int, seed: int, epoch: int) -> np.ndarray:
-    bits = random_bits(num_items, seed, epoch, Purpose.ORDER)
-    return np.argsort(bits, kind="stable").astype(np.uint16)
 
 
 def shuffled(position: int, num_items: int, seed: int) -> int:

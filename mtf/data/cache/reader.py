@@ -7,7 +7,6 @@ a thread pool for every read, which takes longer than reading a few records.
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -146,64 +145,58 @@ class SplitReader:
 
     def __init__(self, folder: AnyPath, task: TaskInfo, split: SplitInfo, mixture: str):
         """Initializes the reader without opening files. Error messages name `mixture`."""
+        self._folder, self._mixture = folder, mixture
         self._codec = RecordCodec(task.features)
-        shards = [shard for shard in split.shards if shard.num_examples]
-        self._shards = [_Shard(folder / shard.file, shard, mixture) for shard in shards]
-        self._ends = list(itertools.accumulate(shard.num_examples for shard in shards))
+        self._shards = [shard for shard in split.shards if shard.num_examples]
+        self._ends = list(itertools.accumulate(shard.num_examples for shard in self._shards))
+        self._readers: dict[str, Any] = {}
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def examples(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Returns the examples with the given indices; raises UserError if a file is damaged."""
-        if len(self._shards) == 1:
-            return self._shards[0].read(numbers, self._codec)
         wanted: dict[int, list[int]] = {}
         for index, number in enumerate(numbers):
             wanted.setdefault(bisect.bisect_right(self._ends, number), []).append(index)
         found: list[Any] = [None] * len(numbers)
         for shard, indices in wanted.items():
             start = self._ends[shard - 1] if shard else 0
-            examples = self._shards[shard].read([numbers[i] - start for i in indices], self._codec)
+            examples = self._read(self._shards[shard], [numbers[i] - start for i in indices])
             for index, example in zip(indices, examples, strict=True):
                 found[index] = example
         return found
 
-
-class _Shard:
-    """A file of examples, which is opened on the first read."""
-
-    def __init__(self, path: AnyPath, info: ShardInfo, mixture: str):
-        self._path = path
-        self._mixture = mixture
-        self._info = info
-
-    def read(self, numbers: Sequence[int], codec: RecordCodec) -> list[dict[str, Any]]:
+    def _read(self, shard: ShardInfo, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        path, decode = self._folder / shard.file, self._codec.decode
         try:
-            reader = self._reader
+            if shard.file not in self._readers:
+                self._readers[shard.file] = _open(path, shard, self._mixture)
+            reader = self._readers[shard.file]
             if len(numbers) > _NUM_SINGLE_READS:
-                return [codec.decode(record) for record in reader.read(numbers)]
-            return [codec.decode(reader.read((number,))[0]) for number in numbers]
+                return [decode(record) for record in reader.read(numbers)]
+            return [decode(reader.read((number,))[0]) for number in numbers]
         except UserError:
             raise
         # ArrayRecord fails on damaged blocks, and the codec fails on records of the wrong length.
         except Exception as error:
-            raise _damaged(self._path, f"cannot be read: {error}", self._mixture) from error
+            raise _damaged(path, f"cannot be read: {error}", self._mixture) from error
 
-    @functools.cached_property
-    def _reader(self) -> Any:
-        from array_record.python.array_record_module import ArrayRecordReader
 
-        file = nearest_copy(self._path)
-        if is_remote(file) or file.stat().st_size != self._info.num_bytes:
-            file = copied(self._path, "data.cache_dir")
-        reader = ArrayRecordReader(
-            str(file), _READER_OPTIONS, file_reader_buffer_size=_READER_BUFFER_BYTES
-        )
-        if reader.num_records() != self._info.num_examples:
-            found = f"has {reader.num_records()} records; expected {self._info.num_examples}"
-            raise _damaged(self._path, found, self._mixture)
-        return reader
+def _open(path: AnyPath, shard: ShardInfo, mixture: str) -> Any:
+    """Returns ArrayRecord's reader of a file."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    file = nearest_copy(path)
+    if is_remote(file) or file.stat().st_size != shard.num_bytes:
+        file = copied(path, "data.cache_dir")
+    reader = ArrayRecordReader(
+        str(file), _READER_OPTIONS, file_reader_buffer_size=_READER_BUFFER_BYTES
+    )
+    if reader.num_records() != shard.num_examples:
+        found = f"has {reader.num_records()} records; expected {shard.num_examples}"
+        raise _damaged(path, found, mixture)
+    return reader
 
 
 def is_description(name: str) -> bool:

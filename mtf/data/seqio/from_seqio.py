@@ -40,8 +40,8 @@ def prepare(mixture: Mixture, settings: CacheConfig, source: str) -> CacheBuild:
 
     `source` is a directory, a path in a store (`gs://` or `s3://`), or a path on the hub
     (`hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`). If it is remote, the files of the tasks are
-    copied to this machine. Raises UserError if `source` cannot be read or any tasks are missing
-    (the message lists all of them). Also raises the same errors as `build.begin`.
+    copied to this machine. Raises UserError if `source` cannot be read or any tasks are missing.
+    Also raises the same errors as `build.begin`.
     """
     if not source.startswith("hf://") and not as_path(source).is_dir():
         raise UserError(
@@ -57,22 +57,18 @@ def prepare(mixture: Mixture, settings: CacheConfig, source: str) -> CacheBuild:
     build, todo = begin(mixture, settings, describe)
     seqio_dir = _local_directory(source, [task.name for task, _ in todo])
     there = [path.name for path in seqio_dir.iterdir()] if todo else []
-    missing = []
+    missing = {}
     for task, info in todo:
         kinds = ("validation",) if task.kind == "rank" else ("train", "validation")
         for split in settings.splits or kinds:
             if files := _files(seqio_dir / task.name, split):
                 build.add(task, info, split, _shards(files, settings))
         if task.name not in build.works:
-            build.absent[task.name] = f"{source} contains no files of this task"
-            if not settings.skip_missing:
-                missing.append(
-                    f"{task.name}: {source} contains no files of this task."
-                    f"{did_you_mean(task.name, there)}"
-                )
+            hint = "" if settings.skip_missing else did_you_mean(task.name, there)
+            missing[task.name] = f"{source} contains no files of this task{hint and '.'}{hint}"
+    build.leave_out(missing)
     names = [task.name for task, _ in mixture.tasks]
     build.absent = {name: build.absent[name] for name in names if name in build.absent}
-    build.check(missing, "tasks")
     return build
 
 

@@ -40,7 +40,8 @@ class TokenizedTask(NamedTuple):
 
 def register(name: str, tasks: Sequence[TokenizedTask], vocabulary: Vocabulary, split: str) -> str:
     """Registers a mixture of the tasks, replacing any mixture with this name; returns `name`."""
-    of_seqio = _vocabulary(vocabulary)
+    is_bytes = isinstance(vocabulary, ByteVocabulary)
+    of_seqio = _ByteVocabulary(vocabulary.extra_ids) if is_bytes else seqio_vocabulary(vocabulary)
     mixture = seqio.Mixture(name, [(_task(each, of_seqio, split), 1.0) for each in tasks])
     if name in seqio.MixtureRegistry.names():
         seqio.MixtureRegistry.remove(name)
@@ -77,7 +78,7 @@ def _task(task: TokenizedTask, vocabulary: seqio.Vocabulary, split: str) -> seqi
         source=seqio.FunctionDataSource(dataset, splits=[split]),
         output_features={"inputs": feature, "targets": feature},
         preprocessors=[],
-        postprocess_fn=_stripped,
+        postprocess_fn=lambda text, **_: text.strip(),
         metric_fns=metric_fns,
     )
 
@@ -92,13 +93,3 @@ class _ByteVocabulary(seqio.ByteVocabulary):
     def decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
         """Decodes an eager tensor of ids; T5X calls this for each prediction."""
         return tf.constant(self.decode(ids))
-
-
-def _vocabulary(vocabulary: Vocabulary) -> seqio.Vocabulary:
-    if isinstance(vocabulary, ByteVocabulary):
-        return _ByteVocabulary(vocabulary.extra_ids)
-    return seqio_vocabulary(vocabulary)
-
-
-def _stripped(text: str, example: Any = None, is_target: bool = False) -> str:
-    return text.strip()

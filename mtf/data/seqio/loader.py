@@ -23,7 +23,7 @@ from mtf.data.examples import Example
 from mtf.data.mixtures import check_datasets, open_datasets, open_mixture
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import BatchIterator, EvaluationParts, IteratorState, Shard
-from mtf.data.seqio_tasks.opening import PURPOSE, import_seqio
+from mtf.data.seqio_tasks import PURPOSE, import_seqio
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.sources.datasets import MissingDatasetError
 from mtf.data.tasks.missing import check_missing

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import inspect
 import itertools
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +26,7 @@ from mtf.base.errors import UserError, suggestion
 from mtf.data.examples import Example
 from mtf.data.seqio_tasks.tasks import seqio_vocabulary
 from mtf.data.sources import datasets
-from mtf.data.sources.files import KeptRows, Rows, keep
-from mtf.data.tasks import metrics
+from mtf.data.sources.files import Rows, keep
 from mtf.data.tasks.mixtures import Mixture, Rated, list_mixtures
 from mtf.data.tasks.registry import definition, import_module
 from mtf.data.tasks.task import Task
@@ -67,11 +65,14 @@ class SeqioTask(Task):
         return super().source_split(split)
 
     def source_of(self, split: str) -> datasets.Source:
-        """See `Task`."""
-        return super().source_of(split)._replace(maker=self.make_rows)
+        """See `Task`; the source of a task without data raises MissingDatasetError when opened."""
+        name = split if self.absent is not None else self.source_split(split)
+        return datasets.Source(self.dataset, self.subset, name, self.make_rows)
 
     def make_rows(self, split: str) -> Rows:
-        """Returns the examples that SeqIO generates for a split."""
+        """Returns the examples that SeqIO generates for a split; raises MissingDatasetError."""
+        if self.absent is not None:
+            raise datasets.MissingDatasetError(self.absent)
         _check_records(self)
         return _Examples(self.source, split)
 
@@ -84,13 +85,6 @@ class SeqioTask(Task):
     def __reduce__(self) -> Any:
         """Pickles the task's name instead of its functions, which may not be picklable."""
         return _found_in, (self.module, self.name, self.run_vocabulary)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the mtf metrics that correspond to the task's `metric_fns`."""
-        known = metrics.in_seqio()
-        names = metric_names(self.source)
-        return tuple(dict.fromkeys(known[name] for name in names if name in known))
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0
@@ -117,26 +111,24 @@ class _Examples(Rows):
     def __init__(self, task: seqio.Task, split: str):
         self._task = task
         self._split = split
-        self._kept: KeptRows | None = None
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self.kept())
+        return len(self._kept)
 
-    def kept(self) -> KeptRows:
+    @functools.cached_property
+    def _kept(self) -> Rows:
+        what = f"the examples of the SeqIO task {self._task.name} ({self._split})"
+        return keep(self._start(), what)
+
+    def kept(self) -> Rows:
         """See `Rows`."""
-        with self._lock:
-            if self._kept is None:
-                what = f"the examples of the SeqIO task {self._task.name} ({self._split})"
-                self._kept = keep(self._start(), what)
-            return self._kept
+        return self._kept
 
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """See `Rows`."""
-        if self._kept is not None:
-            yield from self._kept.rows(start, stop)
-        else:
-            yield from itertools.islice(self._start(), start, stop)
+        if "_kept" in vars(self):
+            return self._kept.rows(start, stop)
+        return itertools.islice(self._start(), start, stop)
 
     def _start(self) -> Iterator[dict[str, Any]]:
         with _named(self._task, f"split {self._split!r}"):
@@ -205,11 +197,6 @@ def _check_records(task: SeqioTask) -> None:
         )
 
 
-def metric_names(task: seqio.Task) -> list[str]:
-    """Returns the names of a task's metric functions."""
-    return [_step_name(function) for function in task.metric_fns]
-
-
 class Scorer:
     """Scores predicted texts with the `metric_fns` of a task, as SeqIO's evaluator does.
 
@@ -222,8 +209,8 @@ class Scorer:
         if not task.source.predict_metric_fns:
             raise UserError(
                 f"the SeqIO task {task.name} cannot be evaluated: its metric_fns "
-                f"({', '.join(metric_names(task.source))}) need the model's scores; expected at "
-                "least one function of (targets, predictions)"
+                f"({', '.join(map(_step_name, task.source.metric_fns))}) need the model's scores; "
+                "expected at least one function of (targets, predictions)"
             )
         self._task = task.source
         self._lengths = {**lengths, "targets": _WHOLE}

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mtf.base.errors import UserError
 from mtf.data.randomness import Purpose, permutation, random_bits
-from mtf.data.sources.datasets import MissingDatasetError, Rows, Source, open_all
+from mtf.data.sources.datasets import DataDir, MissingDatasetError, Rows, Source, open_all
 from mtf.data.tasks.mixtures import MT5_PREFIX, Mixture
 from mtf.data.tasks.objectives import Objective
 from mtf.data.tasks.t0 import MAX_EXAMPLES_PER_DATASET
@@ -36,16 +36,17 @@ MAX_SHARDS = 64
 ROWS_PER_BLOCK = 5_000
 
 
-class OpenDatasets:
-    """Opens dataset splits on demand; opens each split only once for all tasks."""
+class TaskSource(seqio.DataSource):
+    """Renders the examples of a task when SeqIO reads them; each shard is a range of records."""
 
-    def __init__(self, data_dir: str | os.PathLike[str] | None):
-        self._data_dir = data_dir
-        self._opened: dict[Source, Rows | UserError] = {}
+    def __init__(self, task: Task, opened: dict[Source, Rows | UserError], data_dir: DataDir):
+        """Initializes the source, which shares the datasets in `opened` with other sources."""
+        super().__init__(splits=())
+        self.task, self._opened, self._data_dir = task, opened, data_dir
 
-    def rows(self, task: Task, split: str) -> Rows:
+    def rows(self, split: str) -> Rows:
         """Returns the records of a split; raises MissingDatasetError if there are none."""
-        key = task.source_of(split)
+        key = self.task.source_of(split)
         if key not in self._opened:
             self._opened |= open_all([key], data_dir=self._data_dir)
         rows = self._opened[key]
@@ -53,12 +54,13 @@ class OpenDatasets:
             raise rows
         return rows
 
-    def splits(self, task: Task) -> tuple[str, ...]:
-        """Returns a task's splits that have data; raises MissingDatasetError if there are none."""
+    @functools.cached_property
+    def with_data(self) -> tuple[str, ...]:
+        """The splits that have data; raises MissingDatasetError if there are none."""
         found, missing = [], []
-        for split in task.splits:
+        for split in self.task.splits:
             try:
-                self.rows(task, split)
+                self.rows(split)
                 found.append(split)
             except MissingDatasetError as error:
                 missing.append(error)
@@ -66,32 +68,22 @@ class OpenDatasets:
             raise missing[0]
         return tuple(found)
 
-
-class TaskSource(seqio.DataSource):
-    """Renders the examples of a task when SeqIO reads them; each shard is a range of records."""
-
-    def __init__(self, task: Task, datasets: OpenDatasets):
-        super().__init__(splits=())
-        self._task = task
-        self._datasets = datasets
-
-    @functools.cached_property
+    @property
     def splits(self) -> Sequence[str]:
-        """The splits that have data; raises MissingDatasetError if there are none.
+        """See `with_data`.
 
         If the task is used for training, "train" is included even if it has no data. Reading this
         split then fails; otherwise, SeqIO would train without the task.
         """
-        found = self._datasets.splits(self._task)
-        trained_on = self._task.kind != "rank" and "train" in self._task.splits
-        return tuple(dict.fromkeys(("train", *found))) if trained_on else found
+        trained_on = self.task.kind != "rank" and "train" in self.task.splits
+        return tuple(dict.fromkeys([*["train"] * trained_on, *self.with_data]))
 
     @functools.cached_property
     def signature(self) -> dict[str, tf.TensorSpec]:
         """The types of the text features and, for ranked tasks, of idx, is_correct and weight."""
-        names = ["targets"] if self._task.kind == "documents" else ["inputs", "targets"]
+        names = ["targets"] if self.task.kind == "documents" else ["inputs", "targets"]
         features = dict.fromkeys(names, tf.TensorSpec((), tf.string))
-        if self._task.kind == "rank":
+        if self.task.kind == "rank":
             features |= {
                 "idx": tf.TensorSpec((2,), tf.int32),
                 "is_correct": tf.TensorSpec((), tf.bool),
@@ -106,7 +98,7 @@ class TaskSource(seqio.DataSource):
 
     def num_input_examples(self, split: str) -> int:
         """Returns the number of records, some of which may yield no example."""
-        return len(self._datasets.rows(self._task, split))
+        return len(self.rows(split))
 
     def list_shards(self, split: str) -> Sequence[str]:
         """Returns the names of the shards that SeqIO's Beam cacher reads in parallel."""
@@ -127,7 +119,7 @@ class TaskSource(seqio.DataSource):
         only a thousand examples.
         """
         index, num_shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
-        rows = self._datasets.rows(self._task, split)
+        rows = self.rows(split)
         first, last = (len(rows) * part // num_shards for part in (index, index + 1))
         starts = np.arange(first, last, ROWS_PER_BLOCK)
         if shuffle:
@@ -137,7 +129,7 @@ class TaskSource(seqio.DataSource):
             for start in starts.tolist():
                 block = rows.rows(start, min(start + ROWS_PER_BLOCK, last))
                 for number, row in enumerate(block, start):
-                    for example in self._task.row_examples(row, number, split):
+                    for example in self.task.row_examples(row, number, split):
                         yield {name: example[name] for name in self.signature}
 
         return tf.data.Dataset.from_generator(examples, output_signature=self.signature)
@@ -154,7 +146,7 @@ class Built(NamedTuple):
 def build(
     found: Mixture,
     vocabulary: Vocabulary | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: DataDir = None,
     without: Collection[str] = (),
     *,
     use_cached: bool = False,
@@ -177,29 +169,29 @@ def build(
             )
         vocabulary = SentencePieceVocabulary(RELEASED_MODELS[found.vocabulary], extra_ids=0)
     described, vocab = vocabulary.fingerprint(), seqio_vocabulary(vocabulary)
-    datasets = OpenDatasets(data_dir)
+    opened: dict[Source, Rows | UserError] = {}
+    sources = {task.name: TaskSource(task, opened, data_dir) for task, _ in found.tasks}
     make = functools.partial(
         seqio_task,
         vocabulary=vocab,
-        datasets=datasets,
         use_cached=use_cached,
         metric_fns=metric_fns,
     )
     if [task.name for task, _ in found.tasks] == [name]:
         [(task, _)] = found.tasks
-        made = make(name, task)
+        made = make(name, sources[name])
         return Built(made, described, {name: task.fingerprint})
-    tasks = [task for task, _ in found.tasks if task.name not in without]
-    left_out = set(without) if use_cached else _without_data(tasks, datasets).union(without)
+    left_out = set(without)
+    if not use_cached:
+        left_out |= _without_data(s for name, s in sources.items() if name not in without)
     rates = []
     fingerprints = {name: found.fingerprint}
     for task, rate in found.tasks:
         if task.name not in left_out:
             # Tasks of mT5 need no prefix, because they exist only with mT5's vocabulary.
             prefix = MT5_PREFIX if task.vocabulary != found.vocabulary == "mt5" else ""
-            made = make(prefix + task.name, task)
-            size = functools.partial(_num_examples, task, datasets)
-            rates.append((made, size if rate is None else rate))
+            made = make(prefix + task.name, sources[task.name])
+            rates.append((made, _num_examples if rate is None else rate))
             fingerprints[made.name] = task.fingerprint
     if not rates:
         raise MissingDatasetError(f"mixture {name}: none of its tasks has a dataset available")
@@ -213,23 +205,23 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> seqio.Vocabulary:
     return seqio.SentencePieceVocabulary(str(vocabulary.file), extra_ids=vocabulary.num_added_ids)
 
 
-def _without_data(tasks: Sequence[Task], datasets: OpenDatasets) -> set[str]:
+def _without_data(sources: Iterable[TaskSource]) -> set[str]:
     """Returns the names of ranked tasks to leave out for lack of data, and prints the reasons."""
     reasons: dict[str, list[str]] = {}
-    for task in tasks:
-        if task.kind == "rank":
+    for source in sources:
+        if source.task.kind == "rank":
             try:
-                datasets.splits(task)
+                _ = source.with_data
             except MissingDatasetError as error:
                 if error.skippable_in_evaluation:
-                    reasons.setdefault(str(error), []).append(task.name)
+                    reasons.setdefault(str(error), []).append(source.task.name)
     for reason, names in reasons.items():
         print(f"left out ({len(names)} tasks, such as {names[0]}): {reason}", file=sys.stderr)
     return set().union(*reasons.values())
 
 
-def _num_examples(task: Task, datasets: OpenDatasets, made: CachedSeqioTask) -> float:
-    splits = made.splits if made.use_cached else datasets.splits(task)
+def _num_examples(made: CachedSeqioTask) -> float:
+    splits = made.splits if made.use_cached else made.source.with_data
     split, maximum = splits[0], MAX_EXAMPLES_PER_DATASET
     return seqio.mixing_rate_num_examples(made, maximum=maximum, split=split)
 
@@ -272,9 +264,8 @@ class CachedSeqioTask(seqio.Task):
 
 def seqio_task(
     name: str,
-    task: Task,
+    source: TaskSource,
     vocabulary: seqio.Vocabulary,
-    datasets: OpenDatasets,
     *,
     use_cached: bool,
     metric_fns: MetricFns,
@@ -283,7 +274,7 @@ def seqio_task(
 
     The metric functions receive stripped texts or, for ranked tasks, `seqio_registry.Choice`.
     """
-    cached = seqio.CacheDatasetPlaceholder()
+    task, cached = source.task, seqio.CacheDatasetPlaceholder()
     if task.objective is not None:
         last = seqio.preprocessors.append_eos_after_trim
         steps = [cached, functools.partial(denoise, objective=task.objective), last]
@@ -298,7 +289,7 @@ def seqio_task(
 
     made = CachedSeqioTask(
         name,
-        source=TaskSource(task, datasets),
+        source=source,
         output_features={
             "inputs": seqio.Feature(vocabulary, add_eos=task.inputs_add_eos),
             "targets": seqio.Feature(vocabulary, add_eos=task.targets_add_eos),

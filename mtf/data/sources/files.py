@@ -17,6 +17,7 @@ import abc
 import bisect
 import codecs
 import contextlib
+import functools
 import itertools
 import os
 import pickle
@@ -50,40 +51,16 @@ class Rows(abc.ABC):
     def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """Yields records `start` to `stop` - 1 without reading all of the preceding records."""
 
-    def kept(self) -> KeptRows | None:
+    def kept(self) -> Rows | None:
         """Returns a copy of the records in a temporary file, or None if a copy saves no time."""
         return None
 
 
-class KeptRows(Rows):
-    """Records in a temporary ArrayRecord file, which other processes can also read.
+def keep(records: Iterable[dict[str, Any]], what: str) -> Rows:
+    """Copies records to a temporary ArrayRecord file, which other processes can also read.
 
-    `keep` writes the file. It is deleted when the object returned by `keep` is garbage-collected.
-    """
-
-    def __init__(self, path: str, num_rows: int):
-        self._path, self._num_rows = path, num_rows
-
-    def __len__(self) -> int:
-        return self._num_rows
-
-    def rows(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """See `Rows`."""
-        from array_record.python.array_record_module import ArrayRecordReader
-
-        reader, stop = ArrayRecordReader(self._path), min(stop, self._num_rows)
-        for first in range(start, stop, _NUM_AT_ONCE):
-            yield from map(pickle.loads, reader.read(first, min(first + _NUM_AT_ONCE, stop)))
-
-    def kept(self) -> KeptRows:
-        """See `Rows`."""
-        return self
-
-
-def keep(records: Iterable[dict[str, Any]], what: str) -> KeptRows:
-    """Writes records to a temporary file and returns them as `KeptRows`.
-
-    Raises UserError if the disk is full; the message calls the records `what`.
+    The file is deleted when the returned object is garbage-collected. Raises UserError if the disk
+    is full; the message calls the records `what`.
     """
     from array_record.python.array_record_module import ArrayRecordWriter  # This imports NumPy.
 
@@ -104,9 +81,17 @@ def keep(records: Iterable[dict[str, Any]], what: str) -> KeptRows:
                 f"{what} do not fit into the temporary file {path}: {error}. Set TMPDIR to a "
                 "directory with more space"
             ) from error
-        kept = KeptRows(path, num_rows)
+        kept = SlicedRows(num_rows, functools.partial(_read_kept, path, num_rows))
         weakref.finalize(kept, stack.pop_all().close)
     return kept
+
+
+def _read_kept(path: str, num_rows: int, start: int, stop: int) -> Iterator[dict[str, Any]]:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    reader, stop = ArrayRecordReader(path), min(stop, num_rows)
+    for first in range(start, stop, _NUM_AT_ONCE):
+        yield from map(pickle.loads, reader.read(first, min(first + _NUM_AT_ONCE, stop)))
 
 
 def open_files(pattern: str, tsv_columns: tuple[str, ...] | None = None) -> Rows:

@@ -43,7 +43,6 @@ class Metric:
       module: name of the module that the metric needs from the extra `eval`; None if it needs none.
       best: whether the largest or the smallest value is the best.
       prompt_names: names of the metric in the metadata of prompts.
-      seqio_names: names of the functions that compute the metric in SeqIO tasks, besides its own.
     """
 
     function: Callable[..., Any]
@@ -52,7 +51,6 @@ class Metric:
     module: str | None = None
     best: Literal["max", "min"] = "max"
     prompt_names: tuple[str, ...] = ()
-    seqio_names: tuple[str, ...] = ()
 
 
 # Name → metric. The name of a metric is that of its function; that of a custom metric starts with
@@ -82,16 +80,6 @@ def metric(*scores: str, **fields: Any) -> Callable[[_Function], _Function]:
 def in_prompts() -> dict[str, str]:
     """Returns a dict that maps the metrics' names in the metadata of prompts to their names."""
     return {other: name for name, each in METRICS.items() for other in each.prompt_names}
-
-
-def in_seqio() -> dict[str, str]:
-    """Returns a dict that maps the names of text metrics in SeqIO tasks to their names."""
-    return {
-        other: name
-        for name, each in METRICS.items()
-        if each.compares == "text"
-        for other in (name.rpartition(".")[2], *each.seqio_names)
-    }
 
 
 @metric(prompt_names=("Accuracy", "Other"))
@@ -211,7 +199,6 @@ def bleu(targets: Answers, predictions: Texts) -> Scores:
     *("rouge1", "rouge2", "rougeLsum"),
     module="rouge_score.rouge_scorer",
     prompt_names=("ROUGE",),
-    seqio_names=("rouge_mean",),
 )
 def rouge(targets: Texts, predictions: Texts) -> Scores:
     """Returns the mean F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L, without stemming.

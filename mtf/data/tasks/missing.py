@@ -12,7 +12,12 @@ _NUM_NAMES_SHOWN = 5
 
 
 def check_missing(
-    name: str, num_tasks: int, missing: Mapping[str, str], allowed: bool, advice: str = ""
+    name: str,
+    num_tasks: int,
+    missing: Mapping[str, str],
+    allowed: bool,
+    advice: str = "",
+    option: str = f"set {SETTING}=True",
 ) -> None:
     """Raises UserError if all tasks are missing, or if any is missing and `allowed` is False.
 
@@ -20,13 +25,15 @@ def check_missing(
       name: name of the mixture.
       num_tasks: number of tasks in the mixture.
       missing: dict mapping the name of each missing task to the reason why it is missing.
-      allowed: whether tasks may be missing (`data.allow_missing_tasks`).
+      allowed: whether tasks may be missing.
       advice: sentences that explain how to make all tasks available.
+      option: what allows missing tasks.
     """
     if not missing or (allowed and len(missing) < num_tasks):
         return
     if num_tasks == 1:
-        raise UserError(f"data: {name}: {next(iter(missing.values()))}. {advice}".strip(". "))
+        [(task, reason)] = missing.items()
+        raise UserError(f"data: {task}: {reason}. {advice}".strip(". "))
     by_reason: dict[str, list[str]] = {}
     for task, reason in missing.items():
         by_reason.setdefault(reason, []).append(task)
@@ -39,7 +46,7 @@ def check_missing(
         lines.append(f"  … and {sum(map(len, hidden))} more, for {len(hidden)} other reasons")
     if num_tasks > len(missing):
         present = num_tasks - len(missing)
-        advice += f" To use only {present} of {num_tasks} tasks, set {SETTING}=True."
+        advice += f" To use only {present} of {num_tasks} tasks, {option}."
     raise UserError("\n".join([*lines, advice.strip()]).rstrip())
 
 
