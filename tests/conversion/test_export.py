@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from conversion import Checkpoint, Tensor, blocks, huggingface
+from conversion import Checkpoint, Tensor, blocks, huggingface, open_checkpoint
 from mtf import convert
 from tests.conversion import writers
 from tests.inference import models
@@ -72,6 +72,19 @@ def test_tensors_and_config(tmp_path: Path) -> None:
     assert {key: config[key] for key in expected} == expected
     generation = json.loads((out / "generation_config.json").read_text())
     assert generation == {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+
+
+def test_model_card(tmp_path: Path) -> None:
+    source = writers.write_t5x(tmp_path, writers.random_parameters(), 1000)
+    assert run(source, tmp_path / "out") == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\ntags:\n- t5\n---\n")
+    assert f"Source: `{source}` (T5X with zarr and msgpack, step 1,000)" in card
+    assert "Class: `T5ForConditionalGeneration` of `transformers`" in card
+    assert "inputs ended with EOS" in card and "The use of EOS is assumed" in card
+    assert "This directory has no tokenizer." in card
+    card = huggingface.model_card(huggingface.Export(open_checkpoint(source), inputs_add_eos=False))
+    assert "inputs did not end with EOS" in card and "assumed" not in card
 
 
 def test_t5_1_0_is_tied_and_scaled(tmp_path: Path) -> None:

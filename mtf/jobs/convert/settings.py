@@ -65,8 +65,6 @@ class Convert(Job[tuple[AnyPath, ...]]):
       max_shard_size: the maximum size of a weight file, such as 500MB; None for 5GB.
       all: whether to convert each checkpoint_STEP of the run to OUTPUT/checkpoint_STEP, except
         those that exist already.
-      push_to_hub: the repository of the Hugging Face hub to which the export is uploaded; if there
-        is no token, the command to do so is printed.
       allow_non_finite: whether to convert even if parameters contain NaN or infinity, which is an
         error by default.
     """
@@ -84,7 +82,6 @@ class Convert(Job[tuple[AnyPath, ...]]):
     optimizer: Literal["keep", "drop"] | None = None
     max_shard_size: str | None = None
     all: bool = False
-    push_to_hub: str | None = dataclasses.field(default=None, metadata={"metavar": "USER/NAME"})
     allow_non_finite: bool = False
 
     def __post_init__(self) -> None:
@@ -101,9 +98,8 @@ class Convert(Job[tuple[AnyPath, ...]]):
                 f"--optimizer keep: {kind.title}'s format has no optimizer state. Use --to "
                 f"{', '.join(others)} or {last}, or --optimizer drop."
             )
-        single = [name for name in ("step", "push_to_hub") if getattr(self, name) is not None]
-        if self.all and single:
-            problems.append(f"{_options(single)} cannot be used with --all (several checkpoints).")
+        if self.all and self.step is not None:
+            problems.append("--step cannot be used with --all (several checkpoints).")
         if problems:
             raise UserError(summarize(problems))
         self.max_shard_bytes  # noqa: B018 - checks the size
