@@ -1,7 +1,7 @@
 """Reads the msgpack files of flax.serialization tensor by tensor.
 
-These are the `flax_model.msgpack` files of the Flax classes of transformers 4, and the files
-`checkpoint` of T5X. Decoding a file loads one array at a time into memory and records only where its
+They are the `flax_model.msgpack` files of the Flax classes of transformers 4, and the `checkpoint`
+files of T5X. Decoding a file loads one array at a time into memory and records only where its
 values are in the file. The values are read on demand. Flax is not used, because it imports JAX,
 reads whole files, and cannot read bfloat16 arrays of its older versions.
 """
