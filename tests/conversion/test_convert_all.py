@@ -13,7 +13,7 @@ import pytest
 from mtf import convert
 from mtf.base.writing import JOB_FILE
 from tests.conversion import writers
-from tests.conversion.test_round_trips import assert_holds
+from tests.conversion.writers import assert_holds
 
 STEPS = (5, 10, 100)
 

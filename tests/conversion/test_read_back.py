@@ -131,5 +131,4 @@ def test_flax_is_converted_and_compared(tmp_path: Path, capsys: pytest.CaptureFi
     assert convert.main([str(directory), str(tmp_path / "out"), "--to", "t5x", "--verify"]) == 0
     printed = capsys.readouterr().out
     assert "Verified: the 53 tensors" in printed and "Verified: float32 logits" in printed
-    for name, tensor in open_checkpoint(tmp_path / "out").parameters().items():
-        np.testing.assert_array_equal(tensor.read(), parameters[name], err_msg=name)
+    writers.assert_holds(tmp_path / "out", parameters)

@@ -19,11 +19,9 @@ from tests.conversion import writers
 def test_every_parameter_and_parts_of_it(tmp_path: Path) -> None:
     parameters = writers.random_parameters(num_encoder_layers=3, bias_per_layer=True)
     checkpoint = open_checkpoint(writers.write_t5x(tmp_path, writers.stacked(parameters)))
+    writers.assert_holds(checkpoint, parameters)
     found = checkpoint.parameters()
-    assert found.keys() == parameters.keys()
     for name, array in parameters.items():
-        assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype), name
-        np.testing.assert_array_equal(found[name].read(), array, err_msg=name)
         parts: list[Any] = [(slice(3, 13),), (slice(7, array.shape[0]),)]
         if array.ndim == 2:
             parts += [(slice(None), slice(5, 17)), (slice(2, 10), slice(8, 16))]

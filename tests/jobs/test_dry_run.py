@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
-import numpy as np
 import pytest
 
 import recipes
@@ -131,8 +130,7 @@ def test_a_start_checkpoint_is_checked(tmp_path: Path) -> None:
     assert not found.problems
     number = len(writers.random_parameters()) + 1  # and the step
     assert found.rows["start"].startswith(f"{path} (t5x-zarr, step 7): {number} tensors fit, ")
-    arrays = {writers.mesh_name(n): array for n, array in writers.random_parameters().items()}
-    arrays["global_step"] = np.asarray(9, np.int64)
+    arrays = writers.mesh(writers.random_parameters(), step=9)
     prefix = writers.write_bundle(tmp_path / "mesh", arrays, step=9)
     for where, mode in (
         (prefix, "specific"),

@@ -137,19 +137,12 @@ def test_t5x_checkpoints_are_read_in_place(scheme: str, tmp_path: Path) -> None:
     path = writers.write_t5x(tmp_path, PARAMETERS, kvstore="gcs")
     if scheme == "http":
         with stores.http_files(tmp_path) as address:
-            assert_holds(f"{address}/{path.name}")
+            writers.assert_holds(f"{address}/{path.name}", PARAMETERS)
     else:
-        assert_holds(str(upload(path, f"{scheme}://bucket/models/checkpoint_7")))
-        assert_holds(f"{scheme}://bucket/models")
-
-
-def assert_holds(address: str) -> None:
-    found = conversion.open_checkpoint(address)
-    assert found.step == 7
-    parameters = found.parameters()
-    assert parameters.keys() == PARAMETERS.keys()
-    for name, value in PARAMETERS.items():
-        np.testing.assert_array_equal(parameters[name].read(), value)
+        upload(path, f"{scheme}://bucket/models/checkpoint_7")
+        for address in (f"{scheme}://bucket/models/checkpoint_7", f"{scheme}://bucket/models"):
+            writers.assert_holds(address, PARAMETERS)
+            assert conversion.open_checkpoint(address).step == 7
 
 
 def test_a_missing_chunk_is_refused(tmp_path: Path) -> None:
