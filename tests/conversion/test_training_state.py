@@ -16,7 +16,7 @@ import pytest
 import tensorstore as ts
 
 from conversion import Checkpoint, Tensor, open_checkpoint
-from conversion.training_state import StateExport, write_state
+from conversion.training_state import state_tensors, write_state
 from conversion.zarr_writer import chunk_shape
 from mtf import convert
 from mtf.base.writing import locked
@@ -158,7 +158,7 @@ def test_memory_is_that_of_a_tensor(to: str, tmp_path: Path) -> None:
     source.tensors = {name: watched(x) for name, x in source.tensors.items()}
     (tmp_path / "out").mkdir()
     tracemalloc.start()
-    write_state(StateExport(source, to), tmp_path / "out")
+    write_state(state_tensors(source, to), to, folder, tmp_path / "out")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert largest_read <= 64 * 2**20  # a chunk
