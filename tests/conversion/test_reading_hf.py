@@ -79,12 +79,6 @@ def test_what_was_exported_comes_back_bit_for_bit(
     np.testing.assert_array_equal(tensors[kernel].read(part), parameters[kernel][part])
 
 
-def test_bfloat16_stays_bfloat16(tmp_path: Path) -> None:
-    parameters, directory = export(tmp_path, "--dtype", "bfloat16")
-    expected = {name: array.astype(ml_dtypes.bfloat16) for name, array in parameters.items()}
-    writers.assert_holds(directory, expected)
-
-
 def test_what_only_config_json_says_is_kept(tmp_path: Path) -> None:
     _, directory = export(tmp_path)
     change_config(directory, feed_forward_proj="gated-silu", relative_attention_max_distance=64)

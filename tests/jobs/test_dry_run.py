@@ -33,11 +33,10 @@ NETWORK = {
 
 def described(config: fdl.Config, **settings: Any) -> Description:
     """The description of a config; a setting's dots are written as `__`."""
-    values = {name.replace("__", "."): value for name, value in settings.items()}
-    texts = {
-        name: value if str(value).startswith("@") else repr(value) for name, value in values.items()
-    }
-    overrides = [config_lib.Override("set", f"{name}={text}") for name, text in texts.items()]
+    overrides = [
+        f"{name.replace('__', '.')}={value if str(value).startswith('@') else repr(value)}"
+        for name, value in settings.items()
+    ]
     found = fdl.build(config_lib.apply_overrides(config, overrides)).describe()
     assert isinstance(found, Description)
     return found
@@ -56,10 +55,7 @@ def cached(cache_dir: Path, name: str = NAME, **settings: Any) -> Description:
         "vocabulary=@mtf.data.ByteVocabulary(), "
         "task_feature_lengths={'inputs': 64, 'targets': 32})"
     )
-    config = config_lib.apply_overrides(
-        recipes.quickstart(), [config_lib.Override("set", f"data={data}")]
-    )
-    return described(config, **settings)
+    return described(recipes.quickstart(), data=data, **settings)
 
 
 @pytest.fixture(autouse=True)
@@ -119,12 +115,8 @@ def test_a_start_checkpoint_is_checked(tmp_path: Path) -> None:
 
     def start(where: Path, mode: str = "specific", **settings: Any) -> Description:
         restore = f"@mtf.checkpoints.RestoreCheckpointConfig(path={str(where)!r}, mode={mode!r})"
-        config = config_lib.apply_overrides(
-            recipes.quickstart(), [config_lib.Override("set", f"checkpoint.restore={restore}")]
-        )
-        network = {f"model__network__{name}": value for name, value in NETWORK.items()}
         scratch = {"checkpoint__restore__fallback_to_scratch": True}
-        return described(config, **{**network, **scratch, **settings})
+        return tiny(**{"checkpoint__restore": restore, **scratch, **settings})
 
     found = start(path)
     assert not found.problems
