@@ -21,7 +21,7 @@ import google_crc32c
 
 from conversion.json_file import write_json
 from conversion.tensor import IncompleteCheckpoint, damaged
-from mtf.storage import UNFINISHED, AnyPath, file_sizes, is_listable, is_remote
+from mtf.storage import UNFINISHED, AnyPath, file_sizes, is_listable, is_remote, read_range
 
 CHECKSUMS = "checksums.json"
 # The beginnings of the names of files that may change later and on which no tensor depends.
@@ -107,7 +107,9 @@ def _read(directory: AnyPath, names: Iterable[str]) -> _Contents:
         file = directory / name
         size = file.stat().st_size
         crc32c, sha256 = google_crc32c.Checksum(), hashlib.sha256()
-        for part in _parts(file, size):
+        block = _REMOTE_BLOCK_BYTES if is_remote(file) else _BLOCK_BYTES
+        for start in range(0, size, block):
+            part = read_range(file, start, min(start + block, size))
             crc32c.update(part)
             if size <= _SMALL_BYTES:
                 sha256.update(part)
@@ -116,16 +118,6 @@ def _read(directory: AnyPath, names: Iterable[str]) -> _Contents:
 
     with ThreadPoolExecutor() as pool:
         return dict(pool.map(read, names))
-
-
-def _parts(file: AnyPath, size: int) -> Iterator[bytes]:
-    if is_remote(file):
-        for start in range(0, size, _REMOTE_BLOCK_BYTES):
-            yield file.read_range(start, min(start + _REMOTE_BLOCK_BYTES, size))
-        return
-    with file.open("rb", buffering=0) as opened:
-        while part := opened.read(_BLOCK_BYTES):
-            yield part
 
 
 def _compare(directory: AnyPath, listed: _Contents, found: _Contents) -> None:
