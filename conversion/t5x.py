@@ -49,21 +49,16 @@ def open_zarr(path: AnyPath, step: int | None) -> Checkpoint:
             elif isinstance(leaf, Array):
                 in_file = functools.partial(np.frombuffer, content, np.uint8)
                 tensors[name] = leaf.tensor(name, in_file, str(file))
+            elif (array := np.asarray(leaf)).dtype.kind in "biuf":
+                tensors[name] = array_tensor(name, array, str(file))
             else:
-                tensors[name] = _scalar(name, leaf, file)
+                raise ValueError(f"it has type {array.dtype}")
     return Checkpoint(path, "t5x-zarr", step, tensors)
 
 
 def _is_zarr(leaf: Any) -> bool:
     """Returns whether a leaf of the msgpack file describes a zarr array."""
     return isinstance(leaf, Mapping) and isinstance(leaf.get("driver"), str) and "kvstore" in leaf
-
-
-def _scalar(name: str, leaf: Any, file: AnyPath) -> Tensor:
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"it has type {array.dtype}")
-    return array_tensor(name, array, str(file))
 
 
 def _directory(name: str, leaf: Mapping[Any, Any]) -> str:

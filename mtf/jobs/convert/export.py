@@ -48,7 +48,6 @@ from mtf.storage.copies import unchanged
 # Whether models are verified by default; tests may set this to False.
 VERIFY_BY_DEFAULT = True
 _MEGABYTE = 10**6
-_STEP_NAME = re.compile(r"checkpoint_(\d+)")
 
 
 @dataclasses.dataclass
@@ -124,7 +123,7 @@ def _to_training_state(job: Convert, output: AnyPath) -> Iterator[Plan]:
     )
     step = int(tensors[STEP].read())
     name = f"checkpoint_{step}"
-    named = _STEP_NAME.fullmatch(output.name)
+    named = re.fullmatch(r"checkpoint_(\d+)", output.name)
     if named and output.name != name:
         raise UserError(
             f"{output} is the name of a checkpoint of step {int(named[1])}, but the step of "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from mtf.base.checks import check_fields, one_of
@@ -89,9 +88,10 @@ class Convert(Job[tuple[AnyPath, ...]]):
         problems, kinds = [], _kinds()
         kind = kinds[self.to]
         # Further checks of `verify` are in `export`.
-        if given := [name for name in kind.refused if getattr(self, name)]:
+        if given := [name.replace("_", "-") for name in kind.refused if getattr(self, name)]:
             reason = "which writes float32 adapters" if self.to == "peft" else "only with --to hf"
-            problems.append(f"{_options(given)} cannot be used with --to {self.to}, {reason}.")
+            shown = ", --".join(given)
+            problems.append(f"--{shown} cannot be used with --to {self.to}, {reason}.")
         elif not kind.has_state and self.optimizer == "keep":
             *others, last = (to for to, each in kinds.items() if each.has_state)
             problems.append(
@@ -120,7 +120,3 @@ class Convert(Job[tuple[AnyPath, ...]]):
                 "5GB."
             )
         return int(float(match[1]) * _UNITS[match[2] or ""])
-
-
-def _options(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
