@@ -83,27 +83,23 @@ def open_flax(path: AnyPath) -> dict[str, Tensor]:
 
 def unpacked(content: bytes | mmap.mmap) -> Any:
     """Returns the tree in a msgpack file, with an `Array` in place of each array."""
-    return msgpack.unpackb(content, ext_hook=_Arrays(content), strict_map_key=False)
+    end = 0
 
-
-class _Arrays:
-    """Locates the arrays in a file; msgpack calls this object with each one's content, in order."""
-
-    def __init__(self, file: bytes | mmap.mmap):
-        self._file, self._end = file, 0
-
-    def __call__(self, code: int, data: bytes) -> Array:
+    def located(code: int, data: bytes) -> Array:
         """Returns the array in a msgpack extension whose content is [shape, dtype name, values]."""
+        nonlocal end
         if code not in (_NDARRAY, _NUMPY_SCALAR):
-            raise ValueError(f"unknown extension {code} after byte {self._end:,}")
+            raise ValueError(f"unknown extension {code} after byte {end:,}")
         shape, name, values = msgpack.unpackb(data)
         dtype = dtype_from_name(name)
         if dtype.kind not in "biufV":
             raise ValueError(f"type {name!r} is not supported")
-        # Only names are stored between two arrays, and an array ends with its values.
-        self._end = self._file.find(data[:_HEAD], self._end) + len(data)
-        place = (self._end - len(values), self._end)
-        return _checked(tuple(shape), dtype, (place,))
+        # Only names and descriptions are stored between two arrays, whose extensions msgpack passes
+        # in their order in the file, and an array ends with its values.
+        end = content.find(data[:_HEAD], end) + len(data)
+        return _checked(tuple(shape), dtype, ((end - len(values), end),))
+
+    return msgpack.unpackb(content, ext_hook=located, strict_map_key=False)
 
 
 def leaves(
