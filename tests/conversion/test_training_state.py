@@ -189,7 +189,7 @@ def test_full_disk(
     def fails(*_: object) -> None:
         raise full
 
-    monkeypatch.setattr("conversion.safetensors_file.write_parts", fails)
+    monkeypatch.setattr("conversion.safetensors_file.row_major", fails)
     for name in ("write_bytes", "write_text"):
         monkeypatch.setattr(Path, name, fails)
     assert run(source, tmp_path / "out", to) == 1
