@@ -141,6 +141,10 @@ class RemotePath(UPath):
         """Returns the content of the file."""
         return bytes(self.fs.cat_file(self.path))
 
+    def read_text(self, *_: Any, **__: Any) -> str:
+        """Returns the content of the file, decoded as UTF-8."""
+        return self.read_bytes().decode()
+
     def write_bytes(self, data: Any) -> int:
         """Replaces the content of the file."""
         self.fs.pipe_file(self.path, bytes(data))
