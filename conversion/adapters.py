@@ -29,7 +29,8 @@ def merged(checkpoint: Checkpoint) -> Checkpoint:
     """
     if not has_adapters(checkpoint):
         return checkpoint
-    parts = {name: tensor for name, tensor in checkpoint.tensors.items() if not _is_part(name)}
+    kept = (name for name in checkpoint.tensors if set(NAMES).isdisjoint(name.split("/")))
+    parts = {name: checkpoint.tensors[name] for name in kept}
     adapted = _roots(checkpoint)
     parts |= {f"{root}/kernel": _merged_kernel(checkpoint, root) for root in adapted}
     return dataclasses.replace(checkpoint, tensors=parts, num_merged=len(adapted))
@@ -40,10 +41,6 @@ def _roots(checkpoint: Checkpoint) -> list[str]:
     suffix = "/lora_a"
     names = (name for name in checkpoint.tensors if name.startswith("target/"))
     return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
-
-
-def _is_part(name: str) -> bool:
-    return any(part in NAMES for part in name.split("/"))
 
 
 def _merged_kernel(checkpoint: Checkpoint, root: str) -> Tensor:

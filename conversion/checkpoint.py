@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 
-from conversion import adapters, averages, formats, scanned
+from conversion import adapters, formats, scanned
 from conversion.checksums import check_small_files
 from conversion.tensor import Checkpoint, ConversionError, IncompleteCheckpoint
 from mtf.storage import AnyPath, as_path
@@ -13,6 +14,8 @@ from mtf.storage.copies import nearest_copy
 
 _logger = logging.getLogger(__name__)
 
+# The beginning of the names of the parameters' exponential moving averages, in mtf's checkpoints.
+_AVERAGE = "state/ema/"
 # Temporary directories are called NAME.orbax-checkpoint-tmp[-N] in Orbax and NAME.tmp-N in T5X.
 _UNFINISHED = re.compile(r"(\.|-)(orbax-checkpoint-)?tmp(-|$)")
 
@@ -38,8 +41,27 @@ def open_checkpoint(
         adapters as separate tensors.
     """
     checkpoint = _open_any(path, step)
-    checkpoint = averages.averaged(checkpoint) if ema else checkpoint
+    checkpoint = _averaged(checkpoint) if ema else checkpoint
     return adapters.merged(checkpoint) if merge_adapters else checkpoint
+
+
+def has_average(checkpoint: Checkpoint) -> bool:
+    """Returns whether a checkpoint contains moving averages of the trained parameters."""
+    return any(name.startswith(_AVERAGE) for name in checkpoint.tensors)
+
+
+def _averaged(checkpoint: Checkpoint) -> Checkpoint:
+    """Replaces the parameters by their moving averages; frozen parameters have no averages."""
+    if not has_average(checkpoint):
+        raise ConversionError(
+            f"{checkpoint.path} has no average of the parameters: its run did not set trainer.ema."
+        )
+    tensors = dict(checkpoint.tensors)
+    for name in checkpoint.tensors:
+        if name.startswith(_AVERAGE):
+            target = f"target/{name.removeprefix(_AVERAGE)}"
+            tensors[target] = dataclasses.replace(tensors.pop(name), name=target)
+    return dataclasses.replace(checkpoint, tensors=tensors)
 
 
 def _open_any(path: str | AnyPath, step: int | None) -> Checkpoint:
@@ -48,11 +70,10 @@ def _open_any(path: str | AnyPath, step: int | None) -> Checkpoint:
     kind, path = found or (None, path)
     if kind is not None and kind.files:
         return _open(path, formats.step_in(path.name), found)
-    if not (kind or path.is_dir() or path.exists()):
-        raise ConversionError(f"{path} does not exist; expected a checkpoint.")
     if not (kind or path.is_dir()):
+        problem = "is a file" if path.exists() else "does not exist"
         raise ConversionError(
-            f"{path} is a file; expected a checkpoint_STEP directory or its parent."
+            f"{path} {problem}; expected a checkpoint_STEP directory or its parent."
         )
     if _UNFINISHED.search(path.name):
         raise IncompleteCheckpoint(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MODEL_CKPT = r"model\.ckpt-(\d+)"
 _STEP = r"checkpoint_(\d+)"
-_ONLY_HF = ("vocabulary", "config", "model_type", "max_shard_size", "push_to_hub")
+_ONLY_HF = ("vocabulary", "config", "model_type", "max_shard_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -204,8 +204,8 @@ def config(export: Export) -> dict[str, Any]:
     }
 
 
-def check_output(directory: AnyPath) -> None:
-    """Raises ConversionError if `directory` exists and is not an empty directory.
+def check_output(directory: AnyPath) -> AnyPath:
+    """Returns `directory`; raises ConversionError if it exists and is not an empty directory.
 
     A remote directory may contain the files of an interrupted export.
     """
@@ -218,6 +218,7 @@ def check_output(directory: AnyPath) -> None:
             raise ConversionError(f"{directory} is not empty; expected a new or empty directory.")
     elif directory.exists() or is_link:
         raise ConversionError(f"{directory} is not a directory; expected a new or empty one.")
+    return directory
 
 
 def model_card(export: Export) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -27,7 +27,7 @@ from conversion.tensor import (
     index_bounds,
     is_shape,
 )
-from mtf.storage import AnyPath, is_remote, read_range, write_parts
+from mtf.storage import AnyPath, is_remote, read_range
 from mtf.storage.copies import local_copy
 
 _METADATA = "__metadata__"
@@ -136,9 +136,7 @@ def _write(
         end = offsets[1]
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)  # Align the arrays to 8 bytes.
-
-    def parts() -> Iterator[bytes | memoryview]:
-        yield len(encoded).to_bytes(8, "little") + encoded
-        yield from row_major(tensors, dtype)
-
-    write_parts(path, parts())
+    with path.open("wb") as opened:
+        opened.write(len(encoded).to_bytes(8, "little") + encoded)
+        for part in row_major(tensors, dtype):
+            opened.write(part)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import functools
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-import msgpack
 import numpy as np
 
+from conversion.flax_msgpack import Array, leaves, unpacked
 from conversion.scanned import is_stacked, new_cache
 from conversion.tensor import (
     Checkpoint,
@@ -17,16 +18,11 @@ from conversion.tensor import (
     Tensor,
     array_tensor,
     damaged,
-    dtype_from_name,
     zarr_tensor,
 )
 from mtf.storage import AnyPath, file_sizes, is_listable, kvstore
 from mtf.storage.pool import ReadingPool
 
-# flax.serialization's extension types, and its key for an array of over 1 GiB, stored in chunks.
-# Flax is not used, because it imports JAX and cannot read bfloat16 arrays of its older versions.
-_NDARRAY, _NUMPY_SCALAR = 1, 3
-_CHUNKED = "__msgpack_chunked_array__"
 _FILES_AT_ONCE = 16
 
 
@@ -35,44 +31,34 @@ def open_zarr(path: AnyPath, step: int | None) -> Checkpoint:
     content = (path / "checkpoint").read_bytes()
     file = path / "checkpoint"
     with damaged(file, f"is truncated or damaged ({len(content)} bytes)"):
-        tree = msgpack.unpackb(content, ext_hook=_unpack_extension, strict_map_key=False)
+        tree = unpacked(content)
     optimizer = tree.get("optimizer") if isinstance(tree, dict) else None
     if not isinstance(optimizer, dict) or not isinstance(optimizer.get("target"), dict):
         raise ConversionError(f"{file} is not a T5X checkpoint: it has no optimizer/target.")
     tree.update(tree.pop("optimizer"))
     tree.pop("version", None)
     with damaged(file):
-        leaves = dict(_leaves(tree))
-        folders = {name: _directory(name, leaf) for name, leaf in leaves.items() if _is_zarr(leaf)}
+        found = {name: leaf for name, leaf in leaves(tree, _is_zarr) if leaf is not None}
+        folders = {name: _directory(name, leaf) for name, leaf in found.items() if _is_zarr(leaf)}
     stored = _Arrays(path, set(folders.values()))
     tensors = {}
-    for name, leaf in leaves.items():
+    for name, leaf in found.items():
         with damaged(file, f"is damaged: {name}"):
-            in_folder = name in folders
-            tensors[name] = (
-                _zarr(stored, name, leaf, folders[name]) if in_folder else _array(name, leaf, file)
-            )
+            if name in folders:
+                tensors[name] = _zarr(stored, name, leaf, folders[name])
+            elif isinstance(leaf, Array):
+                in_file = functools.partial(np.frombuffer, content, np.uint8)
+                tensors[name] = leaf.tensor(name, in_file, str(file))
+            elif (array := np.asarray(leaf)).dtype.kind in "biuf":
+                tensors[name] = array_tensor(name, array, str(file))
+            else:
+                raise ValueError(f"it has type {array.dtype}")
     return Checkpoint(path, "t5x-zarr", step, tensors)
-
-
-def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and _CHUNKED not in value and not _is_zarr(value):
-            yield from _leaves(value, f"{prefix}{key}/")
-        elif value is not None:
-            yield f"{prefix}{key}", value
 
 
 def _is_zarr(leaf: Any) -> bool:
     """Returns whether a leaf of the msgpack file describes a zarr array."""
     return isinstance(leaf, Mapping) and isinstance(leaf.get("driver"), str) and "kvstore" in leaf
-
-
-def _array(name: str, leaf: Any, file: AnyPath) -> Tensor:
-    array = _join_chunks(leaf) if isinstance(leaf, Mapping) else np.asarray(leaf)
-    if array.dtype.kind not in "biufV":
-        raise ValueError(f"it has type {array.dtype}")
-    return array_tensor(name, array, str(file))
 
 
 def _directory(name: str, leaf: Mapping[Any, Any]) -> str:
@@ -131,18 +117,3 @@ def _zarr(stored: _Arrays, name: str, leaf: Mapping[Any, Any], folder: str) -> T
             f"but {tuple(noted)} in the file 'checkpoint'."
         )
     return tensor
-
-
-def _unpack_extension(code: int, data: bytes) -> Any:
-    """Decodes a msgpack extension of Flax whose content is [shape, dtype name, bytes]."""
-    if code not in (_NDARRAY, _NUMPY_SCALAR):
-        raise ValueError(f"unknown msgpack extension {code}")
-    shape, dtype, buffer = msgpack.unpackb(data, strict_map_key=False)
-    return np.frombuffer(buffer, dtype=dtype_from_name(dtype)).reshape(shape)
-
-
-def _join_chunks(leaf: Mapping[Any, Any]) -> np.ndarray[Any, Any]:
-    def ordered(numbered: Mapping[str, Any]) -> list[Any]:
-        return [numbered[str(i)] for i in range(len(numbered))]
-
-    return np.concatenate(ordered(leaf["chunks"])).reshape(ordered(leaf["shape"]))

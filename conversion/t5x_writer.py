@@ -114,26 +114,32 @@ def write_orbax(tensors: Mapping[str, Tensor], directory: Path) -> None:
     state = directory / "state"
     state.mkdir()
     _write_database(tensors, state)
-    names = _ordered(tensors)
+    leaves: dict[str, Any] = {}
+    arrays: list[dict[str, Any]] = []
+    shardings: dict[str, str] = {}
+    for name in _ordered(tensors):
+        tensor, keys = tensors[name], name.split("/")
+        shape = {"write_shape": list(tensor.shape)}
+        leaves[str(tuple(keys))] = {
+            "key_metadata": [{"key": key, "key_type": 2} for key in keys],  # 2: a dict key
+            "value_metadata": {"value_type": "jax.Array", "skip_deserialize": False, **shape},
+        }
+        chunks = {"chunk_shape": chunk_shape(tensor.shape, tensor.dtype.itemsize)}
+        described = {"param_name": _dotted(name), **shape, **chunks, "ext_metadata": None}
+        arrays.append({"array_metadata": described})
+        shardings[base64.b64encode(_dotted(name).encode()).decode()] = _sharding(tensor)
     _write_json(
         state / "_METADATA",
         {
-            "tree_metadata": {
-                str(tuple(name.split("/"))): _leaf_metadata(name, tensors[name]) for name in names
-            },
+            "tree_metadata": leaves,
             "use_ocdbt": True,
             "use_zarr3": False,
             "store_array_data_equal_to_fill_value": True,
             "custom_metadata": None,
         },
     )
-    arrays = [_array_metadata(name, tensors[name]) for name in names]
     (state / "array_metadatas").mkdir()
     _write_json(state / "array_metadatas" / "process_0", {"array_metadatas": arrays})
-    shardings = {
-        base64.b64encode(_dotted(name).encode()).decode(): _sharding(tensors[name])
-        for name in names
-    }
     _write_json(state / "_sharding", shardings)
     (state / "commit_success.txt").write_text(_COMMITTED)
     _write_json(
@@ -185,28 +191,6 @@ def _write_database(tensors: Mapping[str, Tensor], state: Path) -> None:
 
 def _dotted(name: str) -> str:
     return name.replace("/", ".")
-
-
-def _leaf_metadata(name: str, tensor: Tensor) -> dict[str, Any]:
-    return {
-        "key_metadata": [{"key": key, "key_type": 2} for key in name.split("/")],  # 2: a dict key
-        "value_metadata": {
-            "value_type": "jax.Array",
-            "skip_deserialize": False,
-            "write_shape": list(tensor.shape),
-        },
-    }
-
-
-def _array_metadata(name: str, tensor: Tensor) -> dict[str, Any]:
-    return {
-        "array_metadata": {
-            "param_name": _dotted(name),
-            "write_shape": list(tensor.shape),
-            "chunk_shape": chunk_shape(tensor.shape, tensor.dtype.itemsize),
-            "ext_metadata": None,
-        }
-    }
 
 
 def _sharding(tensor: Tensor) -> str:

@@ -232,12 +232,6 @@ def is_shape(sizes: Any) -> bool:
     return isinstance(sizes, (list, tuple)) and all(type(n) is int and n >= 0 for n in sizes)
 
 
-def _shape(sizes: Any) -> tuple[int, ...]:
-    if not is_shape(sizes):
-        raise ValueError(f"{sizes!r} is not a shape")
-    return tuple(sizes)
-
-
 def zarr_tensor(
     name: str,
     metadata: bytes,
@@ -261,7 +255,9 @@ def zarr_tensor(
     """
     with damaged(f"{where}: the .zarray of {name}", "is damaged"):
         described = json.loads(metadata)
-        shape, chunks = (_shape(described[key]) for key in ("shape", "chunks"))
+        shape, chunks = (tuple(described[key]) for key in ("shape", "chunks"))
+        if not (is_shape(shape) and is_shape(chunks)):
+            raise ValueError(f"its shape is {shape}, and that of its chunks is {chunks}")
         dtype = dtype_from_name(described["dtype"])
         separator = str(described.get("dimension_separator", "."))
         counts = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]

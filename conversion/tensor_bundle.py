@@ -7,7 +7,6 @@ CRC-32C. The format is described in TensorFlow's tensor_bundle.proto and LevelDB
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -208,57 +207,48 @@ def _tensor(
         raise IncompleteCheckpoint(
             f"{path} is truncated: {name} ends at byte {entry.offset + size:,} of {available:,}."
         )
-    array = _Array(name, path, entry.offset, shape, dtype, entry.crc32c)
-    return Tensor(name, shape, dtype, array.read, where=str(path))
 
-
-@dataclasses.dataclass
-class _Array:
-    """An array that starts at byte `start` of a file."""
-
-    name: str
-    path: AnyPath
-    start: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    crc: int
-    checked: bool = False
-
-    def read(self, index: Index) -> np.ndarray[Any, Any]:
-        """Returns the array or a part of it; needs extra memory: 16 MiB, or one row if larger."""
-        shape = self.shape or (1,)
-        bounds = index_bounds(index, shape)
-        (first, last), others = bounds[0], tuple(slice(*bound) for bound in bounds[1:])
-        is_whole = (first, last) == (0, shape[0])
-        if not (is_whole or self.checked):
-            checksum = google_crc32c.Checksum()
-            for _, part in self._parts(0, shape[0]):
-                checksum.update(part)
-            self._check(checksum)
-        result = np.empty([max(0, stop - start) for start, stop in bounds], self.dtype)
-        checksum = google_crc32c.Checksum()
-        for begin, part in self._parts(first, last):
-            checksum.update(part)
-            rows = np.frombuffer(part, self.dtype).reshape(-1, *shape[1:])
-            result[begin - first :][: len(rows)] = rows[(slice(None), *others)]
-        if is_whole:
-            self._check(checksum)
-        return result if self.shape else result.reshape(())
-
-    def _parts(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def parts(first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """Yields (first row, bytes) for each block of the rows in `range(first, last)`."""
-        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        row = math.prod(shape[1:]) * dtype.itemsize
         step = max(1, BYTES_AT_ONCE // max(1, row))
         for begin in range(first, last if row else first, step):
-            start, stop = (self.start + n * row for n in (begin, min(begin + step, last)))
-            part = bytes(read_range(self.path, start, stop))
+            start, stop = (entry.offset + n * row for n in (begin, min(begin + step, last)))
+            part = bytes(read_range(path, start, stop))
             if len(part) != stop - start:
-                raise IncompleteCheckpoint(f"{self.path} is truncated in {self.name}.")
+                raise IncompleteCheckpoint(f"{path} is truncated in {name}.")
             yield begin, part
 
-    def _check(self, checksum: Any) -> None:
-        if _masked_crc(checksum) != self.crc:
+    def check(checksum: Any) -> None:
+        if _masked_crc(checksum) != entry.crc32c:
             raise IncompleteCheckpoint(
-                f"{self.path} is damaged: the CRC of {self.name} is wrong. Copy the file again."
+                f"{path} is damaged: the CRC of {name} is wrong. Copy the file again."
             )
-        self.checked = True
+
+    @functools.cache
+    def check_all() -> None:
+        checksum = google_crc32c.Checksum()
+        for _, part in parts(0, num_rows):
+            checksum.update(part)
+        check(checksum)
+
+    num_rows = (shape or (1,))[0]
+
+    def read(index: Index) -> np.ndarray[Any, Any]:
+        """Returns the array or a part of it; needs extra memory: 16 MiB, or one row if larger."""
+        bounds = index_bounds(index, shape or (1,))
+        (first, last), others = bounds[0], tuple(slice(*bound) for bound in bounds[1:])
+        is_whole = (first, last) == (0, num_rows)
+        if not is_whole:
+            check_all()
+        result = np.empty([max(0, stop - start) for start, stop in bounds], dtype)
+        checksum = google_crc32c.Checksum()
+        for begin, part in parts(first, last):
+            checksum.update(part)
+            rows = np.frombuffer(part, dtype).reshape(-1, *shape[1:])
+            result[begin - first :][: len(rows)] = rows[(slice(None), *others)]
+        if is_whole:
+            check(checksum)
+        return result if shape else result.reshape(())
+
+    return Tensor(name, shape, dtype, read, where=str(path))

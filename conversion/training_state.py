@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -14,16 +13,22 @@ from conversion.architecture import infer_architecture
 from conversion.checksums import checking, write_checksums
 from conversion.formats import output_formats
 from conversion.tensor import Checkpoint, ConversionError, Tensor, array_tensor, check_dtype
+from mtf.storage import AnyPath
 
-_STEP = "state/step"
-_SLOTS = "state/param_states/"
+STEP, SLOTS = "state/step", "state/param_states/"
 
 
-@dataclasses.dataclass
-class StateExport:
-    """The settings of a conversion, which are checked without reading large tensors.
+def state_tensors(
+    checkpoint: Checkpoint,
+    to: str,
+    *,
+    dtype: str | None = None,
+    optimizer: Literal["keep", "drop"] | None = None,
+    allow_non_finite: bool = False,
+) -> dict[str, Tensor]:
+    """Returns the tensors to write, by T5X's names, without reading large tensors.
 
-    Attributes:
+    Args:
       checkpoint: the checkpoint of a T5 1.0, T5 1.1, mT5 or ByT5 model with unstacked layers.
       to: the format to write, as in `conversion.formats.output_formats`.
       dtype: type of the written parameters, "float32" or "bfloat16", or None to keep the stored
@@ -31,62 +36,36 @@ class StateExport:
       optimizer: whether to "keep" or "drop" the optimizer state; None to keep it if possible. T5X's
         formats cannot keep the state of a run with frozen parameters, which have no state.
       allow_non_finite: whether tensors may contain NaN or infinity.
-      step: the step of the checkpoint, or 0 if the checkpoint has no step.
-      tensors: dict mapping T5X's names to the tensors to write.
 
     Raises:
       ConversionError: the checkpoint cannot be converted with these settings.
     """
-
-    checkpoint: Checkpoint
-    to: str
-    _: dataclasses.KW_ONLY
-    dtype: str | None = None
-    optimizer: Literal["keep", "drop"] | None = None
-    allow_non_finite: bool = False
-    step: int = dataclasses.field(init=False)
-    tensors: dict[str, Tensor] = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        cast = None if self.dtype is None else check_dtype(self.dtype)
-        checkpoint = self.checkpoint
-        mapping.check_parameters(checkpoint, mapping.entries(infer_architecture(checkpoint)))
-        slots = {name: x for name, x in checkpoint.tensors.items() if name.startswith(_SLOTS)}
-        is_partial = bool(slots) and not _covers(slots, checkpoint.parameters())
-        kind = output_formats()[self.to]
-        is_writable = kind.has_state and not (is_partial and self.to in kind.of_all_parameters)
-        if not is_writable and self.optimizer == "keep":
-            raise ConversionError(
-                f"{checkpoint.path} has the optimizer state of its trained parameters only, but "
-                "T5X needs the state of all. Leave out --optimizer keep, or use --to mtf."
-            )
-        if self.optimizer is None:
-            self.optimizer = "keep" if slots and is_writable else "drop"
-        elif self.optimizer == "keep" and not slots:
-            raise ConversionError(
-                f"{checkpoint.path} has no optimizer state (no tensor under {_SLOTS}). Leave out "
-                "--optimizer keep."
-            )
-        stored = checkpoint.tensors.get(_STEP)
-        self.step = (checkpoint.step or 0) if stored is None else int(stored.read())
-        self.tensors = {}
-        for name, tensor in checkpoint.tensors.items():
-            is_parameter = name.startswith("target/")
-            if is_parameter or (self.optimizer == "keep" and name in slots):
-                found = tensor if self.allow_non_finite else tensor.finite()
-                self.tensors[name] = found.cast(cast) if cast and is_parameter else found
-        self.tensors[_STEP] = array_tensor(_STEP, np.asarray(self.step, np.int32))
-
-    @property
-    def num_slots(self) -> int:
-        """The number of optimizer state tensors that are written."""
-        return sum(name.startswith(_SLOTS) for name in self.tensors)
-
-    @property
-    def dtype_names(self) -> str:
-        """The types of the written parameters as text, such as "float32"."""
-        params = (x for name, x in self.tensors.items() if name.startswith("target/"))
-        return ", ".join(sorted({tensor.dtype.name for tensor in params}))
+    cast = None if dtype is None else check_dtype(dtype)
+    mapping.check_parameters(checkpoint, mapping.entries(infer_architecture(checkpoint)))
+    slots = {name: x for name, x in checkpoint.tensors.items() if name.startswith(SLOTS)}
+    is_partial = bool(slots) and not _covers(slots, checkpoint.parameters())
+    kind = output_formats()[to]
+    is_writable = kind.has_state and not (is_partial and to in kind.of_all_parameters)
+    if not is_writable and optimizer == "keep":
+        raise ConversionError(
+            f"{checkpoint.path} has the optimizer state of its trained parameters only, but "
+            "T5X needs the state of all. Leave out --optimizer keep, or use --to mtf."
+        )
+    if optimizer == "keep" and not slots:
+        raise ConversionError(
+            f"{checkpoint.path} has no optimizer state (no tensor under {SLOTS}). Leave out "
+            "--optimizer keep."
+        )
+    stored = checkpoint.tensors.get(STEP)
+    step = (checkpoint.step or 0) if stored is None else int(stored.read())
+    tensors = dict(slots) if is_writable and optimizer != "drop" else {}
+    for name, tensor in checkpoint.parameters().items():
+        tensors[f"target/{name}"] = tensor
+    if not allow_non_finite:
+        tensors = {name: x.finite() for name, x in tensors.items()}
+    if cast is not None:
+        tensors |= {n: x.cast(cast) for n, x in tensors.items() if n.startswith("target/")}
+    return {**tensors, STEP: array_tensor(STEP, np.asarray(step, np.int32))}
 
 
 def _covers(slots: Iterable[str], parameters: Iterable[str]) -> bool:
@@ -95,14 +74,15 @@ def _covers(slots: Iterable[str], parameters: Iterable[str]) -> bool:
     return all(f"/{name}/" in text for name in parameters)
 
 
-def write_state(export: StateExport, directory: Path) -> None:
-    """Writes the files of a `checkpoint_STEP` directory to an empty directory.
+def write_state(tensors: Mapping[str, Tensor], to: str, source: AnyPath, directory: Path) -> None:
+    """Writes the files of a `checkpoint_STEP` directory in the format `to` to an empty directory.
 
-    Raises ConversionError if a tensor cannot be read or written, if a file of the source does not
-    match its checksum, or if a tensor contains NaN or infinity and `allow_non_finite` is False.
+    `source` is the path of the checkpoint from which the tensors are read. Raises ConversionError
+    if a tensor cannot be read or written, if a file of the source does not match its checksum, or
+    if a tensor contains NaN or infinity that `state_tensors` does not allow.
     """
-    write = output_formats()[export.to].write
+    write = output_formats()[to].write
     assert write is not None
-    with checking(export.checkpoint.path):
-        write(export.tensors, directory)
+    with checking(source):
+        write(tensors, directory)
     write_checksums(directory)

@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-import conversion
-from conversion import averages
+import conversion.checkpoint
 from conversion.adapters import has_adapters
 from conversion.checksums import checking
 from conversion.formats import find_prefix, format_of
@@ -65,7 +64,7 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
 @conversion_as_user_errors()
 def has_average(path: str | AnyPath) -> bool:
     """Returns whether a checkpoint contains moving averages of the parameters (`trainer.ema`)."""
-    return averages.has_average(conversion.open_checkpoint(path))
+    return conversion.checkpoint.has_average(conversion.open_checkpoint(path))
 
 
 @conversion_as_user_errors()

@@ -1,4 +1,4 @@
-"""Updates the names of moved and renamed classes in a config.json."""
+"""Updates moved and renamed classes in a config.json, and leaves out removed fields."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ _CLASSES = {
     **{name: f"{name}Config" for name in _NOW_CONFIGS},
 }
 
+# Fields that were removed; each name occurs in a list of fields and beside the value.
+_REMOVED = ("push_to_hub", "Attr(name='push_to_hub')")
+
 
 def with_todays_names(value: dict[str, Any]) -> dict[str, Any]:
     """Returns a JSON object of a config.json with old module and class names replaced."""
+    if isinstance(items := value.get("items"), list):
+        kept = [x for x in items if not (isinstance(x, list) and any(n in x for n in _REMOVED))]
+        value = {**value, "items": kept}
     module, name = str(value.get("module")), str(value.get("name"))
     if module.startswith("recipes._own"):  # old name of the user's recipes.py or recipes/MODULE.py
         return {**value, "module": re.sub("_own_|[.]_own$", "", module)}

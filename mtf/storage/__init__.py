@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,13 +128,6 @@ def unfinished(directory: AnyPath) -> Iterator[None]:
             directory.rmtree()
         raise
     (directory / UNFINISHED).unlink()
-
-
-def write_parts(file: AnyPath, parts: Iterable[bytes | memoryview]) -> None:
-    """Writes the parts to a file in order; a remote file appears only once it is complete."""
-    with file.open("wb") as opened:
-        for part in parts:
-            opened.write(part)
 
 
 def file_sizes(directory: AnyPath) -> dict[str, int]:

@@ -199,6 +199,7 @@ def test_every_component_is_found() -> None:
     assert isinstance(stream.data.vocabulary, SentencePieceVocabulary)
     assert _built("rank_files").data == RankFilesConfig(files="mine.jsonl")
     assert _built("infer").decoding.num_beams == 1
+    assert _built("convert").dtype == "bfloat16"  # It had a field that was removed.
 
 
 def test_functions_of_private_modules_have_the_names_that_users_import() -> None:

@@ -13,7 +13,7 @@ import pytest
 from mtf import convert
 from mtf.base.writing import JOB_FILE
 from tests.conversion import writers
-from tests.conversion.test_round_trips import assert_holds
+from tests.conversion.writers import assert_holds
 
 STEPS = (5, 10, 100)
 
@@ -84,8 +84,8 @@ def test_one_that_fails_does_not_lose_the_others(
 
 
 def test_refusals(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(run_dir, tmp_path / "out", "hf", "--step", "5", "--push-to-hub", "me/model") == 2
-    assert "--step, --push-to-hub cannot be used with --all" in capsys.readouterr().err
+    assert run(run_dir, tmp_path / "out", "hf", "--step", "5") == 2
+    assert "--step cannot be used with --all" in capsys.readouterr().err
     assert run(tmp_path / "none", tmp_path / "out", "hf") == 2
     assert "has no directories named checkpoint_STEP" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -22,9 +22,8 @@ def parameters() -> dict[str, writers.Array]:
     return writers.random_parameters(**SIZES)
 
 
-def mesh(folder: Path, arrays: dict[str, writers.Array]) -> Path:
-    theirs = {writers.mesh_name(name): array for name, array in arrays.items()}
-    return writers.write_bundle(folder, theirs | {"global_step": np.asarray(7, np.int64)})
+def write_mesh(folder: Path, arrays: dict[str, writers.Array]) -> Path:
+    return writers.write_bundle(folder, writers.mesh(arrays))
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
@@ -59,7 +58,7 @@ def test_inspect_shows_names_and_statistics(
     arrays = parameters()
     arrays[NAME][:] = 0.25
     arrays[NAME][0, :2] = -1.5, np.nan
-    text = shown(capsys, "--inspect", mesh(tmp_path, arrays))
+    text = shown(capsys, "--inspect", write_mesh(tmp_path, arrays))
     rows = text.splitlines()
     row = rows.index(f"target/{NAME}")
     assert rows[row + 1 : row + 3] == [
@@ -94,7 +93,7 @@ def test_equal_checkpoints_of_other_formats(
     source = writers.write_t5x(tmp_path, parameters(), adafactor=True)
     number = 5 * len(parameters()) + 1  # with four slots each, and the step
     assert f"All {number} tensors are equal.\n" in shown(capsys, "--compare", source, source)
-    text = shown(capsys, "--compare", source, mesh(tmp_path / "mesh", parameters()))
+    text = shown(capsys, "--compare", source, write_mesh(tmp_path / "mesh", parameters()))
     assert "B has no optimizer state, so only the parameters are compared." in text
     assert text.endswith(f"All {len(parameters())} tensors are equal.\n")
     shown(capsys, source, tmp_path / "hf", "--to", "hf")

@@ -12,13 +12,9 @@ import pytest
 
 from conversion import ConversionError, IncompleteCheckpoint, open_checkpoint
 from tests.conversion import writers
+from tests.conversion.writers import mesh
 
 PARAMETERS = writers.random_parameters(num_encoder_layers=3, num_decoder_layers=11)
-
-
-def mesh(parameters: dict[str, writers.Array]) -> dict[str, writers.Array]:
-    arrays = {writers.mesh_name(name): array for name, array in parameters.items()}
-    return arrays | {"global_step": np.asarray(1_000_000, np.int64)}
 
 
 def refused(path: Path, error: type[ConversionError] = IncompleteCheckpoint) -> str:
@@ -32,16 +28,13 @@ def refused(path: Path, error: type[ConversionError] = IncompleteCheckpoint) -> 
 @pytest.mark.parametrize("gated", [True, False])
 def test_every_name(gated: bool, num_files: int, tmp_path: Path) -> None:
     parameters = writers.random_parameters(num_encoder_layers=12, gated=gated, tied=not gated)
-    prefix = writers.write_bundle(tmp_path, mesh(parameters), 1_000_000, num_files)
+    prefix = writers.write_bundle(tmp_path, mesh(parameters, 1_000_000), 1_000_000, num_files)
     assert (tmp_path / "model.ckpt-1000000.index").is_file()
     for path in (tmp_path, prefix, tmp_path / "model.ckpt-1000000.index"):
         checkpoint = open_checkpoint(path)
         assert (checkpoint.layout, checkpoint.step) == ("mesh-tensorflow", 1_000_000)
         assert checkpoint.tensors["state/step"].read() == 1_000_000
-        found = checkpoint.parameters()
-        assert found.keys() == parameters.keys()
-        for name, array in parameters.items():
-            np.testing.assert_array_equal(found[name].read(), array, err_msg=name)
+        writers.assert_holds(checkpoint, parameters)
 
 
 def test_names_of_later_versions(tmp_path: Path) -> None:

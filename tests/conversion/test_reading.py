@@ -11,19 +11,11 @@ import msgpack
 import numpy as np
 import pytest
 
-import conversion
 from conversion import ConversionError, IncompleteCheckpoint, open_checkpoint
 from tests.conversion import writers
+from tests.conversion.writers import assert_holds
 
 PARAMETERS = writers.random_parameters(num_encoder_layers=3, num_decoder_layers=1, tied=True)
-
-
-def assert_holds(checkpoint: conversion.Checkpoint, expected: dict[str, writers.Array]) -> None:
-    parameters = checkpoint.parameters()
-    assert parameters.keys() == expected.keys()
-    for name, value in expected.items():
-        assert parameters[name].shape == value.shape
-        np.testing.assert_array_equal(parameters[name].read(), value, err_msg=name)
 
 
 @pytest.mark.parametrize("kvstore", ["file", "gfile", "gcs", "older"])
@@ -35,22 +27,11 @@ def test_t5x_arrays_lie_beside_the_msgpack_file(tmp_path: Path, kvstore: str) ->
     assert_holds(checkpoint, PARAMETERS)
 
 
-def test_t5x_inline_leaves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_t5x_inline_leaves(tmp_path: Path, dtype: type) -> None:
     inline = ["encoder/encoder_norm/scale", "token_embedder/embedding"]
-    assert_holds(
-        open_checkpoint(writers.write_t5x(tmp_path, PARAMETERS, inline=inline)), PARAMETERS
-    )
-
-
-def test_t5x_bfloat16(tmp_path: Path) -> None:
-    inline = ["encoder/encoder_norm/scale"]
-    path = writers.write_t5x(tmp_path, PARAMETERS, dtype="bfloat16", inline=inline)
-    for tensor in open_checkpoint(path).parameters().values():
-        assert tensor.dtype == ml_dtypes.bfloat16
-        assert tensor.read().dtype == ml_dtypes.bfloat16
-    assert_holds(
-        open_checkpoint(path), {k: v.astype(ml_dtypes.bfloat16) for k, v in PARAMETERS.items()}
-    )
+    path = writers.write_t5x(tmp_path, PARAMETERS, dtype=dtype.__name__, inline=inline)
+    assert_holds(path, {name: array.astype(dtype) for name, array in PARAMETERS.items()})
 
 
 def test_flax_itself_is_understood(tmp_path: Path) -> None:

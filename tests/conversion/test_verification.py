@@ -1,11 +1,13 @@
-"""Verification with the parameters of one layer in memory at a time."""
+"""Verification in both directions, with the parameters of one layer in memory at a time."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +15,19 @@ import pytest
 from tests.small import python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra: torch)")
-pytest.importorskip("transformers", reason="transformers is not installed (extra: torch)")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed (extra: torch)"
+)
 
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
-from conversion import ConversionError, huggingface, open_checkpoint  # noqa: E402
+from conversion import (  # noqa: E402
+    Architecture,
+    ConversionError,
+    huggingface,
+    mapping,
+    open_checkpoint,
+)
 from mtf import convert  # noqa: E402
 from mtf.jobs.convert import export as exports  # noqa: E402
 from mtf.jobs.convert import verification  # noqa: E402
@@ -112,8 +122,67 @@ def test_the_default(
         "importlib.util.find_spec", lambda name: None if name == "torch" else find_spec(name)
     )
     assert "Logits not compared: torch not installed" in printed("absent")
-    assert convert.main([str(source), str(tmp_path / "x"), "--to", "hf", "--verify"]) == 2
-    assert "--verify: torch not installed (pip install" in capsys.readouterr().err
+
+
+SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "t5_1_0": ({"gated": False, "tied": True}, []),
+    "mt5": ({"num_encoder_layers": 3}, ["--model-type", "mt5"]),
+    "umt5": ({"bias_per_layer": True}, []),
+}
+
+
+def huggingface_source(name: str, folder: Path) -> Path:
+    """A Hugging Face directory as transformers 5 saves it."""
+    sizes, options = SOURCES[name]
+    checkpoint = writers.write_t5x(folder, writers.random_parameters(**sizes))
+    arguments = [str(checkpoint), str(folder / "hf"), "--to", "hf", "--vocabulary", "none"]
+    assert convert.main([*arguments, *options]) == 0
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder / "hf")
+    model.save_pretrained(folder / "saved")
+    return folder / "saved"
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "options"),
+    [
+        ("t5_1_0", "t5x", ["--verify"]),
+        ("mt5", "mtf", ["--verify"]),
+        ("umt5", "t5x_orbax", ["--verify", "--dtype", "bfloat16"]),
+    ],
+)
+def test_conversions_from_hugging_face_are_verified(
+    name: str, to: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = huggingface_source(name, tmp_path)
+    if name == "umt5":
+        # transformers 5 saves true: it scales the output, and mtf the projection before rounding.
+        config = json.loads((path / "config.json").read_text())
+        config["tie_word_embeddings"] = False
+        (path / "config.json").write_text(json.dumps(config))
+    capsys.readouterr()
+    assert convert.main([str(path), str(tmp_path / "out"), "--to", to, *options]) == 0
+    printed = capsys.readouterr().out
+    assert "Verified: float32 logits" in printed
+
+
+def test_a_wrong_table_fails_from_hugging_face(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, right = huggingface_source("t5_1_0", tmp_path), mapping.entries
+
+    def entries(sizes: Architecture) -> list[mapping.Entry]:
+        swapped = {".q.": ".k.", ".k.": ".q."}
+        return [
+            entry._replace(hf=entry.hf.replace(part, swapped.get(part, part)))
+            for entry in right(sizes)
+            for part in [entry.hf[-9:-6]]
+        ]
+
+    monkeypatch.setattr(mapping, "entries", entries)
+    out = tmp_path / "there" / "out"
+    assert convert.main([str(path), str(out), "--to", "t5x", "--verify"]) == 1
+    assert "VERIFICATION FAILED: nothing was written" in capsys.readouterr().out
+    assert not out.exists()
 
 
 def test_the_tolerance_grows_with_the_logits() -> None:

@@ -15,7 +15,7 @@ import tensorstore as ts
 from flax.traverse_util import unflatten_dict
 from safetensors.numpy import load_file
 
-from conversion import huggingface, tensor_bundle
+from conversion import Checkpoint, huggingface, open_checkpoint, tensor_bundle
 from conversion.tensor import DTYPES
 from mtf.inference.opening import network_config
 
@@ -273,6 +273,12 @@ def mesh_name(name: str) -> str:
     return f"{block}/layer_{part:03d}/{_MESH[rest[1]]}/{kernel}"
 
 
+def mesh(parameters: dict[str, Array], step: int = 7) -> dict[str, Array]:
+    """The parameters and the step under Mesh TensorFlow's names."""
+    arrays = {mesh_name(name): array for name, array in parameters.items()}
+    return {**arrays, "global_step": np.asarray(step, np.int64)}
+
+
 def write_bundle(
     directory: Path, arrays: dict[str, Array], step: int = 7, num_files: int = 1
 ) -> Path:
@@ -335,6 +341,20 @@ def _masked_crc(data: bytes) -> bytes:
     crc = google_crc32c.value(data)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
     return masked.to_bytes(4, "little")
+
+
+def assert_holds(
+    found: Checkpoint | str | Path, expected: dict[str, Array], root: str = "target/"
+) -> None:
+    """Asserts that a checkpoint has exactly these arrays under `root`, bit by bit."""
+    checkpoint = found if isinstance(found, Checkpoint) else open_checkpoint(found)
+    tensors = checkpoint.tensors
+    assert {name for name in tensors if name.startswith(root)} == {root + x for x in expected}
+    for name, array in expected.items():
+        tensor, read = tensors[root + name], tensors[root + name].read()
+        assert (tensor.dtype, tensor.shape) == (array.dtype, array.shape), name
+        assert (read.dtype, read.shape) == (array.dtype, array.shape), name
+        assert read.tobytes() == array.tobytes(), name
 
 
 def load_network(export: huggingface.Export) -> tuple[Any, dict[str, Any]]:

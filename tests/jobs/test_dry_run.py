@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
-import numpy as np
 import pytest
 
 import recipes
@@ -34,11 +33,10 @@ NETWORK = {
 
 def described(config: fdl.Config, **settings: Any) -> Description:
     """The description of a config; a setting's dots are written as `__`."""
-    values = {name.replace("__", "."): value for name, value in settings.items()}
-    texts = {
-        name: value if str(value).startswith("@") else repr(value) for name, value in values.items()
-    }
-    overrides = [config_lib.Override("set", f"{name}={text}") for name, text in texts.items()]
+    overrides = [
+        f"{name.replace('__', '.')}={value if str(value).startswith('@') else repr(value)}"
+        for name, value in settings.items()
+    ]
     found = fdl.build(config_lib.apply_overrides(config, overrides)).describe()
     assert isinstance(found, Description)
     return found
@@ -57,10 +55,7 @@ def cached(cache_dir: Path, name: str = NAME, **settings: Any) -> Description:
         "vocabulary=@mtf.data.ByteVocabulary(), "
         "task_feature_lengths={'inputs': 64, 'targets': 32})"
     )
-    config = config_lib.apply_overrides(
-        recipes.quickstart(), [config_lib.Override("set", f"data={data}")]
-    )
-    return described(config, **settings)
+    return described(recipes.quickstart(), data=data, **settings)
 
 
 @pytest.fixture(autouse=True)
@@ -120,19 +115,14 @@ def test_a_start_checkpoint_is_checked(tmp_path: Path) -> None:
 
     def start(where: Path, mode: str = "specific", **settings: Any) -> Description:
         restore = f"@mtf.checkpoints.RestoreCheckpointConfig(path={str(where)!r}, mode={mode!r})"
-        config = config_lib.apply_overrides(
-            recipes.quickstart(), [config_lib.Override("set", f"checkpoint.restore={restore}")]
-        )
-        network = {f"model__network__{name}": value for name, value in NETWORK.items()}
         scratch = {"checkpoint__restore__fallback_to_scratch": True}
-        return described(config, **{**network, **scratch, **settings})
+        return tiny(**{"checkpoint__restore": restore, **scratch, **settings})
 
     found = start(path)
     assert not found.problems
     number = len(writers.random_parameters()) + 1  # and the step
     assert found.rows["start"].startswith(f"{path} (t5x-zarr, step 7): {number} tensors fit, ")
-    arrays = {writers.mesh_name(n): array for n, array in writers.random_parameters().items()}
-    arrays["global_step"] = np.asarray(9, np.int64)
+    arrays = writers.mesh(writers.random_parameters(), step=9)
     prefix = writers.write_bundle(tmp_path / "mesh", arrays, step=9)
     for where, mode in (
         (prefix, "specific"),

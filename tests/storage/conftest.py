@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conversion.orbax import COMMITTED
 from mtf.storage import remote
 from mtf.storage.remote import RemotePath
 from tests import made_up, stores
@@ -80,9 +81,21 @@ def store(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> R
     return RemotePath(f"{request.param}://{BUCKET}/{tmp_path.name}")
 
 
+@pytest.fixture(params=["gs", "s3", "http"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def put(source: Path, target: RemotePath) -> None:
     """Copies a file, or the files below a directory, to a store."""
     files = [file for file in source.rglob("*") if file.is_file()] or [source]
     for file in files:
         inside = file.relative_to(source).as_posix()
         (target if file == source else target / inside).upload(file)
+
+
+def put_run(run: Path, target: RemotePath) -> None:
+    """Copies a run to a store, where a marker completes its checkpoints."""
+    put(run, target)
+    for checkpoint in (run / "checkpoints").iterdir():
+        (target / "checkpoints" / checkpoint.name / COMMITTED).write_text("")

@@ -24,7 +24,6 @@ from mtf.storage.remote import RemotePath
 from tests import small
 from tests.storage.conftest import BUCKET, Servers, put
 
-LENGTHS = {"inputs": 64, "targets": 32}
 TASKS = """\
 from mtf.data import tasks
 def pair(row):
@@ -47,14 +46,18 @@ def options(tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch) -
     return ["both", *fixed, "--num-shards", "3", "--num-workers", "1", "--output"]
 
 
-def batches(cache_dir: Any) -> list[Any]:
-    data = TaskMixtureConfig(
+def data(cache_dir: Any, **settings: Any) -> TaskMixtureConfig:
+    return TaskMixtureConfig(
         mixture_or_task_name="both",
         vocabulary=ByteVocabulary(),
-        task_feature_lengths=LENGTHS,
+        task_feature_lengths={"inputs": 64, "targets": 32},
         cache_dir=str(cache_dir),
+        **settings,
     )
-    return list(itertools.islice(loaders.make_train_iterator(data, batch_size=4), 10))
+
+
+def batches(cache_dir: Any) -> list[Any]:
+    return list(itertools.islice(loaders.make_train_iterator(data(cache_dir), batch_size=4), 10))
 
 
 def contents(directory: Path | RemotePath) -> dict[str, bytes]:
@@ -165,31 +168,20 @@ def test_seqio_caches_are_written_to_a_store(
     assert contents(store) == contents(tmp_path / "local")
 
 
-def seqio_data(cache_dir: Any) -> TaskMixtureConfig:
-    return TaskMixtureConfig(
-        mixture_or_task_name="both",
-        vocabulary=ByteVocabulary(),
-        task_feature_lengths=LENGTHS,
-        cache_dir=str(cache_dir),
-        loader="seqio",
-        use_cached=True,
-        module="own_tasks",
-    )
-
-
 def test_seqio_caches_at_s3_are_copied(options: list[str], tmp_path: Path) -> None:
     assert main([*options, "local", "--format", "seqio"]) == 0
     store = RemotePath(f"s3://{BUCKET}/{tmp_path.name}")
     put(tmp_path / "local", store)
     (store / "other/COMPLETED").write_text("")
     (store / "sums/test.tfrecord-00000-of-00001").write_bytes(b"not read")
-    (copy,) = loader.local_cache_dirs(seqio_data(store))
+    seqio = {"loader": "seqio", "use_cached": True, "module": "own_tasks"}
+    (copy,) = loader.local_cache_dirs(data(store, **seqio))
     found, expected = contents(Path(copy)), contents(tmp_path / "local")
     found = {name: each for name, each in found.items() if not Path(name).name.startswith(".")}
     tasks = ("sums/", "products/")
     assert found == {name: each for name, each in expected.items() if name.startswith(tasks)}
-    assert loader.local_cache_dirs(seqio_data("local")) == ["local"]
-    assert loader.local_cache_dirs(seqio_data("gs://bucket/cache")) == ["gs://bucket/cache"]
+    assert loader.local_cache_dirs(data("local", **seqio)) == ["local"]
+    assert loader.local_cache_dirs(data("gs://bucket/cache", **seqio)) == ["gs://bucket/cache"]
 
 
 def test_a_missing_cache_in_a_store_is_named(

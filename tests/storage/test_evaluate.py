@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import mtf
-from conversion.orbax import COMMITTED
 from mtf.cli import fetch
 from mtf.cli.cache import main as cache_main
 from mtf.cli.run import main as run_main
@@ -22,7 +21,7 @@ from mtf.jobs import Evaluate, EvaluateResult, Infer
 from mtf.storage.errors import StorageError
 from mtf.storage.remote import RemotePath
 from tests.inference import models
-from tests.storage.conftest import put
+from tests.storage.conftest import put_run
 
 
 def evaluate(run: object, file: Path, out: object) -> EvaluateResult:
@@ -40,9 +39,7 @@ def test_a_run_in_a_store_is_evaluated(
 ) -> None:
     run = models.write_run(tmp_path / "run", step=7)
     run = models.write_run(tmp_path / "run", step=9)
-    put(run, store / "run")
-    for step in (7, 9):
-        (store / "run" / "checkpoints" / f"checkpoint_{step}" / COMMITTED).write_text("")
+    put_run(run, store / "run")
     file = tmp_path / "mine.jsonl"
     row = {"inputs": "is it red", "choices": ["yes", "no"], "label": 0}
     file.write_text(json.dumps(row) + "\n")
@@ -141,8 +138,7 @@ def contents(folder: Path | RemotePath) -> dict[str, bytes]:
 
 
 def test_files_and_results_may_be_in_a_store(store: RemotePath, run: Path, tmp_path: Path) -> None:
-    put(run, store / "run")
-    (store / "run/checkpoints/checkpoint_7" / COMMITTED).write_text("")
+    put_run(run, store / "run")
     lines = "".join(f"inputs {i}\ttargets {i}\n" for i in range(5))
     (tmp_path / "pairs.tsv").write_text(lines)
     (store / "files/pairs.tsv").write_text(lines)
@@ -193,8 +189,7 @@ def test_interrupted_results_are_continued(
 def test_a_model_is_loaded_from_a_store_and_from_its_copy(
     store: RemotePath, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put(run, store / "run")
-    (store / "run/checkpoints/checkpoint_7" / COMMITTED).write_text("")
+    put_run(run, store / "run")
     expected = mtf.load(run).score("inputs", "targets")
     assert mtf.load(f"{store}/run").score("inputs", "targets") == expected
     assert fetch.main([f"{store}/run"]) == 0

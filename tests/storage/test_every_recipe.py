@@ -156,27 +156,14 @@ def streamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hub_server.Se
         yield server
 
 
-@dataclasses.dataclass(frozen=True)
-class Prompted:
-    """What recipes of prompted tasks read.
-
-    Attributes:
-      hub: a hub with the datasets.
-      downloads: directory of the hub's downloads.
-      templates: promptsource's sdist, as `mtf prompts fetch` has downloaded it.
-      mirror: directory with Story Cloze.
-      caches: directory of the token caches that the tests have written.
-    """
-
-    hub: hub_server.Server
-    downloads: Path
-    templates: Path
-    mirror: Path
-    caches: Path
-
-
 @pytest.fixture(scope="module")
-def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prompted]:
+def prompted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[hub_server.Server, Path, Path]]:
+    """A hub with the datasets of prompted tasks, a folder, and promptsource's fetched sdist.
+
+    The folder has Story Cloze in `mirror`, and gets the hub's downloads and the token caches.
+    """
     pytest.importorskip("datasets")
     pytest.importorskip("pip")
     folder = tmp_path_factory.mktemp("prompted")
@@ -188,7 +175,7 @@ def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prompted]:
         hub_server.serve(prompted_hub.write_hub(folder / "hub")) as server,
     ):
         prompted_hub.accept(templates, patch)
-        yield Prompted(server, folder / "hf", templates, folder / "mirror", folder / "caches")
+        yield server, folder, templates
 
 
 @pytest.fixture
@@ -211,18 +198,17 @@ def start(
         if run.streamed:
             hub = request.getfixturevalue("streamed")
         elif run.mixture:
-            found: Prompted = request.getfixturevalue("prompted")
-            hub, downloads = found.hub, found.downloads
+            hub, folder, templates = request.getfixturevalue("prompted")
+            downloads = folder / "hf"
             cached_archive().parent.mkdir(parents=True)
-            shutil.copy(found.templates, cached_archive())
-            (tmp_path / "CACHE").symlink_to(found.caches)
+            shutil.copy(templates, cached_archive())
+            (tmp_path / "CACHE").symlink_to(folder / "caches")
             if run.mixture == "t0_eval_score_eval":
-                monkeypatch.setenv("MTF_DATA_DIR", str(found.mirror))
+                monkeypatch.setenv("MTF_DATA_DIR", str(folder / "mirror"))
         hub.downloads.clear()
         if importlib.util.find_spec("huggingface_hub"):
             stack.enter_context(hub_server.use(hub, downloads, monkeypatch))
-        vocabularies._load_sentencepiece.cache_clear()
-        vocabularies._sentencepiece_hash.cache_clear()
+        _forget_what_was_read()
         stores.SERVED.clear()
         if run.mixture and run.cached:
             command = [run.mixture, "--output", "CACHE", "--num-workers", "1"]

@@ -6,10 +6,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import conversion
 from mtf.checkpoints.restore import checkpoint_paths
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.cli import fetch
@@ -17,6 +15,7 @@ from mtf.storage import copies, remote
 from mtf.storage.errors import StorageError
 from mtf.storage.remote import RemotePath
 from tests.conversion import writers
+from tests.conversion.writers import assert_holds
 from tests.storage.conftest import BUCKET, Servers, put
 
 PARAMETERS = writers.random_parameters(num_encoder_layers=1, num_decoder_layers=1)
@@ -32,12 +31,6 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "filesystem", refuse)
 
 
-def assert_holds(address: str) -> None:
-    tensors = conversion.open_checkpoint(address).tensors
-    for name, value in PARAMETERS.items():
-        np.testing.assert_array_equal(tensors[f"target/{name}"].read(), value)
-
-
 def test_a_released_checkpoint_is_copied_by_name(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -47,7 +40,7 @@ def test_a_released_checkpoint_is_copied_by_name(
     assert fetch.main(["mt5_lm_adapted/small"]) == 0
     assert f"It is now read in place of {address}." in capsys.readouterr().out
     unreachable(monkeypatch)
-    assert_holds(address)
+    assert_holds(address, PARAMETERS)
     copy = tmp_path / "copies/gs" / address.removeprefix("gs://")
     assert checkpoint_paths(RestoreCheckpointConfig(address, mode="specific")) == [copy]
 
@@ -66,25 +59,25 @@ def test_the_latest_or_the_chosen_checkpoint_of_a_directory_is_copied(
     assert copied == {"checkpoint_9", "checkpoint_11"}
     assert (run / "config.json").read_text() == "{}"
     unreachable(monkeypatch)
-    assert_holds(f"{store}/run/checkpoints/checkpoint_9")
+    assert_holds(f"{store}/run/checkpoints/checkpoint_9", PARAMETERS)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_mesh_tensorflow(
     store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrays = {writers.mesh_name(name): array for name, array in PARAMETERS.items()}
     for step in (7, 8, 9):
+        arrays = writers.mesh(PARAMETERS, step)
         put(writers.write_bundle(tmp_path / "local", arrays, step, num_files=2).parent, store)
     assert fetch.main([f"{store}/model.ckpt-7"]) == 0
     assert fetch.main([str(store), "--step", "8"]) == 0
     copied = {path.name for path in (tmp_path / "copies" / store.protocol / store.path).glob("m*")}
     ends = ("index", "data-00000-of-00002", "data-00001-of-00002")
     assert copied == {f"model.ckpt-{step}.{end}" for step in (7, 8) for end in ends}
-    assert_holds(f"{store}/model.ckpt-9")  # in place
+    assert_holds(f"{store}/model.ckpt-9", PARAMETERS)  # in place
     unreachable(monkeypatch)
     for step in (7, 8):
-        assert_holds(f"{store}/model.ckpt-{step}")
+        assert_holds(f"{store}/model.ckpt-{step}", PARAMETERS)
 
 
 def test_a_cache_that_cannot_be_written_is_one_message(
@@ -122,7 +115,7 @@ def test_an_interrupted_copy_is_not_used_and_is_continued(
     # No file was copied twice, except the one that failed.
     assert requests.count(False) == len((store / "checkpoint_7").infos()) + 1
     unreachable(monkeypatch)
-    assert_holds(f"{store}/checkpoint_7")
+    assert_holds(f"{store}/checkpoint_7", PARAMETERS)
 
 
 @pytest.mark.parametrize(

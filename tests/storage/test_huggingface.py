@@ -27,11 +27,6 @@ from tests.storage.test_fetch import unreachable
 PARAMETERS = writers.random_parameters(num_encoder_layers=1, num_decoder_layers=1)
 
 
-@pytest.fixture(params=["gs", "s3", "http"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def local(tmp_path: Path, servers: Servers) -> Path:
     """A Hugging Face directory of a ByT5 with three files of weights."""

@@ -45,19 +45,11 @@ def train(**settings: Any) -> list[str]:
     return small.arguments("text.txt", **{"train_steps": 2, "model_dir": "run", **settings})
 
 
-def model_dir(address: str) -> list[str]:
-    return train(model_dir=address)
-
-
-def data_files(address: str) -> list[str]:
-    return small.arguments(address, train_steps=2, model_dir="run")
-
-
 # How a command takes an address.
 PLACES: dict[str, tuple[Callable[[list[str]], int], Callable[[str], list[str]]]] = {
     "checkpoint.restore.path": (run_main, restoring),
-    "model_dir": (run_main, model_dir),
-    "data.files": (run_main, data_files),
+    "model_dir": (run_main, lambda address: train(model_dir=address)),
+    "data.files": (run_main, lambda address: train(**{"data.files": address})),
     "--from": (run_main, lambda address: ["--from", address]),
     "convert": (convert_main, lambda address: [address, "out", "--to", "hf"]),
     "status": (status_main, lambda address: [address]),
@@ -204,8 +196,8 @@ def test_a_dry_run_looks_for_the_bucket(
     servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str], scheme: str
 ) -> None:
     small.write_text(tmp_path)
-    assert run_main([*model_dir(f"{scheme}://bukket/run"), "--dry-run"]) == 2
+    assert run_main([*train(model_dir=f"{scheme}://bukket/run"), "--dry-run"]) == 2
     assert (
         f"model_dir: {scheme}://bukket/run: there is no bucket 'bukket'" in capsys.readouterr().err
     )
-    assert run_main([*model_dir(f"{scheme}://bucket/run"), "--dry-run"]) == 0
+    assert run_main([*train(model_dir=f"{scheme}://bucket/run"), "--dry-run"]) == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import conversion
+from conversion import safetensors_file
 from mtf import storage
 from mtf.base.writing import write_failure
 from mtf.cli.convert.command import main as convert_main
@@ -138,19 +140,12 @@ def test_t5x_checkpoints_are_read_in_place(scheme: str, tmp_path: Path) -> None:
     path = writers.write_t5x(tmp_path, PARAMETERS, kvstore="gcs")
     if scheme == "http":
         with stores.http_files(tmp_path) as address:
-            assert_holds(f"{address}/{path.name}")
+            writers.assert_holds(f"{address}/{path.name}", PARAMETERS)
     else:
-        assert_holds(str(upload(path, f"{scheme}://bucket/models/checkpoint_7")))
-        assert_holds(f"{scheme}://bucket/models")
-
-
-def assert_holds(address: str) -> None:
-    found = conversion.open_checkpoint(address)
-    assert found.step == 7
-    parameters = found.parameters()
-    assert parameters.keys() == PARAMETERS.keys()
-    for name, value in PARAMETERS.items():
-        np.testing.assert_array_equal(parameters[name].read(), value)
+        upload(path, f"{scheme}://bucket/models/checkpoint_7")
+        for address in (f"{scheme}://bucket/models/checkpoint_7", f"{scheme}://bucket/models"):
+            writers.assert_holds(address, PARAMETERS)
+            assert conversion.open_checkpoint(address).step == 7
 
 
 def test_a_missing_chunk_is_refused(tmp_path: Path) -> None:
@@ -205,20 +200,18 @@ def test_a_failed_export_is_not_complete_and_is_written_again(
 ) -> None:
     path = writers.write_t5x(tmp_path / "t5x", PARAMETERS)
     target = as_path(f"{scheme}://bucket/failed_{cleans_up}")
-    write = storage.write_parts
+    rows, files = safetensors_file.row_major, itertools.count(1)
 
-    def failing(file: Any, parts: Iterable[bytes]) -> None:
-        def some() -> Iterator[bytes]:
-            for number, part in enumerate(parts):
-                if number == 3 and "-00002-" in file.name:
-                    raise StorageError(file, "the store cannot be reached", "network")
-                yield part
-
-        write(file, some())
+    def failing(*arguments: Any) -> Iterator[memoryview]:
+        fails = next(files) == 2
+        for number, part in enumerate(rows(*arguments)):
+            if fails and number == 3:
+                raise StorageError(target, "the store cannot be reached", "network")
+            yield part
 
     arguments = [str(path), str(target), "--to", "hf", "--vocabulary", "byt5"]
     with monkeypatch.context() as patch:
-        patch.setattr("conversion.safetensors_file.write_parts", failing)
+        patch.setattr("conversion.safetensors_file.row_major", failing)
         if not cleans_up:  # As after `kill -9`.
             patch.setattr(RemotePath, "rmtree", lambda path: None)
         assert convert_main([*arguments, "--max-shard-size", "20KB"]) == 2
@@ -246,21 +239,16 @@ def test_parts_of_a_file_appear_together(scheme: str, monkeypatch: pytest.Monkey
     content = np.random.default_rng(0).bytes(12_345_678)
     path = as_path(f"{scheme}://bucket/parts.bin")
 
-    def parts() -> Iterator[bytes]:
+    with path.open("wb") as file:
         for start in range(0, len(content), 1_000_001):
             assert not path.exists()
-            yield content[start : start + 1_000_001]
-
-    storage.write_parts(path, parts())
+            file.write(content[start : start + 1_000_001])
     assert path.read_bytes() == content
     path.unlink()
 
-    def failing() -> Iterator[bytes]:
-        yield content
+    with pytest.raises(ZeroDivisionError), path.open("wb") as file:
+        file.write(content)
         raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        storage.write_parts(path, failing())
     gc.collect()
     assert not path.exists()
 

@@ -18,11 +18,6 @@ from tests.storage.conftest import Servers, forget_connections
 OLD, NEW = b"old content" * 1000, b"new content" * 1000  # of the same size
 
 
-@pytest.fixture(params=["gs", "s3", "http"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def copied(
     scheme: str, servers: Servers, monkeypatch: pytest.MonkeyPatch, kind: str, times: int
 ) -> bytes:

@@ -236,9 +236,7 @@ def _scanned(folder: Path) -> Path:
 
 def _mesh_tf(folder: Path) -> Path:
     parameters = writers.random_parameters(**_SIZES)
-    arrays = {writers.mesh_name(name): array for name, array in parameters.items()}
-    arrays["global_step"] = np.asarray(7, np.int64)
-    return writers.write_bundle(folder, arrays, num_files=2).parent
+    return writers.write_bundle(folder, writers.mesh(parameters), num_files=2).parent
 
 
 def _huggingface(folder: Path, *options: str) -> Path:

@@ -31,7 +31,7 @@ from conversion.safetensors_file import open_tensors
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tensor import DTYPES, Index, Tensor
 from conversion.tokenizer import TOKENIZER_FILES, Tokenizer, default_extra_ids, tokenizer_adds_eos
-from conversion.training_state import StateExport, write_state
+from conversion.training_state import SLOTS, STEP, state_tensors, write_state
 from mtf.base import signals
 from mtf.base.errors import RunError, UserError
 from mtf.base.progress import rate_bar
@@ -48,7 +48,6 @@ from mtf.storage.copies import unchanged
 # Whether models are verified by default; tests may set this to False.
 VERIFY_BY_DEFAULT = True
 _MEGABYTE = 10**6
-_STEP_NAME = re.compile(r"checkpoint_(\d+)")
 
 
 @dataclasses.dataclass
@@ -93,10 +92,11 @@ def _to_huggingface(job: Convert, output: AnyPath) -> Iterator[Plan]:
         signals.hint("run the same command again to replace the files in OUT_DIR")
     # Verification reads local files.
     with nullcontext(output) if directly else new_directory(output) as directory:
-        dtype = DTYPES[export.dtype]
-        recording = _recording(source, source.path.name, "target/", dtype)
-        with unchanged(source.path), recording as record:
-            huggingface.write_export(export, directory)
+        tensors = {f"target/{name}": x for name, x in source.parameters().items()}
+        recording = _recording(tensors, source.path.name, DTYPES[export.dtype])
+        with unchanged(source.path), recording as (record, read):
+            recorded = dataclasses.replace(source, tensors=read)
+            huggingface.write_export(dataclasses.replace(export, checkpoint=recorded), directory)
         if job.verify is not False and not directly:
             _check_written(record, lambda: _opened(directory).tensors)
         if compares_logits:
@@ -114,31 +114,33 @@ def _to_training_state(job: Convert, output: AnyPath) -> Iterator[Plan]:
     compares_logits, notes = False, list[str]()
     if source.layout == "huggingface":
         compares_logits, notes = _verification(job, source.path)
-    export = StateExport(
+    tensors = state_tensors(
         source,
         job.to,
         dtype=job.dtype,
         optimizer=job.optimizer,
         allow_non_finite=job.allow_non_finite,
     )
-    name = f"checkpoint_{export.step}"
-    named = _STEP_NAME.fullmatch(output.name)
+    step = int(tensors[STEP].read())
+    name = f"checkpoint_{step}"
+    named = re.fullmatch(r"checkpoint_(\d+)", output.name)
     if named and output.name != name:
         raise UserError(
             f"{output} is the name of a checkpoint of step {int(named[1])}, but the step of "
-            f"{source.path} is {export.step}. Pass a path that ends with {name}, or a directory "
+            f"{source.path} is {step}. Pass a path that ends with {name}, or a directory "
             f"in which to create {name}."
         )
-    shapes = [x.shape for tensor, x in export.tensors.items() if tensor.startswith("target/")]
-    content = _content(shapes, export.dtype_names)
+    params = [x for tensor, x in tensors.items() if tensor.startswith("target/")]
+    dtypes = ", ".join(sorted({x.dtype.name for x in params}))
+    content = _content([x.shape for x in params], dtypes)
     written = output if named else output / name
     plan = Plan(source, written, [*notes, *_source_notes(source)], content)
     yield plan
     with new_directory(output) as directory:
         folder = directory if named else directory / name
         folder.mkdir(exist_ok=True)
-        with unchanged(source.path), _recording(export, name) as record:
-            write_state(export, folder)
+        with unchanged(source.path), _recording(tensors, name) as (record, read):
+            write_state(read, job.to, source.path, folder)
         if job.verify is not False and formats.find(folder):  # mtf may not read a user's format.
             _check_written(record, lambda: _opened(folder).tensors)
         if compares_logits:
@@ -152,8 +154,9 @@ def _to_training_state(job: Convert, output: AnyPath) -> Iterator[Plan]:
         write_job(directory, job)
     _print_written(plan, job)
     state = "dropped;" if has_state(source) else "none in the source;"
-    state = f"kept ({export.num_slots} tensors)," if export.num_slots else state
-    print(f"Optimizer state: {state} step {export.step}")
+    num_slots = sum(tensor.startswith(SLOTS) for tensor in tensors)
+    state = f"kept ({num_slots} tensors)," if num_slots else state
+    print(f"Optimizer state: {state} step {step}")
 
 
 def _to_adapters(job: Convert, output: AnyPath) -> Iterator[Plan]:
@@ -343,17 +346,14 @@ def _print_usage(export: huggingface.Export, out: str) -> None:
 
 @contextmanager
 def _recording(
-    holder: Checkpoint | StateExport,
-    title: str,
-    root: str = "",
-    dtype: np.dtype[Any] | None = None,
-) -> Iterator[Written]:
-    """Shows a progress bar, in MB, while the block reads tensors whose names start with `root`.
+    tensors: Mapping[str, Tensor], title: str, dtype: np.dtype[Any] | None = None
+) -> Iterator[tuple[Written, dict[str, Tensor]]]:
+    """Shows a progress bar, in MB, while the block reads the tensors.
 
-    Yields a record of the tensors that are read, as they are after a cast to `dtype`.
+    Yields a record of what is read, as it is after a cast to `dtype`, and the tensors to read.
     """
-    before, sizes, written = holder.tensors, list[int](), Written(dtype)
-    total = sum(x.nbytes for name, x in before.items() if name.startswith(root))
+    sizes, written = list[int](), Written(dtype)
+    total = sum(x.nbytes for x in tensors.values())
     with rate_bar(-(-total // _MEGABYTE), "MB") as report:
 
         def observe(name: str, index: Index, array: np.ndarray[Any, Any]) -> None:
@@ -362,11 +362,7 @@ def _recording(
             done = sum(sizes) // _MEGABYTE
             report(done, done, title)
 
-        holder.tensors = {
-            name: tensor.observed(functools.partial(observe, name))
-            for name, tensor in before.items()
-        }
-        try:
-            yield written
-        finally:
-            holder.tensors = before
+        yield (
+            written,
+            {name: x.observed(functools.partial(observe, name)) for name, x in tensors.items()},
+        )

@@ -10,7 +10,6 @@ from conversion import huggingface
 from conversion.formats import list_checkpoints
 from mtf.base.errors import RunError, UserError, conversion_as_user_errors
 from mtf.config.run_dir import write_job
-from mtf.jobs.convert import hub
 from mtf.jobs.convert.export import Plan, VerificationError, export
 from mtf.jobs.convert.settings import Convert
 from mtf.jobs.description import Description
@@ -70,23 +69,12 @@ def _is_converted(job: Convert) -> bool:
 @conversion_as_user_errors()
 def _run_one(job: Convert) -> AnyPath:
     """Converts one checkpoint; returns the directory of the model or checkpoint."""
-    _check_output(job)
+    huggingface.check_output(as_path(job.output))
     steps = export(job)
     plan = next(steps)
     print(*plan.notes, sep="\n")
     next(steps, None)
-    if job.push_to_hub is not None:
-        hub.push(as_path(job.output), job.push_to_hub)
     return plan.written
-
-
-def _check_output(job: Convert) -> AnyPath:
-    """Returns the output directory; raises UserError if nothing can be written to it."""
-    output = as_path(job.output)
-    if job.push_to_hub is not None:
-        hub.check_repo(job.push_to_hub, output)
-    huggingface.check_output(output)
-    return output
 
 
 def describe(job: Convert) -> Description:
@@ -98,7 +86,7 @@ def describe(job: Convert) -> Description:
             if not _is_converted(one):
                 found.add(as_path(one.output).name, functools.partial(next, export(one)), _summary)
     else:
-        found.add("output", lambda: _check_output(job))
+        found.add("output", lambda: huggingface.check_output(as_path(job.output)))
         plan = found.add("checkpoint", lambda: next(export(job)), _summary)
         for number, note in enumerate(plan.notes if plan is not None else (), start=1):
             found.rows[f"note {number}"] = note

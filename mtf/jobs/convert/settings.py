@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from mtf.base.checks import check_fields, one_of
@@ -65,8 +64,6 @@ class Convert(Job[tuple[AnyPath, ...]]):
       max_shard_size: the maximum size of a weight file, such as 500MB; None for 5GB.
       all: whether to convert each checkpoint_STEP of the run to OUTPUT/checkpoint_STEP, except
         those that exist already.
-      push_to_hub: the repository of the Hugging Face hub to which the export is uploaded; if there
-        is no token, the command to do so is printed.
       allow_non_finite: whether to convert even if parameters contain NaN or infinity, which is an
         error by default.
     """
@@ -84,7 +81,6 @@ class Convert(Job[tuple[AnyPath, ...]]):
     optimizer: Literal["keep", "drop"] | None = None
     max_shard_size: str | None = None
     all: bool = False
-    push_to_hub: str | None = dataclasses.field(default=None, metadata={"metavar": "USER/NAME"})
     allow_non_finite: bool = False
 
     def __post_init__(self) -> None:
@@ -92,18 +88,18 @@ class Convert(Job[tuple[AnyPath, ...]]):
         problems, kinds = [], _kinds()
         kind = kinds[self.to]
         # Further checks of `verify` are in `export`.
-        if given := [name for name in kind.refused if getattr(self, name)]:
+        if given := [name.replace("_", "-") for name in kind.refused if getattr(self, name)]:
             reason = "which writes float32 adapters" if self.to == "peft" else "only with --to hf"
-            problems.append(f"{_options(given)} cannot be used with --to {self.to}, {reason}.")
+            shown = ", --".join(given)
+            problems.append(f"--{shown} cannot be used with --to {self.to}, {reason}.")
         elif not kind.has_state and self.optimizer == "keep":
             *others, last = (to for to, each in kinds.items() if each.has_state)
             problems.append(
                 f"--optimizer keep: {kind.title}'s format has no optimizer state. Use --to "
                 f"{', '.join(others)} or {last}, or --optimizer drop."
             )
-        single = [name for name in ("step", "push_to_hub") if getattr(self, name) is not None]
-        if self.all and single:
-            problems.append(f"{_options(single)} cannot be used with --all (several checkpoints).")
+        if self.all and self.step is not None:
+            problems.append("--step cannot be used with --all (several checkpoints).")
         if problems:
             raise UserError(summarize(problems))
         self.max_shard_bytes  # noqa: B018 - checks the size
@@ -124,7 +120,3 @@ class Convert(Job[tuple[AnyPath, ...]]):
                 "5GB."
             )
         return int(float(match[1]) * _UNITS[match[2] or ""])
-
-
-def _options(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,12 +207,7 @@ def _stored_tensors(directory: Path) -> _Stored:
             for name in file.keys():  # noqa: SIM118 - `file` is not a dict
                 shape = tuple(file.get_slice(name).get_shape())
                 found[name] = (shape, functools.partial(read, path, name))
-    for path in () if found else sorted(directory.glob("pytorch_model*.bin")):
-        mapped = zipfile.is_zipfile(path)
-        tensors = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
-        for name, tensor in tensors.items():
-            found[name] = (tuple(tensor.shape), tensor.clone)
-    if not found:  # PyTorch cannot read Flax's files.
+    if not found:  # `pytorch_model.bin`, or `flax_model.msgpack`, which PyTorch cannot read
         for name, tensor in stored_tensors(directory).items():
             found[name] = (tensor.shape, functools.partial(_to_torch, tensor))
     return found

@@ -52,8 +52,8 @@ def describe(job: Train) -> Description:
             lambda: checked_trackers(job),
             lambda used: ", ".join(type(tracker).__name__ for tracker in used),
         )
-    if job.evaluator is not None and job.evaluator.metrics is not None:
-        found.add("metrics", functools.partial(_check_metrics, job.evaluator.metrics))
+    if job.evaluator is not None and (names := job.evaluator.metrics) is not None:
+        found.add("metrics", lambda: [*map(metrics.require, names)], lambda _: ", ".join(names))
     return found
 
 
@@ -108,9 +108,3 @@ def _check_mixture(data: TaskMixtureConfig) -> str:
     if data.task is not None or not (in_cache or name in list_mixtures()):
         open_mixture(data)
     return name
-
-
-def _check_metrics(names: tuple[str, ...]) -> str:
-    for name in names:
-        metrics.require(name)
-    return ", ".join(names)
