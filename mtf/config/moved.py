@@ -1,4 +1,4 @@
-"""Updates the names of moved and renamed classes in a config.json."""
+"""Updates a config.json: renames moved and renamed classes, and drops removed settings."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ _CLASSES = {
     "PjitPartitioner": "PartitionerConfig",
     **{name: f"{name}Config" for name in _NOW_CONFIGS},
 }
+# A setting that had no effect. Fiddle stores its value, and its name among those of the arguments.
+_REMOVED = {"Attr(name='logical_factor_rules')", "logical_factor_rules"}
 
 
 def with_todays_names(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns a JSON object of a config.json with old module and class names replaced."""
+    """Returns a JSON object of a config.json with old names replaced or removed."""
+    if isinstance(items := value.get("items"), list):
+        kept = [x for x in items if not (isinstance(x, list) and _REMOVED & {*map(str, x)})]
+        return {**value, "items": kept}
     module, name = str(value.get("module")), str(value.get("name"))
     if module.startswith("recipes._own"):  # old name of the user's recipes.py or recipes/MODULE.py
         return {**value, "module": re.sub("_own_|[.]_own$", "", module)}

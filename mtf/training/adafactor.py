@@ -7,7 +7,7 @@ column means of a factored second moment, `v` contains a second moment that is n
 The layers of a stacked parameter (whose first logical axis is "layers") are updated separately, so
 that training gives the same results with scanned and with unrolled layers. For a matrix,
 `optax.scale_by_factored_rms` gives the same results, but it treats a deep stack of norm scales as a
-matrix and has no logical factor rules.
+matrix. T5X's logical factor rules are for parameters of higher rank, which T5 does not have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Slots = dict[str, jax.Array]
 class _Dims(NamedTuple):
     """Dimensions of a parameter; without factoring, `rows` and `columns` are empty."""
 
-    averaged: tuple[int, ...]  # the dimensions over which an RMS is taken: all except BATCH
+    averaged: tuple[int, ...]  # the dimensions over which an RMS is taken: all except "layers"
     rows: tuple[int, ...] = ()  # the dimensions that `v_row` keeps and `v_col` averages
     columns: tuple[int, ...] = ()  # the dimensions that `v_col` keeps and `v_row` averages
 
@@ -38,29 +38,13 @@ def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
     """Returns the dimensions along which a parameter is factored.
 
     A matrix is factored if the sizes of both dimensions are at least `min_dim_size_to_factor`.
-    Parameters of higher rank are factored according to `logical_factor_rules`.
     """
-    num_stacked = int(axes[:1] == ("layers",))
-    rules = dict(config.logical_factor_rules)
-    parts = ["BATCH"] * num_stacked + [rules.get(name, "NONE") for name in axes[num_stacked:]]
-    if len(shape) - num_stacked <= 2 and "BATCH" not in parts[num_stacked:]:
-        averaged = tuple(range(num_stacked, len(shape)))
-        if config.factored and len(averaged) == 2:
-            small, large = sorted(averaged, key=lambda dim: shape[dim])
-            if shape[small] >= config.min_dim_size_to_factor:
-                return _Dims(averaged, (small,), (large,))
-        return _Dims(averaged)
-    averaged = tuple(dim for dim, part in enumerate(parts) if part != "BATCH")
-    rows = tuple(dim for dim, part in enumerate(parts) if part == "ROW")
-    columns = tuple(dim for dim, part in enumerate(parts) if part == "COLUMN")
-    if not (config.factored and rows and columns):
-        return _Dims(averaged)
-    if "NONE" in parts:
-        raise ValueError(
-            f"logical_factor_rules assign {', '.join(parts)} to the axes {', '.join(axes)}. If a "
-            "parameter has both ROW and COLUMN axes, none of its axes may be NONE."
-        )
-    return _Dims(averaged, rows, columns)
+    averaged = tuple(range(int(axes[:1] == ("layers",)), len(shape)))
+    if config.factored and len(averaged) == 2:
+        small, large = sorted(averaged, key=lambda dim: shape[dim])
+        if shape[small] >= config.min_dim_size_to_factor:
+            return _Dims(averaged, (small,), (large,))
+    return _Dims(averaged)
 
 
 def _without(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
