@@ -14,12 +14,12 @@ from typing import Any
 import fiddle as fdl
 import jax
 from absl import logging as absl_logging
+from fiddle.experimental import serialization
 from t5x import train_state
 
 from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.run_end import RunEnd, write_end
 from mtf.base.writing import T5X_CONFIG_FILE, write_atomically
-from mtf.config import serialize
 from mtf.storage import AnyPath
 from mtf.t5x import unsupported
 from mtf.t5x.logs import LOG_FILE, More, logged, loss_per_target_token
@@ -65,7 +65,8 @@ def state_shapes(lowered: fdl.Config) -> Any:
 def run(lowered: fdl.Config, folder: AnyPath) -> None:
     """Runs T5X in `folder`. For training, `folder` must already contain the job's config."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / T5X_CONFIG_FILE, serialize.dump_json(lowered, defaults=False))
+    stored = json.loads(serialization.dump_json(lowered))
+    write_atomically(folder / T5X_CONFIG_FILE, f"{json.dumps(stored, indent=1)}\n")
     trains = "model_dir" in lowered.__signature_info__.parameters
     with (
         # This heartbeat does not detect hangs, because T5X does not report progress.

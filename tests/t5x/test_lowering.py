@@ -32,8 +32,9 @@ pytestmark = pytest.mark.skipif(T5X_MISSING, reason="T5X is not installed (docs/
 SPEC = importlib.util.find_spec("t5x")
 CHECKOUT = Path(next(iter((SPEC and SPEC.submodule_search_locations) or ["/none"]))).parent
 NAMES = (listing.name.rpartition(".")[2] for listing in config_lib.list_recipes())
-# These need a checkpoint.
-RECIPES = [name for name in NAMES if name not in ("finetune", "continue_pretraining")]
+# These have required arguments.
+_OTHERS = ("finetune", "continue_pretraining", "cache", "convert")
+RECIPES = [name for name in NAMES if name not in _OTHERS]
 
 
 @pytest.mark.parametrize("name", RECIPES)
