@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from conversion.adapters import has_adapters
 from conversion.checksums import checking
 from conversion.formats import find_prefix, format_of
 from conversion.tensor import index_bounds
+from mtf.base.checks import check_matches
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
@@ -133,22 +133,6 @@ def restore_tree(
     return restored
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """A summary of how a checkpoint fits a model.
-
-    Attributes:
-      layout: the layout of the checkpoint, as in `conversion.Checkpoint`.
-      num_read, num_initial: how many tensors of the model are read, and how many initialized.
-      step: the restored step, or 0 if the step is not restored.
-    """
-
-    layout: str
-    num_read: int
-    num_initial: int
-    step: int
-
-
 @conversion_as_user_errors()
 def check_tree(
     path: str | AnyPath,
@@ -156,17 +140,17 @@ def check_tree(
     *,
     assignment_map: AssignmentMap = (),
     fallback_to_scratch: bool = False,
-) -> Fit:
-    """Returns how a checkpoint fits; raises UserError if `restore_tree` would. Reads no arrays."""
+) -> tuple[int, str]:
+    """Returns the step (0 if it is not restored), and how a checkpoint fits, in words.
+
+    Raises UserError if `restore_tree` would. Reads no other arrays.
+    """
     checkpoint, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     read = [tensor is not None for plan in plans.values() for tensor in plan]
-    step = next(iter(plans.get("state/step", ())), None)
-    return Fit(
-        checkpoint.layout,
-        sum(read),
-        len(read) - sum(read),
-        0 if step is None else int(step.read()),
-    )
+    tensor = next(iter(plans.get("state/step", ())), None)
+    step = 0 if tensor is None else int(tensor.read())
+    anew = f", {read.count(False):,} are initialized" if False in read else ""
+    return step, f"({checkpoint.layout}, step {step:,}): {sum(read):,} tensors fit{anew}"
 
 
 def _open(
@@ -186,9 +170,9 @@ def _open(
         assignment_map = (*assignment_map, ("state/.*", None))
     if adapts and not has_adapters(checkpoint):
         assignment_map = (*assignment_map, (r".*/lora_(a|b|scale)(/.*)?", None))
-    _check_patterns(
-        patterns, [n for name, x in leaf_shapes.items() for n in unstacked_names(name, x.shape)]
-    )
+    names = [each for name, x in leaf_shapes.items() for each in unstacked_names(name, x.shape)]
+    setting = "checkpoint.restore.assignment_map"
+    check_matches(setting, "tensor of this model", [pattern for pattern, _ in patterns], names)
     return checkpoint, _plan(checkpoint, leaf_shapes, assignment_map, fallback_to_scratch)
 
 
@@ -236,20 +220,3 @@ def _plan(
             f"The checkpoint {checkpoint.path} does not fit this model:\n  " + "\n  ".join(shown)
         )
     return plans
-
-
-def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
-    """Raises UserError if a pattern matches no tensor."""
-
-    def matches(pattern: str) -> bool:
-        return any(re.fullmatch(pattern, name) for name in names)
-
-    unused = [pattern for pattern, _ in assignment_map if not matches(pattern)]
-    if unused:
-        tried = [f".*{unused[0]}", f"{unused[0]}.*", f".*{unused[0]}.*"]
-        near = next((f" Did you mean {p!r}?" for p in tried if matches(p)), "")
-        raise UserError(
-            "checkpoint.restore.assignment_map: no tensor of this model matches "
-            f"{', '.join(map(repr, unused))}. A pattern must match a full name, such as "
-            f"{names[0]!r}. Each layer has separate names, even if layers are scanned.{near}"
-        )

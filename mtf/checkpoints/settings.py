@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Literal
 
-from mtf.base.checks import AT_LEAST_ONE, check_fields, one_of
+from mtf.base.checks import AT_LEAST_ONE, check_fields, check_patterns, one_of
 from mtf.base.errors import UserError, did_you_mean
 
 # The kinds of metrics, which are also the names of their directories, as in T5X.
@@ -100,13 +99,7 @@ class RestoreCheckpointConfig:
     def __post_init__(self) -> None:
         check_fields(self, one_of("specific", "latest", "all"), "mode")
         check_fields(self, ("at least 0", lambda step: step >= 0), "step", optional=True)
-        for pattern, _ in self.assignment_map:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise UserError(
-                    f"assignment_map: {pattern!r} is not a valid regular expression: {error}."
-                ) from error
+        check_patterns("assignment_map", (pattern for pattern, _ in self.assignment_map))
 
 
 @dataclasses.dataclass(frozen=True)

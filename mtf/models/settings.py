@@ -54,7 +54,7 @@ class LoraConfig:
         check_fields(self, AT_LEAST_ONE, "rank")
         check_fields(self, POSITIVE, "alpha")
         check_fields(self, RATE, "dropout_rate")
-        check_patterns(self, "targets")
+        check_patterns("targets", self.targets)
         if not self.targets:
             raise UserError("targets is empty; expected patterns such as '.*/query'.")
 

@@ -267,7 +267,7 @@ class TrainerConfig:
         optional = ("eval_period", "eval_steps", "early_stopping_patience")
         check_fields(self, AT_LEAST_ONE, *optional, optional=True)
         check_fields(self, POSITIVE, "hang_seconds", optional=True)
-        check_patterns(self, "frozen")
+        check_patterns("frozen", self.frozen)
         if self.profile not in (None, SIGNAL_TO_PROFILE):
             steps = chosen_steps(self.profile, f"profile, unless it is {SIGNAL_TO_PROFILE!r},")
             if isinstance(steps, range) and steps.step == 1 and len(steps) > _MAX_TRACED:

@@ -484,15 +484,14 @@ def check_start(
         shapes = trainer.state_shapes
         if not has_average(path):
             shapes = dataclasses.replace(shapes, ema=None)
-        found = check_tree(
+        step, fit = check_tree(
             path,
             shapes.state_dict(),
             assignment_map=restore.assignment_map,
             fallback_to_scratch=restore.fallback_to_scratch,
         )
-    _check_step(found.step, run_dir, restore, train_steps)
-    text = f"{path} ({found.layout}, step {found.step:,}): {found.num_read:,} tensors fit"
-    return text + f", {found.num_initial:,} are initialized" * (found.num_initial > 0)
+    _check_step(step, run_dir, restore, train_steps)
+    return f"{path} {fit}"
 
 
 @contextlib.contextmanager

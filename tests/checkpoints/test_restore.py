@@ -205,7 +205,8 @@ def test_a_part_is_restored_alike_scanned_or_not(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "near"), [("decoder/layers_0/.*", ".*decoder/layers_0/.*"), (".*layers_7/.*", None)]
+    ("pattern", "near"),
+    [("decoder/layers_0/.*", ".*/decoder/layers_0/.*"), (".*layers_7/.*", None)],
 )
 def test_a_pattern_that_matches_nothing_is_refused(
     saved: tuple[Path, dict[str, np.ndarray]], pattern: str, near: str | None
