@@ -124,6 +124,12 @@ def _loss_per_target_token(steps: Sequence[StepMetrics]) -> float:
     return float(np.sum(losses, dtype=np.float64)) / max(float(np.sum(weights)), 1e-30)
 
 
+def drop_later(path: AnyPath, last_step: int) -> None:
+    """Removes the metrics of steps after `last_step`, which a resumed run repeats, from a file."""
+    kept = [line for line in strict_json.read_lines(path) if line["step"] <= last_step]
+    write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
+
+
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
     """Writes metrics to a TensorBoard event file and to `metrics.jsonl`, on process 0 only.
 
@@ -152,8 +158,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
         if path.exists():
-            kept = [line for line in strict_json.read_lines(path) if line["step"] <= first_step]
-            write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
+            drop_later(path, first_step)
         self._jsonl = _StoreFile(path) if is_remote(path) else path.open("ab")
         # Silence tensorboardX's warnings about NaN, because the run already reports NaN values.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
