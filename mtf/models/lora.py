@@ -27,7 +27,7 @@ def with_adapters(tree: Params, config: LoraConfig) -> Params:
 
     Raises UserError if a pattern of `config.targets` matches no kernel of a layer.
     """
-    seen: dict[str, bool] = {}
+    seen: dict[str, None] = {}
 
     def extended(node: Params, path: str) -> Params:
         found = {
@@ -36,8 +36,8 @@ def with_adapters(tree: Params, config: LoraConfig) -> Params:
         }
         if "kernel" in node and _LAYER.search(path):
             name = _LAYER.sub("/", path)[1:]
-            seen[name] = config.adapts(name)
-            if seen[name]:
+            seen[name] = None
+            if any(re.fullmatch(pattern, name) for pattern in config.targets):
                 found |= _adapter(node["kernel"], config)
         return found
 

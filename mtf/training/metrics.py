@@ -19,7 +19,7 @@ import numpy as np
 from mtf.base import strict_json
 from mtf.base.writing import new_figure, write_atomically, write_failure, write_figure
 from mtf.storage import AnyPath, as_path, is_remote
-from mtf.training.custom_loss import PREFIX
+from mtf.training.losses import PREFIX
 
 StepMetrics = Mapping[str, Any]
 # The metrics of one step, with the names "KIND/…/NAME" under which checkpoints store them.
