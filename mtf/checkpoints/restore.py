@@ -27,18 +27,18 @@ from mtf.storage.pool import ReadingPool
 AssignmentMap = tuple[tuple[str, str | None], ...]
 
 
-def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
-    """Returns the checkpoints that a config selects; raises UserError if there are none."""
+def checkpoint_path(config: RestoreCheckpointConfig) -> AnyPath:
+    """Returns the checkpoint that a config selects; raises UserError if there is none."""
     path, setting = nearest_copy(as_path(config.path)), f"checkpoint.restore.path: {config.path}"
     if is_remote(path) and not is_listable(path):
         if config.mode == "specific":
-            return [path]  # Opening the checkpoint reports missing files.
+            return path  # Opening the checkpoint reports missing files.
         raise UserError(
             f"{setting}: checkpoints cannot be listed over {path.protocol}://. To restore this "
             "one, set checkpoint.restore.mode=specific."
         )
     if (prefix := find_prefix(path)) is not None:
-        return [prefix]
+        return prefix
     if not path.exists():
         names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"{setting} does not exist.{did_you_mean(path.name, names)}")
@@ -48,18 +48,15 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
             "contains such directories."
         )
     if config.mode == "specific":
-        return [path]
+        return path
     found = [checkpoint for _, checkpoint in conversion.list_checkpoints(path)]
     if not found:
         raise UserError(
-            f"{setting} is a single checkpoint, but mode {config.mode!r} expects a directory of "
-            "checkpoints. To restore this checkpoint, set checkpoint.restore.mode=specific."
-            if re.fullmatch(r"checkpoint_\d+", path.name)
-            else f"{setting} contains no complete checkpoint_STEP directory. To restore a single "
+            f"{setting} contains no complete checkpoint_STEP directory. To restore a single "
             "checkpoint, set checkpoint.restore.path to its directory and "
             "checkpoint.restore.mode=specific."
         )
-    return found if config.mode == "all" else found[-1:]
+    return found[-1]
 
 
 @conversion_as_user_errors()

@@ -19,7 +19,7 @@ from mtf.checkpoints import finite
 from mtf.checkpoints.restore import (
     AssignmentMap,
     check_tree,
-    checkpoint_paths,
+    checkpoint_path,
     has_average,
     restore_tree,
 )
@@ -39,8 +39,9 @@ from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
 from mtf.training import optimizers, settings
-from mtf.training.custom_loss import PREFIX, custom_loss
 from mtf.training.losses import (
+    PREFIX,
+    custom_loss,
     normalizing_factor_and_weights,
     token_weights,
     weighted_cross_entropy,
@@ -519,7 +520,7 @@ def _start(
     if restore is None:
         return None
     advice = "Set checkpoint.restore.path to an earlier checkpoint."
-    return checkpoint_paths(restore)[-1], restore, advice
+    return checkpoint_path(restore), restore, advice
 
 
 def _check_step(

@@ -15,7 +15,7 @@ import pytest
 import conversion
 from mtf.base.errors import UserError
 from mtf.checkpoints.manager import CheckpointManager
-from mtf.checkpoints.restore import checkpoint_paths
+from mtf.checkpoints.restore import checkpoint_path
 from mtf.checkpoints.settings import RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.checkpoints.steps import select_steps
 from mtf.models.settings import ModelConfig, T5Config
@@ -103,17 +103,15 @@ def test_modes(saved: tuple[Path, dict[str, np.ndarray]]) -> None:
     run_dir, _ = saved
     folder = run_dir / "checkpoints"
 
-    def steps(path: Path, mode: Any) -> list[str]:
-        return [p.name for p in checkpoint_paths(RestoreCheckpointConfig(str(path), mode))]
+    def found(path: Path, mode: Any) -> str:
+        return checkpoint_path(RestoreCheckpointConfig(str(path), mode)).name
 
-    assert steps(folder, "latest") == ["checkpoint_7"]
-    assert steps(run_dir, "latest") == ["checkpoint_7"]
-    assert steps(folder, "all") == ["checkpoint_0", "checkpoint_7"]
-    assert steps(folder / "checkpoint_0", "specific") == ["checkpoint_0"]
+    assert found(folder, "latest") == found(run_dir, "latest") == "checkpoint_7"
+    assert found(folder / "checkpoint_0", "specific") == "checkpoint_0"
     with pytest.raises(UserError, match=r"does not exist\. Did you mean checkpoints\?"):
-        steps(run_dir / "checkpoint", "latest")
+        found(run_dir / "checkpoint", "latest")
     with pytest.raises(UserError, match="contains no complete checkpoint"):
-        steps(folder / "checkpoint_7" / "data", "latest")
+        found(folder / "checkpoint_7" / "data", "latest")
 
 
 def test_missing_tensors_are_refused_or_started_from_scratch(
