@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -82,7 +83,7 @@ class LossEvaluation:
                 continue
             summary = summarize(sums)
             loss, accuracy = summary["loss_per_target_token"], summary["accuracy"]
-            measured |= self.files.write(f"{self.kind}/{name}", step, summary)
+            measured |= self.files[f"{self.kind}/{name}"].write(step, summary)
             self.progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
             if not math.isfinite(loss):
                 self.progress.note(
@@ -96,9 +97,7 @@ class LossEvaluation:
     ) -> list[Any]:
         """Returns the sums of each batch, of at most `eval_steps` batches."""
         sums: list[Any] = []
-        for rows in batches:
-            if len(sums) == self.trainer.config.eval_steps:
-                break
+        for rows in itertools.islice(batches, self.trainer.config.eval_steps):
             batch = self.trainer.global_batch(rows, self.batch_size)
             if sums:
                 jax.block_until_ready(sums[-1])  # Keep the host at most one batch ahead.
@@ -129,7 +128,7 @@ class DecodedEvaluation:
         measured: Measured = {}
         params = self.trainer.eval_params(state)
         for name, scores in self.evaluator.evaluate(params, on_progress=lambda _: check()).items():
-            measured |= self.files.write(f"{self.kind}/{name}", step, scores)
+            measured |= self.files[f"{self.kind}/{name}"].write(step, scores)
             shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
             self.progress.note(f"step {step}  {name}, decoded: {shown}")
         if self.evaluator.samples:

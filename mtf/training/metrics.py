@@ -7,7 +7,6 @@ and `inference_eval/TASK/`. Each of these directories also contains a file `metr
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -134,20 +133,27 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
     """Writes metrics to a TensorBoard event file and to `metrics.jsonl`, on process 0 only.
 
     If an interrupted run has already written metrics for steps after `first_step`, these metrics
-    are dropped, so that the files match those of an uninterrupted run. The method `write` also
-    passes its arguments to `log`.
+    are dropped, so that the files match those of an uninterrupted run.
+
+    Args:
+      run_dir: the run directory.
+      folder: the directory of the files in it, such as "training_eval/TASK".
+      first_step: the last step whose metrics are kept.
+      log: a function that also receives all metrics: the folder, the step and the metrics.
     """
 
     _SECONDS_BETWEEN_FLUSHES = 10.0
 
     def __init__(
         self,
-        directory: AnyPath,
+        run_dir: AnyPath,
+        folder: str,
         first_step: int,
-        log: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
+        log: Callable[[str, int, Mapping[str, float]], None] = lambda *_: None,
     ) -> None:
         self._jsonl: _StoreFile | IO[bytes] | None = None
-        self._log, self._directory, self._is_remote = log, directory, is_remote(directory)
+        self._directory = directory = run_dir / folder
+        self._log, self._folder, self._is_remote = log, folder, is_remote(directory)
         if jax.process_index() != 0:
             return
         # tensorboardX is imported only on process 0, because other processes do not need it.
@@ -173,19 +179,27 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         self._add_event(first_step + 1, session_log=start)
         self._flush_events()
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds the metrics of a step to both files; in JSON, NaN and infinity become null."""
+    def write(
+        self, step: int, metrics: Mapping[str, float], times: Mapping[str, float] | None = None
+    ) -> Measured:
+        """Adds `metrics` and `times` to both files; in JSON, NaN and infinity become null.
+
+        Returns `metrics` under the names that are used in checkpoints.
+        """
+        measured = {f"{self._folder}/{name}": value for name, value in metrics.items()}
         if self._jsonl is None:
-            return
+            return measured
+        metrics = {**metrics, **(times or {})}
         for name, value in metrics.items():
             self._add_event(step, summary=self._summary.scalar(name, value, display_name=name))
         self._jsonl.write((strict_json.dumps({"step": step, **metrics}) + "\n").encode())
         if not self._is_remote:
             self._jsonl.flush()
-        self._log(step, metrics)
+        self._log(self._folder, step, metrics)
         # Flushing waits for the disk or the object store, so it is not done after every step.
         if time.monotonic() - self._flushed > self._SECONDS_BETWEEN_FLUSHES:
             self.flush()
+        return measured
 
     def write_text(self, step: int, tag: str, text: str) -> None:
         """Adds text to the TensorBoard event file and preserves its line breaks."""
@@ -215,6 +229,10 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
             self._jsonl.close()
 
 
+# The files of each directory, such as "training_eval/TASK", in a run directory.
+MetricsFiles = Mapping[str, MetricsWriter]
+
+
 class _StoreFile:
     """An appendable file in an object store; `flush` rewrites the entire file."""
 
@@ -237,52 +255,6 @@ class _StoreFile:
 
     def close(self) -> None:
         self.flush()
-
-
-class MetricsFiles(contextlib.AbstractContextManager["MetricsFiles"]):
-    """The metrics files of a run, which are in one directory for training and each evaluation.
-
-    Args:
-      run_dir: the run directory.
-      last_steps: a dict mapping each directory in it, such as "training_eval/TASK", to the last
-        step whose metrics are kept; see `MetricsWriter`.
-      log: a function that also receives all metrics: the directory, the step and the metrics.
-    """
-
-    def __init__(
-        self,
-        run_dir: AnyPath,
-        last_steps: Mapping[str, int],
-        log: Callable[[str, int, Mapping[str, float]], None],
-    ) -> None:
-        self._open = contextlib.ExitStack()
-        with self._open as stack:  # If a file cannot be opened, the others are closed.
-            self.writers = {
-                folder: stack.enter_context(
-                    MetricsWriter(run_dir / folder, last_step, functools.partial(log, folder))
-                )
-                for folder, last_step in last_steps.items()
-            }
-            self._open = stack.pop_all()
-
-    def write(
-        self,
-        folder: str,
-        step: int,
-        metrics: Mapping[str, float],
-        times: Mapping[str, float] | None = None,
-    ) -> Measured:
-        """Writes `metrics` and `times`; returns `metrics` under the names used in checkpoints."""
-        self.writers[folder].write(step, {**metrics, **(times or {})})
-        return {f"{folder}/{name}": value for name, value in metrics.items()}
-
-    def flush(self) -> None:
-        """Flushes all buffered data to the disk or the object store."""
-        for writer in self.writers.values():
-            writer.flush()
-
-    def __exit__(self, *error: Any) -> None:
-        self._open.__exit__(*error)
 
 
 def plot_loss(run_dir: AnyPath, evaluations: Sequence[str]) -> AnyPath:

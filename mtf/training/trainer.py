@@ -88,24 +88,6 @@ def loss_fn(
     return sums.loss, {k: v for k, v in sums._asdict().items() if v is not None}
 
 
-def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
-    """Returns the counts from which metrics are computed; for `weights`, see `loss_fn`."""
-    targets = batch["decoder_target_tokens"]
-    metrics = {
-        "num_target_tokens": jnp.float32(targets.size),
-        "num_weighted_tokens": jnp.sum(
-            (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
-        ),
-        "loss_weights": jnp.sum(weights),
-    }
-    for side, segments in zip(("encoder", "decoder"), t5.segments(batch), strict=True):
-        metrics[f"num_tokens/{side}"] = jnp.float32(segments.size)
-        metrics[f"num_nonpadding_tokens/{side}"] = jnp.sum((segments > 0).astype(jnp.float32))
-        # Segments are numbered from 1 in each row.
-        metrics[f"num_examples/{side}"] = jnp.sum(jnp.max(segments, axis=-1)).astype(jnp.float32)
-    return metrics
-
-
 class _Weights(NamedTuple):
     """The weights of a batch's target tokens.
 
@@ -381,8 +363,21 @@ class Trainer:
 
     def _metrics(self, batch: Batch, sums: Metrics, weights: _Weights) -> Metrics:
         """Returns the sums over a batch from which metrics are computed."""
-        metrics = {**batch_metrics(batch, weights.in_loss), **sums}
-        metrics["normalizing_factor"] = jnp.float32(weights.factor)
+        targets = batch["decoder_target_tokens"]
+        weighted = (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
+        metrics = {
+            "num_target_tokens": jnp.float32(targets.size),
+            "num_weighted_tokens": jnp.sum(weighted),
+            "loss_weights": jnp.sum(weights.in_loss),
+        }
+        for side, segments in zip(("encoder", "decoder"), t5.segments(batch), strict=True):
+            metrics[f"num_tokens/{side}"] = jnp.float32(segments.size)
+            nonpadding = jnp.sum((segments > 0).astype(jnp.float32))
+            metrics[f"num_nonpadding_tokens/{side}"] = nonpadding
+            # Segments are numbered from 1 in each row.
+            num_examples = jnp.sum(jnp.max(segments, axis=-1)).astype(jnp.float32)
+            metrics[f"num_examples/{side}"] = num_examples
+        metrics |= {**sums, "normalizing_factor": jnp.float32(weights.factor)}
         if weights.per_token is not None:
             metrics["token_weights"] = jnp.sum(weights.per_token)
         return metrics
