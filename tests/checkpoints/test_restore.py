@@ -24,8 +24,7 @@ from mtf.partitioning.settings import PartitionerConfig
 from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
 from tests import made_up
-from tests.golden import cases, recorded
-from tests.golden.engine import Engine, flat
+from tests.golden.engine import flat
 
 SMALL = made_up.network(num_encoder_layers=2, dropout_rate=0.1)
 
@@ -138,19 +137,6 @@ def test_other_shapes_are_refused_with_tensor_and_both_shapes(
     name = "target/decoder/layers_0/mlp/wi_0/kernel"
     text = f"{name}: has shape (8, 12) in the checkpoint, but (8, 16) in the model"
     assert text in str(error.value)
-
-
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_t5xs_orbax_layout_holds_what_its_zarr_layout_holds(
-    scan_layers: bool, tmp_path: Path
-) -> None:
-    trainer = Engine(cases.CASES["rsqrt"], scan_layers=scan_layers).trainer
-    restored = [
-        flat(trainer.restore_state(recorded.unpack(f"rsqrt_{layout}", tmp_path / layout)))
-        for layout in ("orbax", "zarr")
-    ]
-    assert restored[0]["state/step"] == cases.EXCHANGE_STEP
-    assert_same(*restored)
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 
-from tests.small import ROOT, hearing_ctrl_c
+from tests.small import start_python
 
 
 def start_processes(
@@ -17,18 +15,11 @@ def start_processes(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with hearing_ctrl_c():
-        return [
-            subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, (i, num_processes, port, *arguments))],
-                cwd=ROOT,
-                env={**os.environ, "JAX_PLATFORMS": "cpu"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for i in range(num_processes)
-        ]
+    commands = [
+        ("-m", module, *map(str, (i, num_processes, port, *arguments)))
+        for i in range(num_processes)
+    ]
+    return [start_python(*each, stderr=subprocess.STDOUT, JAX_PLATFORMS="cpu") for each in commands]
 
 
 def run_processes(module: str, num_processes: int, *arguments: object) -> list[str]:

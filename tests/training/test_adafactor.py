@@ -91,15 +91,6 @@ def test_weight_decay_is_independent_of_the_learning_rate_unless_asked() -> None
     np.testing.assert_allclose(run(config, param, nothing, ("embed",))[0], expected, rtol=1e-6)
 
 
-def test_the_first_moment_averages_updates() -> None:
-    param, grads = random_param((16,)), random_grads((16,), 1)
-    plain, _ = run(CONFIG, param, grads, ("embed",))
-    config = AdafactorConfig(ScheduleConfig("constant", RATE), min_dim_size_to_factor=8, beta1=0.9)
-    averaged, slots = run(config, param, grads, ("embed",))
-    np.testing.assert_allclose(param - averaged, 0.1 * (param - plain), rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(slots["m"], param - averaged, rtol=1e-3, atol=1e-6)
-
-
 @pytest.mark.parametrize("shape", [(300, 20_000), (20_000, 3)])  # one is wide
 @pytest.mark.parametrize("dims", [(0,), (1,), (0, 1)])
 def test_means_of_squares_are_those_of_float64(
