@@ -55,9 +55,9 @@ def logged(run_dir: AnyPath, more: More = dict) -> Iterator[None]:
             write_atomically(run_dir / LOG_FILE, text.getvalue())
 
 
-def loss_per_target_token(
-    metrics: Mapping[str, float], factor: float | str | None, tokens_per_batch: int
-) -> float:
+def more_metrics(
+    metrics: Mapping[str, float], *, factor: float | str | None, tokens_per_batch: int
+) -> dict[str, float]:
     """Returns the loss in nats per target token; tokens are weighted as in the training loss.
 
     Args:
@@ -65,11 +65,11 @@ def loss_per_target_token(
       factor: the value of T5X's `loss_normalizing_factor`.
       tokens_per_batch: the number of target tokens in a batch, including padding.
     """
-    if factor in ("NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"):
-        return metrics["loss"]  # already a weighted mean
-    if factor == "NUM_TOTAL_TARGET_TOKENS":
-        factor = tokens_per_batch
-    return metrics["loss_per_nonpadding_target_token"] * float(factor or 1.0)
+    loss = metrics["loss"]  # With these two factors, it is already a weighted mean.
+    if factor not in ("NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"):
+        factor = tokens_per_batch if factor == "NUM_TOTAL_TARGET_TOKENS" else factor
+        loss = metrics["loss_per_nonpadding_target_token"] * float(factor or 1.0)
+    return {"loss_per_target_token": loss}
 
 
 class _Metrics(logging.Handler):

@@ -114,7 +114,9 @@ class TrainLoop:
         owed = owed_evaluations(self.checkpoints.model_dir, step)
         early = self._resume_early_stopping(owed)
         meter = Meter(self.batch_size, self._flops, setup_seconds)
-        with self._open_metrics(owed) as files, self._profiler(meter) as profiler:
+        profile, run_dir = self.trainer.config.profile, self.checkpoints.model_dir
+        profiler = Profiler(profile, run_dir, meter, self.progress)
+        with self._open_metrics(owed) as files, profiler:
             watch = Watch(self.trainer, self.checkpoints, files[TRAIN], self.progress)
             report = Report(self.trainer.config.stats_period, meter, watch, files, self.progress)
             evaluate = [Evaluate(each, meter, self._check_stop) for each in self._kinds(files)]
@@ -239,10 +241,6 @@ class TrainLoop:
         if self.evaluator is not None:
             found.append(DecodedEvaluation(trainer, self.evaluator, files, progress, self.tracking))
         return found
-
-    def _profiler(self, meter: Meter) -> Profiler:
-        profile, run_dir = self.trainer.config.profile, self.checkpoints.model_dir
-        return Profiler(profile, run_dir, meter, self.progress)
 
     def _flops(self, inputs_length: int, targets_length: int) -> float:
         network = self.trainer.model.network

@@ -84,35 +84,6 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
     return out
 
 
-def timing(
-    num_steps: int,
-    batch_size: int,
-    inputs_length: float,
-    targets_length: float,
-    seconds: float,
-    uptime: float,
-) -> dict[str, float]:
-    """Returns the timing metrics for `num_steps` steps, which took `seconds` in total.
-
-    The lengths are averages over the steps. In addition to T5X's metrics, the dict contains
-    "timing/tokens_per_second", which counts the tokens of both inputs and targets.
-    """
-    cores = jax.device_count()
-    seqs = num_steps * batch_size
-    tokens = seqs * targets_length
-    return {
-        "timing/seconds": seconds,
-        "timing/seqs": float(seqs),
-        "timing/seqs_per_second": seqs / seconds,
-        "timing/seqs_per_second_per_core": seqs / seconds / cores,
-        "timing/steps_per_second": num_steps / seconds,
-        "timing/target_tokens_per_second": tokens / seconds,
-        "timing/target_tokens_per_second_per_core": tokens / seconds / cores,
-        "timing/tokens_per_second": seqs * (inputs_length + targets_length) / seconds,
-        "timing/uptime": uptime,
-    }
-
-
 def _loss_per_target_token(steps: Sequence[StepMetrics]) -> float:
     if "token_loss" in steps[0]:
         losses, weights = ([s[name] for s in steps] for name in ("token_loss", "token_weights"))
