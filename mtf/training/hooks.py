@@ -125,7 +125,7 @@ class StopEarly:
 
     def run(self, done: FinishedStep) -> None:
         """Counts the measurement, and ends the run if there were too many without improvement."""
-        self.counts.measured(done.step, done.measured)
+        self.counts.add(done.step, done.measured[self.counts.metric])
         if self.counts.is_over:
             done.is_early_end = True
             self.progress.note(f"step {done.step}: training ends early: {self.counts}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Collection, Iterator, Sequence
 
@@ -113,7 +114,9 @@ class TrainLoop:
         self._start_step = step = int(state.step)
         owed = owed_evaluations(self.checkpoints.model_dir, step)
         early = self._resume_early_stopping(owed)
-        meter = Meter(self.batch_size, self._flops, setup_seconds)
+        network = self.trainer.model.network
+        flops = functools.partial(train_step_flops, network, self.batch_size)
+        meter = Meter(self.batch_size, flops, setup_seconds)
         profile, run_dir = self.trainer.config.profile, self.checkpoints.model_dir
         profiler = Profiler(profile, run_dir, meter, self.progress)
         with self._open_metrics(owed) as files, profiler:
@@ -229,7 +232,8 @@ class TrainLoop:
         except StopRequested:
             return False
         self.checkpoints.add_measured(step, measured)
-        early.measured(step, measured)
+        if early.metric in measured:
+            early.add(step, measured[early.metric])
         return True
 
     def _kinds(self, files: MetricsFiles) -> list[Evaluation]:
@@ -241,10 +245,6 @@ class TrainLoop:
         if self.evaluator is not None:
             found.append(DecodedEvaluation(trainer, self.evaluator, files, progress, self.tracking))
         return found
-
-    def _flops(self, inputs_length: int, targets_length: int) -> float:
-        network = self.trainer.model.network
-        return train_step_flops(network, self.batch_size, inputs_length, targets_length)
 
     def _resume_early_stopping(self, owed: Collection[str]) -> EarlyStopping:
         """Returns the early-stopping counts at the start, without evaluations in `owed`."""
