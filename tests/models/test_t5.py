@@ -364,9 +364,7 @@ def random_params(config: T5Config) -> Params:
 
 
 def batch() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(2)
-    names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
-    return {name: rng.integers(2, 32, (3, 5)).astype(np.int32) for name in names}
+    return random_batch(PLAIN, rows=3)
 
 
 def test_queries_and_values_are_adapted_by_default() -> None:
