@@ -226,8 +226,7 @@ def test_train_steps_are_absolute(refusal: Refusal, finished: Path) -> None:
         ("text.txt", {}, "text.txt is a file; expected a checkpoint_STEP directory"),
         (".", {}, "checkpoint.restore.path: . contains no complete checkpoint_STEP directory"),
         (".", {"mode": "specific"}, "There is no checkpoint in ."),
-        (".", {"mode": "last"}, "expected 'specific', 'latest' or 'all', got str 'last'"),
-        (".", {"mode": "all"}, "checkpoint.restore.mode 'all' is only for evaluation"),
+        (".", {"mode": "last"}, "expected 'specific' or 'latest', got str 'last'"),
     ],
 )
 def test_restore_path(refusal: Refusal, path: str, settings: dict[str, str], says: str) -> None:
@@ -237,7 +236,7 @@ def test_restore_path(refusal: Refusal, path: str, settings: dict[str, str], say
 def test_restore_path_is_one_checkpoint(refusal: Refusal, finished: Path) -> None:
     path = finished / "checkpoints" / "checkpoint_2"
     message = refusal(_arguments(train_steps=4, **_restoring(path)))
-    assert "is a single checkpoint" in message
+    assert "contains no complete checkpoint_STEP directory" in message
     assert "checkpoint.restore.mode=specific" in message
 
 

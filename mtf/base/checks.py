@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mtf.base.errors import UserError
@@ -42,3 +42,21 @@ def check_patterns(field: str, patterns: Iterable[str]) -> None:
             raise UserError(
                 f"{field}: {pattern!r} is not a valid regular expression: {error}."
             ) from error
+
+
+def check_matches(setting: str, what: str, patterns: Sequence[str], names: Sequence[str]) -> None:
+    """Raises a UserError if a pattern matches no full name; `what` describes what has names."""
+
+    def matches(pattern: str) -> bool:
+        return any(re.fullmatch(pattern, name) for name in names)
+
+    unused = [pattern for pattern in patterns if not matches(pattern)]
+    if unused:
+        first = unused[0]
+        tried = (f"{first}/.*", f".*/{first}", f".*/{first}/.*", f".*{first}.*")
+        near = next((f" Did you mean {each!r}?" for each in tried if matches(each)), "")
+        raise UserError(
+            f"{setting}: no {what} matches {', '.join(map(repr, unused))}. A pattern must match a "
+            f"full name, such as {names[0]!r}. Each layer has its own names, even if layers are "
+            f"scanned.{near}"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from conversion.adapters import has_adapters
 from conversion.checksums import checking
 from conversion.formats import find_prefix, format_of
 from conversion.tensor import index_bounds
+from mtf.base.checks import check_matches
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
@@ -26,18 +26,18 @@ from mtf.storage.pool import ReadingPool
 AssignmentMap = tuple[tuple[str, str | None], ...]
 
 
-def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
-    """Returns the checkpoints that a config selects; raises UserError if there are none."""
+def checkpoint_path(config: RestoreCheckpointConfig) -> AnyPath:
+    """Returns the checkpoint that a config selects; raises UserError if there is none."""
     path, setting = nearest_copy(as_path(config.path)), f"checkpoint.restore.path: {config.path}"
     if is_remote(path) and not is_listable(path):
         if config.mode == "specific":
-            return [path]  # Opening the checkpoint reports missing files.
+            return path  # Opening the checkpoint reports missing files.
         raise UserError(
             f"{setting}: checkpoints cannot be listed over {path.protocol}://. To restore this "
             "one, set checkpoint.restore.mode=specific."
         )
     if (prefix := find_prefix(path)) is not None:
-        return [prefix]
+        return prefix
     if not path.exists():
         names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"{setting} does not exist.{did_you_mean(path.name, names)}")
@@ -47,18 +47,15 @@ def checkpoint_paths(config: RestoreCheckpointConfig) -> list[AnyPath]:
             "contains such directories."
         )
     if config.mode == "specific":
-        return [path]
+        return path
     found = [checkpoint for _, checkpoint in conversion.list_checkpoints(path)]
     if not found:
         raise UserError(
-            f"{setting} is a single checkpoint, but mode {config.mode!r} expects a directory of "
-            "checkpoints. To restore this checkpoint, set checkpoint.restore.mode=specific."
-            if re.fullmatch(r"checkpoint_\d+", path.name)
-            else f"{setting} contains no complete checkpoint_STEP directory. To restore a single "
+            f"{setting} contains no complete checkpoint_STEP directory. To restore a single "
             "checkpoint, set checkpoint.restore.path to its directory and "
             "checkpoint.restore.mode=specific."
         )
-    return found if config.mode == "all" else found[-1:]
+    return found[-1]
 
 
 @conversion_as_user_errors()
@@ -132,22 +129,6 @@ def restore_tree(
     return restored
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """A summary of how a checkpoint fits a model.
-
-    Attributes:
-      layout: the layout of the checkpoint, as in `conversion.Checkpoint`.
-      num_read, num_initial: how many tensors of the model are read, and how many initialized.
-      step: the restored step, or 0 if the step is not restored.
-    """
-
-    layout: str
-    num_read: int
-    num_initial: int
-    step: int
-
-
 @conversion_as_user_errors()
 def check_tree(
     path: str | AnyPath,
@@ -155,17 +136,17 @@ def check_tree(
     *,
     assignment_map: AssignmentMap = (),
     fallback_to_scratch: bool = False,
-) -> Fit:
-    """Returns how a checkpoint fits; raises UserError if `restore_tree` would. Reads no arrays."""
+) -> tuple[int, str]:
+    """Returns the step (0 if it is not restored), and how a checkpoint fits, in words.
+
+    Raises UserError if `restore_tree` would. Reads no other arrays.
+    """
     checkpoint, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
     read = [tensor is not None for plan in plans.values() for tensor in plan]
-    step = next(iter(plans.get("state/step", ())), None)
-    return Fit(
-        checkpoint.layout,
-        sum(read),
-        len(read) - sum(read),
-        0 if step is None else int(step.read()),
-    )
+    tensor = next(iter(plans.get("state/step", ())), None)
+    step = 0 if tensor is None else int(tensor.read())
+    anew = f", {read.count(False):,} are initialized" if False in read else ""
+    return step, f"({checkpoint.layout}, step {step:,}): {sum(read):,} tensors fit{anew}"
 
 
 def _open(
@@ -185,9 +166,9 @@ def _open(
         assignment_map = (*assignment_map, ("state/.*", None))
     if adapts and not has_adapters(checkpoint):
         assignment_map = (*assignment_map, (r".*/lora_(a|b|scale)(/.*)?", None))
-    _check_patterns(
-        patterns, [n for name, x in leaf_shapes.items() for n in unstacked_names(name, x.shape)]
-    )
+    names = [each for name, x in leaf_shapes.items() for each in unstacked_names(name, x.shape)]
+    setting = "checkpoint.restore.assignment_map"
+    check_matches(setting, "tensor of this model", [pattern for pattern, _ in patterns], names)
     return checkpoint, _plan(checkpoint, leaf_shapes, assignment_map, fallback_to_scratch)
 
 
@@ -235,20 +216,3 @@ def _plan(
             f"The checkpoint {checkpoint.path} does not fit this model:\n  " + "\n  ".join(shown)
         )
     return plans
-
-
-def _check_patterns(assignment_map: AssignmentMap, names: list[str]) -> None:
-    """Raises UserError if a pattern matches no tensor."""
-
-    def matches(pattern: str) -> bool:
-        return any(re.fullmatch(pattern, name) for name in names)
-
-    unused = [pattern for pattern, _ in assignment_map if not matches(pattern)]
-    if unused:
-        tried = [f".*{unused[0]}", f"{unused[0]}.*", f".*{unused[0]}.*"]
-        near = next((f" Did you mean {p!r}?" for p in tried if matches(p)), "")
-        raise UserError(
-            "checkpoint.restore.assignment_map: no tensor of this model matches "
-            f"{', '.join(map(repr, unused))}. A pattern must match a full name, such as "
-            f"{names[0]!r}. Each layer has separate names, even if layers are scanned.{near}"
-        )

@@ -80,7 +80,7 @@ class RestoreCheckpointConfig:
     Attributes:
       path: for mode "specific", a checkpoint of mtf, T5X (zarr with msgpack, or Orbax) or Mesh
         TensorFlow, or a Hugging Face directory; otherwise, a directory of checkpoints.
-      mode: "specific", "latest", or "all" (to evaluate all checkpoints in turn).
+      mode: "specific" or "latest".
       assignment_map: (pattern, replacement) pairs. If a pattern matches the full name of a tensor
         of the model ("target/…", "state/param_states/…", "state/step"), the replacement is the
         tensor's name in the checkpoint, or None to keep the initial value. The first match counts.
@@ -91,13 +91,13 @@ class RestoreCheckpointConfig:
     """
 
     path: str = dataclasses.field(metadata={"path": True})
-    mode: Literal["specific", "latest", "all"] = "latest"
+    mode: Literal["specific", "latest"] = "latest"
     assignment_map: tuple[tuple[str, str | None], ...] = ()
     fallback_to_scratch: bool = False
     step: int | None = dataclasses.field(default=None, metadata={"on_resume": "may change"})
 
     def __post_init__(self) -> None:
-        check_fields(self, one_of("specific", "latest", "all"), "mode")
+        check_fields(self, one_of("specific", "latest"), "mode")
         check_fields(self, ("at least 0", lambda step: step >= 0), "step", optional=True)
         check_patterns("assignment_map", (pattern for pattern, _ in self.assignment_map))
 

@@ -27,15 +27,16 @@ _CLASSES = {
     **{name: f"{name}Config" for name in _NOW_CONFIGS},
 }
 
-# Fields that were removed; each name occurs in a list of fields and beside the value.
-_REMOVED = ("push_to_hub", "Attr(name='push_to_hub')")
+# Fiddle stores the name of a field in a list of fields and beside its value.
+_REMOVED_FIELDS = ("logical_factor_rules", "push_to_hub")
+_REMOVED = {*_REMOVED_FIELDS, *(f"Attr(name={name!r})" for name in _REMOVED_FIELDS)}
 
 
 def with_todays_names(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns a JSON object of a config.json with old module and class names replaced."""
+    """Returns a JSON object of a config.json with old names replaced or removed."""
     if isinstance(items := value.get("items"), list):
-        kept = [x for x in items if not (isinstance(x, list) and any(n in x for n in _REMOVED))]
-        value = {**value, "items": kept}
+        kept = [x for x in items if not (isinstance(x, list) and _REMOVED & {*map(str, x)})]
+        return {**value, "items": kept}
     module, name = str(value.get("module")), str(value.get("name"))
     if module.startswith("recipes._own"):  # old name of the user's recipes.py or recipes/MODULE.py
         return {**value, "module": re.sub("_own_|[.]_own$", "", module)}

@@ -15,16 +15,16 @@ from mtf.config import allowed, moved, tree, types
 from mtf.storage import as_path
 
 
-def dump_json(config: fdl.Config, *, defaults: bool = True) -> str:
+def dump_json(config: fdl.Config) -> str:
     """Returns a config as JSON; raises UserError if a value, for example a lambda, has no name.
 
-    If `defaults` is true, all default values are included, so that a later change of a default in
-    the code does not change the stored config.
+    All default values are included, so that a later change of a default in the code does not change
+    the stored config.
     """
     errors = (serialization.UnserializableValueError, serialization.PyrefPolicyError)
     try:
-        config = tree.freeze_defaults(config) if defaults else config
-        content = json.loads(serialization.dump_json(config), object_hook=_with_public_module)
+        text = serialization.dump_json(tree.freeze_defaults(config))
+        content = json.loads(text, object_hook=_with_public_module)
         text = json.dumps(content, indent=1)
         allowed.check_names(_names_in(text), "it", trust=True)
     except (*errors, AttributeError, UserError) as error:

@@ -183,7 +183,7 @@ def read(folder: AnyPath) -> tuple[dict[str, Any], list[TaskResult]]:
 def write_events(folder: AnyPath, results: Mapping[int, Sequence[TaskResult]]) -> None:
     """Deletes earlier TensorBoard events, and writes the results of each step as new events."""
     remove_tree(folder / TENSORBOARD)
-    with MetricsWriter(folder / TENSORBOARD, min(results)) as writer:
+    with MetricsWriter(folder, TENSORBOARD, min(results)) as writer:
         for step in sorted(results):
             values = {f"eval/{name}": value for name, value in scalars(results[step]).items()}
             writer.write(step, values)

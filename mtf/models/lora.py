@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.models.settings import LoraConfig
@@ -27,21 +28,10 @@ def with_adapters(tree: Params, config: LoraConfig) -> Params:
 
     Raises UserError if a pattern of `config.targets` matches no kernel of a layer.
     """
-    seen: dict[str, bool] = {}
-
-    def extended(node: Params, path: str) -> Params:
-        found = {
-            name: extended(value, f"{path}/{name}") if isinstance(value, dict) else value
-            for name, value in node.items()
-        }
-        if "kernel" in node and _LAYER.search(path):
-            name = _LAYER.sub("/", path)[1:]
-            seen[name] = config.adapts(name)
-            if seen[name]:
-                found |= _adapter(node["kernel"], config)
-        return found
-
-    whole = extended(tree, "")
+    flat = flatten_dict(tree, sep="/")
+    paths = [path for path in flat if _LAYER.search(path) and path.endswith("/kernel")]
+    names = {path: _LAYER.sub("/", path).removesuffix("/kernel") for path in paths}
+    seen = dict.fromkeys(names.values())
     for pattern in config.targets:
         if not any(re.fullmatch(pattern, name) for name in seen):
             raise UserError(
@@ -49,7 +39,11 @@ def with_adapters(tree: Params, config: LoraConfig) -> Params:
                 f"match the full name of a kernel, such as {', '.join(seen)}."
                 + did_you_mean(pattern, [*seen, *{f".*/{name.split('/')[-1]}" for name in seen}])
             )
-    return whole
+    for path, name in names.items():
+        if any(re.fullmatch(pattern, name) for pattern in config.targets):
+            adapter = _adapter(flat[path], config).items()
+            flat |= {f"{path.removesuffix('kernel')}{each}": value for each, value in adapter}
+    return unflatten_dict(flat, sep="/")
 
 
 def _adapter(kernel: Any, config: LoraConfig) -> Params:

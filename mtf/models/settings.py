@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -57,10 +56,6 @@ class LoraConfig:
         check_patterns("targets", self.targets)
         if not self.targets:
             raise UserError("targets is empty; expected patterns such as '.*/query'.")
-
-    def adapts(self, kernel: str) -> bool:
-        """Returns whether a kernel is adapted, given its name without the layer number."""
-        return any(re.fullmatch(pattern, kernel) for pattern in self.targets)
 
 
 @dataclasses.dataclass(frozen=True)

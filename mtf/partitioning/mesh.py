@@ -183,13 +183,9 @@ class PjitPartitioner:
 
         Processes whose devices differ only along the model axis read the same part.
         """
-        rows: dict[int, tuple[int, int]] = {}
-        device: Any
-        for device, index in self.batch.devices_indices_map((batch_size,)).items():
-            start, stop, _ = index[0].indices(batch_size)
-            low, high = rows.get(device.process_index, (start, stop))
-            rows[device.process_index] = (min(low, start), max(high, stop))
-        low, high = rows[jax.process_index()]
+        parts = self.batch.addressable_devices_indices_map((batch_size,)).values()
+        rows = [index[0].indices(batch_size) for index in parts if index is not None]
+        low, high = min(start for start, _, _ in rows), max(stop for _, stop, _ in rows)
         size = high - low
         if batch_size % size or low % size:
             raise UserError(

@@ -15,7 +15,6 @@ import fiddle as fdl
 from mtf.checkpoints.steps import CHECKPOINTS
 from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES, LOGICAL_AXIS_RULES, Rules, mesh_axes
 from mtf.storage import AnyPath, as_path
-from mtf.training.settings import LOGICAL_FACTOR_RULES
 
 Renaming = Sequence[tuple[str, str | None]]
 
@@ -24,14 +23,6 @@ def symbol(name: str) -> Any:
     """Imports and returns the function or class to which a dotted name refers."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
-
-
-def logical_factor_rules(rules: Sequence[tuple[str, str]]) -> Any:
-    """Returns T5X's standard rules if `rules` equal mtf's defaults, and a dict otherwise."""
-    if tuple(map(tuple, rules)) == LOGICAL_FACTOR_RULES:
-        return fdl.Config(symbol("t5x.adafactor.standard_logical_factor_rules"))
-    roles = symbol("t5x.adafactor.FactorDim")
-    return {axis: roles[role] for axis, role in rules}
 
 
 def loss_normalizing_factor(

@@ -7,22 +7,22 @@ from mtf.t5x import compatibility  # noqa: F401  # must precede the import of T5
 # isort: on
 
 import copy
+import functools
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
 import jax
 from absl import logging as absl_logging
+from fiddle.experimental import serialization
 from t5x import train_state
 
 from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.run_end import RunEnd, write_end
 from mtf.base.writing import T5X_CONFIG_FILE, write_atomically
-from mtf.config import serialize
 from mtf.storage import AnyPath
 from mtf.t5x import unsupported
-from mtf.t5x.logs import LOG_FILE, More, logged, loss_per_target_token
+from mtf.t5x.logs import LOG_FILE, More, logged, more_metrics
 from mtf.t5x.partitioning import check_devices as check_devices
 
 
@@ -65,13 +65,19 @@ def state_shapes(lowered: fdl.Config) -> Any:
 def run(lowered: fdl.Config, folder: AnyPath) -> None:
     """Runs T5X in `folder`. For training, `folder` must already contain the job's config."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / T5X_CONFIG_FILE, serialize.dump_json(lowered, defaults=False))
+    stored = json.loads(serialization.dump_json(lowered))
+    write_atomically(folder / T5X_CONFIG_FILE, f"{json.dumps(stored, indent=1)}\n")
     trains = "model_dir" in lowered.__signature_info__.parameters
+    more: More = dict
+    if trains:
+        data, factor = lowered.train_dataset_cfg, lowered.model.loss_normalizing_factor
+        tokens = data.batch_size * data.task_feature_lengths["targets"]
+        more = functools.partial(more_metrics, factor=factor, tokens_per_batch=tokens)
     with (
         # This heartbeat does not detect hangs, because T5X does not report progress.
         Heartbeat(jax.process_index(), jax.process_count()) as heartbeat,
         heartbeat.recorded_in(folder),
-        logged(folder, _more_metrics(lowered) if trains else dict),
+        logged(folder, more),
     ):
         heartbeat.beat("running T5X")
         print(f"Running T5X in {folder}. Its log is {folder / LOG_FILE}.", flush=True)
@@ -92,14 +98,3 @@ def run(lowered: fdl.Config, folder: AnyPath) -> None:
             f"{name} {value:.2f}" for name, value in metrics.items() if isinstance(value, float)
         )
         print(f"{file.name.removesuffix('-metrics.jsonl')}  {values}", flush=True)
-
-
-def _more_metrics(lowered: fdl.Config) -> More:
-    """Returns a function that computes additional metrics from T5X's metrics."""
-    data, factor = lowered.train_dataset_cfg, lowered.model.loss_normalizing_factor
-    tokens = data.batch_size * data.task_feature_lengths["targets"]
-
-    def more(metrics: Mapping[str, float]) -> Mapping[str, float]:
-        return {"loss_per_target_token": loss_per_target_token(metrics, factor, tokens)}
-
-    return more

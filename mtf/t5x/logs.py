@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from typing import Any
 
 from absl import logging as absl_logging
 
 from mtf.base import strict_json
-from mtf.base.strict_json import read_lines
 from mtf.base.writing import write_atomically
 from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.checkpoints.steps import saved_steps
 from mtf.storage import AnyPath, is_remote
+from mtf.training.metrics import drop_later
 
 LOG_FILE = "t5x.log"
 # Log messages of T5X's metric writers contain the step and the metrics' kind, names and values.
@@ -38,9 +38,10 @@ def logged(run_dir: AnyPath, more: More = dict) -> Iterator[None]:
     """
     logger = absl_logging.get_absl_logger()
     before = logger.handlers[:], logger.propagate, absl_logging.get_verbosity()
-    scratch = tempfile.TemporaryDirectory() if is_remote(run_dir) else None
-    folder = run_dir if scratch is None else Path(scratch.name)
-    file = logging.FileHandler(str(folder / LOG_FILE))
+    text = io.StringIO()
+    file: logging.StreamHandler[Any] = logging.StreamHandler(text)
+    if not is_remote(run_dir):
+        file = logging.FileHandler(str(run_dir / LOG_FILE))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.handlers, logger.propagate = [file, _Metrics(run_dir, more)], False
     absl_logging.set_verbosity(absl_logging.INFO)
@@ -50,14 +51,13 @@ def logged(run_dir: AnyPath, more: More = dict) -> Iterator[None]:
         logger.handlers, logger.propagate = before[0], before[1]
         absl_logging.set_verbosity(before[2])
         file.close()
-        if scratch is not None:
-            write_atomically(run_dir / LOG_FILE, (folder / LOG_FILE).read_text(encoding="utf-8"))
-            scratch.cleanup()
+        if is_remote(run_dir):
+            write_atomically(run_dir / LOG_FILE, text.getvalue())
 
 
-def loss_per_target_token(
-    metrics: Mapping[str, float], factor: float | str | None, tokens_per_batch: int
-) -> float:
+def more_metrics(
+    metrics: Mapping[str, float], *, factor: float | str | None, tokens_per_batch: int
+) -> dict[str, float]:
     """Returns the loss in nats per target token; tokens are weighted as in the training loss.
 
     Args:
@@ -65,11 +65,11 @@ def loss_per_target_token(
       factor: the value of T5X's `loss_normalizing_factor`.
       tokens_per_batch: the number of target tokens in a batch, including padding.
     """
-    if factor in ("NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"):
-        return metrics["loss"]  # already a weighted mean
-    if factor == "NUM_TOTAL_TARGET_TOKENS":
-        factor = tokens_per_batch
-    return metrics["loss_per_nonpadding_target_token"] * float(factor or 1.0)
+    loss = metrics["loss"]  # With these two factors, it is already a weighted mean.
+    if factor not in ("NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"):
+        factor = tokens_per_batch if factor == "NUM_TOTAL_TARGET_TOKENS" else factor
+        loss = metrics["loss_per_nonpadding_target_token"] * float(factor or 1.0)
+    return {"loss_per_target_token": loss}
 
 
 class _Metrics(logging.Handler):
@@ -78,7 +78,10 @@ class _Metrics(logging.Handler):
     def __init__(self, run_dir: AnyPath, more: More):
         super().__init__()
         self._run_dir, self._more = run_dir, more
-        _drop_after(run_dir, (saved_steps(run_dir) or [0])[-1])
+        last_step = max(saved_steps(run_dir), default=0)
+        for kind in METRIC_KINDS:
+            for file in (run_dir / kind).rglob("metrics.jsonl"):
+                drop_later(file, last_step)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints and stores the metrics in a log record if it contains any."""
@@ -95,11 +98,3 @@ class _Metrics(logging.Handler):
             line = {"step": int(step), **metrics, **self._more(metrics)}
             with file.open("a", encoding="utf-8") as stream:
                 stream.write(strict_json.dumps(line) + "\n")
-
-
-def _drop_after(run_dir: AnyPath, step: int) -> None:
-    """Removes the metrics of all steps after `step`, because the resumed run repeats them."""
-    for kind in METRIC_KINDS:
-        for file in (run_dir / kind).rglob("metrics.jsonl"):
-            kept = [line for line in read_lines(file) if line["step"] <= step]
-            write_atomically(file, "".join(strict_json.dumps(line) + "\n" for line in kept))

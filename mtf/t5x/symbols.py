@@ -107,13 +107,10 @@ def _partitioner(job: Settings) -> Any:
 
 
 def _optimizer(job: Settings) -> Any:
-    adapted = ("learning_rate", "logical_factor_rules")
     return job.make(
         "t5x.adafactor.Adafactor",
-        **job.below("optimizer", field_names(AdafactorConfig, *adapted)),
-        logical_factor_rules=job.adapted(
-            adapters.logical_factor_rules, "optimizer.logical_factor_rules"
-        ),
+        **job.below("optimizer", field_names(AdafactorConfig, "learning_rate")),
+        logical_factor_rules=job.make("t5x.adafactor.standard_logical_factor_rules"),
     )
 
 

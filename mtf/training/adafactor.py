@@ -7,12 +7,12 @@ column means of a factored second moment, `v` contains a second moment that is n
 The layers of a stacked parameter (whose first logical axis is "layers") are updated separately, so
 that training gives the same results with scanned and with unrolled layers. For a matrix,
 `optax.scale_by_factored_rms` gives the same results, but it treats a deep stack of norm scales as a
-matrix and has no logical factor rules.
+matrix. T5X's logical factor rules are for parameters of higher rank, which T5 does not have.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,55 +26,33 @@ Axes = tuple[str, ...]
 Slots = dict[str, jax.Array]
 
 
-class _Dims(NamedTuple):
-    """Dimensions of a parameter; without factoring, `rows` and `columns` are empty."""
-
-    averaged: tuple[int, ...]  # the dimensions over which an RMS is taken: all except BATCH
-    rows: tuple[int, ...] = ()  # the dimensions that `v_row` keeps and `v_col` averages
-    columns: tuple[int, ...] = ()  # the dimensions that `v_col` keeps and `v_row` averages
+def _own_dims(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
+    """Returns all dimensions of a parameter except that of stacked layers."""
+    return tuple(range(int(axes[:1] == ("layers",)), len(shape)))
 
 
-def _dims(config: AdafactorConfig, shape: tuple[int, ...], axes: Axes) -> _Dims:
-    """Returns the dimensions along which a parameter is factored.
+def _factored(
+    config: AdafactorConfig, shape: tuple[int, ...], axes: Axes
+) -> tuple[int, int] | None:
+    """Returns the dimensions that `v_row` and `v_col` keep; None if there is no factoring.
 
     A matrix is factored if the sizes of both dimensions are at least `min_dim_size_to_factor`.
-    Parameters of higher rank are factored according to `logical_factor_rules`.
     """
-    num_stacked = int(axes[:1] == ("layers",))
-    rules = dict(config.logical_factor_rules)
-    parts = ["BATCH"] * num_stacked + [rules.get(name, "NONE") for name in axes[num_stacked:]]
-    if len(shape) - num_stacked <= 2 and "BATCH" not in parts[num_stacked:]:
-        averaged = tuple(range(num_stacked, len(shape)))
-        if config.factored and len(averaged) == 2:
-            small, large = sorted(averaged, key=lambda dim: shape[dim])
-            if shape[small] >= config.min_dim_size_to_factor:
-                return _Dims(averaged, (small,), (large,))
-        return _Dims(averaged)
-    averaged = tuple(dim for dim, part in enumerate(parts) if part != "BATCH")
-    rows = tuple(dim for dim, part in enumerate(parts) if part == "ROW")
-    columns = tuple(dim for dim, part in enumerate(parts) if part == "COLUMN")
-    if not (config.factored and rows and columns):
-        return _Dims(averaged)
-    if "NONE" in parts:
-        raise ValueError(
-            f"logical_factor_rules assign {', '.join(parts)} to the axes {', '.join(axes)}. If a "
-            "parameter has both ROW and COLUMN axes, none of its axes may be NONE."
-        )
-    return _Dims(averaged, rows, columns)
-
-
-def _without(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for dim, size in enumerate(shape) if dim not in dims)
+    dims = _own_dims(shape, axes)
+    if not config.factored or len(dims) != 2:
+        return None
+    row, column = sorted(dims, key=lambda dim: shape[dim])
+    return (row, column) if shape[row] >= config.min_dim_size_to_factor else None
 
 
 def init_slots(config: AdafactorConfig, param: Any, axes: Axes) -> Slots:
     """Returns the initial slots of a parameter; `axes` are its logical axes."""
-    dims = _dims(config, param.shape, axes)
+    factored = _factored(config, param.shape, axes)
     stack = param.shape[:1] if axes[:1] == ("layers",) else ()
     slots = {name: jnp.zeros((*stack, 1), jnp.float32) for name in ("m", "v", "v_col", "v_row")}
-    if dims.rows:
-        slots["v_row"] = jnp.zeros(_without(param.shape, dims.columns), jnp.float32)
-        slots["v_col"] = jnp.zeros(_without(param.shape, dims.rows), jnp.float32)
+    if factored is not None:
+        for name, dim in zip(("v_row", "v_col"), factored, strict=True):
+            slots[name] = jnp.zeros((*stack, param.shape[dim]), jnp.float32)
     else:
         slots["v"] = jnp.zeros(param.shape, jnp.float32)
     if config.beta1 is not None:
@@ -118,30 +96,31 @@ def update_param(
     `step` is the number of previous updates. `slots` is the result of `init_slots` or of the
     previous update.
     """
-    dims = _dims(config, param.shape, axes)
+    dims, factored = _own_dims(param.shape, axes), _factored(config, param.shape, axes)
     age = (step - config.step_offset + 1).astype(jnp.float32)
     keep = 1.0 - age ** (-config.decay_rate)
     grad = grad.astype(jnp.float32)
     slots = dict(slots)
-    if dims.rows:
-        mean_of_columns = mean_square(grad, dims.columns) + config.epsilon1
-        mean_of_rows = mean_square(grad, dims.rows) + config.epsilon1
+    if factored is not None:
+        row, column = factored
+        mean_of_columns = mean_square(grad, (column,)) + config.epsilon1
+        mean_of_rows = mean_square(grad, (row,)) + config.epsilon1
         v_row = keep * slots["v_row"] + (1.0 - keep) * mean_of_columns
         v_col = keep * slots["v_col"] + (1.0 - keep) * mean_of_rows
         slots.update(v_row=v_row, v_col=v_col)
-        v_row = jnp.expand_dims(v_row, dims.columns)
-        row_mean = jnp.mean(v_row, axis=dims.rows, keepdims=True)
-        y = grad * (v_row / row_mean) ** -0.5 * jnp.expand_dims(v_col, dims.rows) ** -0.5
+        v_row = jnp.expand_dims(v_row, column)
+        row_mean = jnp.mean(v_row, axis=row, keepdims=True)
+        y = grad * (v_row / row_mean) ** -0.5 * jnp.expand_dims(v_col, row) ** -0.5
     else:
         squared = jnp.square(grad) + config.epsilon1
         slots["v"] = keep * slots["v"] + (1.0 - keep) * squared
         y = grad * slots["v"] ** -0.5
 
     if config.clipping_threshold is not None:
-        y = y / jnp.maximum(1.0, _rms(y, dims.averaged) / config.clipping_threshold)
+        y = y / jnp.maximum(1.0, _rms(y, dims) / config.clipping_threshold)
     scale = learning_rate
     if config.multiply_by_parameter_scale:
-        scale = scale * jnp.maximum(_rms(param, dims.averaged), config.epsilon2)
+        scale = scale * jnp.maximum(_rms(param, dims), config.epsilon2)
     update = scale * y
     if config.beta1 is not None:
         update = config.beta1 * slots["m"] + (1.0 - config.beta1) * update

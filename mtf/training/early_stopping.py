@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 
 from mtf.base.strict_json import read_lines
 from mtf.checkpoints.settings import SaveCheckpointConfig
@@ -54,11 +53,6 @@ class EarlyStopping:
     def is_over(self) -> bool:
         """Whether training should end."""
         return self.patience is not None and self.num_without_improvement >= self.patience
-
-    def measured(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds the value of the metric at a step if `metrics` contains it."""
-        if self.metric in metrics:
-            self.add(step, metrics[self.metric])
 
     def add(self, step: int, value: float | None) -> None:
         """Adds the value of the metric at a step; None does not count as an improvement."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 
@@ -49,30 +50,13 @@ class Evaluator(Protocol):
         """
 
 
-class Evaluation(Protocol):
-    """One kind of evaluation, which is due every `period` steps and after the last step.
-
-    Attributes:
-      kind: the directory of its metrics, one of METRIC_KINDS.
-      period: the number of steps between evaluations; None if there is no evaluation.
-    """
-
-    kind: str
-
-    @property
-    def period(self) -> int | None:
-        """See above."""
-
-    def run(self, step: int, state: TrainState, check: Callable[[], None]) -> Measured:
-        """Evaluates a state, writes the metrics, and returns them.
-
-        Calls `check` after each batch, which raises StopRequested after a signal.
-        """
-
-
 @dataclasses.dataclass
 class LossEvaluation:
-    """Computes the loss without dropout on each set of batches (T5X: `train_eval`)."""
+    """Computes the loss without dropout on each set of batches (T5X: `train_eval`).
+
+    Like `DecodedEvaluation`, it is due every `period` steps and after the last step. `kind`, one of
+    METRIC_KINDS, is the directory of its metrics.
+    """
 
     trainer: Trainer
     batch_size: int
@@ -83,11 +67,14 @@ class LossEvaluation:
 
     @property
     def period(self) -> int | None:
-        """The number of steps between evaluations."""
+        """The number of steps between evaluations; None if there is no evaluation."""
         return self.trainer.config.eval_period
 
     def run(self, step: int, state: TrainState, check: Callable[[], None]) -> Measured:
-        """Returns the metrics of the losses; see `Evaluation`."""
+        """Evaluates a state, writes the metrics of the losses, and returns them.
+
+        Calls `check` after each batch, which raises StopRequested after a signal.
+        """
         measured: Measured = {}
         params = self.trainer.eval_params(state)
         for name, batches in self.evaluations.items():
@@ -96,7 +83,7 @@ class LossEvaluation:
                 continue
             summary = summarize(sums)
             loss, accuracy = summary["loss_per_target_token"], summary["accuracy"]
-            measured |= self.files.write(f"{self.kind}/{name}", step, summary)
+            measured |= self.files[f"{self.kind}/{name}"].write(step, summary)
             self.progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
             if not math.isfinite(loss):
                 self.progress.note(
@@ -110,9 +97,7 @@ class LossEvaluation:
     ) -> list[Any]:
         """Returns the sums of each batch, of at most `eval_steps` batches."""
         sums: list[Any] = []
-        for rows in batches:
-            if len(sums) == self.trainer.config.eval_steps:
-                break
+        for rows in itertools.islice(batches, self.trainer.config.eval_steps):
             batch = self.trainer.global_batch(rows, self.batch_size)
             if sums:
                 jax.block_until_ready(sums[-1])  # Keep the host at most one batch ahead.
@@ -139,13 +124,16 @@ class DecodedEvaluation:
         return self.evaluator.period
 
     def run(self, step: int, state: TrainState, check: Callable[[], None]) -> Measured:
-        """Returns the metrics of the texts; see `Evaluation`."""
+        """Writes and returns the metrics of the texts; see `LossEvaluation.run`."""
         measured: Measured = {}
         params = self.trainer.eval_params(state)
         for name, scores in self.evaluator.evaluate(params, on_progress=lambda _: check()).items():
-            measured |= self.files.write(f"{self.kind}/{name}", step, scores)
+            measured |= self.files[f"{self.kind}/{name}"].write(step, scores)
             shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
             self.progress.note(f"step {step}  {name}, decoded: {shown}")
         if self.evaluator.samples:
             self.tracking.log_samples(step, self.evaluator.samples)
         return measured
+
+
+Evaluation: TypeAlias = LossEvaluation | DecodedEvaluation

@@ -1,6 +1,8 @@
 """What a training run does after a step, if it is due: report, evaluate, stop early, save.
 
-`mtf.training.loop` lists the hooks in the order in which they run.
+`mtf.training.loop` lists the hooks in the order in which they run, in all processes. Before the
+hooks that are due run, the loop waits until the step is computed. The next step donates the buffers
+of the state, so a hook must not keep them. `phase` is what `mtf status` shows in the meantime.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeAlias
 
 from mtf.base.processes.heartbeat import TRAINING
 from mtf.base.progress import Progress
@@ -53,25 +55,6 @@ class FinishedStep:
         return self.is_last or self.is_stopped or self.is_early_end
 
 
-class Hook(Protocol):
-    """Does something after the steps at which it is due, in all processes.
-
-    Before the hooks that are due run, the loop waits until the step is computed. The next step
-    donates the buffers of `done.state`, so a hook must not keep them.
-
-    Attributes:
-      phase: what the process is doing in the meantime, as `mtf status` shows it.
-    """
-
-    phase: str
-
-    def is_due(self, done: FinishedStep) -> bool:
-        """Returns whether to run the hook after this step; is called several times."""
-
-    def run(self, done: FinishedStep) -> None:
-        """Runs the hook, which may add metrics to `done` or end the run."""
-
-
 @dataclasses.dataclass
 class Report:
     """Writes the statistics of the steps since the last report, every `stats_period` steps."""
@@ -90,7 +73,7 @@ class Report:
     def run(self, done: FinishedStep) -> None:
         """Writes the statistics to files and prints them."""
         steps, report = self.meter.steps, self.meter.report()
-        done.measured |= self.files.write(TRAIN, done.step, report.metrics, report.times)
+        done.measured |= self.files[TRAIN].write(done.step, report.metrics, report.times)
         self.progress.stats(
             done.step,
             report.metrics["loss_per_target_token"],
@@ -142,7 +125,7 @@ class StopEarly:
 
     def run(self, done: FinishedStep) -> None:
         """Counts the measurement, and ends the run if there were too many without improvement."""
-        self.counts.measured(done.step, done.measured)
+        self.counts.add(done.step, done.measured[self.counts.metric])
         if self.counts.is_over:
             done.is_early_end = True
             self.progress.note(f"step {done.step}: training ends early: {self.counts}")
@@ -177,10 +160,14 @@ class Save:
                 "be the best"
             )
         with self.meter.pause("checkpoint"):
-            self.files.flush()  # A resumed run appends to these files, from this step on.
+            for writer in self.files.values():
+                writer.flush()  # A resumed run appends to these files, from this step on.
             state, position = done.state.state_dict(), self.batches.get_state()
             try:
                 self.checkpoints.save(step, state, position, measured)
             except StateNotFiniteError as error:
                 raise self.watch.failure(str(error)) from None
         self.tracking.log_checkpoint(step, self.checkpoints.path(step))
+
+
+Hook: TypeAlias = Report | Evaluate | StopEarly | Save

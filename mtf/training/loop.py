@@ -13,9 +13,11 @@ position in the data that is saved with it is that of the batch for step N + 1.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import jax
 
@@ -51,7 +53,7 @@ from mtf.training.hooks import (
     StopEarly,
 )
 from mtf.training.meter import Meter
-from mtf.training.metrics import MetricsFiles
+from mtf.training.metrics import MetricsFiles, MetricsWriter
 from mtf.training.profiling import Profiler
 from mtf.training.trackers.tracking import Tracking
 from mtf.training.train_state import TrainState
@@ -112,9 +114,13 @@ class TrainLoop:
         self._start_step = step = int(state.step)
         owed = owed_evaluations(self.checkpoints.model_dir, step)
         early = self._resume_early_stopping(owed)
-        meter = Meter(self.batch_size, self._flops, setup_seconds)
-        with self._open_metrics(owed) as files, self._profiler(meter) as profiler:
-            watch = Watch(self.trainer, self.checkpoints, files.writers[TRAIN], self.progress)
+        network = self.trainer.model.network
+        flops = functools.partial(train_step_flops, network, self.batch_size)
+        meter = Meter(self.batch_size, flops, setup_seconds)
+        profile, run_dir = self.trainer.config.profile, self.checkpoints.model_dir
+        profiler = Profiler(profile, run_dir, meter, self.progress)
+        with self._open_metrics(owed) as files, profiler:
+            watch = Watch(self.trainer, self.checkpoints, files[TRAIN], self.progress)
             report = Report(self.trainer.config.stats_period, meter, watch, files, self.progress)
             evaluate = [Evaluate(each, meter, self._check_stop) for each in self._kinds(files)]
             stop_early = StopEarly(early, self.progress)
@@ -226,7 +232,8 @@ class TrainLoop:
         except StopRequested:
             return False
         self.checkpoints.add_measured(step, measured)
-        early.measured(step, measured)
+        if early.metric in measured:
+            early.add(step, measured[early.metric])
         return True
 
     def _kinds(self, files: MetricsFiles) -> list[Evaluation]:
@@ -239,14 +246,6 @@ class TrainLoop:
             found.append(DecodedEvaluation(trainer, self.evaluator, files, progress, self.tracking))
         return found
 
-    def _profiler(self, meter: Meter) -> Profiler:
-        profile, run_dir = self.trainer.config.profile, self.checkpoints.model_dir
-        return Profiler(profile, run_dir, meter, self.progress)
-
-    def _flops(self, inputs_length: int, targets_length: int) -> float:
-        network = self.trainer.model.network
-        return train_step_flops(network, self.batch_size, inputs_length, targets_length)
-
     def _resume_early_stopping(self, owed: Collection[str]) -> EarlyStopping:
         """Returns the early-stopping counts at the start, without evaluations in `owed`."""
         save, patience = self.checkpoints.config, self.trainer.config.early_stopping_patience
@@ -254,7 +253,8 @@ class TrainLoop:
         last_step = self._start_step - (kind in owed)
         return EarlyStopping.resumed(self.checkpoints.model_dir, save, patience, last_step)
 
-    def _open_metrics(self, owed: Collection[str]) -> MetricsFiles:
+    @contextlib.contextmanager
+    def _open_metrics(self, owed: Collection[str]) -> Iterator[MetricsFiles]:
         """Opens the metrics files; drops lines after the start step, or from it on if owed."""
         step = self._start_step
         names = () if self.evaluator is None else self.evaluator.names
@@ -262,10 +262,14 @@ class TrainLoop:
         for kind, tasks in ((TRAINING_EVAL, self.evaluations), (INFERENCE_EVAL, names)):
             last_steps |= {f"{kind}/{task}": step - (kind in owed) for task in tasks}
         run_dir, log = self.checkpoints.model_dir, self.tracking.log_metrics
-        files = MetricsFiles(run_dir, last_steps, log)
-        if self.config_text:  # T5X uses the same tag.
-            files.writers[TRAIN].write_text(step, "config", self.config_text)
-        return files
+        with contextlib.ExitStack() as stack:
+            files = {
+                folder: stack.enter_context(MetricsWriter(run_dir, folder, last_step, log))
+                for folder, last_step in last_steps.items()
+            }
+            if self.config_text:  # T5X uses the same tag.
+                files[TRAIN].write_text(step, "config", self.config_text)
+            yield files
 
 
 def _lengths(batch: Batch) -> tuple[int, int]:

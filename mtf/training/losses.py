@@ -3,6 +3,8 @@
 For mT5, float32 logits of shape (batch, length, vocabulary) would be by far the largest array in a
 training step. The logits are therefore computed for a few positions at a time, together with the
 gradients.
+
+`custom_loss` calls the user's loss function instead (see `ModelConfig.loss_fn`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mtf.base.errors import UserError
 from mtf.models.argmax import argmax
+from mtf.models.settings import LossFunction
+
+# This prefix is added to the names of the metrics that a custom loss function returns.
+PREFIX = "loss_fn/"
+
+_EXPECTED = (
+    "expected a tuple (loss, metrics): loss must be a float scalar, the sum over the tokens of the "
+    "batch, and metrics must be a dict mapping names to scalars"
+)
 
 
 class LossSums(NamedTuple):
@@ -192,3 +204,45 @@ def normalizing_factor_and_weights(
         weights = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1.0), 0.0)
         return jnp.sum(weights), weights
     return (1.0 if factor is None else float(factor)), weights
+
+
+def custom_loss(
+    loss_fn: LossFunction, logits: jax.Array, batch: Mapping[str, jax.Array], weights: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns the loss and a dict with the keys "loss", "z_loss", "num_correct" and "loss_fn/NAME".
+
+    NAME is a metric of `loss_fn`. Raises UserError if `loss_fn` does not return a loss and metrics.
+    """
+    returned = loss_fn(logits, batch, weights)
+
+    def check(holds: bool, found: str) -> None:
+        if not holds:
+            name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+            raise UserError(f"model.loss_fn: {name} returned {found}; {_EXPECTED}")
+
+    check(isinstance(returned, tuple) and len(returned) == 2, shown(returned))
+    loss, metrics = returned
+    check(is_scalar(loss), f"a loss that is {shown(loss)}")
+    check(isinstance(metrics, Mapping), f"metrics that are {shown(metrics)}")
+    for metric, value in metrics.items():
+        check(is_scalar(value), f"a metric {metric!r} that is {shown(value)}")
+    loss = jnp.asarray(loss, jnp.float32)
+    correct = (argmax(logits) == batch["decoder_target_tokens"]) & (weights > 0)
+    sums = {
+        "loss": loss,
+        "z_loss": jnp.zeros((), jnp.float32),
+        "num_correct": jnp.sum(correct, dtype=jnp.float32),
+    }
+    return loss, sums | {f"{PREFIX}{k}": jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
+
+
+def is_scalar(value: Any) -> bool:
+    """Returns whether a value from a user's function is a number or a scalar array."""
+    return isinstance(value, int | float | jax.Array) and jnp.shape(value) == ()
+
+
+def shown(value: Any) -> str:
+    """Returns a description of the type of a value, for use in error messages."""
+    if isinstance(value, jax.Array):
+        return f"a {value.dtype} array of shape {value.shape}"
+    return f"a {type(value).__name__}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 
-from mtf.training.metrics import StepMetrics, summarize, timing
+from mtf.training.metrics import StepMetrics, summarize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Report:
 
     Attributes:
       metrics: the metrics of the loss; see `mtf.training.metrics.summarize`.
-      times: T5X's timing metrics. They also contain the seconds of each pause.
+      times: T5X's timing metrics, the seconds of each pause, and "timing/tokens_per_second", which
+        counts the tokens of both inputs and targets.
       seconds: the mean duration of a step, without pauses.
       tokens: the mean number of input and target positions per step.
       flops: the mean number of FLOPs per step on all devices.
@@ -83,10 +84,20 @@ class Meter:
         metrics, num_steps = summarize(self.steps), len(self.steps)
         inputs, targets = np.mean(self._lengths, axis=0)
         seconds = now - self._period_started
-        uptime = now - self._started
-        times = timing(num_steps, self._batch_size, inputs, targets, seconds, uptime)
-        times |= {f"timing/{name}_seconds": value for name, value in self._pauses.items()}
-        flops = np.mean([self._flops(*lengths) for lengths in self._lengths])
+        cores, seqs = jax.device_count(), num_steps * self._batch_size
         tokens = self._batch_size * (inputs + targets)
+        times = {
+            "timing/seconds": seconds,
+            "timing/seqs": float(seqs),
+            "timing/seqs_per_second": seqs / seconds,
+            "timing/seqs_per_second_per_core": seqs / seconds / cores,
+            "timing/steps_per_second": num_steps / seconds,
+            "timing/target_tokens_per_second": seqs * targets / seconds,
+            "timing/target_tokens_per_second_per_core": seqs * targets / seconds / cores,
+            "timing/tokens_per_second": num_steps * tokens / seconds,
+            "timing/uptime": now - self._started,
+            **{f"timing/{name}_seconds": value for name, value in self._pauses.items()},
+        }
+        flops = np.mean([self._flops(*lengths) for lengths in self._lengths])
         self.steps, self._lengths, self._pauses, self._period_started = [], [], {}, now
         return Report(metrics, times, seconds / num_steps, float(tokens), float(flops))

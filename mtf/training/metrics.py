@@ -7,7 +7,6 @@ and `inference_eval/TASK/`. Each of these directories also contains a file `metr
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 from mtf.base import strict_json
 from mtf.base.writing import new_figure, write_atomically, write_failure, write_figure
 from mtf.storage import AnyPath, as_path, is_remote
-from mtf.training.custom_loss import PREFIX
+from mtf.training.losses import PREFIX
 
 StepMetrics = Mapping[str, Any]
 # The metrics of one step, with the names "KIND/…/NAME" under which checkpoints store them.
@@ -85,35 +84,6 @@ def summarize(steps: Sequence[StepMetrics]) -> dict[str, float]:
     return out
 
 
-def timing(
-    num_steps: int,
-    batch_size: int,
-    inputs_length: float,
-    targets_length: float,
-    seconds: float,
-    uptime: float,
-) -> dict[str, float]:
-    """Returns the timing metrics for `num_steps` steps, which took `seconds` in total.
-
-    The lengths are averages over the steps. In addition to T5X's metrics, the dict contains
-    "timing/tokens_per_second", which counts the tokens of both inputs and targets.
-    """
-    cores = jax.device_count()
-    seqs = num_steps * batch_size
-    tokens = seqs * targets_length
-    return {
-        "timing/seconds": seconds,
-        "timing/seqs": float(seqs),
-        "timing/seqs_per_second": seqs / seconds,
-        "timing/seqs_per_second_per_core": seqs / seconds / cores,
-        "timing/steps_per_second": num_steps / seconds,
-        "timing/target_tokens_per_second": tokens / seconds,
-        "timing/target_tokens_per_second_per_core": tokens / seconds / cores,
-        "timing/tokens_per_second": seqs * (inputs_length + targets_length) / seconds,
-        "timing/uptime": uptime,
-    }
-
-
 def _loss_per_target_token(steps: Sequence[StepMetrics]) -> float:
     if "token_loss" in steps[0]:
         losses, weights = ([s[name] for s in steps] for name in ("token_loss", "token_weights"))
@@ -124,24 +94,37 @@ def _loss_per_target_token(steps: Sequence[StepMetrics]) -> float:
     return float(np.sum(losses, dtype=np.float64)) / max(float(np.sum(weights)), 1e-30)
 
 
+def drop_later(path: AnyPath, last_step: int) -> None:
+    """Removes the metrics of steps after `last_step`, which a resumed run repeats, from a file."""
+    kept = [line for line in strict_json.read_lines(path) if line["step"] <= last_step]
+    write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
+
+
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
     """Writes metrics to a TensorBoard event file and to `metrics.jsonl`, on process 0 only.
 
     If an interrupted run has already written metrics for steps after `first_step`, these metrics
-    are dropped, so that the files match those of an uninterrupted run. The method `write` also
-    passes its arguments to `log`.
+    are dropped, so that the files match those of an uninterrupted run.
+
+    Args:
+      run_dir: the run directory.
+      folder: the directory of the files in it, such as "training_eval/TASK".
+      first_step: the last step whose metrics are kept.
+      log: a function that also receives all metrics: the folder, the step and the metrics.
     """
 
     _SECONDS_BETWEEN_FLUSHES = 10.0
 
     def __init__(
         self,
-        directory: AnyPath,
+        run_dir: AnyPath,
+        folder: str,
         first_step: int,
-        log: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
+        log: Callable[[str, int, Mapping[str, float]], None] = lambda *_: None,
     ) -> None:
         self._jsonl: _StoreFile | IO[bytes] | None = None
-        self._log, self._directory, self._is_remote = log, directory, is_remote(directory)
+        self._directory = directory = run_dir / folder
+        self._log, self._folder, self._is_remote = log, folder, is_remote(directory)
         if jax.process_index() != 0:
             return
         # tensorboardX is imported only on process 0, because other processes do not need it.
@@ -152,8 +135,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
         if path.exists():
-            kept = [line for line in strict_json.read_lines(path) if line["step"] <= first_step]
-            write_atomically(path, "".join(strict_json.dumps(line) + "\n" for line in kept))
+            drop_later(path, first_step)
         self._jsonl = _StoreFile(path) if is_remote(path) else path.open("ab")
         # Silence tensorboardX's warnings about NaN, because the run already reports NaN values.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
@@ -168,19 +150,27 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         self._add_event(first_step + 1, session_log=start)
         self._flush_events()
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds the metrics of a step to both files; in JSON, NaN and infinity become null."""
+    def write(
+        self, step: int, metrics: Mapping[str, float], times: Mapping[str, float] | None = None
+    ) -> Measured:
+        """Adds `metrics` and `times` to both files; in JSON, NaN and infinity become null.
+
+        Returns `metrics` under the names that are used in checkpoints.
+        """
+        measured = {f"{self._folder}/{name}": value for name, value in metrics.items()}
         if self._jsonl is None:
-            return
+            return measured
+        metrics = {**metrics, **(times or {})}
         for name, value in metrics.items():
             self._add_event(step, summary=self._summary.scalar(name, value, display_name=name))
         self._jsonl.write((strict_json.dumps({"step": step, **metrics}) + "\n").encode())
         if not self._is_remote:
             self._jsonl.flush()
-        self._log(step, metrics)
+        self._log(self._folder, step, metrics)
         # Flushing waits for the disk or the object store, so it is not done after every step.
         if time.monotonic() - self._flushed > self._SECONDS_BETWEEN_FLUSHES:
             self.flush()
+        return measured
 
     def write_text(self, step: int, tag: str, text: str) -> None:
         """Adds text to the TensorBoard event file and preserves its line breaks."""
@@ -210,6 +200,10 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
             self._jsonl.close()
 
 
+# The files of each directory, such as "training_eval/TASK", in a run directory.
+MetricsFiles = Mapping[str, MetricsWriter]
+
+
 class _StoreFile:
     """An appendable file in an object store; `flush` rewrites the entire file."""
 
@@ -232,52 +226,6 @@ class _StoreFile:
 
     def close(self) -> None:
         self.flush()
-
-
-class MetricsFiles(contextlib.AbstractContextManager["MetricsFiles"]):
-    """The metrics files of a run, which are in one directory for training and each evaluation.
-
-    Args:
-      run_dir: the run directory.
-      last_steps: a dict mapping each directory in it, such as "training_eval/TASK", to the last
-        step whose metrics are kept; see `MetricsWriter`.
-      log: a function that also receives all metrics: the directory, the step and the metrics.
-    """
-
-    def __init__(
-        self,
-        run_dir: AnyPath,
-        last_steps: Mapping[str, int],
-        log: Callable[[str, int, Mapping[str, float]], None],
-    ) -> None:
-        self._open = contextlib.ExitStack()
-        with self._open as stack:  # If a file cannot be opened, the others are closed.
-            self.writers = {
-                folder: stack.enter_context(
-                    MetricsWriter(run_dir / folder, last_step, functools.partial(log, folder))
-                )
-                for folder, last_step in last_steps.items()
-            }
-            self._open = stack.pop_all()
-
-    def write(
-        self,
-        folder: str,
-        step: int,
-        metrics: Mapping[str, float],
-        times: Mapping[str, float] | None = None,
-    ) -> Measured:
-        """Writes `metrics` and `times`; returns `metrics` under the names used in checkpoints."""
-        self.writers[folder].write(step, {**metrics, **(times or {})})
-        return {f"{folder}/{name}": value for name, value in metrics.items()}
-
-    def flush(self) -> None:
-        """Flushes all buffered data to the disk or the object store."""
-        for writer in self.writers.values():
-            writer.flush()
-
-    def __exit__(self, *error: Any) -> None:
-        self._open.__exit__(*error)
 
 
 def plot_loss(run_dir: AnyPath, evaluations: Sequence[str]) -> AnyPath:

@@ -1,6 +1,7 @@
-"""Applies optimizers to trees of parameters.
+"""Applies optimizers to trees of parameters (T5X: `optimizers.OptimizerDef`).
 
-`create` is the only function that depends on the type of an optimizer's settings. The state of
+`create` is the only function that depends on the type of an optimizer's settings. The classes have
+the methods of `Transformation`, whose arguments and results are nested dicts. The state of
 Adafactor and AdamW is nested like the parameters and has a dict of slots for each parameter; that
 of optax's optimizers is described in `mtf.training.transformations`.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import jax
 import optax
@@ -20,32 +21,6 @@ from mtf.models.stacking import Tree
 from mtf.training import adafactor, schedules
 from mtf.training.settings import AdafactorConfig, AdamWConfig, AnyOptimizer
 from mtf.training.transformations import Transformation
-
-
-class Optimizer(Protocol):
-    """An optimizer for the trained parameters of a network (T5X: `optimizers.OptimizerDef`).
-
-    The arguments and results are nested dicts whose leaves are arrays or, in `state_axes`, their
-    shapes. The layers of `params` and `grads` may be stacked.
-    """
-
-    @property
-    def clip_threshold(self) -> float | None:
-        """The largest global norm of the gradients that `update` receives; None for no limit."""
-
-    def init(self, params: Tree) -> Tree:
-        """Returns the initial optimizer state."""
-
-    def update(
-        self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
-    ) -> tuple[Tree, Tree]:
-        """Returns the updated parameters and state; `step` is the number of previous updates."""
-
-    def state_axes(self, params: Tree, states: Tree) -> Tree:
-        """Returns the logical axes of the optimizer state; None marks an axis that is not split."""
-
-    def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array | None:
-        """Returns the learning rate of the update that returned `states`, or None if unknown."""
 
 
 def create(config: AnyOptimizer, network: T5Config, axes: Tree) -> Optimizer:
@@ -133,3 +108,6 @@ class _AdamW(_Scheduled):
 
 def _slots(state: Any) -> Tree:
     return jax.tree.map(lambda mu, nu: {"mu": mu, "nu": nu}, state.mu, state.nu)
+
+
+Optimizer: TypeAlias = _Adafactor | _AdamW | Transformation

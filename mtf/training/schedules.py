@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from mtf.base.errors import UserError
-from mtf.training.custom_loss import is_scalar, shown
+from mtf.training.losses import is_scalar, shown
 from mtf.training.settings import Schedule, ScheduleConfig
 
 

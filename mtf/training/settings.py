@@ -35,23 +35,6 @@ _MAY_CHANGE = {"on_resume": "may change"}
 STEP: Condition = ("in [0, 2**31)", lambda step: 0 <= step < 2**31)
 _PERIOD: Condition = ("in [1, 2**31)", lambda steps: 1 <= steps < 2**31)
 
-FACTOR_PARTS = ("ROW", "COLUMN", "BATCH", "NONE")
-# Logical axis → role in Adafactor's factored second moment, for parameters of rank > 2 (T5X:
-# `adafactor.standard_logical_factor_rules`). BATCH dimensions index separate matrices.
-LOGICAL_FACTOR_RULES: tuple[tuple[str, str], ...] = (
-    ("vocab", "COLUMN"),
-    ("embed", "ROW"),
-    ("mlp", "COLUMN"),
-    ("heads", "COLUMN"),
-    ("kv", "COLUMN"),
-    ("joined_kv", "COLUMN"),
-    ("relpos_buckets", "NONE"),
-    ("layer_norm_scale", "NONE"),
-    ("layers", "BATCH"),
-    ("stack", "BATCH"),
-)
-
-
 # The value of `TrainerConfig.profile` for traces that start with a signal.
 SIGNAL_TO_PROFILE = "SIGUSR1"
 _MAX_TRACED = 1000
@@ -132,7 +115,6 @@ class AdafactorConfig:
       factored: whether to store the means of the rows and columns of a matrix's second moment
         instead of the full second moment.
       min_dim_size_to_factor: the minimum size of each dimension of a matrix that is factored.
-      logical_factor_rules: pairs of a logical axis and its role, for parameters of rank > 2.
       multiply_by_parameter_scale: whether to multiply the learning rate by the root mean square of
         the parameter.
       clipping_threshold: the maximum root mean square of an update; None to disable clipping.
@@ -152,7 +134,6 @@ class AdafactorConfig:
     step_offset: int = 0
     factored: bool = True
     min_dim_size_to_factor: int = 128
-    logical_factor_rules: tuple[tuple[str, str], ...] = LOGICAL_FACTOR_RULES
     multiply_by_parameter_scale: bool = True
     clipping_threshold: float | None = 1.0
     beta1: float | None = None
@@ -174,15 +155,6 @@ class AdafactorConfig:
         check_fields(self, NOT_NEGATIVE, *weight_decay, optional=True)
         check_fields(self, STEP, "step_offset")
         check_fields(self, AT_LEAST_ONE, "min_dim_size_to_factor")
-        axes = [axis for axis, _ in self.logical_factor_rules]
-        for axis, part in self.logical_factor_rules:
-            if part not in FACTOR_PARTS:
-                raise UserError(
-                    f"logical_factor_rules: {part!r} for {axis!r} must be one of "
-                    f"{', '.join(FACTOR_PARTS)}.{did_you_mean(part, FACTOR_PARTS)}"
-                )
-            if axes.count(axis) > 1:
-                raise UserError(f"logical_factor_rules: {axis!r} has more than one rule.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +11,7 @@ import jax
 from mtf.models.stacking import Tree
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["step", "params", "param_states", "ema"],
-    meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
     """The input and output of a training step.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from mtf.base.checks import check_matches
 from mtf.base.errors import UserError
 from mtf.checkpoints.finite import flat_names
 from mtf.models.stacking import Tree, unstacked_names
@@ -31,38 +33,21 @@ def frozen_names(shapes: Tree, patterns: Sequence[str], *, only_adapters: bool) 
     layers = {name: unstacked_names(name, shape.shape) for name, shape in leaves.items()}
     frozen = {name for name in layers if only_adapters and not _ADAPTER.fullmatch(name)}
     frozen |= {name for name in layers if name.endswith("/lora_scale")}
-    for pattern in patterns:
-        matched = {
-            name: [each for each in names if re.fullmatch(pattern, each)]
-            for name, names in layers.items()
-        }
-        _check_pattern(pattern, layers, matched)
-        frozen |= {name for name, found in matched.items() if found}
-    if len(frozen) == len(layers):
-        raise UserError("trainer.frozen freezes all parameters, so there is nothing to train.")
-    return frozenset(frozen)
-
-
-def _check_pattern(
-    pattern: str, layers: Mapping[str, list[str]], matched: Mapping[str, list[str]]
-) -> None:
-    names = [name for each in layers.values() for name in each]
-    if not any(matched.values()):
-        tried = [f"{pattern}/.*", f".*/{pattern}", f".*/{pattern}/.*", f".*{pattern}.*"]
-        near = next((p for p in tried if any(re.fullmatch(p, name) for name in names)), None)
-        hint = f" Did you mean {near!r}?" if near else ""
-        raise UserError(
-            f"trainer.frozen: no parameter matches {pattern!r}. A pattern must match a full name, "
-            f"such as {names[0]!r}. Each layer has its own names, even if layers are scanned.{hint}"
-        )
-    for name, found in matched.items():
-        if found and len(found) < len(layers[name]):
-            other = next(each for each in layers[name] if each not in found)
+    check_matches("trainer.frozen", "parameter", patterns, [*itertools.chain(*layers.values())])
+    for pattern, (name, names) in itertools.product(patterns, layers.items()):
+        matched = [each for each in names if re.fullmatch(pattern, each)]
+        if matched and len(matched) < len(names):
+            other = next(each for each in names if each not in matched)
             raise UserError(
-                f"trainer.frozen: {pattern!r} matches {found[0]} but not {other}, although both "
+                f"trainer.frozen: {pattern!r} matches {matched[0]} but not {other}, although both "
                 "are stored in one array. To freeze only some layers, set "
                 "model.network.scan_layers=False."
             )
+        if matched:
+            frozen.add(name)
+    if len(frozen) == len(layers):
+        raise UserError("trainer.frozen freezes all parameters, so there is nothing to train.")
+    return frozenset(frozen)
 
 
 def split(tree: Tree, frozen: Collection[str]) -> tuple[Tree, Tree]:

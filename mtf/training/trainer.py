@@ -19,7 +19,7 @@ from mtf.checkpoints import finite
 from mtf.checkpoints.restore import (
     AssignmentMap,
     check_tree,
-    checkpoint_paths,
+    checkpoint_path,
     has_average,
     restore_tree,
 )
@@ -39,8 +39,9 @@ from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
 from mtf.training import optimizers, settings
-from mtf.training.custom_loss import PREFIX, custom_loss
 from mtf.training.losses import (
+    PREFIX,
+    custom_loss,
     normalizing_factor_and_weights,
     token_weights,
     weighted_cross_entropy,
@@ -85,24 +86,6 @@ def loss_fn(
         chunk=chunk,
     )
     return sums.loss, {k: v for k, v in sums._asdict().items() if v is not None}
-
-
-def batch_metrics(batch: Batch, weights: jax.Array) -> Metrics:
-    """Returns the counts from which metrics are computed; for `weights`, see `loss_fn`."""
-    targets = batch["decoder_target_tokens"]
-    metrics = {
-        "num_target_tokens": jnp.float32(targets.size),
-        "num_weighted_tokens": jnp.sum(
-            (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
-        ),
-        "loss_weights": jnp.sum(weights),
-    }
-    for side, segments in zip(("encoder", "decoder"), t5.segments(batch), strict=True):
-        metrics[f"num_tokens/{side}"] = jnp.float32(segments.size)
-        metrics[f"num_nonpadding_tokens/{side}"] = jnp.sum((segments > 0).astype(jnp.float32))
-        # Segments are numbered from 1 in each row.
-        metrics[f"num_examples/{side}"] = jnp.sum(jnp.max(segments, axis=-1)).astype(jnp.float32)
-    return metrics
 
 
 class _Weights(NamedTuple):
@@ -380,8 +363,21 @@ class Trainer:
 
     def _metrics(self, batch: Batch, sums: Metrics, weights: _Weights) -> Metrics:
         """Returns the sums over a batch from which metrics are computed."""
-        metrics = {**batch_metrics(batch, weights.in_loss), **sums}
-        metrics["normalizing_factor"] = jnp.float32(weights.factor)
+        targets = batch["decoder_target_tokens"]
+        weighted = (batch.get("decoder_loss_weights", targets) > 0).astype(jnp.float32)
+        metrics = {
+            "num_target_tokens": jnp.float32(targets.size),
+            "num_weighted_tokens": jnp.sum(weighted),
+            "loss_weights": jnp.sum(weights.in_loss),
+        }
+        for side, segments in zip(("encoder", "decoder"), t5.segments(batch), strict=True):
+            metrics[f"num_tokens/{side}"] = jnp.float32(segments.size)
+            nonpadding = jnp.sum((segments > 0).astype(jnp.float32))
+            metrics[f"num_nonpadding_tokens/{side}"] = nonpadding
+            # Segments are numbered from 1 in each row.
+            num_examples = jnp.sum(jnp.max(segments, axis=-1)).astype(jnp.float32)
+            metrics[f"num_examples/{side}"] = num_examples
+        metrics |= {**sums, "normalizing_factor": jnp.float32(weights.factor)}
         if weights.per_token is not None:
             metrics["token_weights"] = jnp.sum(weights.per_token)
         return metrics
@@ -484,15 +480,14 @@ def check_start(
         shapes = trainer.state_shapes
         if not has_average(path):
             shapes = dataclasses.replace(shapes, ema=None)
-        found = check_tree(
+        step, fit = check_tree(
             path,
             shapes.state_dict(),
             assignment_map=restore.assignment_map,
             fallback_to_scratch=restore.fallback_to_scratch,
         )
-    _check_step(found.step, run_dir, restore, train_steps)
-    text = f"{path} ({found.layout}, step {found.step:,}): {found.num_read:,} tensors fit"
-    return text + f", {found.num_initial:,} are initialized" * (found.num_initial > 0)
+    _check_step(step, run_dir, restore, train_steps)
+    return f"{path} {fit}"
 
 
 @contextlib.contextmanager
@@ -520,7 +515,7 @@ def _start(
     if restore is None:
         return None
     advice = "Set checkpoint.restore.path to an earlier checkpoint."
-    return checkpoint_paths(restore)[-1], restore, advice
+    return checkpoint_path(restore), restore, advice
 
 
 def _check_step(

@@ -21,12 +21,14 @@ from mtf.training.settings import GradientTransformation
 
 @dataclasses.dataclass(frozen=True)
 class Transformation:
-    """An optimizer of optax or of the user, as a `mtf.training.optimizers.Optimizer`.
+    """An optimizer of optax or of the user (`mtf.training.optimizers` has others).
 
     Attributes:
       optimizer: the optax optimizer.
       shapes: the shapes of all parameters, with separate layers.
       axes: the logical axes of all parameters, with separate layers.
+      clip_threshold: the largest global norm of the gradients that `update` receives; None for no
+        limit.
     """
 
     optimizer: GradientTransformation
@@ -41,7 +43,10 @@ class Transformation:
     def update(
         self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
     ) -> tuple[Tree, Tree]:
-        """Returns the updated parameters and state; optax receives `loss` as `value`."""
+        """Returns the updated parameters and state; optax receives `loss` as `value`.
+
+        `step` is the number of previous updates.
+        """
         is_stacked = any("layers" in side for side in params.values() if isinstance(side, dict))
         grads, params = unstack_layers(grads), unstack_layers(params)
         state = _from_dicts(states, jax.eval_shape(self.optimizer.init, params))
@@ -51,7 +56,7 @@ class Transformation:
         return stack_layers(params) if is_stacked else params, _as_dicts(state)
 
     def state_axes(self, params: Tree, states: Tree) -> Tree:
-        """Returns the logical axes of the optimizer state.
+        """Returns the logical axes of the optimizer state; None marks an axis that is not split.
 
         A leaf that has the name and the shape of a parameter gets the axes of that parameter. Other
         leaves, such as factored statistics, are not split.

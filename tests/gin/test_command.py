@@ -150,7 +150,7 @@ def test_arguments(pretrain: Gin, tmp_path: Path, arguments: list[str], message:
         (2, "RestoreCheckpointConfig.path=['a', 'b']", "mtf restores from only one path"),
         (2, "RestoreCheckpointConfig.state_transformation_fns=[@f]", "use `assignment_map`"),
         (2, "adafactor.Adafactor.max_parameter_scale=1.0", "does not limit the scale"),
-        (2, "adafactor.Adafactor.logical_factor_rules={'a': 1}", "set `optimizer.logical_factor"),
+        (2, "adafactor.Adafactor.logical_factor_rules={'a': 1}", "factors the second moment"),
         (2, "train.get_dataset_fn=@mine.data", "set `data` of the recipe instead"),
         (2, "train/DatasetConfig.trim_output_features=False", "mtf always trims features"),
         (2, "train_eval/DatasetConfig.mixture_or_task_name='x'", "of the training mixture; to le"),

@@ -1,8 +1,13 @@
-"""Runs the parity suite's cases in mtf."""
+"""Runs the parity suite's cases in mtf.
+
+python -m tests.golden.engine NUM_DEVICES CASE...    # prints the losses of each as a line of JSON
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
 from collections.abc import Callable, Iterable
 
 import jax
@@ -17,8 +22,10 @@ from mtf.training.metrics import summarize
 from mtf.training.settings import AdafactorConfig, AdamWConfig, ScheduleConfig, TrainerConfig
 from mtf.training.train_state import TrainState
 from mtf.training.trainer import Trainer
+from tests.conftest import with_devices
 from tests.golden import cases
 from tests.golden.cases import Batch, Case
+from tests.small import python
 
 Start = Callable[[str, tuple[int, ...]], np.ndarray]
 
@@ -79,3 +86,24 @@ def flat(state: TrainState) -> dict[str, np.ndarray]:
     """Returns a state as T5X's names → arrays."""
     leaves = jax.tree_util.tree_flatten_with_path(unstack_layers(state.state_dict()))[0]
     return {"/".join(k.key for k in path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def losses(num_devices: int, names: Iterable[str]) -> dict[str, list[float]]:
+    """Returns the losses of cases, trained in a process with so many devices."""
+    command = ("-m", "tests.golden.engine", str(num_devices), *names)
+    done = python(*command, XLA_FLAGS=with_devices(num_devices), JAX_PLATFORMS="cpu")
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
+def main() -> None:
+    """Runs the cases that the arguments name."""
+    num_devices, names = int(sys.argv[1]), sys.argv[2:]
+    assert jax.device_count() == num_devices
+    for name in names:
+        engine = Engine(cases.CASES[name], num_devices)
+        found = engine.train(engine.start(), cases.batches(engine.case.packed))[1]
+        print(json.dumps([name, found]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

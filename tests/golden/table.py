@@ -1,23 +1,18 @@
 """Prints the table of docs/t5x.md: how far mtf's losses are from T5X's recorded ones.
 
-python -m tests.golden.table
+XLA_FLAGS= python -m tests.golden.table    # with the programs that users compile
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
-from tests.golden import cases, comparing, recorded
+from tests.golden import cases, comparing, engine, recorded
 
 
 def main() -> None:
     """Runs every case on one and on several devices."""
     differences: dict[str, list[float]] = {name: [] for name in cases.CASES}
     for number in recorded.NUM_DEVICES:
-        for name, losses in ours(number).items():
+        for name, losses in engine.losses(number, cases.CASES).items():
             theirs = recorded.read(name)["losses"][str(number)]
             found = comparing.largest_difference(cases.CASES[name], losses, theirs)
             differences[name].append(found)
@@ -26,15 +21,6 @@ def main() -> None:
     for name, found in differences.items():
         row = (f"`{name}`", settings(cases.CASES[name]), *(f"{x:.1e}" for x in found))
         print("|", " | ".join(row), "|")
-
-
-def ours(num_devices: int) -> dict[str, list[float]]:
-    """Returns the losses of all cases, trained in a process with so many devices."""
-    flags = f"--xla_force_host_platform_device_count={num_devices}"
-    command = [sys.executable, "-m", "tests.golden.ours", str(num_devices), *cases.CASES]
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return dict(map(json.loads, done.stdout.splitlines()))
 
 
 def settings(case: cases.Case) -> str:

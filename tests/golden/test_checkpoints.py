@@ -6,11 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import conversion
 from conversion.tensor import ConversionError
-from mtf import convert
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from tests.golden import cases, comparing, engine, recorded
@@ -100,26 +98,6 @@ def test_we_continue_their_checkpoint(
     comparing.assert_losses(CASE, losses, expected["losses"]["1"][STEP:])
     comparing.assert_metrics(CASE, ours.evaluate(state), expected["eval"])
     comparing.assert_state(CASE, recorded.summary(engine.flat(state)), expected["state"])
-
-
-def test_export(
-    theirs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for layout, path in theirs.items():
-        arguments = [str(path), str(tmp_path / layout), "--to", "hf", "--vocabulary", "byt5"]
-        assert convert.main(arguments) == 0
-    model = tmp_path / "zarr" / "model.safetensors"
-    assert model.read_bytes() == (tmp_path / "orbax" / "model.safetensors").read_bytes()
-    stored, parameters = load_file(model), read(theirs["zarr"])
-    assert len(stored) == 52
-    size = sum(x.size for name, x in parameters.items() if name.startswith("target/"))
-    assert capsys.readouterr().out.count(f"{size:,} parameters") == len(LAYOUTS)
-    np.testing.assert_array_equal(
-        stored["shared.weight"], parameters["target/token_embedder/embedding"]
-    )
-    np.testing.assert_array_equal(
-        stored["lm_head.weight"], parameters["target/decoder/logits_dense/kernel"].T
-    )
 
 
 def test_their_scanned_checkpoint_has_a_tensor_for_each_layer(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 
 import jax
 import numpy as np
@@ -16,9 +15,7 @@ from mtf.inference.predictor import Predictor
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig
-from tests.conftest import with_devices
 from tests.golden import cases, comparing, engine, recorded
-from tests.small import python
 
 # The others compile for minutes; `pytest -m slow` runs them. test_checkpoints.py runs "rsqrt".
 FAST = (
@@ -118,8 +115,7 @@ SLOW_ON_FOUR = tuple(name for name in cases.CASES if name not in FAST_ON_FOUR)
     ],
 )
 def test_on_four_devices(names: tuple[str, ...]) -> None:
-    done = python("-m", "tests.golden.ours", "4", *names, XLA_FLAGS=with_devices(4))
-    found = dict(map(json.loads, done.stdout.splitlines()))
+    found = engine.losses(4, names)
     assert found.keys() == {*names}
     for name, losses in found.items():
         comparing.assert_losses(cases.CASES[name], losses, recorded.read(name)["losses"]["4"])

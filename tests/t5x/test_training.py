@@ -28,8 +28,7 @@ START = "@mtf.checkpoints.settings.RestoreCheckpointConfig(path='{}', mode='spec
 
 
 def losses_of_mtf(run_dir: Path, kind: str) -> dict[int, float]:
-    lines = map(json.loads, (run_dir / kind / "metrics.jsonl").read_text().splitlines())
-    return {line["step"]: line["loss"] for line in lines}
+    return {int(line["step"]): line["loss"] for line in small.read_metrics(run_dir, kind)}
 
 
 def losses_of_t5x(run_dir: Path, kind: str) -> dict[int, float]:

@@ -155,13 +155,8 @@ def test_what_a_tracker_receives(folder: Path, printed: str) -> None:
     ]
     for place in ("train", "training_eval/held_out"):
         received = [
-            {"step": step}
-            | {
-                name.removeprefix(f"{place}/"): value
-                for name, value in metrics.items()
-                if "/timing/" not in name
-            }
-            for step, metrics in sent(found)
+            {"step": step, **{n.removeprefix(f"{place}/"): x for n, x in metrics.items()}}
+            for step, metrics in without_timing(sent(found))
             if f"{place}/loss" in metrics
         ]
         assert received == read_metrics(folder / "whole", place)

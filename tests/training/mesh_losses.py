@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from mtf.data.examples import Example
+from mtf.data.packing import to_batch
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import (
@@ -47,36 +49,14 @@ RULES = (
 def ragged_batches(num_steps: int) -> list[dict[str, np.ndarray]]:
     """Packed rows whose lengths differ widely; some rows have no targets at all."""
     rng = np.random.default_rng(0)
-    batches = []
-    for _ in range(num_steps):
-        batch = {
-            name: np.zeros((BATCH_SIZE, 16 if name.startswith("encoder") else 12), np.int32)
-            for name in (
-                "encoder_input_tokens",
-                "encoder_segment_ids",
-                "decoder_input_tokens",
-                "decoder_target_tokens",
-                "decoder_loss_weights",
-                "decoder_segment_ids",
-                "decoder_positions",
-            )
-        }
-        for row in range(BATCH_SIZE):
-            i = t = 0
-            for segment in range(1, int(rng.integers(0, 4)) + 1):
-                num_inputs, num_targets = rng.integers(1, 6), rng.integers(1, 5)
-                inputs, targets = slice(i, i + num_inputs), slice(t, t + num_targets)
-                batch["encoder_input_tokens"][row, inputs] = rng.integers(2, 64, num_inputs)
-                batch["encoder_segment_ids"][row, inputs] = segment
-                tokens = rng.integers(2, 64, num_targets)
-                batch["decoder_target_tokens"][row, targets] = tokens
-                batch["decoder_input_tokens"][row, t + 1 : t + num_targets] = tokens[:-1]
-                batch["decoder_loss_weights"][row, targets] = 1
-                batch["decoder_segment_ids"][row, targets] = segment
-                batch["decoder_positions"][row, targets] = np.arange(num_targets)
-                i, t = i + num_inputs, t + num_targets
-        batches.append(batch)
-    return batches
+
+    def row() -> list[Example]:
+        sizes = [rng.integers(1, (6, 5)) for _ in range(rng.integers(0, 4))]
+        return [Example(*(rng.integers(2, 64, n) for n in pair)) for pair in sizes]
+
+    lengths = {"inputs": 16, "targets": 12}
+    rows = [[row() for _ in range(BATCH_SIZE)] for _ in range(num_steps)]
+    return [to_batch(each, lengths, BATCH_SIZE, pack=True) for each in rows]
 
 
 @functools.cache

@@ -55,8 +55,6 @@ def job(**fields: Any) -> Any:
         (adafactor, "step_offset", -1),
         (adafactor, "min_dim_size_to_factor", 0),
         (adafactor, "clipping_threshold", INFINITE),
-        (adafactor, "logical_factor_rules", (("embed", "ROWS"),)),
-        (adafactor, "logical_factor_rules", (("embed", "ROW"), ("embed", "COLUMN"))),
         (adamw, "epsilon", 0.0),
         (adamw, "weight_decay_rate", -0.1),
         (adamw, "global_norm_clip_threshold", -1.0),

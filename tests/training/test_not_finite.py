@@ -189,7 +189,7 @@ def test_a_run_that_skips_every_update_ends(tmp_path: Path) -> None:
     watch = Watch(
         make_trainer(skip_nonfinite_updates=True),
         manager,
-        MetricsWriter(tmp_path / "train", 0),
+        MetricsWriter(tmp_path, "train", 0),
         Progress(1000, None, stream=out),
     )
     watch.count_skipped(60, [step(0.0)] + [step(1.0)] * 59)

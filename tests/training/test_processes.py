@@ -24,11 +24,6 @@ def train(run_dir: Path, train_steps: int, num_processes: int, *text: Path) -> s
     return outputs[0]
 
 
-def metrics(run_dir: Path, name: str) -> list[dict[str, float]]:
-    lines = (run_dir / name / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 def test_two_processes_then_one_give_the_losses_of_one(tmp_path: Path, streamed: bool) -> None:
@@ -42,7 +37,7 @@ def test_two_processes_then_one_give_the_losses_of_one(tmp_path: Path, streamed:
     output = train(tmp_path / "both", 8, 1, *text)
     assert "resuming from step 4" in output
     for name, steps in (("train", 8), (evaluation, 2)):
-        expected, ours = metrics(tmp_path / "one", name), metrics(tmp_path / "both", name)
+        expected, ours = (small.read_metrics(tmp_path / each, name) for each in ("one", "both"))
         assert [line["step"] for line in ours] == [line["step"] for line in expected]
         assert len(ours) == steps
         for key in ("loss", "accuracy", "non_padding_fraction/overall"):
@@ -67,7 +62,7 @@ def test_ctrl_c_of_one_process_stops_both_at_the_same_step(tmp_path: Path) -> No
     assert said, outputs[0]
     assert "SIGINT: saving after this step" in outputs[1]
     assert small.steps(run_dir)[-1] == int(said[1])
-    assert metrics(run_dir, "train")[-1]["step"] == int(said[1])
+    assert small.read_metrics(run_dir)[-1]["step"] == int(said[1])
 
 
 ONE, EIGHT = "(1, 1, 1)", "(2, 2, 2)"

@@ -17,9 +17,7 @@ from mtf.base.errors import UserError
 from mtf.checkpoints.finite import flat_names
 from mtf.models import LoraConfig
 from mtf.models.settings import ModelConfig
-from mtf.partitioning.mesh import PjitPartitioner
-from mtf.partitioning.settings import PartitionerConfig
-from mtf.training import AdafactorConfig, AdamWConfig, EmaConfig, ScheduleConfig, TrainerConfig
+from mtf.training import AdafactorConfig, AdamWConfig, EmaConfig, ScheduleConfig
 from mtf.training.sizes import least_bytes
 from mtf.training.trainer import Trainer
 from tests import small
@@ -33,8 +31,8 @@ def partly_trained(
     *frozen: str, optimizer: Any = ADAMW, lora: LoraConfig | None = None, **network: Any
 ) -> Trainer:
     model = ModelConfig(dataclasses.replace(NETWORK, lora=lora, **network))
-    partitioner = PjitPartitioner.create(PartitionerConfig(), jax.devices()[:1])
-    return Trainer(model, optimizer, partitioner, TrainerConfig(frozen=frozen, num_microbatches=2))
+    trainer = make_trainer(frozen=frozen, num_microbatches=2)
+    return dataclasses.replace(trainer, model=model, optimizer=optimizer)
 
 
 def steps(trainer: Trainer, number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -89,6 +87,7 @@ def test_with_adapters_only_these_are_trained(scan_layers: bool) -> None:
     ("patterns", "settings", "said"),
     [
         (("encoder",), {}, "no parameter matches 'encoder'.* Did you mean 'encoder/.\\*'"),
+        (("(",), {}, r"frozen: '\(' is not a valid regular expression"),
         ((".*",), {}, "freezes all parameters"),
         (
             (".*/layers_0/.*",),
@@ -100,11 +99,6 @@ def test_with_adapters_only_these_are_trained(scan_layers: bool) -> None:
 def test_bad_patterns(patterns: tuple[str, ...], settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         partly_trained(*patterns, **settings).state_shapes  # noqa: B018
-
-
-def test_a_pattern_that_is_no_regular_expression() -> None:
-    with pytest.raises(UserError, match=r"frozen: '\(' is not a valid regular expression"):
-        TrainerConfig(frozen=("(",))
 
 
 @pytest.mark.slow

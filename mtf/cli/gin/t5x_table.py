@@ -105,7 +105,7 @@ _RESTORE = "checkpoint.restore."
 _DEVICES = "partitioner."
 _SUBMESH = "model_parallel_submesh"
 _DIMS = "1 and 1 give the standard rules, 2 and 2 give FULLY_SHARDED_AXIS_RULES"
-_OF_ADAFACTOR = ("learning_rate", "logical_factor_rules")
+_MATRICES = "mtf factors the second moment of every large matrix, along both dimensions"
 _ORDER = "the order does not change the result"
 _TASK = "data.mixture_or_task_name"
 _MODULES = "or a module that the gin files import"
@@ -502,12 +502,12 @@ T5X: dict[str, Section] = table(
     adafactor=(
         "adafactor.Adafactor",
         only("learning_rate", None, note="mtf uses the trainer's schedule"),
-        *fields("optimizer.", field_names(AdafactorConfig, *_OF_ADAFACTOR)),
+        *fields("optimizer.", field_names(AdafactorConfig, "learning_rate")),
         must("dtype_momentum", "float32", "@jax.numpy.float32", note="mtf keeps float32 moments"),
-        must("factor_map", None, note="set `optimizer.logical_factor_rules`"),
+        must("factor_map", None, note=_MATRICES),
         Row(
             "logical_factor_rules",
-            note="set `optimizer.logical_factor_rules` of the recipe",
+            note=_MATRICES,
             fixed=(None,),
             parts={"adafactor.standard_logical_factor_rules": "factor_rules"},
             refused=True,

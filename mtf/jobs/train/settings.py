@@ -97,12 +97,6 @@ class Train(Job[TrainResult]):
                 "trainer.trim_padding=False, or model.loss_normalizing_factor to "
                 "'NUM_REAL_TARGET_TOKENS'."
             )
-        restore = self.checkpoint.restore
-        if restore is not None and restore.mode == "all":
-            raise UserError(
-                "checkpoint.restore.mode 'all' is only for evaluation. Training starts from one "
-                "checkpoint, so set checkpoint.restore.mode to 'latest' or 'specific'."
-            )
         self._check_monitored()
 
     def _check_monitored(self) -> None:
