@@ -121,17 +121,24 @@ def local_copy(
 def unchanged(directory: AnyPath) -> Iterator[None]:
     """Raises StorageError if the files of a remote checkpoint change while the block reads them.
 
-    Metrics are excepted, because a run adds those of later evaluations. Directories that cannot be
-    listed are not checked.
+    Metrics are excepted, because a run adds those of later evaluations. In a directory that cannot
+    be listed, the files that have been read in place are checked.
     """
+    if not is_remote(directory):
+        yield
+        return
+    from mtf.storage.remote import READ_IN_PLACE
 
     def versions() -> dict[str, str]:
-        found = directory.infos() if is_remote(directory) and is_listable(directory) else {}
+        found = directory.infos() if is_listable(directory) else {}
         return {name: _version(x) for name, x in found.items() if not name.startswith("metrics/")}
 
     before = versions()
     yield
     after = versions()
+    for path in [path for path in READ_IN_PLACE if directory in (path, *path.parents)]:
+        before[path.name] = _version(READ_IN_PLACE.pop(path))
+        after[path.name] = _version(path.fs.info(path.path))
     if changed := sorted(name for name, _ in before.items() ^ after.items()):
         raise StorageError(directory, f"{changed[0]} changed while the directory was read.")
 

@@ -29,6 +29,8 @@ BYTES_OF_PART = 32 * 2**20
 _SECONDS_TO_ANSWER, _SECONDS_FOR_GCS = 6, 3
 _TRIES_OF_S3 = 3
 _NAMES = {"gcsfs": ("gs", "gcs"), "s3fs": ("s3", "s3a")}
+# File over https:// → its description before it was read, which `copies.unchanged` uses up.
+READ_IN_PLACE: dict[RemotePath, dict[str, Any]] = {}
 _WRITING = ("open", "pipe_file", "put_file", "rm", "rm_file", "mkdir")
 
 
@@ -126,6 +128,7 @@ class RemotePath(UPath):
 
         Raises StorageError if the file is shorter or the server does not support range requests.
         """
+        self._note_version()
         starts = range(start, stop, BYTES_OF_PART)
         ends = [min(begin + BYTES_OF_PART, stop) for begin in starts]
         paths = [self.path] * len(ends)
@@ -140,7 +143,12 @@ class RemotePath(UPath):
 
     def read_bytes(self) -> bytes:
         """Returns the content of the file."""
+        self._note_version()
         return bytes(self.fs.cat_file(self.path))
+
+    def _note_version(self) -> None:
+        if self.protocol in READ_ONLY and self not in READ_IN_PLACE:
+            READ_IN_PLACE[self] = self.fs.info(self.path)
 
     def read_text(self, *_: Any, **__: Any) -> str:
         """Returns the content of the file, decoded as UTF-8."""

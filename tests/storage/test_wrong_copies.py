@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_a_file_that_is_replaced_is_copied_again(
     scheme: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert copied(scheme, servers, monkeypatch, "replaced", 1) == NEW
+
+
+def test_a_file_that_is_replaced_while_it_is_read_in_place(servers: Servers) -> None:
+    file, path = servers.http_directory / "model/config.json", as_path(f"{servers.http}/model")
+    file.parent.mkdir()
+    for change in (True, False):
+        file.write_bytes(OLD)
+        refused = pytest.raises(StorageError, match="model: config.json changed while")
+        with refused if change else contextlib.nullcontext(), copies.unchanged(path):
+            assert (path / "config.json").read_bytes() == OLD
+            if change:
+                file.write_bytes(NEW)
 
 
 @pytest.mark.parametrize("kind", ["truncated", "too_long"])
