@@ -25,9 +25,9 @@ from mtf.storage.errors import GCS_URL, PACKAGES, READ_ONLY, StorageError, endpo
 # The part size of a multipart upload, in bytes. S3 allows 10,000 parts.
 BYTES_OF_PART = 32 * 2**20
 # With these times, a command says within a minute that a store does not answer. gcsfs waits for
-# 33 s between its six tries.
-_SECONDS_TO_ANSWER, _SECONDS_FOR_GCS = 6, 3
-_TRIES_OF_S3 = 3
+# 33 s between its six tries, and s3fs tries to read a file four times.
+_SECONDS_TO_ANSWER, _SECONDS_FOR_GCS, _SECONDS_FOR_S3 = 6, 3, 4
+_TRIES_OF_S3, _MAX_CONNECTIONS = 3, 50
 _NAMES = {"gcsfs": ("gs", "gcs"), "s3fs": ("s3", "s3a")}
 # File over https:// → its description before it was read, which `copies.unchanged` uses up.
 READ_IN_PLACE: dict[RemotePath, dict[str, Any]] = {}
@@ -263,8 +263,11 @@ def filesystem(scheme: str) -> Any:
         if endpoint("gs"):
             options["token"] = "anon"
     else:
-        retries = {"total_max_attempts": _TRIES_OF_S3}
-        options["config_kwargs"] = {"read_timeout": _SECONDS_TO_ANSWER, "retries": retries}
+        options["config_kwargs"] = {
+            "read_timeout": _SECONDS_FOR_S3,
+            "retries": {"total_max_attempts": _TRIES_OF_S3},
+            "max_pool_connections": _MAX_CONNECTIONS,
+        }
         library.S3FileSystem.retries = 2  # each with all attempts of the library below
     for name in _NAMES[package]:
         fsspec.config.conf.setdefault(name, {}).update(options)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mtf.checkpoints.restore import checkpoint_paths
+from mtf.checkpoints.restore import checkpoint_path
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.cli import fetch
 from mtf.storage import copies, remote
@@ -42,7 +42,7 @@ def test_a_released_checkpoint_is_copied_by_name(
     unreachable(monkeypatch)
     assert_holds(address, PARAMETERS)
     copy = tmp_path / "copies/gs" / address.removeprefix("gs://")
-    assert checkpoint_paths(RestoreCheckpointConfig(address, mode="specific")) == [copy]
+    assert checkpoint_path(RestoreCheckpointConfig(address, mode="specific")) == copy
 
 
 def test_the_latest_or_the_chosen_checkpoint_of_a_directory_is_copied(
