@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Collection, Iterator, Sequence
 
@@ -114,12 +113,8 @@ class TrainLoop:
         self._start_step = step = int(state.step)
         owed = owed_evaluations(self.checkpoints.model_dir, step)
         early = self._resume_early_stopping(owed)
-        network = self.trainer.model.network
-        flops = functools.partial(train_step_flops, network, self.batch_size)
-        meter = Meter(self.batch_size, flops, setup_seconds)
-        profile, run_dir = self.trainer.config.profile, self.checkpoints.model_dir
-        profiler = Profiler(profile, run_dir, meter, self.progress)
-        with self._open_metrics(owed) as files, profiler:
+        meter = Meter(self.batch_size, self._flops, setup_seconds)
+        with self._open_metrics(owed) as files, self._profiler(meter) as profiler:
             watch = Watch(self.trainer, self.checkpoints, files[TRAIN], self.progress)
             report = Report(self.trainer.config.stats_period, meter, watch, files, self.progress)
             evaluate = [Evaluate(each, meter, self._check_stop) for each in self._kinds(files)]
@@ -245,6 +240,14 @@ class TrainLoop:
         if self.evaluator is not None:
             found.append(DecodedEvaluation(trainer, self.evaluator, files, progress, self.tracking))
         return found
+
+    def _profiler(self, meter: Meter) -> Profiler:
+        profile, run_dir = self.trainer.config.profile, self.checkpoints.model_dir
+        return Profiler(profile, run_dir, meter, self.progress)
+
+    def _flops(self, inputs_length: int, targets_length: int) -> float:
+        network = self.trainer.model.network
+        return train_step_flops(network, self.batch_size, inputs_length, targets_length)
 
     def _resume_early_stopping(self, owed: Collection[str]) -> EarlyStopping:
         """Returns the early-stopping counts at the start, without evaluations in `owed`."""
