@@ -127,7 +127,9 @@ def why_not_written(error: BaseException, path: object) -> str | None:
     # TensorStore's errors name the bucket or, for S3, only the object.
     is_named = url.netloc in str(error) or f'"{url.path.strip("/")}/' in str(error)
     kind = failure_kind(error) if library in _STORE_LIBRARIES or is_named else None
-    return kind and _reason(path, "bucket" if kind == "missing" else kind, error)
+    if kind == "missing":
+        return f"a file in it, or its bucket, was deleted: {error}"
+    return kind and _reason(path, kind, error)
 
 
 def _reason(path: object, kind: str, error: BaseException) -> str:
