@@ -61,10 +61,11 @@ def test_the_held_out_loss_is_the_mean_over_tokens(tmp_path: Path, batch_size: i
     """The 25 rows are in whole batches, in a last batch of one row or of four, or in one batch."""
     model = write_model(tmp_path / "model", "byt5", [])
     (tmp_path / "data.tsv").write_text("".join(LINES))
+    data = "checkpoint='model', train='data.tsv', validation='data.tsv'"
     values = f"steps=1, batch_size={batch_size}, learning_rate=0.0"
     settings = ("model.z_loss=0.0", "model.network.dtype=float32", "num_samples=0", "model_dir=run")
     small.run_process(
-        [f"recipes.finetune('model', 'data.tsv', 'data.tsv', {values})", "--set", *settings],
+        [f"recipes.finetune({data}, {values})", "--set", *settings],
         tmp_path,
         XLA_FLAGS="",  # The tests' programs, which are not optimized, round less exactly.
     )

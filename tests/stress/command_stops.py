@@ -60,7 +60,9 @@ class Kind(NamedTuple):
 
 
 RANK = "mtf.run \"recipes.t0_eval(checkpoint='run', files='ranked.jsonl')\" --set"
-EVALUATE = "mtf.run \"recipes.evaluate('run', 'fruit_which_is_it')\" --set"
+EVALUATE = (
+    "mtf.run \"recipes.evaluate(checkpoint='run', mixture_or_task_name='fruit_which_is_it')\" --set"
+)
 INFER = "mtf.run \"recipes.infer(checkpoint='run', files='texts.txt')\" --set batch_size=4"
 TASK = "c4_v220_span_corruption"
 ONE = "partitioner.num_partitions=1"
