@@ -28,8 +28,7 @@ def prepare(folder: RemotePath) -> set[int]:
     os.environ.setdefault("EPATH_USE_TF", "false")  # Otherwise Orbax may import TensorFlow.
     filesystem(folder.protocol)
     storage.use_emulator()
-    if folder.protocol == "s3":
-        _teach_orbax_s3()
+    _adapt_orbax()
     saved = steps.saved_steps(folder.parent)
     for step in saved:
         marker = folder / f"checkpoint_{step}" / COMMITTED
@@ -39,8 +38,8 @@ def prepare(folder: RemotePath) -> set[int]:
 
 
 @functools.cache
-def _teach_orbax_s3() -> None:
-    """Adds s3:// support to Orbax, which otherwise treats such paths as relative local paths.
+def _adapt_orbax() -> None:
+    """Makes Orbax open stores as mtf does: it has no `s3://`, and retries for a quarter of an hour.
 
     Orbax has no setting for this. Therefore, this function wraps `build_kvstore_tspec`, a private
     function in the module that defines the public `get_ts_context`.
@@ -49,9 +48,10 @@ def _teach_orbax_s3() -> None:
     build: Callable[..., dict[str, Any]] = vars(module)["build_kvstore_tspec"]
 
     def build_spec(directory: str, *args: Any, **options: Any) -> dict[str, Any]:
-        if not directory.startswith("s3://"):
+        scheme, separator, rest = directory.partition("://")
+        if scheme not in ("gs", "s3"):
             return build(directory, *args, **options)
-        spec = build(f"gs{directory.removeprefix('s3')}", *args, **options)
+        spec = build(f"gs{separator}{rest}", *args, **options)
         found = spec.get("base", spec)  # The spec of a database contains "base".
         found |= storage.kvstore(storage.as_path(directory)) | {"path": found["path"]}
         return spec
