@@ -204,6 +204,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("evil", "package", "package.evil", "recipes.evil", "beside", "elsewhere"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(allowed, "_named", set())
+    monkeypatch.setattr(allowed, "_own_configs", [])
     return tmp_path
 
 

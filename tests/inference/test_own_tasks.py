@@ -48,6 +48,7 @@ def test_a_run_on_a_custom_task_is_loaded_and_resumed_from_elsewhere(
         sys.modules.pop("custom_spelled")
         monkeypatch.setattr(registry, "_REGISTRY", type(registry._REGISTRY)())
         monkeypatch.setattr(allowed, "_named", set())
+        monkeypatch.setattr(allowed, "_own_configs", [])
 
     forget()
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
