@@ -137,13 +137,14 @@ class CheckpointManager:
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._add_checksums),
         )
         folder = self.model_dir.resolve() / steps.CHECKPOINTS
+        saved = set[int]()
         if is_remote(folder):
             saved = stores.prepare(folder)
             options.atomicity_options = stores.ATOMICITY
         items = ("state", "data")
         self._manager = ocp.CheckpointManager(str(folder), options=options, item_names=items)
         # If a store fails, Orbax takes it for empty.
-        if is_remote(folder) and saved - {*self._manager.all_steps()}:
+        if saved - {*self._manager.all_steps()}:
             raise StorageError(folder, "the store did not list all checkpoints. Try again.")
         # While the directory is open, its inode number is not given to another one.
         self._opened: int | None = None

@@ -127,6 +127,7 @@ def unchanged(directory: AnyPath) -> Iterator[None]:
     if not is_remote(directory):
         yield
         return
+    from mtf.storage.pool import ReadingPool  # Showing a recipe does not need threads.
     from mtf.storage.remote import READ_IN_PLACE
 
     def versions() -> dict[str, str]:
@@ -136,9 +137,11 @@ def unchanged(directory: AnyPath) -> Iterator[None]:
     before = versions()
     yield
     after = versions()
-    for path in [path for path in READ_IN_PLACE if directory in (path, *path.parents)]:
-        before[path.name] = _version(READ_IN_PLACE.pop(path))
-        after[path.name] = _version(path.fs.info(path.path))
+    paths = [path for path in READ_IN_PLACE if directory in (path, *path.parents)]
+    with ReadingPool(_FILES_AT_ONCE) as pool:
+        for path, info in zip(paths, pool.map(lambda x: x.fs.info(x.path), paths), strict=True):
+            name = str(path).removeprefix(f"{directory}/")
+            before[name], after[name] = _version(READ_IN_PLACE.pop(path)), _version(info)
     if changed := sorted(name for name, _ in before.items() ^ after.items()):
         raise StorageError(directory, f"{changed[0]} changed while the directory was read.")
 

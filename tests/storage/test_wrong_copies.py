@@ -50,15 +50,16 @@ def test_a_file_that_is_replaced_is_copied_again(
 
 
 def test_a_file_that_is_replaced_while_it_is_read_in_place(servers: Servers) -> None:
-    file, path = servers.http_directory / "model/config.json", as_path(f"{servers.http}/model")
-    file.parent.mkdir()
-    for change in (True, False):
-        file.write_bytes(OLD)
-        refused = pytest.raises(StorageError, match=r"config\.json changed while")
-        with refused if change else contextlib.nullcontext(), copies.unchanged(path):
-            assert (path / "config.json").read_bytes() == OLD
-            if change:
-                file.write_bytes(NEW)
+    names, path = ("model/a/x", "model/b/x"), as_path(f"{servers.http}/model")
+    for changed in (*names, None):
+        for name in names:
+            (servers.http_directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (servers.http_directory / name).write_bytes(OLD)
+        refused = pytest.raises(StorageError, match=f"{str(changed)[6:]} changed while the")
+        with refused if changed else contextlib.nullcontext(), copies.unchanged(path):
+            assert [(path / name[6:]).read_bytes() for name in names] == [OLD, OLD]
+            if changed:
+                (servers.http_directory / changed).write_bytes(NEW)
 
 
 @pytest.mark.parametrize("kind", ["truncated", "too_long"])
