@@ -260,7 +260,8 @@ def test_files_that_nest_too_deeply(tmp_path: Path, content: str) -> None:
     file.parent.mkdir(parents=True)
     file.write_text(content)
     templates = load_templates(tmp_path)
-    with pytest.raises(UserError, match="nested more than 20 levels deep"):
+    # PyYAML 6.0.4 looks ahead and stops at 1,000 open brackets by itself.
+    with pytest.raises(UserError, match=r"more than 20 levels deep|maximum nesting depth"):
         templates.get("made")
     file.write_text("a: &a {b: 1}\nc: {<<: [*a, *a]}")
     with pytest.raises(UserError, match="it contains <<"):
