@@ -33,9 +33,8 @@ def test_the_license_and_the_citation() -> None:
 def test_the_docker_image_gets_what_the_wheel_is_made_of() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     project = PYPROJECT["project"]
-    packages = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
-    needed = {"pyproject.toml", project["readme"], *project["license-files"]}
-    needed |= {pattern.removesuffix("*") for pattern in packages}
+    packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    needed = {"pyproject.toml", project["readme"], *project["license-files"], *packages}
     assert "*" in lines and {line[1:] for line in lines if line.startswith("!")} == needed
     python = re.search(r"^ARG PYTHON=(.+)$", (ROOT / "Dockerfile").read_text(), re.M)
     assert python is not None and python[1] in SpecifierSet(project["requires-python"])
