@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -57,6 +58,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
         problems = [p for p in problems if not p.startswith("Missing required values")]
     if problems:
         raise UserError(config_lib.summarize(problems))
+    if runs and not options.dry_run:
+        gc.enable()  # `mtf.run` has disabled it.
     if options.sweep:
         return _sweep(config, name, options)
     _show(config, name, options)
