@@ -7,17 +7,9 @@ Therefore, the state is checked before it is saved and after it is restored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-
-def flat_names(tree: Any) -> dict[str, Any]:
-    """Returns a dict mapping paths, such as "target/encoder/…", to the leaves of nested dicts."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {"/".join(str(entry.key) for entry in path): leaf for path, leaf in leaves}
-
 
 # This function is called for one array at a time, so that it is compiled only once for each shape.
 _all_finite = jax.jit(lambda x: jnp.all(jnp.isfinite(x)))

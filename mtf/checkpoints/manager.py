@@ -35,6 +35,7 @@ from mtf.base.writing import files_deleted, free_space, write_failure
 from mtf.checkpoints import finite, steps, stores
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.models.stacking import is_stacked, unstack_layers
+from mtf.models.trees import flat_names
 from mtf.storage import AnyPath, as_path, is_remote, remove_tree
 from mtf.storage.errors import StorageError
 
@@ -214,7 +215,7 @@ class CheckpointManager:
         """
         if step in self._manager.all_steps():
             return
-        arrays = finite.flat_names(state)
+        arrays = flat_names(state)
         bad = finite.not_finite(arrays)
         if bad:
             raise StateNotFiniteError(

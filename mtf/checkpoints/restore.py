@@ -16,9 +16,9 @@ from conversion.formats import find_prefix, format_of
 from conversion.tensor import index_bounds
 from mtf.base.checks import check_matches
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
-from mtf.checkpoints.finite import flat_names
 from mtf.checkpoints.settings import RestoreCheckpointConfig
-from mtf.models.stacking import Tree, is_stacked, unstacked_names
+from mtf.models.stacking import is_stacked, unstacked_names
+from mtf.models.trees import Tree, flat_names
 from mtf.storage import AnyPath, as_path, is_listable, is_remote
 from mtf.storage.copies import nearest_copy, unchanged
 from mtf.storage.pool import ReadingPool

@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.models.settings import LoraConfig
+from mtf.models.trees import flat_names, nested
 from mtf.models.types import Params
 
 NAMES = ("lora_a", "lora_b", "lora_scale")
@@ -28,7 +28,7 @@ def with_adapters(tree: Params, config: LoraConfig) -> Params:
 
     Raises UserError if a pattern of `config.targets` matches no kernel of a layer.
     """
-    flat = flatten_dict(tree, sep="/")
+    flat = flat_names(tree)
     paths = [path for path in flat if _LAYER.search(path) and path.endswith("/kernel")]
     names = {path: _LAYER.sub("/", path).removesuffix("/kernel") for path in paths}
     seen = dict.fromkeys(names.values())
@@ -43,7 +43,7 @@ def with_adapters(tree: Params, config: LoraConfig) -> Params:
         if any(re.fullmatch(pattern, name) for pattern in config.targets):
             adapter = _adapter(flat[path], config).items()
             flat |= {f"{path.removesuffix('kernel')}{each}": value for each, value in adapter}
-    return unflatten_dict(flat, sep="/")
+    return nested(flat)
 
 
 def _adapter(kernel: Any, config: LoraConfig) -> Params:

@@ -7,12 +7,11 @@ occur at any depth of a tree, which contains parameters, optimizer state or an e
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-Tree = dict[str, Any]
+from mtf.models.trees import Tree
 
 _STACKED = re.compile(r"(.*/layers)(/.*)")
 

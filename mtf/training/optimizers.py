@@ -17,7 +17,7 @@ import optax
 
 from mtf.models import t5
 from mtf.models.settings import T5Config
-from mtf.models.stacking import Tree
+from mtf.models.trees import Tree
 from mtf.training import adafactor, schedules
 from mtf.training.settings import AdafactorConfig, AdamWConfig, AnyOptimizer
 from mtf.training.transformations import Transformation

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-from flax.traverse_util import flatten_dict
-
 from mtf.base.host_memory import gib
-from mtf.checkpoints.finite import flat_names
+from mtf.models.trees import flat_names
 from mtf.partitioning import memory
 from mtf.training.trainer import Trainer
 
@@ -25,7 +23,7 @@ def text(trainer: Trainer) -> str:
     mesh = trainer.partitioner.mesh
     shapes, shardings = trainer.state_shapes, trainer.state_shardings
     split = flat_names(shardings.params)
-    axes = flatten_dict(trainer.axes, sep="/")
+    axes = flat_names(trainer.axes)
     whole, part = memory.num_bytes(shapes.params), memory.num_bytes(shapes.params, shardings.params)
     columns = [("parameter", "shape", "logical axes", "split over", "per device")]
     remarks = []

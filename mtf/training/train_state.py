@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from mtf.models.stacking import Tree
+from mtf.models.trees import Tree
 
 
 @jax.tree_util.register_dataclass

@@ -6,12 +6,10 @@ import itertools
 import re
 from collections.abc import Collection, Sequence
 
-from flax.traverse_util import flatten_dict, unflatten_dict
-
 from mtf.base.checks import check_matches
 from mtf.base.errors import UserError
-from mtf.checkpoints.finite import flat_names
-from mtf.models.stacking import Tree, unstacked_names
+from mtf.models.stacking import unstacked_names
+from mtf.models.trees import Tree, flat_names, nested
 
 _ADAPTER = re.compile(r".*/lora_[ab]")
 
@@ -55,12 +53,9 @@ def split(tree: Tree, frozen: Collection[str]) -> tuple[Tree, Tree]:
 
     Each leaf is in exactly one part. Nested dicts without leaves are omitted.
     """
-    leaves = flatten_dict(tree, sep="/")
+    if not frozen:
+        return tree, {}
+    leaves = flat_names(tree)
     kept = {name: leaf for name, leaf in leaves.items() if name in frozen}
     trained = {name: leaf for name, leaf in leaves.items() if name not in frozen}
-    return unflatten_dict(trained, sep="/"), unflatten_dict(kept, sep="/")
-
-
-def merge(first: Tree, second: Tree) -> Tree:
-    """Returns a tree with the leaves of both trees; this is the inverse of `split`."""
-    return unflatten_dict(flatten_dict(first) | flatten_dict(second))
+    return nested(trained), nested(kept)

@@ -33,8 +33,9 @@ from mtf.checkpoints.steps import (
 from mtf.data.packing import HostBatch, trimmed
 from mtf.models import t5
 from mtf.models.settings import ModelConfig
-from mtf.models.stacking import Tree, stack_layers
+from mtf.models.stacking import stack_layers
 from mtf.models.t5 import Batch
+from mtf.models.trees import Tree, flat_names, merged
 from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
@@ -47,7 +48,7 @@ from mtf.training.losses import (
     weighted_cross_entropy,
 )
 from mtf.training.train_state import TrainState
-from mtf.training.trained import frozen_names, merge, split
+from mtf.training.trained import frozen_names, split
 
 Metrics = dict[str, jax.Array]
 _Shapes = tuple[tuple[str, tuple[int, ...]], ...]
@@ -71,7 +72,7 @@ def loss_fn(
     `loss_fn` receives all logits. If `token_weights` is set, there is also the sum "token_loss",
     which has these weights.
     """
-    params = merge(params, frozen or {})
+    params = merged(params, frozen or {})
     if model.loss_fn is not None:
         logits = t5.apply(model.network, params, batch, dropout_rng=dropout_rng)
         return custom_loss(model.loss_fn, logits, batch, weights)
@@ -220,7 +221,7 @@ class Trainer:
         """Returns the parameters to evaluate, which are averaged if `ema.evaluate` is set."""
         if state.ema is None or self.config.ema is None or not self.config.ema.evaluate:
             return state.params
-        return merge(state.ema, split(state.params, self.frozen)[1])
+        return merged(state.ema, split(state.params, self.frozen)[1])
 
     def restore_state(
         self,
@@ -326,7 +327,7 @@ class Trainer:
         if rate is not None:
             metrics["learning_rate"] = rate
         new = TrainState(
-            state.step + 1, merge(params, frozen), param_states, self._averaged(state.ema, params)
+            state.step + 1, merged(params, frozen), param_states, self._averaged(state.ema, params)
         )
         if self.config.skip_nonfinite_updates:
             good = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
@@ -453,7 +454,7 @@ def starting_state(
             fallback_to_scratch=restore.fallback_to_scratch,
         )
     _check_step(int(state.step), run_dir, restore, train_steps)
-    bad = finite.not_finite(finite.flat_names(state.state_dict()))
+    bad = finite.not_finite(flat_names(state.state_dict()))
     if bad:
         raise UserError(
             f"The checkpoint {path} contains NaN or infinity in {finite.shown(bad)}. {advice}"

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import jax
 import optax
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from mtf.base.errors import UserError
-from mtf.models.stacking import Tree, stack_layers, unstack_layers
+from mtf.models.stacking import stack_layers, unstack_layers
+from mtf.models.trees import Tree, flat_names, nested
 from mtf.training.settings import GradientTransformation
 
 
@@ -61,11 +61,12 @@ class Transformation:
         A leaf that has the name and the shape of a parameter gets the axes of that parameter. Other
         leaves, such as factored statistics, are not split.
         """
-        owners, names = flatten_dict(self.shapes), flatten_dict(self.axes)
+        owners, names = flat_names(self.shapes), flat_names(self.axes)
 
         def of_leaf(path: Any, leaf: Any) -> tuple[str | None, ...]:
-            keys = tuple(entry.key for entry in path)
-            owner = next((keys[i:] for i in range(len(keys)) if keys[i:] in owners), None)
+            keys = [entry.key for entry in path]
+            tails = ("/".join(keys[i:]) for i in range(len(keys)))
+            owner = next((tail for tail in tails if tail in owners), None)
             if owner is None or leaf.shape != owners[owner].shape:
                 return (None,) * len(leaf.shape)
             return names[owner]
@@ -77,17 +78,16 @@ class Transformation:
 
         Returns None if the state contains no learning rate or more than one.
         """
-        stored = ("hyperparams", "learning_rate")
-        found = [leaf for path, leaf in flatten_dict(states).items() if path[-2:] == stored]
+        stored = "/hyperparams/learning_rate"
+        found = [leaf for path, leaf in flat_names(states).items() if f"/{path}".endswith(stored)]
         return found[0] if len(found) == 1 else None
 
 
-def _paths(state: Any) -> tuple[list[tuple[str, ...]], list[Any], Any]:
+def _paths(state: Any) -> tuple[list[str], list[Any], Any]:
     """Returns the paths and values of all leaves of an optax state, and its tree structure."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
     paths = [
-        tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path) or ("state",)
-        for path, _ in leaves
+        jax.tree_util.keystr(path, simple=True, separator="/") or "state" for path, _ in leaves
     ]
     return paths, [leaf for _, leaf in leaves], structure
 
@@ -97,14 +97,14 @@ def _as_dicts(state: Any) -> Tree:
     for path, leaf in zip(paths, leaves, strict=True):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise UserError(
-                f"optimizer: its state contains a random key ({'/'.join(path)}), which cannot be "
+                f"optimizer: its state contains a random key ({path}), which cannot be "
                 "stored in a checkpoint; expected only numbers"
             )
-    return unflatten_dict(dict(zip(paths, leaves, strict=True)))
+    return nested(dict(zip(paths, leaves, strict=True)))
 
 
 def _from_dicts(tree: Tree, like: Any) -> Any:
     """Converts nested dicts from `_as_dicts` to an optax state with the structure of `like`."""
-    found = flatten_dict(tree)
+    found = flat_names(tree)
     paths, _, structure = _paths(like)
     return jax.tree_util.tree_unflatten(structure, [found[path] for path in paths])

@@ -15,8 +15,8 @@ from conversion import Checkpoint, ConversionError
 from conversion.adapters import merged
 from conversion.peft_writer import write_adapters
 from conversion.tensor import array_tensor
-from mtf.checkpoints.finite import flat_names
 from mtf.models import LoraConfig, t5
+from mtf.models.trees import flat_names
 from tests import made_up
 
 NETWORK = made_up.network(head_dim=6, num_encoder_layers=2, mlp_dim=10)

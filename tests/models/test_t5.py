@@ -14,7 +14,6 @@ import pytest
 
 from mtf import builders
 from mtf.base.errors import UserError
-from mtf.checkpoints.finite import flat_names
 from mtf.data.examples import Example
 from mtf.data.packing import to_batch
 from mtf.models import LoraConfig, lora, t5
@@ -22,6 +21,7 @@ from mtf.models.argmax import argmax
 from mtf.models.attention import dot_product_attention
 from mtf.models.settings import T5Config
 from mtf.models.stacking import stack_layers, unstack_layers
+from mtf.models.trees import flat_names
 from mtf.models.types import Dropout, Params
 from tests import made_up
 

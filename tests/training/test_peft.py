@@ -13,10 +13,10 @@ import conversion
 from conversion.peft_writer import write_adapters
 from conversion.tensor import array_tensor
 from mtf import convert
-from mtf.checkpoints.finite import flat_names
 from mtf.models import LoraConfig, T5Config, t5
 from mtf.models.settings import ModelConfig
 from mtf.models.stacking import unstack_layers
+from mtf.models.trees import flat_names
 from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.partitioning.settings import PartitionerConfig

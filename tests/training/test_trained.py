@@ -14,9 +14,9 @@ import conversion
 import mtf
 from mtf import convert
 from mtf.base.errors import UserError
-from mtf.checkpoints.finite import flat_names
 from mtf.models import LoraConfig
 from mtf.models.settings import ModelConfig
+from mtf.models.trees import flat_names
 from mtf.training import AdafactorConfig, AdamWConfig, EmaConfig, ScheduleConfig
 from mtf.training.sizes import least_bytes
 from mtf.training.trainer import Trainer
