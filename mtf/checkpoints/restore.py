@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -123,8 +124,11 @@ def restore_tree(
         return jax.make_array_from_callback(shape.shape, leaf_shardings[name], piece)
 
     share = slice(jax.process_index(), None, jax.process_count())
+    # The largest first, so that no thread reads the embedding while the others have finished.
+    names = sorted(plans, key=lambda name: math.prod(leaf_shapes[name].shape), reverse=True)
     with checking(checkpoint.path, share), unchanged(checkpoint.path), ReadingPool(8) as pool:
-        leaves = list(pool.map(read, plans))
+        arrays = dict(zip(names, pool.map(read, names), strict=True))
+    leaves = [arrays[name] for name in plans]
     restored: Tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return restored
 
