@@ -30,7 +30,8 @@ examples:
 
 A value is a Python literal, a bare word if the field accepts a string, or @package.builder(kw=…).
 +PATH=VALUE adds a key to a dict.
-Exit status: 0 on success, 1 if the run failed, 2 if it was refused and nothing was written.
+Exit status: 0 on success, or if a signal stopped the run after it had saved; 1 if the run failed;
+2 if it was refused and nothing was written. A second Ctrl-C stops a run without saving.
 """
 
 

@@ -3,6 +3,9 @@
 `mtf.training.loop` lists the hooks in the order in which they run, in all processes. Before the
 hooks that are due run, the loop waits until the step is computed. The next step donates the buffers
 of the state, so a hook must not keep them. `phase` is what `mtf status` shows in the meantime.
+
+To do something else every N steps, add a class with `phase`, `is_due` and `run` to `Hook`, and list
+it in `TrainLoop.run`. Its time counts as that of the steps, except within `Meter.pause`.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ EVALUATING, SAVING = "evaluating", "saving"
 
 @dataclasses.dataclass
 class FinishedStep:
-    """A training step that has been made, and what the hooks have found so far.
+    """A training step, and what the hooks have found so far.
 
     Attributes:
       step: the number of the step.
@@ -57,7 +60,11 @@ class FinishedStep:
 
 @dataclasses.dataclass
 class Report:
-    """Writes the statistics of the steps since the last report, every `stats_period` steps."""
+    """Writes the statistics of the steps since the last report, every `stats_period` steps.
+
+    The time of a step includes reading its batch; it excludes compilation, evaluation and saving,
+    except what is written in the background.
+    """
 
     stats_period: int
     meter: Meter
@@ -72,7 +79,7 @@ class Report:
 
     def run(self, done: FinishedStep) -> None:
         """Writes the statistics to files and prints them."""
-        steps, report = self.meter.steps, self.meter.report()
+        steps, report = self.meter.steps, self.meter.report()  # `report` starts a new list.
         done.measured |= self.files[TRAIN].write(done.step, report.metrics, report.times)
         self.progress.stats(
             done.step,
@@ -91,7 +98,7 @@ class Evaluate:
 
     evaluation: Evaluation
     meter: Meter
-    check: Callable[[], None]  # raises StopRequested after a signal
+    check: Callable[[], None]  # reports progress; raises StopRequested after a signal
     phase = EVALUATING
 
     def is_due(self, done: FinishedStep) -> bool:
@@ -133,9 +140,10 @@ class StopEarly:
 
 @dataclasses.dataclass
 class Save:
-    """Saves the state, the position in the data and the metrics.
+    """Saves the state, the positions of all processes in the data, and the metrics.
 
-    This is due when `checkpoint.save` says so, and at the end of the run.
+    This is due when `checkpoint.save` says so, and at the end of the run. When a run is resumed,
+    `mtf.jobs.train.run` sets the positions again.
     """
 
     checkpoints: CheckpointManager

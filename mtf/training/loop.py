@@ -3,12 +3,17 @@
 In each step, the loop trains, checks for signals, checks that all values are finite, writes
 statistics, evaluates, decides whether to stop early, and saves, in this order.
 
-Evaluation precedes saving, so that the checkpoint of step N contains all metrics of step N. After a
-signal, evaluation is skipped or aborted, so that the state is saved immediately. The checkpoint
-then lists the evaluations that are still due, and the resumed run performs them first.
+Evaluation precedes saving, so that the checkpoint of step N contains all metrics of step N.
+
+A signal is only noted; the loop looks for it in each step and during evaluations. The step in
+progress is completed and saved. Evaluations that are due are skipped, and one in progress is
+aborted and repeated as a whole. The checkpoint lists them, and the resumed run performs them first.
 
 Step N is the N-th update since the start of pretraining; a state of step N has had N updates. The
 position in the data that is saved with it is that of the batch for step N + 1.
+
+All processes run the same hooks. They wait for each other before the first step, when they look for
+a signal, and in saves. Process 0 writes the metrics; each process writes its part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -78,9 +83,11 @@ class TrainLoop:
       evaluations: a dict mapping names to functions that return the batches of an evaluation. The
         loss is computed on them every `eval_period` steps and after the last step.
       evaluator: decodes held-out inputs and computes metrics of the texts; None to disable this.
-      interrupts: notes signals. It is held from the first compiled step on, or, with several
-        processes, from the start; before, a signal ends the process.
-      heartbeat: the object that records the status of this process and ends it if it hangs.
+      interrupts: notes signals; a second Ctrl-C ends the process without saving. It is held from
+        the first compiled step on, or, with several processes, from the start; before, a signal
+        ends the process.
+      heartbeat: records what this process is doing. Its thread ends the process if it makes no
+        progress for `trainer.hang_seconds`; `_enter` and `_check_stop` report progress.
       tracking: the trackers, which receive all metrics, samples and paths of checkpoints.
       config_text: the config as text, which is written to the TensorBoard event file.
     """
@@ -108,7 +115,7 @@ class TrainLoop:
         Returns a tuple of the last state, which has been saved, and the name of the signal that
         ended the run, or None if there was no signal. `setup_seconds` is logged as T5X's metric
         "timing/init_or_restore_seconds". Raises RunError if the loss, the gradients or the state
-        are not finite (see `mtf.training.watch`).
+        are not finite (see `mtf.training.watch`); such a state is never saved.
         """
         self._start_step = step = int(state.step)
         owed = owed_evaluations(self.checkpoints.model_dir, step)
@@ -120,8 +127,8 @@ class TrainLoop:
             evaluate = [Evaluate(each, meter, self._check_stop) for each in self._kinds(files)]
             stop_early = StopEarly(early, self.progress)
             save = Save(self.checkpoints, self.batches, meter, watch, files, self.tracking)
-            # If evaluation or early stopping ends the run, the second `report` writes the
-            # statistics of the steps since the last one.
+            # What happens after a step, in this order. If evaluation or early stopping ends the
+            # run, the second `report` writes the statistics of the steps since the last one.
             hooks: list[Hook] = [report, *evaluate, stop_early, report, save]
 
             is_stopped = not self._evaluate_owed(owed, evaluate, state, early)
@@ -134,7 +141,8 @@ class TrainLoop:
                 # Check for signals, and for an error of a save in the background. Check that all
                 # values of the step before are finite, and, if they are about to be used, those of
                 # this step, for which the check waits.
-                done = FinishedStep(step, state, step == self.train_steps, self._stop_requested())
+                is_last, is_stopped = step == self.train_steps, self._stop_requested()
+                done = FinishedStep(step, state, is_last=is_last, is_stopped=is_stopped)
                 self.checkpoints.check()
                 watch.check(step - 1, meter.steps[:-1])
                 if any(hook.is_due(done) for hook in hooks):
@@ -148,7 +156,7 @@ class TrainLoop:
             self._enter(SAVING, step)
             self.checkpoints.wait()
         self._enter("finishing", step)
-        if jax.process_count() == 1:
+        if jax.process_count() == 1:  # Several processes no longer agree on signals.
             is_stopped = self._stop_requested()
         return state, (self.interrupts.requested or ANOTHER_SIGNAL) if is_stopped else None
 
@@ -195,7 +203,7 @@ class TrainLoop:
         return f"step {step}: rows of {inputs}/{targets} tokens, {text}"
 
     def _enter(self, phase: str, step: int) -> None:
-        """Records what this process is doing."""
+        """Records what this process is doing, and that it makes progress."""
         is_new = step <= self._start_step + 2
         self.heartbeat.beat(_AT_FIRST.get(phase, phase) if is_new else phase, step)
 
@@ -214,7 +222,8 @@ class TrainLoop:
     ) -> bool:
         """Runs the evaluations of the start state that the previous run has left out.
 
-        Returns False after a signal; they are still left out then.
+        Returns False after a signal; they are still left out then. With one process, where signals
+        are not held yet, a signal ends the process instead.
         """
         step, measured = int(state.step), dict[str, float]()
         if not owed:

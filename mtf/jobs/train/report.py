@@ -85,7 +85,7 @@ def print_stopped(
     owed = owed_evaluations(run_dir, step)
     if owed:
         message += "; the resumed run will first evaluate this step"
-    if owed or step < job.train_steps:
+    if not job.is_finished():
         message += f"\nresume with: {resume_command(run_dir)}"
     progress.note(message)
 

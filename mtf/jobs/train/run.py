@@ -51,7 +51,7 @@ from mtf.training.trainer import Trainer, starting_state
 def run(job: Train) -> TrainResult:
     """Runs a job whose config is stored in its run directory; see `Train.run`."""
     run_dir = as_path(job.model_dir or "")
-    if job.is_finished():
+    if job.is_finished():  # Neither a step nor an evaluation is left; nothing is written.
         step = saved_steps(run_dir)[-1]
         report.print_finished(job, run_dir, step)
         return train_result(run_dir, step)
@@ -101,6 +101,7 @@ def _train(
             is_evaluated=bool(evaluations) or evaluator is not None,
             provenance=provenance,
         )
+        # After an error, leaving the context ends the trackers; `TrainLoop.run` closes TensorBoard.
         tracking = stack.enter_context(_start_trackers(trackers, run_dir, step, progress))
 
         # Train.

@@ -138,7 +138,8 @@ class Train(Job[TrainResult]):
     def run(self, *, allow: Sequence[str] = ()) -> TrainResult:
         """Trains the model and stores the config in the run directory, as the command line does.
 
-        If the run has already reached `train_steps`, returns immediately and writes nothing.
+        If the run is finished (see `is_finished`), says so and writes nothing. After SIGTERM or
+        Ctrl-C, completes and saves the step in progress and returns.
 
         Args:
           allow: names of settings, such as "batch_size", whose values may differ from the config
