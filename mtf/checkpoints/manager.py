@@ -116,6 +116,22 @@ def failures_explained(checkpoints: CheckpointManager) -> Iterator[None]:
         raise StoreFailedError(f"{text}python -m mtf.run --from {run_dir}") from None
 
 
+@contextlib.contextmanager
+def store_failures_explained(run_dir: AnyPath) -> Iterator[None]:
+    """Raises a StoreFailedError if the store of a run directory fails before training starts."""
+    try:
+        yield
+    except Exception as error:
+        reason = write_failure(error, run_dir) if is_remote(run_dir) else None
+        if reason is None:
+            raise
+        signals.end_with_threads()
+        raise StoreFailedError(
+            f"{run_dir} cannot be read or written: {reason.removesuffix('.')}. Training did not "
+            f"start. When the store works again, run: python -m mtf.run --from {run_dir}"
+        ) from None
+
+
 class StateNotFiniteError(RunError):
     """Raised if the state to be saved contains NaN or infinity."""
 
@@ -146,7 +162,7 @@ class CheckpointManager:
         self._manager = ocp.CheckpointManager(str(folder), options=options, item_names=items)
         # If a store fails, Orbax takes it for empty.
         if saved - {*self._manager.all_steps()}:
-            raise StorageError(folder, "the store did not list all checkpoints. Try again.")
+            raise UserError(f"{folder}: the store did not list all checkpoints. Try again.")
         # While the directory is open, its inode number is not given to another one.
         self._opened: int | None = None
         if not is_remote(self.model_dir):

@@ -140,6 +140,7 @@ def _reason(path: object, kind: str, error: BaseException) -> str:
         name = _ENDPOINTS.get(url.scheme, "")
         where = f" ({name}={os.environ[name]})" if os.environ.get(name) else ""
         detail = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        detail = re.sub(r"^, (?=\d+$)", "status ", detail)  # gcsfs has no message.
         return f"the store{where} cannot be reached: {detail}. Check the network, and try again."
     if kind == "content":
         return f"the server sent wrong content: {str(error)[:200]}"

@@ -251,8 +251,9 @@ def filesystem(scheme: str) -> Any:
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     package, _ = PACKAGES[scheme]
     library = importlib.import_module(package)
-    # Otherwise the package logs a traceback for each error that it raises.
-    logging.getLogger(package).setLevel(logging.CRITICAL)
+    # Otherwise they log a traceback for each error that they raise.
+    for name in (package, "fsspec"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if package == "aiohttp":
         return fsspec.filesystem(scheme, client_kwargs={"timeout": _timeout(_SECONDS_TO_ANSWER)})
     # Orbax's file systems get these options, too. Listings are not cached, because TensorStore and

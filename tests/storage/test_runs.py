@@ -62,6 +62,23 @@ def test_orbax_takes_a_store_that_fails_for_empty(
     assert [*(store / "run/checkpoints").glob("*")] == before
 
 
+@pytest.mark.slow
+def test_a_store_that_fails_while_a_run_starts(
+    store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gcsfs.retry import HttpError  # `filesystem` sets a variable before it imports gcsfs.
+
+    def refuse(*_: object) -> bool:
+        raise HttpError({"code": 429, "message": ""})
+
+    monkeypatch.setattr(_FileSystemSpecBackend, "exists", refuse)
+    start = small.arguments(small.write_text(tmp_path), model_dir=f"{store}/run")
+    output = small.run(start, tmp_path, status=1)
+    assert f"{store}/run cannot be read or written: the store" in output
+    assert "cannot be reached: status 429." in output
+    assert f"works again, run: python -m mtf.run --from {store}/run" in output
+
+
 SETTINGS = {"checkpoint.save.period": 5, "trainer.eval_period": 10}
 
 

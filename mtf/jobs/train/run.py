@@ -18,7 +18,7 @@ from mtf.base.processes.heartbeat import Heartbeat
 from mtf.base.progress import Progress
 from mtf.base.run_end import RunEnd, write_end
 from mtf.base.writing import os_errors_refused, write_atomically
-from mtf.checkpoints.manager import CheckpointManager, failures_explained
+from mtf.checkpoints.manager import CheckpointManager, failures_explained, store_failures_explained
 from mtf.checkpoints.steps import saved_steps
 from mtf.config import as_flat_text, flat_values, load_config
 from mtf.data import loaders
@@ -78,7 +78,7 @@ def _train(
         state = starting_state(trainer, run_dir, job.checkpoint.restore, job.train_steps)
         provenance = loaders.provenance(job.data)
         wait_for_others()  # Some processes may take longer to open their data.
-        with os_errors_refused(run_dir, "model_dir"):
+        with os_errors_refused(run_dir, "model_dir"), store_failures_explained(run_dir):
             run_dir.mkdir(parents=True, exist_ok=True)
             checkpoints = CheckpointManager(run_dir, job.checkpoint.save)
         step, resumes = int(state.step), checkpoints.latest_step() is not None
