@@ -51,6 +51,17 @@ def test_it_shows_what_the_pages_use() -> None:
     assert used <= SHOWN
 
 
+def test_each_dotted_name_in_the_pages_is_there_after_import_mtf() -> None:
+    dotted = re.compile(r"(?<![\w./-])mtf(?:\.[A-Za-z_]\w*)+(?!\.?\w|/)")
+    pages = [*PAGES, *(ROOT / "docs/gallery").glob("*.md")]
+    names = {name for page in pages for name in dotted.findall(page.read_text())}
+    commands = {f"mtf.{file.stem}" for file in (ROOT / "mtf").glob("*.py")}
+    # Importing these modules of mtf.t5x needs T5X.
+    names = {each for each in names - commands if not re.match(r"mtf\.t5x\.\w+\.", each)}
+    assert {"mtf.load", "mtf.evaluation.metrics.compute", "mtf.inference.api.Sample"} <= names
+    assert printed("import mtf\n" + "\n".join(sorted(names))) == []
+
+
 def test_each_name_is_there_after_import_mtf() -> None:
     classes = {"load", "UserError"}
     code = "import mtf\nprint(mtf.builders.model.t5_1_1('small').network.emb_dim)\n"

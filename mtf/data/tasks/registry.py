@@ -23,7 +23,8 @@ from mtf.data.tasks.task import SAME_SPLITS, SCORE_EVAL, Task, VocabularyName, r
 # {"inputs": text, "targets": text}, a sequence of such dicts, or None to drop the record. With an
 # objective, {"targets": text}.
 Texts: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
-ToText: TypeAlias = Callable[[Mapping[str, Any]], Texts]
+# The argument is a record. Users annotate it as dict[str, str], dict[str, Any] or Mapping.
+ToText: TypeAlias = Callable[[Any], Texts]
 
 
 @dataclass(frozen=True)
