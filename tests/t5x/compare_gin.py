@@ -105,10 +105,9 @@ def runs(checkout: Path) -> Iterator[Run]:
             for name in sorted(read.referred_macros() & _GIVEN.keys())
             if name not in read.macros or read.macros[name].value == reading.Macro("gin.REQUIRED")
         ]
-        if job != "train":  # Most files leave them to the longest example.
-            missing.append(
-                f"utils.DatasetConfig.task_feature_lengths={_GIVEN['TASK_FEATURE_LENGTHS']}"
-            )
+        lengths = f"TASK_FEATURE_LENGTHS={_GIVEN['TASK_FEATURE_LENGTHS']}"
+        if job != "train" and lengths not in missing:  # Files leave them to the longest example.
+            missing.append(f"utils.DatasetConfig.{lengths.lower()}")
         yield Run(names, tuple(missing), job)
 
 

@@ -89,6 +89,13 @@ def _restored(value: Any) -> Any:
     return value or None
 
 
+def _lengths(value: Any) -> Any:
+    if value is None:
+        example = "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 128}\""
+        raise NotTranslatedError(f"mtf does not look for the longest example; set {example}")
+    return value
+
+
 _BATCHES = "mtf uses one batch size for training and evaluation"
 _SAME_DATA = "mtf evaluates on held-out data that is prepared like the training data"
 _OTHER_DATA = (
@@ -120,10 +127,14 @@ _LOGGERS = {
 }
 
 _SPLIT = Row("split", "data.eval_split", type=str | None)
-_LENGTHS = Row("task_feature_lengths", "data.task_feature_lengths", type=dict[str, int])
-_SAME_LENGTHS = dataclasses.replace(
-    _LENGTHS, path=None, equals=_LENGTHS.path, note=_OTHER_DATA, refused=True
+_LENGTHS = Row(
+    "task_feature_lengths",
+    "data.task_feature_lengths",
+    convert=_lengths,
+    type=dict[str, int],
+    refused=True,
 )
+_SAME_LENGTHS = dataclasses.replace(_LENGTHS, path=None, equals=_LENGTHS.path, note=_OTHER_DATA)
 _MODULE = Row("module", "data.module", _MODULES, type=str | None)
 _OF_ALL_DATA = (
     only("use_custom_packing_ops", False, note="mtf always uses its own packing"),
