@@ -58,7 +58,9 @@ _UMT5 = (
     "examples/scalable_t5/umt5/vocab",
 )
 # Modules that only register tasks, which nothing here reads.
-_TASKS = {name: types.ModuleType(name) for name in ("t5", "t5.data", "t5.data.mixtures")}
+_NAMES = ("t5", "t5.data", "t5.data.mixtures", "t5.data.tasks")
+TASKS = {name: types.ModuleType(name) for name in _NAMES}
+TASKS["t5.data"].__dict__.update(mixtures=TASKS[_NAMES[2]], tasks=TASKS[_NAMES[3]])
 # Values of required macros and arguments.
 _GIVEN = COMMON | {
     "TRAIN_STEPS": "1_000_100",
@@ -119,7 +121,7 @@ def theirs(run: Run, checkout: Path) -> fdl.Config:
     registry = {"_REGISTRY": gin_config._REGISTRY.copy()}
     registry["_INVERSE_REGISTRY"] = dict(gin_config._INVERSE_REGISTRY)
     with (
-        mock.patch.dict(sys.modules, _TASKS, __main__=module),
+        mock.patch.dict(sys.modules, TASKS, __main__=module),
         mock.patch.multiple(gin_config, _make_gin_wrapper=_recorded, **registry),
         gin.unlock_config(),
     ):

@@ -105,7 +105,6 @@ _OTHER_DATA = (
 _NO_PACKING = "mtf never packs inputs for decoding"
 _BUILT_IN = "@utils.TrainStateInitializer"
 _NOT_IN_JOB = "this job has no such setting in mtf"
-_LOSS = ("z_loss", "label_smoothing", "loss_normalizing_factor")
 _NET = "model.network."
 _SAVE = "checkpoint.save."
 _RESTORE = "checkpoint.restore."
@@ -415,7 +414,7 @@ T5X: dict[str, Section] = table(
     axis_rules=(
         "partitioning.standard_logical_axis_rules",
         Row("activation_partitioning_dims", "axis_rules.activations", _DIMS, one_of(1, 2)),
-        Row("parameter_partitioning_dims", "axis_rules.parameters", _DIMS, one_of(1, 2)),
+        Row("parameter_partitioning_dims", "axis_rules.parameters", convert=one_of(1, 2)),
         only("additional_rules", None, [], (), note="set `partitioner.logical_axis_rules`"),
     ),
     trainer=(
@@ -466,7 +465,7 @@ T5X: dict[str, Section] = table(
     # Since 2022, these have been parameters of the model.
     loss=(
         "models.EncoderDecoderModel.loss_fn",
-        *(Row(name, f"model.{name}", "in T5X before 2022") for name in _LOSS),
+        *fields("model.", "z_loss label_smoothing loss_normalizing_factor"),
     ),
     predict=(
         "models.EncoderDecoderModel.predict_batch_with_aux",
