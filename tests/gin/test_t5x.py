@@ -65,6 +65,8 @@ def test_pretraining_page(gin: Gin, t5x: Path, tmp_path: Path, program: str) -> 
     assert differences(config_of(out), expected) == {"model_dir"}
     status, out, err = gin(*program.format(t5x=t5x).split(), own, "--gin.BATCH_SIZES=1024", *search)
     assert (status, out) == (2, "") and "Did you mean BATCH_SIZE" in err
+    _, out, _ = gin(f"{t5x}/t5x/scripts/xm_launch.py", own, "--model_dir=gs://b/run")
+    assert 'model_dir="gs://b/run"' in out
     status, out, err = gin(own, "--gin.BATCH_SIZE/macro.value=1024", f"--gin_search_paths={t5x}")
     assert (status, values(config_of(out))["batch_size"]) == (0, "1024")
 
