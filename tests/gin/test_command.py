@@ -186,6 +186,7 @@ def test_arguments(pretrain: Gin, tmp_path: Path, arguments: list[str], message:
         (2, "SentencePieceVocabulary.reverse_extra_ids=False", "sentinels in descending order"),
         (2, "output/SentencePieceVocabulary.sentencepiece_model_file='x'", "one value for this"),
         (2, "EncoderDecoderModel.output_vocabulary=@seqio.ByteVocabulary()", "has one vocabulary"),
+        (2, "predict_batch_with_aux.prompt_with_targets=True", "decodes from the first token"),
         (2, "BATCH_SISE=8", "no binding refers to %BATCH_SISE. Did you mean BATCH_SIZE"),
         (2, "trian/utils.DatasetConfig.batch_size=5", "the scope trian. Did you mean train"),
         (2, "utils.SafeCheckpointConfig.keep=1", "Did you mean utils.SaveCheckpointConfig"),

@@ -450,7 +450,7 @@ T5X: dict[str, Section] = table(
         Row("z_loss", "model.z_loss", default=0.0),
         *fields("model.", "label_smoothing loss_normalizing_factor"),
         must("feature_converter_cls", None, note="mtf has only encoder-decoder models"),
-        only("default_decoder_params", None, note="set `evaluator.decoding`"),
+        must("default_decoder_params", None, note="set `evaluator.decoding`"),
         *_OF_MODELS,
     ),
     decoding_model=(
@@ -471,8 +471,8 @@ T5X: dict[str, Section] = table(
         "models.EncoderDecoderModel.predict_batch_with_aux",
         Row("num_decodes", "decoding.num_beams", type=int),
         only("return_all_decodes", False, None, note="set `decoding.num_return`"),
-        only("decoder_params", None, note="set `decoding`"),
-        only("prompt_with_targets", False, note="mtf always decodes from the first token"),
+        must("decoder_params", None, note="set `decoding`"),
+        must("prompt_with_targets", False, note="mtf always decodes from the first token"),
     ),
     beam_search=(
         "decoding.beam_search",
