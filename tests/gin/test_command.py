@@ -230,6 +230,10 @@ def test_runs_that_are_not_whole(gin: Gin, t5x: Path) -> None:
     status, _, err = gin(t5x / RUN, *bindings(**COMMON), f"--gin.{LEFT}")
     assert status == 2 and "MODEL (" in err
     assert "Add a model's gin file, such as t5x/examples/t5/t5_1_1/base.gin" in err
+    given = bindings(MIXTURE_OR_TASK_NAME="'t0_train'", CHECKPOINT_PATH="'x'", DROPOUT_RATE="0.1")
+    status, out, err = gin(t5x / MODEL, t5x / "t5x/configs/runs/eval.gin", *given)
+    assert (status, out) == (2, "") and "task_feature_lengths = %TASK_FEATURE_LENGTHS (" in err
+    assert "bind lengths such as {'inputs': 512, 'targets': 128}" in err
 
 
 def test_output_does_not_overwrite_other_files(pretrain: Gin, tmp_path: Path) -> None:

@@ -91,8 +91,10 @@ def _restored(value: Any) -> Any:
 
 def _lengths(value: Any) -> Any:
     if value is None:
-        example = "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 128}\""
-        raise NotTranslatedError(f"mtf does not look for the longest example; set {example}")
+        raise NotTranslatedError(
+            "mtf does not look for the longest example; bind lengths such as "
+            "{'inputs': 512, 'targets': 128}"
+        )
     return value
 
 
