@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shlex
 import shutil
 import sys
@@ -325,7 +326,8 @@ def test_flags_without_a_recipe(message_of: Callable[..., str]) -> None:
     assert "Did you mean recipes.quickstart?" in message_of("recipes.quickstrt", "--train_steps=5")
 
 
-REFUSED = "--engine t5x needs T5X, which is not installed"
+PAGE = Path(__file__).parents[1] / "docs/t5x.md"
+REFUSED = "--engine t5x needs t5x, which is not installed"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("t5x") is not None, reason="T5X is installed")
@@ -337,8 +339,25 @@ def test_without_t5x_the_message_has_the_command_that_installs_it(
     arguments = ["recipes.quickstart", "--set", f"model_dir={run_dir}", "--engine", "t5x"]
     assert main([*arguments, *more]) == 2
     shown = capsys.readouterr().err
-    assert REFUSED in shown and "pip install" in shown and "cc342d4" in shown
+    assert REFUSED in shown and "pip install" in shown
+    for commit in ("t5x@cc342d419ec3", "airio@69897df7d9a4", "CommonLoopUtils@04ad2f9edbd5"):
+        assert commit in shown and commit in PAGE.read_text()
     assert not run_dir.exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("t5x") is not None, reason="T5X is installed")
+def test_another_commit_of_t5x_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("t5x/__init__.py", "airio/one.py", "t5x-0.0.0.dist-info/METADATA"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("Name: t5x\n" * ("METADATA" in name))
+    url = {"url": "https://t5x", "vcs_info": {"vcs": "git", "commit_id": "0123456789" * 4}}
+    (tmp_path / "t5x-0.0.0.dist-info/direct_url.json").write_text(json.dumps(url))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["recipes.quickstart", "--engine", "t5x", "--dry-run"]) == 2
+    shown = capsys.readouterr().err
+    assert "t5x is installed at commit 0123456, but mtf is tested with cc342d4" in shown
 
 
 def test_what_t5x_lacks_is_refused_before_it_is_imported() -> None:

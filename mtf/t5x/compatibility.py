@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,30 +13,54 @@ from typing import Any
 
 from mtf.base.errors import UserError
 
-# The commit of T5X that docs/t5x.md describes.
-COMMIT = "cc342d419ec3e3e9c4bf1df33c82330cafdc1e16"
+# Package → its repository and the commit with which mtf is tested.
+COMMITS = {
+    "t5x": ("google-research/t5x", "cc342d419ec3e3e9c4bf1df33c82330cafdc1e16"),
+    "airio": ("google/airio", "69897df7d9a427b947a9f7bb4164c7782b43e601"),
+    "clu": ("google/CommonLoopUtils", "04ad2f9edbd5c80f2307746d15a947fea43cb5e5"),
+}
 # The second command installs packages that are not on PyPI. It uses `--no-deps`, because T5X
 # requires the latest commits of flax, optax and seqio.
 INSTALL = (
     "pip install 'mtf-jax[t5x]'",
-    f"pip install --no-deps 't5x @ git+https://github.com/google-research/t5x@{COMMIT}' "
-    "'airio @ git+https://github.com/google/airio' "
-    "'clu @ git+https://github.com/google/CommonLoopUtils'",
+    "pip install --no-deps "
+    + " ".join(f"'{n} @ git+https://github.com/{repo}@{c}'" for n, (repo, c) in COMMITS.items()),
 )
 
 
 def check_installed() -> None:
-    """Raises UserError if T5X is not installed; the message shows how to install it."""
+    """Raises UserError unless T5X, airio and clu are installed at the commits in `COMMITS`.
+
+    A package that pip did not install from a repository, such as a checkout, has no commit, and is
+    accepted.
+    """
     if "t5x" in sys.modules:
         return
-    spec = importlib.util.find_spec("t5x")
-    # If a directory `t5x` contains no code (but a checkpoint, for example), its spec has no origin.
-    if spec is None or spec.origin is None:
-        commands = "".join(f"\n  {command}" for command in INSTALL)
-        raise UserError(
-            "--engine t5x needs T5X, which is not installed and is not on PyPI. Install commit "
-            f"{COMMIT[:7]}, with which mtf is tested:{commands}"
-        )
+    commands = "".join(f"\n  {command}" for command in INSTALL)
+    for name, (_, commit) in COMMITS.items():
+        spec = importlib.util.find_spec(name)
+        # If a directory `t5x` contains no code (but a checkpoint, for example), its spec has no
+        # origin. The package airio has no origin, either.
+        if spec is None or (spec.origin is None and name != "airio"):
+            raise UserError(
+                f"--engine t5x needs {name}, which is not installed. Install T5X and the packages "
+                f"that it needs at the commits with which mtf is tested:{commands}"
+            )
+        found = _commit(name)
+        if found not in (None, commit):
+            raise UserError(
+                f"{name} is installed at commit {found[:7]}, but mtf is tested with "
+                f"{commit[:7]}. Install the tested commits:{commands}"
+            )
+
+
+def _commit(name: str) -> str | None:
+    """Returns the commit from which pip installed a package, or None if it is unknown."""
+    try:
+        record = importlib.metadata.distribution(name).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return json.loads(record or "{}").get("vcs_info", {}).get("commit_id")
 
 
 def _prepare() -> None:

@@ -164,7 +164,7 @@ def plain(value: Any) -> Any:
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    called = "()" * isinstance(value, fdl.Config)
+    called = "()" * isinstance(value, fdl.Config | fdl.ArgFactory)
     if isinstance(value, fdl.Buildable):
         value = fdl.get_callable(value)
     return f"@{name_of(value)}{called}" if hasattr(value, "__qualname__") else value

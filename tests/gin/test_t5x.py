@@ -44,6 +44,33 @@ def test_pretraining_on_c4_is_the_recipe(gin: Gin, t5x: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "program",
+    ["python -m t5x.train_unfragmented", "python3 -u {t5x}/t5x/train.py", "{t5x}/t5x/main.py"],
+)
+def test_pretraining_page(gin: Gin, t5x: Path, tmp_path: Path, program: str) -> None:
+    """The page's command, in a checkout or with the program's path, after the shell's quoting."""
+    lines = (f"{name} = {value}" for name, value in (C4 | {"TRAIN_STEPS": "10000"}).items())
+    own = "t5x/examples/t5/t5_1_1/examples/small_c4_pretrain.gin"  # the page has another name
+    write(tmp_path, own, f"include '{SMALL}'", f"include '{PRETRAIN}'", *lines)
+    search = [] if "{t5x}" in program else [f"--gin_search_paths={t5x}"]
+    status, out, err = gin(
+        *program.format(t5x=t5x).split(),
+        "--gin_file=t5x/examples/t5/t5_1_1/c4_pretrain_small.gin",
+        *('--gin.MODEL_DIR="/tmp/pretrain-model/"', "--run_mode=train", "--alsologtostderr"),
+        *search,
+    )
+    assert status == 0, err
+    expected = recipes.t5_1_1_small_c4(train_steps=10_000)
+    assert differences(config_of(out), expected) == {"model_dir"}
+    status, out, err = gin(*program.format(t5x=t5x).split(), own, "--gin.BATCH_SIZES=1024", *search)
+    assert (status, out) == (2, "") and "Did you mean BATCH_SIZE" in err
+    _, out, _ = gin(f"{t5x}/t5x/scripts/xm_launch.py", own, "--model_dir=gs://b/run")
+    assert 'model_dir="gs://b/run"' in out
+    status, out, err = gin(own, "--gin.BATCH_SIZE/macro.value=1024", f"--gin_search_paths={t5x}")
+    assert (status, values(config_of(out))["batch_size"]) == (0, "1024")
+
+
 def test_finetuning_is_the_recipe(gin: Gin, t5x: Path) -> None:
     start = "'gs://t5-data/pretrained_models/t5x/t5_1_1_small/checkpoint_1000000'"
     status, out, _ = gin(

@@ -58,7 +58,9 @@ _UMT5 = (
     "examples/scalable_t5/umt5/vocab",
 )
 # Modules that only register tasks, which nothing here reads.
-_TASKS = {name: types.ModuleType(name) for name in ("t5", "t5.data", "t5.data.mixtures")}
+_NAMES = ("t5", "t5.data", "t5.data.mixtures", "t5.data.tasks")
+TASKS = {name: types.ModuleType(name) for name in _NAMES}
+TASKS["t5.data"].__dict__.update(mixtures=TASKS[_NAMES[2]], tasks=TASKS[_NAMES[3]])
 # Values of required macros and arguments.
 _GIVEN = COMMON | {
     "TRAIN_STEPS": "1_000_100",
@@ -105,10 +107,9 @@ def runs(checkout: Path) -> Iterator[Run]:
             for name in sorted(read.referred_macros() & _GIVEN.keys())
             if name not in read.macros or read.macros[name].value == reading.Macro("gin.REQUIRED")
         ]
-        if job != "train":  # Most files leave them to the longest example.
-            missing.append(
-                f"utils.DatasetConfig.task_feature_lengths={_GIVEN['TASK_FEATURE_LENGTHS']}"
-            )
+        lengths = f"TASK_FEATURE_LENGTHS={_GIVEN['TASK_FEATURE_LENGTHS']}"
+        if job != "train" and lengths not in missing:  # Files leave them to the longest example.
+            missing.append(f"utils.DatasetConfig.{lengths.lower()}")
         yield Run(names, tuple(missing), job)
 
 
@@ -120,7 +121,7 @@ def theirs(run: Run, checkout: Path) -> fdl.Config:
     registry = {"_REGISTRY": gin_config._REGISTRY.copy()}
     registry["_INVERSE_REGISTRY"] = dict(gin_config._INVERSE_REGISTRY)
     with (
-        mock.patch.dict(sys.modules, _TASKS, __main__=module),
+        mock.patch.dict(sys.modules, TASKS, __main__=module),
         mock.patch.multiple(gin_config, _make_gin_wrapper=_recorded, **registry),
         gin.unlock_config(),
     ):

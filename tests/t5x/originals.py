@@ -196,3 +196,22 @@ def _of_checkpoint() -> list[Original]:
 
 # The recipes take the path of a checkpoint.
 OF_CHECKPOINT = _of_checkpoint()
+
+# T5X's Fiddle configs: name, our config, and differences as in `Original`.
+FIDDLE: list[tuple[str, Callable[[], fdl.Config], Mapping[str, Any]]] = [
+    ("small_c4_pretrain", functools.partial(recipes.t5_1_1_small_c4, train_steps=10_000), {}),
+    (
+        "small_wmt_finetune",
+        functools.partial(recipes.t5_1_1_finetune, mixture="wmt_t2t_ende_v003"),
+        {"dropout_rate": (0.0, 0.1)},
+    ),
+    (
+        "small_wmt_eval",
+        functools.partial(recipes.evaluate, "RUN", "wmt_t2t_ende_v003"),
+        {
+            "path": (None, "RUN"),
+            "split": ("test", "validation"),
+            "task_feature_lengths": (None, {"inputs": 1024, "targets": 256}),
+        },
+    ),
+]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fiddle as fdl
 import numpy as np
@@ -134,32 +137,56 @@ def test_a_factor_of_the_tokens_is_that_of_the_whole_batch(factor: str) -> None:
     assert fdl.get_callable(mtf.t5x.lower(config).trainer_cls).__module__ == "t5x.trainer"
 
 
-def undocumented(original: Original, config: fdl.Config, job: str) -> Iterator[tuple[str, Any]]:
+def undocumented(original: Original, config: fdl.Config, job: str) -> dict[str, Any]:
     """Path → T5X's value and ours, for differences that neither docs/t5x.md nor the run has."""
     from tests.t5x import compare_gin
 
     text = originals.plain_text(original.text)
     unset = ("MODEL_DIR = None", "MODEL = None" * (job != "train"))
     run = compare_gin.Run(original.files, (*unset, *text.splitlines()), job)
-    given = compare_gin.theirs(run, CHECKOUT)
+    return compared(run, compare_gin.theirs(run, CHECKOUT), config, original.differences)
+
+
+def compared(
+    run: Any, given: fdl.Config, config: fdl.Config, documented: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Path → T5X's value and ours, for differences that are not documented."""
+    from tests.t5x import compare_gin
+
     defaults = compare_gin.defaults_of([given])
     theirs = comparing.expanded(compare_gin.values_of(run, given), defaults)
     assert len(theirs) > 50
-    for path, pair in comparing.differences(theirs, comparing.ours(config, defaults)).items():
-        documented = original.differences.get(path.rpartition(".")[2], ())
-        if documented is not None and pair != [*documented]:
-            yield path, pair
+    found = comparing.differences(theirs, comparing.ours(config, defaults))
+    known = {path: documented.get(path.rpartition(".")[2], ()) for path in found}
+    return {
+        path: pair
+        for path, pair in found.items()
+        if known[path] is not None and pair != [*known[path]]
+    }
 
 
 @pytest.mark.parametrize("original", originals.TRAIN, ids=lambda original: original.id)
 def test_lowered_values_are_those_of_gin(original: Original) -> None:
-    assert dict(undocumented(original, original.recipe(), "train")) == {}
+    assert undocumented(original, original.recipe(), "train") == {}
 
 
 @pytest.mark.parametrize("original", originals.OF_CHECKPOINT, ids=lambda original: original.id)
 def test_lowered_evaluation_and_inference_are_those_of_gin(original: Original) -> None:
     job = "infer" if original.id == "infer" else "evaluate"
-    assert dict(undocumented(original, original.recipe("RUN"), job)) == {}
+    assert undocumented(original, original.recipe("RUN"), job) == {}
+
+
+@pytest.mark.parametrize(("name", "of_ours", "documented"), originals.FIDDLE)
+def test_lowered_values_are_those_of_fiddle_configs(
+    name: str, of_ours: Callable[[], fdl.Config], documented: Mapping[str, Any]
+) -> None:
+    from tests.t5x import compare_gin
+
+    with mock.patch.dict(sys.modules, compare_gin.TASKS):
+        module = importlib.import_module("t5x.fiddle_configs.examples.t5_1_1")
+    run = compare_gin.Run((), (), "evaluate" if name.endswith("eval") else "train")
+    compare_gin.gin.clear_config()
+    assert compared(run, getattr(module, name)(), of_ours(), documented) == {}
 
 
 @pytest.mark.slow

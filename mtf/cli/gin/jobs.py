@@ -50,8 +50,10 @@ class Command:
       search_paths: folders that are searched for gin files.
       cache_dirs: directories that contain SeqIO caches.
       modules: modules that may register tasks.
-      model_dir: the run directory for t5_mesh_transformer; for T5X, gin files bind it instead.
+      model_dir: the run directory of t5_mesh_transformer and xm_launch; otherwise, gin files bind
+        it.
       tpu: whether the run uses a TPU; only then does t5_mesh_transformer compute in bfloat16.
+      skip_unknown: whether bindings that are not understood are left out instead of refused.
     """
 
     files: tuple[str, ...]
@@ -61,6 +63,7 @@ class Command:
     modules: tuple[str, ...] = ()
     model_dir: str | None = None
     tpu: bool = False
+    skip_unknown: bool = False
 
 
 def train(settings: Settings, command: Command, remark: Remark) -> fdl.Config:

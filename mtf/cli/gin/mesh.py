@@ -43,6 +43,7 @@ linear_decay.steps_or_fraction = 0.1
 utils.tpu_mesh_shape.model_parallelism = 1
 utils.serialize_num_microbatches.tokens_per_microbatch_per_replica = 2048
 utils.get_variable_dtype.activation_dtype = "bfloat16"
+tpu_estimator_model_fn.model_info_file = %model_info  # a macro that T0's commands set
 """
 _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
 # Configurables that both the encoder and the decoder use.
@@ -112,7 +113,7 @@ _ROWS = (
     Row("run.train_dataset_fn", parts={"mesh_train_dataset_fn": "mesh_train_dataset_fn"}),
     *_network("run", model_type="bitransformer", variable_filter=None, ensemble_inputs=None),
     *_network("run", total_run_steps=None),
-    only("run.mesh_shape", "@tpu_mesh_shape"),
+    only("run.mesh_shape", "@tpu_mesh_shape", note="the mesh of `partitioner` is used"),
     Row("tpu_mesh_shape.tpu_topology", "mesh.cores", "number of cores", _cores, type=int),
     Row("tpu_mesh_shape.model_parallelism", "partitioner.num_partitions"),
     only("tpu_mesh_shape.ensemble_parallelism", None),
@@ -226,11 +227,10 @@ def translate(bindings: Bindings, command: Command, remark: Remark) -> tuple[Wal
     else:
         walk.ignore(*_SCHEDULES, "mesh_train_dataset_fn")
         walk.section("mesh_eval_dataset_fn", "mesh_eval_dataset_fn")
-    walk.finish()
+    walk.finish(command.skip_unknown)
     if mode == "train" and settings.get("train_steps") is None:
         raise UserError(
             "run.train_steps is not bound. Set it with --gin_param='run.train_steps = N'."
-            + walk.not_understood()
         )
     mixture = settings.get("data.mixture_or_task_name")
     if mixture is None:

@@ -229,8 +229,10 @@ class _Reader:
     def _bind(self, statement: Any, aliases: Mapping[str, str], where: str) -> None:
         scope = f"{statement.scope}/" if statement.scope else ""
         place = where if where == _COMMAND_LINE else f"{where}:{statement.location.line_num}"
-        if not statement.arg_name:
-            name = f"{scope}{statement.selector}"
+        # `NAME/macro.value = VALUE` is gin's long form of `NAME = VALUE`.
+        is_long = (statement.selector, statement.arg_name) == ("macro", "value")
+        if is_long or not statement.arg_name:
+            name = statement.scope if is_long else f"{scope}{statement.selector}"
             self.bindings.macros[name] = Binding(name, statement.value, place)
             return
         configurable = self.canonical(statement.selector, aliases)
@@ -258,8 +260,10 @@ def _delegate(reader: _Reader, aliases: Mapping[str, str]) -> Any:
     class Delegate(ParserDelegate):
         """Creates a `Reference` for each `@NAME` and a `Macro` for each `%NAME`."""
 
-        def configurable_reference(self, name: str, evaluate: bool) -> Reference:
+        def configurable_reference(self, name: str, evaluate: bool) -> Reference | Macro:
             scope, _, selector = name.rpartition("/")
+            if selector == "macro" and evaluate:  # gin's long form of %NAME
+                return Macro(scope)
             return Reference(scope, reader.canonical(selector, aliases), evaluate)
 
         def macro(self, name: str) -> Macro:

@@ -57,11 +57,6 @@ class Translation:
     remarks: tuple[str, ...]
     files: tuple[str, ...]
 
-    @property
-    def status(self) -> int:
-        """The exit status of the command: 1 if any binding was not understood, otherwise 0."""
-        return int(any(not note.documented for note in self.notes))
-
 
 def names_of_configurables() -> dict[str, str]:
     """Returns a dict mapping full and abbreviated names of configurables to canonical names."""
@@ -105,14 +100,15 @@ def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[
     else:
         models = ("network.", "models.EncoderDecoderModel")
         walk.ignore(*models, "adafactor.", "t5x.optimizers.", "optax.")
-    walk.finish()
+    walk.finish(command.skip_unknown)
     missing = [path for path in _NEEDED[name] if path not in walk.settings]
     if missing:
         rows = [(row, section) for section in T5X.values() for row in section.rows]
         names = {row.path: f"{section.name}.{row.parameter}" for row, section in rows}
         unset = ", ".join(names.get(path, path) for path in missing)
-        message = f"{root} requires values for {unset}, but the gin files do not bind them."
-        raise UserError(message + walk.not_understood())
+        raise UserError(f"{root} requires values for {unset}, but the gin files do not bind them.")
+    if command.model_dir is not None:
+        walk.settings.setdefault("model_dir", command.model_dir)
     per_layer = NETWORKS.get(bindings.network or "", False)
     walk.settings["model.network.relpos_bias_per_layer"] = per_layer
     return walk, assemble(walk.settings, command, remark)

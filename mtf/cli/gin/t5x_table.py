@@ -89,6 +89,15 @@ def _restored(value: Any) -> Any:
     return value or None
 
 
+def _lengths(value: Any) -> Any:
+    if value is None:
+        raise NotTranslatedError(
+            "mtf does not look for the longest example; bind lengths such as "
+            "{'inputs': 512, 'targets': 128}"
+        )
+    return value
+
+
 _BATCHES = "mtf uses one batch size for training and evaluation"
 _SAME_DATA = "mtf evaluates on held-out data that is prepared like the training data"
 _OTHER_DATA = (
@@ -98,7 +107,6 @@ _OTHER_DATA = (
 _NO_PACKING = "mtf never packs inputs for decoding"
 _BUILT_IN = "@utils.TrainStateInitializer"
 _NOT_IN_JOB = "this job has no such setting in mtf"
-_LOSS = ("z_loss", "label_smoothing", "loss_normalizing_factor")
 _NET = "model.network."
 _SAVE = "checkpoint.save."
 _RESTORE = "checkpoint.restore."
@@ -120,10 +128,14 @@ _LOGGERS = {
 }
 
 _SPLIT = Row("split", "data.eval_split", type=str | None)
-_LENGTHS = Row("task_feature_lengths", "data.task_feature_lengths", type=dict[str, int])
-_SAME_LENGTHS = dataclasses.replace(
-    _LENGTHS, path=None, equals=_LENGTHS.path, note=_OTHER_DATA, refused=True
+_LENGTHS = Row(
+    "task_feature_lengths",
+    "data.task_feature_lengths",
+    convert=_lengths,
+    type=dict[str, int],
+    refused=True,
 )
+_SAME_LENGTHS = dataclasses.replace(_LENGTHS, path=None, equals=_LENGTHS.path, note=_OTHER_DATA)
 _MODULE = Row("module", "data.module", _MODULES, type=str | None)
 _OF_ALL_DATA = (
     only("use_custom_packing_ops", False, note="mtf always uses its own packing"),
@@ -404,7 +416,7 @@ T5X: dict[str, Section] = table(
     axis_rules=(
         "partitioning.standard_logical_axis_rules",
         Row("activation_partitioning_dims", "axis_rules.activations", _DIMS, one_of(1, 2)),
-        Row("parameter_partitioning_dims", "axis_rules.parameters", _DIMS, one_of(1, 2)),
+        Row("parameter_partitioning_dims", "axis_rules.parameters", convert=one_of(1, 2)),
         only("additional_rules", None, [], (), note="set `partitioner.logical_axis_rules`"),
     ),
     trainer=(
@@ -440,7 +452,7 @@ T5X: dict[str, Section] = table(
         Row("z_loss", "model.z_loss", default=0.0),
         *fields("model.", "label_smoothing loss_normalizing_factor"),
         must("feature_converter_cls", None, note="mtf has only encoder-decoder models"),
-        only("default_decoder_params", None, note="set `evaluator.decoding`"),
+        must("default_decoder_params", None, note="set `evaluator.decoding`"),
         *_OF_MODELS,
     ),
     decoding_model=(
@@ -455,14 +467,14 @@ T5X: dict[str, Section] = table(
     # Since 2022, these have been parameters of the model.
     loss=(
         "models.EncoderDecoderModel.loss_fn",
-        *(Row(name, f"model.{name}", "in T5X before 2022") for name in _LOSS),
+        *fields("model.", "z_loss label_smoothing loss_normalizing_factor"),
     ),
     predict=(
         "models.EncoderDecoderModel.predict_batch_with_aux",
         Row("num_decodes", "decoding.num_beams", type=int),
         only("return_all_decodes", False, None, note="set `decoding.num_return`"),
-        only("decoder_params", None, note="set `decoding`"),
-        only("prompt_with_targets", False, note="mtf always decodes from the first token"),
+        must("decoder_params", None, note="set `decoding`"),
+        must("prompt_with_targets", False, note="mtf always decodes from the first token"),
     ),
     beam_search=(
         "decoding.beam_search",

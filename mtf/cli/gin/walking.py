@@ -77,35 +77,40 @@ class Walk:
             if configurable.startswith(prefixes):
                 self._used.add(binding.name)
 
-    def not_understood(self) -> str:
-        """Returns lines with the bindings that were not understood, or "" if there are none."""
-        lines = [f"\n  {n} ({n.binding.where})" for n in self.notes if not n.documented]
-        return "".join(["\nNot understood:", *lines]) if lines else ""
-
-    def finish(self) -> None:
+    def finish(self, skip_unknown: bool = False) -> None:
         """Adds notes about bindings that the run does not use.
 
-        Raises UserError if a required value is missing or has the wrong type, or if part of the run
-        has no equivalent in mtf.
+        Raises UserError if a required value is missing or has the wrong type, if part of the run
+        has no equivalent in mtf or, unless `skip_unknown`, if a binding was not understood.
         """
         for row, binding, value in self._compared:
             if self.settings.get(row.equals or "") != value:
                 self._leave_out(row, binding, f"{row.note} (`{row.equals}`)")
-        if self._missing:
-            names = "".join(f"\n  {name} {why}" for name, why in self._missing.items())
-            raise UserError(
-                f"{len(self._missing)} required "
-                f"{'value is' if len(self._missing) == 1 else 'values are'} missing:{names}\n"
-                "Set each with --gin.NAME=VALUE (t5_mesh_transformer: --gin_param='NAME = VALUE')."
-                + self.not_understood()
-            )
-        if self._refusals:
-            raise UserError("mtf has no equivalent of this run:\n  " + "\n  ".join(self._refusals))
-        if self._wrong:
-            raise UserError("Wrong types:\n  " + "\n  ".join(dict.fromkeys(self._wrong)))
+        number = len(self._missing)
+        problems = {
+            f"{number} required {'value is' if number == 1 else 'values are'} missing; set each "
+            "with --gin.NAME=VALUE (t5_mesh_transformer: --gin_param='NAME = VALUE'):": [
+                f"{name} {why}" for name, why in self._missing.items()
+            ],
+            "mtf has no equivalent of this run:": self._refusals,
+            "Wrong types:": [*dict.fromkeys(self._wrong)],
+        }
+        if not any(problems.values()):  # otherwise, some references have not been followed
+            self._note_unused()
+        problems["Not understood (--skip_all_gin_unknowns translates the other bindings):"] = [
+            f"{note} ({note.binding.where})"
+            for note in self.notes
+            if not (note.documented or skip_unknown)
+        ]
+        found = ["\n  ".join([title, *lines]) for title, lines in problems.items() if lines]
+        if found:
+            raise UserError("\n".join(found))
+
+    def _note_unused(self) -> None:
+        """Adds notes about bindings that the run does not use."""
         for (scope, configurable, _), binding in self.bindings.parameters.items():
             if binding.name not in self._used and not binding.is_default:
-                self._note_unused(binding, scope, configurable)
+                self._note_unused_parameter(binding, scope, configurable)
         referred = self.bindings.referred_macros()
         for name, binding in self.bindings.macros.items():
             if name in referred or binding.is_default:
@@ -115,6 +120,7 @@ class Walk:
             near = difflib.get_close_matches(name, referred, n=1, cutoff=_MISSPELLED)
             if binding.on_command_line or near:
                 hint = f" Did you mean {near[0]}?" if near else did_you_mean(name, others)
+                hint = hint or " Bind the parameter that takes this value."
                 self._note(binding, f"no binding refers to %{name}.{hint}", False)
 
     def _note(self, binding: Binding, reason: str, documented: bool) -> None:
@@ -132,7 +138,7 @@ class Walk:
         else:
             self._note(binding, reason, documented=True)
 
-    def _note_unused(self, binding: Binding, scope: str, configurable: str) -> None:
+    def _note_unused_parameter(self, binding: Binding, scope: str, configurable: str) -> None:
         """Adds a note about an unused binding, with a suggestion if its name looks misspelled."""
         sections = [section.name.rpartition("/") for section in self._sections.values()]
         # Names are compared without modules, because bindings may omit the module.
